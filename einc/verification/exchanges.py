@@ -17,7 +17,7 @@ from einc.exchange.language.program import Program, collect_atom_sizes
 from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
-from einc.exchange.synthesis.splitting import join_pieces
+from einc.exchange.synthesis.splitting import find_splits, join_pieces
 from einc.machines.model import Machine
 from einc.report.timing import Label, make_labeller
 from einc.verification.comparison import PRECISION, require_equal, require_time
@@ -83,7 +83,8 @@ def _read_exchange(exchange: Exchange, where: str, machine: Machine) -> Program:
         raise PlanFault(error.message, where=f"{where}.program") from None
     if verdict.faults:
         raise PlanFault(f"the program is not valid: {verdict.faults[0]}", where=f"{where}.program")
-    if print_program(program) != exchange.program:
+    parts = (program.holdings, program.requirements)
+    if print_program(program) != exchange.program or any(len(set(part)) < len(part) for part in parts):
         raise PlanFault("it is not written as the compiler writes programs", where=f"{where}.program")
     return program
 
@@ -92,8 +93,11 @@ def _verify_times(exchange: Exchange, program: Program, where: str, machine: Mac
     """Whether a time was left out that depends on sites that the plan does not name."""
     try:
         whole = join_pieces(program, exchange.splits)
+        if find_splits(program, whole) != exchange.splits:
+            raise PlanFault("they are not the pieces of the program", where=f"{where}.splits")
         completion = simulate(program, machine).completion_ms
-        naive = simulate(build_naive_body(whole, machine), machine).completion_ms
+        naive_program = build_naive_body(whole, machine)
+        naive = simulate(naive_program, machine).completion_ms
     except EincError as error:
         raise PlanFault(error.message, where=where) from None
     except ValueError as error:
@@ -102,6 +106,8 @@ def _verify_times(exchange: Exchange, program: Program, where: str, machine: Mac
         require_time(f"{where}.completion_ms", exchange.completion_ms, completion)
     elif exchange.bound_ms is not None or exchange.naive_ms is not None:
         raise PlanFault("there is no time beside the others", where=f"{where}.completion_ms")
+    if exchange.naive and print_program(naive_program) != exchange.program:
+        raise PlanFault("the program is not the naive one", where=f"{where}.naive")
     if exchange.naive and exchange.naive_ms != exchange.completion_ms:
         raise PlanFault("it differs from the time of the program, which is the naive one", where=f"{where}.naive_ms")
     moved = False

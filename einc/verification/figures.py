@@ -14,7 +14,7 @@ from einc.logical.problem import build_problem, find_part
 from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute
-from einc.options import FASTEST, SCHEDULES
+from einc.options import FASTEST, SCHEDULES, SELECTORS
 from einc.predict.cores import list_run_tasks
 from einc.predict.timeline import TooLarge, time_tasks
 from einc.report.restore import restore_plan
@@ -23,7 +23,7 @@ from einc.verification.comparison import require_equal, require_time
 from einc.verification.exchanges import verify_exchanges
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import buffer_bytes
-from einc_runtime.plan.schema import Bundle, Operation
+from einc_runtime.plan.schema import Bundle, KernelTask, Operation
 
 MAX_EFFORT = 20_000_000
 """The effort of the simulation, up to a minute."""
@@ -35,6 +35,7 @@ MAX_OPERATIONS = 5000
 """Larger plans keep the cost of the cut heuristic that they state, which would take long to compute."""
 
 _OTHERS = "the times of other plans than this one (contenders, baselines, memory points)"
+_LABELS = "which devices of the whole machine the sites are, who made the plan, and lines of the model's text"
 _OPTIMUM = "that no plan costs less (`exact`)"
 
 
@@ -55,11 +56,12 @@ def _verify(bundle: Bundle) -> tuple[str, ...]:
     for o, (operation, choice) in enumerate(zip(bundle.operations, plan.choices, strict=True)):
         _verify_operation(f"operations[{o}] ('{operation.name}')", operation, plan.graph, choice)
     _verify_costs(bundle, plan)
+    _verify_tasks(bundle)
     _verify_memory(bundle)
     left = list(verify_exchanges(bundle, machine))
     left += _verify_times(bundle, machine)
     left += _verify_selection(bundle, plan)
-    return tuple(left)
+    return (*left, _LABELS)
 
 
 def _verify_header(bundle: Bundle, machine: Machine) -> None:
@@ -72,6 +74,8 @@ def _verify_header(bundle: Bundle, machine: Machine) -> None:
         raise PlanFault(f"{count} sites, where the plan has {len(bundle.devices)}", where="machine_file")
     if bundle.schedule not in SCHEDULES.values():
         raise PlanFault(f"'{bundle.schedule}' is no schedule", where="schedule")
+    if bundle.selector not in SELECTORS:
+        raise PlanFault(f"'{bundle.selector}' is no selector", where="selector")
     if bundle.exact and bundle.selector != "eindecomp":
         raise PlanFault(f"the selector '{bundle.selector}' gives no exact optimum", where="exact")
     if (bundle.contenders or bundle.memory_points) and bundle.selector != FASTEST:
@@ -125,6 +129,13 @@ def _verify_costs(bundle: Bundle, plan: LogicalPlan) -> None:
         require_equal(f"{where}.join", operation.cost.join, join)
         require_equal(f"{where}.aggregation", operation.cost.aggregation, written - whole)
         require_equal(f"{where}.repartition", operation.cost.repartition, repartition)
+
+
+def _verify_tasks(bundle: Bundle) -> None:
+    """Every kernel serves its own operation, so that reports count its time there."""
+    for position, task in enumerate(bundle.tasks):
+        if isinstance(task, KernelTask):
+            require_equal(f"tasks[{position}].serves", task.serves, bundle.operations[task.operation].name)
 
 
 def _verify_memory(bundle: Bundle) -> None:

@@ -91,6 +91,8 @@ def _check_baselines(bundle: Bundle) -> None:
         _check_duration(baseline.predicted_ms, f"{where}.predicted_ms")
         if baseline.memory is not None:
             require_natural(baseline.memory, MAX_COUNT, f"{where}.memory")
+        known = (baseline.predicted_ms is not None, baseline.memory is not None)
+        require(known[0] == known[1], where, "only a part of it is known")
         if baseline.note is not None:
             require_name(baseline.note, f"{where}.note")
 
