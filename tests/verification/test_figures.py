@@ -85,7 +85,7 @@ FALSE: dict[str, tuple[Callable[[Bundle], Bundle], str]] = {
     "a pin of no index": (lambda b: change_first(b, pin="zzz/4"), "h.1"),
     "a faster machine": (lambda b: replace(b, machine_file=b.machine_file.replace("25", "50")), "machine_file|_ms"),
     "a message less": (lambda b: program(b, "X1 @ 0 -> 2\n", ""), "program"),
-    "a message more": (lambda b: program(b, "X1 @ 0 -> 2", "X1 @ 0 -> 1, 2"), "program"),
+    "a message more": (lambda b: program(b, "X1 @ 0 -> 2", "X1 @ 0 -> 1, 2"), "naive"),
     "larger messages": (lambda b: program(b, "80 B", "81 B"), "program|_ms"),
 }
 
