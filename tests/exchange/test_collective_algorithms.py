@@ -23,6 +23,7 @@ from tests.support.collective_cases import (
     direct_alltoall,
     draw_valid,
     hierarchical_allreduce,
+    mutate,
     ring_allgather,
     ring_allreduce,
     run_with_numbers,
@@ -89,6 +90,35 @@ def test_valid_algorithms_are_called_valid() -> None:
 @pytest.mark.slow
 def test_a_thousand_valid_algorithms_are_called_valid() -> None:
     judge_valid(range(12, 1012))
+
+
+def judge_mutants(seeds: range) -> tuple[int, int]:
+    """No changed algorithm that is called valid is ever wrong; how many are called faulty, and how many are."""
+    called, wrong = 0, 0
+    for seed in seeds:
+        draw = random.Random(seed)
+        text = mutate(draw_valid(draw), draw)
+        try:
+            faults = faults_of(text)
+        except ProgramError:
+            continue
+        results = {run_with_numbers(text, order) for order in range(8)}
+        assert faults or results == {"right"}, seed
+        called += bool(faults)
+        wrong += results != {"right"}
+    return called, wrong
+
+
+def test_changed_algorithms_are_called_valid_only_where_they_are_right() -> None:
+    called, wrong = judge_mutants(range(30))
+    assert wrong > 5
+    assert wrong <= called <= wrong + 4, "faults that no order of eight shows are races, or counts of chunks"
+
+
+@pytest.mark.slow
+def test_thousands_of_changed_algorithms_are_called_valid_only_where_they_are_right() -> None:
+    called, wrong = judge_mutants(range(30, 5030))
+    assert wrong <= called <= 1.15 * wrong
 
 
 @pytest.mark.parametrize("bug", XML_BUGS, ids=lambda bug: bug.name)

@@ -269,6 +269,43 @@ def draw_valid(draw: random.Random):
     return made.text(draw.sample(names, made.ranks) if free else names)
 
 
+_FIELDS = ("srcoff", "dstoff", "cnt", "depid", "deps", "hasdep", "type", "srcbuf", "dstbuf", "drop", "swap")
+
+
+def mutate(text, draw: random.Random):
+    """The XML with one step, or two, changed in one field, left out, or exchanged with the next."""
+    root = ElementTree.fromstring(text)
+    steps = [step for gpu in root for block in gpu for step in block]
+    for _ in range(draw.choice([1, 1, 1, 2])):
+        step, name = draw.choice(steps), draw.choice(_FIELDS)
+        match name:
+            case "srcoff" | "dstoff" | "cnt":
+                least = 1 if name == "cnt" else 0
+                step.set(name, str(max(least, int(step.get(name)) + draw.choice([-1, 1]))))
+            case "depid":
+                step.set("depid", "-1")
+            case "deps":
+                step.set("depid", str(draw.randrange(4)))
+                step.set("deps", str(draw.randrange(4)))
+            case "hasdep":
+                step.set(name, str(1 - int(step.get(name))))
+            case "type":
+                step.set(name, draw.choice(["s", "r", "cpy", "re", "rcs", "rrs", "rrc", "rrcs", "nop"]))
+            case "srcbuf" | "dstbuf":
+                step.set(name, draw.choice("ios"))
+            case _:
+                block = next((b for gpu in root for b in gpu if step in list(b)), None)
+                if block is None:
+                    continue
+                at = list(block).index(step)
+                block.remove(step)
+                if name == "swap":
+                    block.insert(at + 1, step)
+                for number, one in enumerate(block):
+                    one.set("s", str(number))
+    return ElementTree.tostring(root, encoding="unicode")
+
+
 def run_with_numbers(text, seed):
     """Runs an XML algorithm in a random order of its thread blocks: `right`, `wrong` or `deadlock`."""
     draw = random.Random(seed)

@@ -16,7 +16,10 @@ KINDS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "broadcast")
 MAX_RANKS = 1024
 MAX_STEPS = 100_000
 MAX_CHUNKS = 1_000_000
-"""Chunks of all buffers together, and chunks that all steps together read or write."""
+"""Chunks that all steps together read or write."""
+
+MAX_CONTRIBUTIONS = 20_000_000
+"""Contributions in the results of all GPUs together; each chunk of an input is one."""
 
 Atom = tuple[int, int]
 """What a rank contributes to a chunk: (chunk, rank). Chunks are counted as in the collective's larger buffer."""
@@ -164,7 +167,7 @@ def make_collective(kind: str, ranks: int, chunks: int, inplace: bool, where: st
         )
     if not 1 <= ranks <= MAX_RANKS:
         raise ProgramError(f"{ranks} GPUs; from 1 to {MAX_RANKS} are possible", where=where)
-    if chunks < 1 or ranks * chunks * (ranks if known != "broadcast" else 1) > 100 * MAX_CHUNKS or chunks > MAX_CHUNKS:
+    if not 1 <= ranks * ranks * chunks <= MAX_CONTRIBUTIONS or ranks * chunks > MAX_CHUNKS // 4:
         raise ProgramError(f"{chunks:,} chunks on {ranks} GPUs are none, or too many", where=where)
     if known not in ("allreduce", "broadcast") and chunks % ranks:
         raise ProgramError(f"{chunks} chunks of {known} cannot be divided among {ranks} GPUs", where=where)

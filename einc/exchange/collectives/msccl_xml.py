@@ -27,7 +27,7 @@ from einc.exchange.collectives.algorithm import (
 )
 from einc_runtime.text import escape_text
 
-MAX_TEXT = 64 * 2**20
+MAX_TEXT = 16 * 2**20
 """Bytes of a text."""
 
 _PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}

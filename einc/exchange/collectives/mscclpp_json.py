@@ -36,6 +36,10 @@ _PUTS = ("put", "pws", "pwsf")
 _SUMS = ("re", "res", "rre", "rres")
 
 
+MAX_TEXT = 16 * 2**20
+"""Characters of a text."""
+
+
 class _JsonValue:
     """A value of the document with its place, for messages."""
 
@@ -76,6 +80,8 @@ class _JsonValue:
 
 def read_mscclpp_json(text: str, file: str) -> CollectiveAlgorithm:
     """The algorithm of a text. Raises ProgramError, with its place, for anything that is none or is not read."""
+    if len(text) > MAX_TEXT:
+        raise ProgramError(f"the text has more than {MAX_TEXT // 2**20} Mi characters", where=file)
     try:
         document = parse_json(text.removeprefix("\ufeff"))
     except ValueError as error:

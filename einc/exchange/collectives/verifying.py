@@ -18,7 +18,7 @@ from einc.exchange.collectives.algorithm import Atom, Channel, ChunkSlot, Collec
 from einc_runtime.text import format_count
 
 MAX_FAULTS = 20
-MAX_CLOCKS = 100_000_000
+MAX_CLOCKS = 50_000_000
 """Steps times thread blocks: the numbers that the order of steps takes, of 4 bytes each."""
 
 Value = frozenset[Atom]
