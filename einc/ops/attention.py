@@ -140,9 +140,8 @@ class Attention(Operator):
 
     @property
     def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
-        """Queries and results are ordered by tokens, as the projections before and after have them. Keys and values,
-        which every query reads, are ordered by heads."""
-        return (_BY_TOKENS, None, None, *(None for _ in self.extras), _BY_TOKENS, None)
+        """By tokens, as the projections before and after have them: each of those is one product of matrices then."""
+        return (_BY_TOKENS, _BY_TOKENS, _BY_TOKENS, *(None for _ in self.extras), _BY_TOKENS, None)
 
     @property
     def kernel(self) -> KernelCall:
