@@ -173,7 +173,7 @@ class _Builder:
     def __init__(self, case: Case, graph: Any, machine: Any, limit: float) -> None:
         from einc.physical.schedule import NaiveScheduler
         from einc.physical.synthesis import SynthesizingScheduler
-        from tests.bench.plan_bounds import PlanBounds
+        from tests.support.plan_bounds import PlanBounds
 
         self._graph, self._machine, self._sites, self._limit = graph, machine, case.sites, limit
         self._bounds = PlanBounds(graph, machine, case.sites)

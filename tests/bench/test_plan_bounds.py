@@ -19,7 +19,7 @@ from einc.machines.load import load_machine
 from einc.machines.model import Machine
 from einc.physical.build import build, build_fast
 from einc.physical.synthesis import SynthesizingScheduler
-from tests.bench.plan_bounds import PlanBounds
+from tests.support.plan_bounds import PlanBounds
 from tests.support.search_toys import draw_graph
 
 MODELS = Path(__file__).parents[2] / "models"

@@ -18,6 +18,7 @@ from einc.search.evaluation import Draft, Evaluator
 from einc.search.space import SearchSpace
 from einc_runtime.plan.schema import InputPlacement
 from tests.support.logical_toys import Toy, random_graph
+from tests.support.plan_bounds import PlanBounds
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,16 @@ def evaluator_of(
     return Evaluator(space, SearchBudget(), math.inf, lambda assignment: (0.0, 0))
 
 
-def find_best_plan(evaluator: Evaluator, most: int) -> Draft:
-    """The fastest of all plans in the graph's order, or of `most` of them, predicted one by one."""
-    drafts = (evaluator.evaluate(one) for one in list_plans(evaluator.space.problem, most))
-    return min((draft for draft in drafts if draft is not None), key=lambda draft: draft.rank)
+def find_faster_plan(evaluator: Evaluator, bounds: PlanBounds, limit: float, most: int) -> Draft | None:
+    """A plan in the graph's order that fits and takes less than `limit` ms: of all plans, or of `most` of them.
+
+    They are built and predicted one by one, except those that take longer by their bound.
+    """
+    problem = evaluator.space.problem
+    for assignment in list_plans(problem, most):
+        candidates = [options[c] for options, c in zip(problem.candidates, assignment, strict=True)]
+        if bounds.bound(candidates, limit) <= limit:
+            draft = evaluator.evaluate(assignment)
+            if draft is not None and not draft.excess and draft.predicted_ms < limit:
+                return draft
+    return None

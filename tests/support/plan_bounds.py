@@ -20,7 +20,8 @@ direction what must follow its end (its *tail*). The bound is the largest of
   kernels and combining; and, with all links of the machine in place of the sites, bytes that must move.
 
 Sets that begin at a head h are all work that starts at h or later, so only as many sets are looked at as there are
-heads and tails. Inputs and weights are taken to lie wherever they are read, and sites not to share cores.
+heads and tails. Inputs and weights are taken to lie wherever they are read, and sites not to share cores. Where inputs
+lie `once`, the fifth property does not hold; the others do.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from einc.graph.graph import Graph, Node
 from einc.logical.plan import Candidate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
-from tests.bench.plan_edges import MadeBlocks, ReadEdge, connect, group_blocks, measure_links, stack_bounds
+from tests.support.plan_edges import MadeBlocks, ReadEdge, connect, group_blocks, measure_links, stack_bounds
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,12 +52,12 @@ class _Work:
 
 
 class PlanBounds:
-    """Bounds for plans of one graph on the first `sites` sites of a machine."""
+    """Bounds for plans of one graph on the first `sites` sites of a machine; `once` is how inputs and weights lie."""
 
-    def __init__(self, graph: Graph, machine: Machine, sites: int) -> None:
+    def __init__(self, graph: Graph, machine: Machine, sites: int, *, once: bool = False) -> None:
         if machine.cores is not None or any(site.kernels for site in machine.sites):
             raise ValueError(f"{machine.name} has cores or measured rates, which these bounds do not know")
-        self._graph, self._machine, self._sites = graph, machine, sites
+        self._graph, self._machine, self._sites, self._once = graph, machine, sites, once
         self._links = measure_links(machine, sites)
         self._latency = machine.transfer_latency_us * MS_PER_US
         self._combining = machine.kernel_latency_us * MS_PER_US
@@ -181,7 +182,7 @@ class _Run:
             starts = self._find_starts(m)
             if m < self._kernels:
                 np.maximum(starts, queued, out=starts)
-                if not self._arriving[m] and len(times) == self._p:
+                if not self._of._once and not self._arriving[m] and len(times) == self._p:
                     queued += float(times.min())
             order = np.argsort(heads[: offsets[m]], kind="stable")[::-1]
             if len(order):
