@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -75,6 +75,13 @@ types: .venv/dev  ## check the types
 
 imports: .venv/dev  ## check which package imports which
 	$(BIN)/lint-imports --no-logo
+
+# A number of seeds, or the first and the last one: SEEDS=7-7 replays one world.
+SEEDS      ?= 1000000
+WORLD_TIME ?= 7200
+
+worlds: .venv/dev  ## the executor and the writing of files in seeded worlds: make worlds SEEDS=1000000 WORLD_TIME=7200
+	$(BIN)/python -m tests.worlds --seeds $(SEEDS) --time $(WORLD_TIME)
 
 # Targets: plan, plan-file, proof, npy, npz, safetensors, machine, exchange, model, configuration.
 TARGET ?= plan

@@ -205,8 +205,15 @@ class NpzFile:
         with open(path, "rb") as stream:
             if not stream.seekable():
                 raise ArrayFault("an archive cannot be read from a pipe", where=where)
-            with _refuse_broken_zip(where), zipfile.ZipFile(stream) as archive:
-                yield NpzFile(archive, where)
+            with NpzFile.of(stream, where) as archive:
+                yield archive
+
+    @staticmethod
+    @contextmanager
+    def of(stream: IO[bytes], where: str) -> Iterator[NpzFile]:
+        """The archive in a stream that can be moved in."""
+        with _refuse_broken_zip(where), zipfile.ZipFile(stream) as archive:
+            yield NpzFile(archive, where)
 
     def read(self, name: str, tensor: Tensor, rounded: bool = False) -> Array:
         """The member as the tensor's array; see `NpyFile.read`."""
