@@ -258,6 +258,51 @@ def _read_program(data: bytes) -> None:
         simulate(program, machine)
 
 
+def _seed_algorithms() -> list[bytes]:
+    from tests.support import collective_cases as cases
+
+    made = [cases.ring_allreduce(3), cases.ring_allgather(3, 2), cases.all_pairs_reduce_scatter(2)]
+    made += [cases.tree_allreduce(4), cases.chain_broadcast(3), cases.direct_alltoall(2, 2)]
+    return [sketch.text().encode() for sketch in made]
+
+
+def _seed_execution_plans() -> list[bytes]:
+    from tests.support import published_bugs as plans
+
+    texts = [plans.make_plan(plans.put_allgather()), plans.make_plan(plans.read_allreduce(), kind="allreduce"),
+             plans.make_plan(plans.staged(True), scratch=1)]  # fmt: skip
+    return [text.encode() for text in texts]
+
+
+def _read_algorithm(data: bytes) -> None:
+    from einc.exchange.collectives.importing import convert_algorithm
+    from einc.exchange.collectives.msccl_xml import read_msccl_xml
+    from einc.exchange.language.checker import check
+
+    assert check(convert_algorithm(read_msccl_xml(data.decode("utf-8", "replace"), "x.xml"))).valid
+
+
+def _read_execution_plan(data: bytes) -> None:
+    from einc.exchange.collectives.importing import convert_algorithm
+    from einc.exchange.collectives.mscclpp_json import read_mscclpp_json
+    from einc.exchange.language.checker import check
+
+    assert check(convert_algorithm(read_mscclpp_json(data.decode("utf-8", "replace"), "x.json"))).valid
+
+
+def _seed_contracts() -> list[bytes]:
+    return [
+        b"predicted_ms <= 0.3\ncomm_bytes < 300MiB  # a comment\nbound_ratio<=1.1",
+        b"cut(layer.*.up) == d_ff/8\ncut([a-c]?) != heads/2, keys/4,...\nmemory >= 2.5e3 GB",
+    ]
+
+
+def _read_contracts(data: bytes) -> None:
+    from einc.report.contract_text import parse_contract_file
+
+    parse_contract_file(data.decode("utf-8", "replace"), "x.txt")
+
+
 def _seed_models() -> list[bytes]:
     return [path.read_bytes() for path in sorted((ROOT / "models").glob("*.ein"))]
 
@@ -297,6 +342,9 @@ TARGETS = {
         Target("safetensors", _seed_safetensors, _mutate_safetensors, _read_weights),
         Target("machine", _seed_machines, _mutate_json, _read_machine),
         Target("exchange", _seed_programs, _mutate_text_bytes, _read_program),
+        Target("msccl", _seed_algorithms, _mutate_text_bytes, _read_algorithm),
+        Target("mscclpp", _seed_execution_plans, _mutate_json, _read_execution_plan),
+        Target("contract", _seed_contracts, _mutate_text_bytes, _read_contracts),
         Target("model", _seed_models, _mutate_text_bytes, _read_model),
         Target("configuration", _seed_configurations, _mutate_json, _read_configuration),
     )
