@@ -14,6 +14,7 @@ import pytest
 from einc.ops import registry
 from einc_runtime.cli.main import main as runtime_main
 from einc_runtime.plan.meaning.operations import FAMILIES
+from tests.mutation.plans import make_plan
 
 PAGE = Path(__file__).parents[2] / "docs/proof.md"
 MODEL = 'model m\ndim a = 8\ninput x : f32[a]\nweight w : f32[a]\noutput y = sum(x * w, "a")'
@@ -32,8 +33,10 @@ def test_the_page_has_the_sentences_of_the_commands(
     Path("MODEL.ein").write_text(MODEL)
     np.savez("weights.npz", w=np.ones(8, "f4"))
     assert einc("compile", "MODEL.ein", "-m", "host", "--devices", "2", "-o", "p.bin").code == 0
+    Path("once.bin").write_bytes(make_plan("once"))
     documents = [
         einc("verify", "p.bin", "--json").json(),
+        einc("verify", "once.bin", "--json").json(),
         einc("verify", "p.bin", "--json", "--model", "MODEL.ein", "--weights", "weights.npz").json(),
     ]
     capfd.readouterr()
