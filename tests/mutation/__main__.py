@@ -28,18 +28,22 @@ def main(arguments: list[str] | None = None) -> int:
         verdict = judge_one(options.case, options.mutant)
         print(f"{verdict.outcome}: {verdict.reason}")
         return int(verdict.outcome in FAULTS)
-    start, told = time.monotonic(), 0
+    start, counts, told = time.monotonic(), Counts(), 0
 
-    def report(done: int, counts: Counts) -> None:
-        nonlocal told
+    def report(now: Counts) -> None:
+        nonlocal counts, told
+        counts = now
         for case, name, verdict in counts.faults[told:]:
             reason = verdict.reason.splitlines()[0] if verdict.reason else ""
             print(f"{verdict.outcome}: --case {case} --mutant {name!r}  ({reason[:160]})", flush=True)
         told = len(counts.faults)
-        if done % 1000 == 0 and sys.stderr.isatty():
-            print(f"\r{done:,}", end="", file=sys.stderr)
+        if counts.mutants % 5000 == 0:
+            print(f"{counts.mutants:,} mutants after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
 
-    counts = run_campaign(options.mutants, options.seed, options.cases, report)
+    try:
+        run_campaign(options.mutants, options.seed, options.cases, report)
+    except KeyboardInterrupt:
+        print("interrupted: the counts are of a part of the mutants", file=sys.stderr)
     print(counts.format())
     print(f"{counts.mutants:,} mutants, {len(counts.faults)} faults, {time.monotonic() - start:.0f} s", file=sys.stderr)
     return int(bool(counts.faults))

@@ -43,22 +43,26 @@ class Counts:
 
 
 def run_campaign(
-    count: int, seed: int, cases: Sequence[str] = tuple(CASES), report: Callable[[int, Counts], None] = lambda *_: None
+    count: int, seed: int, cases: Sequence[str] = tuple(CASES), report: Callable[[Counts], None] = lambda _: None
 ) -> Counts:
     """Judges `count` mutants, the same for one seed; as many of each plan as of every other, while there are some.
 
-    All kinds of changes of all fields take turns, so that few mutants meet each kind.
+    All plans, and all kinds of changes of all fields, take turns, so that few mutants meet each kind. `report` gets the
+    counts after each.
     """
     counts, process = Counts(), RunningProcess()
-    chosen = [list(_choose(case, -(-count // len(cases)), seed)) for case in cases]
+    made = [_make(case, list(_choose(case, -(-count // len(cases)), seed))) for case in cases]
     try:
-        for case, mutants in zip(cases, chosen, strict=True):
-            for kind, name, data in _make(case, mutants):
+        for turn in zip_longest(*made):
+            for case, mutant in zip(cases, turn, strict=True):
+                if mutant is None:
+                    continue
+                kind, name, data = mutant
                 verdict = judge(case, data, process)
                 counts.table[kind][verdict.outcome] += 1
                 if verdict.outcome in FAULTS:
                     counts.faults.append((case, name, verdict))
-                report(counts.mutants, counts)
+                report(counts)
     finally:
         process.stop()
     return counts
