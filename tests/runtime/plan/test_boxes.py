@@ -111,3 +111,10 @@ def test_work_is_bounded():
     budget.spend(2, "here")
     with pytest.raises(PlanFault, match="too complex"):
         budget.spend(1, "here")
+
+
+def test_a_block_of_another_rank_is_not_inside():
+    whole = Block((0, 0), (4, 4))
+    assert whole.contains(Block((1, 0), (2, 4)))
+    for other in (Block((1,), (2,)), Block((1, 0), (2,)), Block((1, 0, 0), (2, 4, 1)), Block((1, 0), (2, 5))):
+        assert not whole.contains(other)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import codec as wire
-from einc_runtime.plan.codec import HEADER, MAGIC, MAX_BYTES, decode, encode, read_bundle, seal
+from einc_runtime.plan.codec import HEADER, MAGIC, MAX_BYTES, decode, encode, hash_payload, read_bundle, seal
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle, Exchange
 from tests.support.handmade_plans import random_plan, two_site_plan
@@ -381,3 +381,7 @@ def test_nor_is_one_with_a_text_that_is_too_long_to_read():
     with pytest.raises(PlanFault) as caught:
         encode(msgspec.structs.replace(plan, outputs=(output, *plan.outputs[1:])))
     assert caught.value.where == "outputs[0].exchange.program"
+
+
+def test_the_hash_of_a_plan_is_that_in_its_file():
+    assert hash_payload(PLAN) == encode(PLAN)[20:52]

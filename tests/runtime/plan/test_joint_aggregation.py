@@ -261,3 +261,12 @@ def test_no_function_cuts_what_a_member_lacks(cut: int, words: str | None) -> No
     else:
         with pytest.raises(PlanFault, match=words):
             require_joint_aggregations(bundle, operation, "operations[0]")
+
+
+def test_pieces_of_two_copies_are_combined_where_they_meet() -> None:
+    from einc_runtime.plan.proof import _combine
+
+    rows = [Block((0, 0), (1, 3)), Block((1, 0), (2, 3))]
+    whole = Block((0, 0), (2, 3))
+    assert _combine([(row, 1) for row in rows], [(row, 2) for row in rows], "here") == [(row, 3) for row in rows]
+    assert _combine([(whole, 1)], [(row, 2) for row in rows], "here") == [(row, 3) for row in rows]

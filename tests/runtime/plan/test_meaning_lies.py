@@ -1,0 +1,342 @@
+"""Operations whose attributes or tensors are not those of their family, one lie at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from einc.compiler import compile_model
+from einc.logical.pins import parse_pin
+from einc.options import CompileOptions
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.meaning.operations import FAMILIES, prove_operations
+from einc_runtime.plan.meaning.programs import MAX_STEPS, read_program
+from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
+from einc_runtime.plan.proof import prove
+from einc_runtime.plan.schema import Block, Bundle
+
+
+def form(*shape: int, dtype: str = "f32") -> TensorForm:
+    return TensorForm(tuple("abcdefgh"[: len(shape)]), shape, dtype)  # type: ignore[arg-type]
+
+
+def whole(*shape: int) -> TensorForm:
+    return form(*shape, dtype="i64")
+
+
+def flags(*shape: int) -> TensorForm:
+    return form(*shape, dtype="bool")
+
+
+X = form(6, 4)
+ROPE = {"theta": 5.0, "scaling": "none", "seq_lens": [2, 4]}
+LLAMA3 = {"scaling": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_length": 16.0}
+SEEN = {"causal": True, "scale": 0.5, "q_lens": [2, 3], "k_lens": [3, 4], "window": 0, "extras": []}
+EQUATION = {"indices": "i j, j k -> i k", "dims": ["a", "b"], "program": "t0 = mul x0 x1", "aggregation": "sum"}
+MAP = {"indices": "i j -> i j", "dims": ["a", "b"], "program": "t0 = relu x0", "aggregation": ""}
+
+GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
+    "append": ("append", [form(2, 9, 4), form(2, 5, 4), whole(5)], {"cache_lens": [3, 6], "new_lens": [3, 2]}),
+    "argmax": ("argmax", [X], {"axis": 1}),
+    "attention": ("attention", [form(4, 5, 2), form(2, 7, 2), form(2, 7, 3)], SEEN),
+    "attention with a cap": ("attention", [form(4, 5, 2), form(2, 7, 2), form(2, 7, 3)], {**SEEN, "softcap": 9.0}),
+    "attention with all": (
+        "attention",
+        [form(4, 5, 2), form(2, 7, 2), form(2, 7, 3), whole(5), flags(7)],
+        {**SEEN, "extras": ["positions", "mask"]},
+    ),
+    "concat": ("concat", [X, form(6, 3)], {"axis": 1, "into": "c"}),
+    "embedding": ("embedding", [whole(5), form(7, 4)], {}),
+    "product": ("equation", [X, form(4, 3)], EQUATION),
+    "map": ("equation", [X], MAP),
+    "window": ("equation", [X, form(4, 4)], {**EQUATION, "windows": "0:3 1:3, 2:4 0:4"}),
+    "half a window": ("equation", [X, form(2, 3)], {**EQUATION, "windows": "0:3 1:3, -"}),
+    "scalars": ("equation", [form(), X], {**MAP, "indices": ", i j -> i j", "program": "t0 = add x0 x1"}),
+    "meanpool": ("meanpool", [X, flags(6)], {"seq_lens": [4, 2], "into": "s"}),
+    "rmsnorm": ("norm", [X, form(4)], {"kind": "rmsnorm", "eps": 0.1}),
+    "layernorm": ("norm", [X, form(4), form(4)], {"kind": "layernorm", "eps": 0.1, "offset": -1.0}),
+    "reshape": ("reshape", [X], {"dims": ["a", "b", "c"], "shape": [2, 3, 4]}),
+    "rope": ("rope", [X], ROPE),
+    "rope at": ("rope", [X, whole(6)], {"theta": 5.0, "scaling": "linear", "factor": 2.0, "extras": ["positions"]}),
+    "llama3": ("rope", [X], {**ROPE, **LLAMA3}),
+    "longrope": ("rope", [X], {**ROPE, "scaling": "longrope", "factors": [1.0, 2.0]}),
+    "slice": ("slice", [X], {"starts": [1, 0], "stops": [6, 2]}),
+    "softmax": ("softmax", [X], {"axis": 0}),
+    "topk": ("topk", [X], {"axis": 1, "count": 3, "into": "k"}),
+}
+
+F16 = "f16"
+LIES: list[tuple[str, dict[str, Any], str]] = [
+    # the good one, what is changed (a number: an input; a name: an attribute; None: it is gone), a piece of the message
+    ("softmax", {"axis": None}, "the attribute 'axis' is missing"),
+    ("softmax", {"speed": 1}, "it has no attribute 'speed'"),
+    ("softmax", {"axis": True}, "should be int"),
+    ("softmax", {"axis": 2}, "axis 2 of a tensor of 2 dimensions"),
+    ("softmax", {"axis": -1}, "axis -1"),
+    ("softmax", {"1": X}, "it has 1 inputs, found 2"),
+    ("softmax", {"0": whole(6, 4)}, "of i64"),
+    ("rmsnorm", {"kind": "norm"}, "there is no kind 'norm'"),
+    ("rmsnorm", {"kind": "layernorm"}, "it has 3 inputs, found 2"),
+    ("rmsnorm", {"eps": 0.0}, "'eps' is 0.0"),
+    ("rmsnorm", {"eps": float("inf")}, "'eps' is inf"),
+    ("rmsnorm", {"eps": 1}, "should be float"),
+    ("rmsnorm", {"0": whole(6, 4)}, "of i64"),
+    ("rmsnorm", {"0": form(), "1": form()}, "of f32[]"),
+    ("rmsnorm", {"1": form(6)}, "with f32[a=6]"),
+    ("rmsnorm", {"1": form(4, dtype=F16)}, "with f16[a=4]"),
+    ("layernorm", {"offset": float("-inf")}, "'offset' is -inf"),
+    ("meanpool", {"0": form(6, 4, 1)}, "of f32[a=6, b=4, c=1]"),
+    ("meanpool", {"0": whole(6, 4)}, "of i64"),
+    ("meanpool", {"1": form(6)}, "with f32[a=6]"),
+    ("meanpool", {"1": flags(4)}, "with bool[a=4]"),
+    ("meanpool", {"seq_lens": [4, 3]}, "lengths that add up to 6"),
+    ("meanpool", {"seq_lens": [7, -1]}, "lengths that add up to 6"),
+    ("meanpool", {"seq_lens": []}, "lengths that add up to 6"),
+    ("meanpool", {"seq_lens": [6.0]}, "should be a list of int"),
+    ("meanpool", {"seq_lens": "6"}, "should be a list of int"),
+    ("rope", {"scaling": "more"}, "there is no scaling 'more'"),
+    ("rope", {"factor": 2.0}, "it has no attribute 'factor'"),
+    ("rope", {"0": whole(6, 4)}, "of i64"),
+    ("rope", {"0": form(6)}, "of f32[a=6]"),
+    ("rope", {"0": form(6, 5)}, "of f32[a=6, b=5]"),
+    ("rope", {"theta": 0.0}, "'theta' is 0.0"),
+    ("rope at", {"extras": ["mask"]}, "extras that are not the positions"),
+    ("rope at", {"1": form(6)}, "at f32[a=6]"),
+    ("rope at", {"1": whole(4)}, "at i64[a=4]"),
+    ("rope at", {"factor": None}, "the attribute 'factor' is missing"),
+    ("rope at", {"factor": -2.0}, "'factor' is -2.0"),
+    ("llama3", {"high_freq_factor": 1.0}, "low_freq_factor 1.0 and high_freq_factor 1.0"),
+    ("longrope", {"factors": [1.0]}, "not 2 numbers above 0"),
+    ("longrope", {"factors": [1.0, 0.0]}, "not 2 numbers above 0"),
+    ("embedding", {"0": X}, "of f32[a=6, b=4] in"),
+    ("embedding", {"1": form(7)}, "in f32[a=7]"),
+    ("embedding", {"1": flags(7, 4)}, "in bool"),
+    ("append", {"0": form(2, 9)}, "to f32[a=2, b=9]"),
+    ("append", {"1": form(2, 5)}, "of f32[a=2, b=5]"),
+    ("append", {"1": form(2, 5, 3)}, "of f32[a=2, b=5, c=3]"),
+    ("append", {"1": form(2, 5, 4, dtype=F16)}, "of f16"),
+    ("append", {"2": form(5)}, "at f32[a=5]"),
+    ("append", {"2": whole(4)}, "at i64[a=4]"),
+    ("append", {"cache_lens": [9]}, "no room"),
+    ("append", {"cache_lens": [2, 7]}, "no room"),
+    ("concat", {"0": None, "1": None}, "it has inputs"),
+    ("concat", {"1": form(6, 3, 1)}, "and f32[a=6, b=3, c=1]"),
+    ("concat", {"1": form(6, 3, dtype=F16)}, "and f16"),
+    ("concat", {"1": form(5, 3)}, "and f32[a=5, b=3]"),
+    ("slice", {"starts": [1]}, "[1] to [6, 2]"),
+    ("slice", {"stops": [6]}, "to [6]"),
+    ("slice", {"starts": [0] * 3, "stops": [1] * 3}, "of f32"),
+    ("slice", {"starts": [-1, 0]}, "[-1, 0] to"),
+    ("slice", {"starts": [1, 2]}, "[1, 2] to"),
+    ("slice", {"stops": [7, 2]}, "to [7, 2]"),
+    ("reshape", {"dims": ["a"]}, "to [2, 3, 4]"),
+    ("reshape", {"shape": [2, 3, 5]}, "to [2, 3, 5]"),
+    ("reshape", {"shape": [-2, -3, 4]}, "to [-2, -3, 4]"),
+    ("argmax", {"0": flags(6, 4)}, "of bool"),
+    ("topk", {"count": 0}, "0 of 4 elements"),
+    ("topk", {"count": 5}, "5 of 4 elements"),
+    ("attention", {"extras": ["bias"], "3": form(7)}, "extras that are not"),
+    ("attention with all", {"extras": ["mask", "mask"]}, "extras that are not"),
+    ("attention with all", {"extras": ["mask", "positions"]}, "the mask are i64[a=5]"),
+    ("attention with all", {"3": flags(5)}, "the positions are bool[a=5]"),
+    ("attention with all", {"4": flags(5)}, "the mask are bool[a=5]"),
+    ("attention with all", {"3": whole(7)}, "the positions are i64[a=7]"),
+    ("attention", {"0": form(4, 5)}, "of f32[a=4, b=5]"),
+    ("attention", {"1": form(2, 7)}, "f32[a=2, b=7]"),
+    ("attention", {"2": form(2, 7)}, "f32[a=2, b=7]"),
+    ("attention", {"1": form(2, 7, 2, dtype=F16)}, "f16"),
+    ("attention", {"2": form(2, 7, 3, dtype=F16)}, "f16"),
+    ("attention", {"0": whole(4, 5, 2), "1": whole(2, 7, 2), "2": whole(2, 7, 3)}, "i64"),
+    ("attention", {"1": form(2, 7, 3)}, "of f32[a=4, b=5, c=2]"),
+    ("attention", {"2": form(2, 6, 3)}, "and f32[a=2, b=6, c=3]"),
+    ("attention", {"0": form(3, 5, 2)}, "of f32[a=3"),
+    ("attention", {"k_lens": [7]}, "2 sequences of queries, 1 of keys"),
+    ("attention", {"window": -1}, "a window of -1"),
+    ("attention", {"window": 1 << 62}, "a window of"),
+    ("attention", {"causal": 1}, "should be bool"),
+    ("attention", {"scale": float("nan")}, "'scale' is nan"),
+    ("attention with a cap", {"softcap": 0.0}, "'softcap' is 0.0"),
+    ("product", {"indices": "i j, j k"}, "indices do not fit"),
+    ("product", {"indices": "i j -> i k -> k"}, "indices do not fit"),
+    ("product", {"indices": "i j -> i k"}, "indices do not fit"),
+    ("product", {"indices": "i j k, j k -> i k"}, "3 indices for 2 dimensions"),
+    ("product", {"indices": "i j, i k -> j k"}, "index i has two extents"),
+    ("product", {"indices": "i j, j k -> i i"}, "the result does not fit"),
+    ("product", {"indices": "i j, j k -> i l"}, "the result does not fit"),
+    ("product", {"dims": ["a"]}, "the result does not fit"),
+    ("product", {"aggregation": ""}, "aggregation ''"),
+    ("product", {"aggregation": "mean"}, "aggregation 'mean'"),
+    ("product", {"program": "t0 = lt x0 x1"}, "of bool over 1 indices"),
+    ("map", {"aggregation": "sum"}, "aggregation 'sum'"),
+    ("window", {"windows": "0:3 1:3"}, "1 windows for 2 inputs"),
+    ("window", {"windows": "0:3, 2:4 0:4"}, "window '0:3' is no part"),
+    ("window", {"windows": "0:3 1:5, 2:4 0:4"}, "window '0:3 1:5' is no part"),
+    ("window", {"windows": "0:3 3:3, 2:4 0:4"}, "window '0:3 3:3' is no part"),
+    ("window", {"windows": "0:3 a:3, 2:4 0:4"}, "window '0:3 a:3' is no part"),
+    ("window", {"windows": "0:3 1:4, 2:4 0:4"}, "index j has two extents"),
+]
+
+
+def derive(name: str, changes: dict[str, Any]) -> OperatorMeaning:
+    family, inputs, attributes = GOOD[name]
+    tensors = {str(k): tensor for k, tensor in enumerate(inputs)}
+    values = {**tensors, **attributes, **changes}
+    kept = {key: value for key, value in values.items() if value is not None}
+    given = tuple(kept[key] for key in sorted(kept) if key.isdigit())
+    return FAMILIES[family](Application(family, given, {k: v for k, v in kept.items() if not k.isdigit()}))
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_the_good_ones_are_good(name: str) -> None:
+    assert derive(name, {}).results
+    assert {family for family, _, _ in GOOD.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), LIES)
+def test_a_lie_is_told(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanFault) as caught:
+        derive(name, changes)
+    assert message in caught.value.message
+
+
+def test_an_equation_has_at_most_as_many_indices_as_arrays_may_have_dimensions() -> None:
+    names = [f"i{k}" for k in range(31)]
+    attributes = {"indices": f"{' '.join(names)} -> {' '.join(names)}", "dims": names, "program": "t0 = neg x0"}
+    with pytest.raises(PlanFault, match="31 indices; at most 30"):
+        FAMILIES["equation"](
+            Application("equation", (TensorForm(tuple(names), (1,) * 31, "f32"),), {**attributes, "aggregation": ""})
+        )
+
+
+PRODUCTS = [
+    ("t0 = mul x0 x1", "contract", {}),
+    ("t0 = mul x1 2.0; t1 = mul t0 x0", "contract", {"scale": 2.0}),
+    ("t0 = mul x0 x1; t1 = mul t0 0.5; t2 = mul t1 4", "contract", {"scale": 2.0}),
+    ("t0 = mul x0 x0", "reduce", None),
+    ("t0 = mul x0 x1; t1 = mul t0 t0", "reduce", None),
+    ("t0 = add x0 x1", "reduce", None),
+    ("t0 = mul x0 x1; t1 = mul t0 inf", "reduce", None),
+]
+
+
+@pytest.mark.parametrize(("program", "kernel", "more"), PRODUCTS)
+def test_sums_of_products_are_contractions(program: str, kernel: str, more: dict[str, Any] | None) -> None:
+    meaning = derive("product", {"program": program})
+    assert meaning.kernel == kernel
+    if more is not None:
+        assert meaning.attributes == {"equation": EQUATION["indices"], **more}
+    assert derive("product", {"program": program, "aggregation": "max"}).kernel == "reduce"
+
+
+def test_integers_have_no_scale() -> None:
+    integers = {"0": whole(6, 4), "1": whole(4, 3)}
+    assert derive("product", integers).kernel == "contract"
+    assert derive("product", {**integers, "program": "t0 = mul x0 x1; t1 = mul t0 3"}).kernel == "reduce"
+    alone = {"1": None, "indices": "i j -> i", "dims": ["a"], "program": "t0 = mul x0 3.0"}
+    assert derive("product", alone).kernel == "reduce"
+
+
+PROGRAMS = [
+    # inputs, program, the type of the result
+    (["f16"], "t0 = copy x0", "f16"),
+    (["f16", "f16"], "t0 = lt x0 x1; t1 = where t0 x0 -1", "f16"),
+    (["i32"], "t0 = mod x0 3; t1 = eq t0 -2147483648; t2 = not t1", "bool"),
+    (["bool"], "t0 = eq x0 true; t1 = or t0 false; t2 = cast:bf16 t1", "bf16"),
+    (["f32"], "t0 = add x0 1e-05; t1 = max t0 -inf; t2 = min t1 nan", "f32"),
+]
+
+WRONG_PROGRAMS = [
+    # inputs, program, a piece of the message
+    (["f32"], "t0 = relu x1", "'x1' is no operand"),
+    (["f32"], "t0 = relu t0", "'t0' is no operand"),
+    (["f32"], "t0 = add x0 1_0", "'1_0' is no operand"),
+    (["f32"], "t0 = add x0 " + "1" * 33, "is no operand"),
+    (["f32"], "t1 = relu x0", "step 0 of a scalar program is 't1 = relu x0'"),
+    (["f32"], "t0 = relu x0; t0 = relu x0", "step 1"),
+    (["f32"], "t0 = relu x0 x0", "step 0"),
+    (["f32"], "t0 = sinh x0", "step 0"),
+    (["f32"], "t0 = sinh", "step 0"),
+    (["f32"], "t0 = relu  x0", "step 0"),
+    (["f32", "f16"], "t0 = add x0 x1", "is of f16 and f32"),
+    (["f32"], "t0 = add 1 2", "is of literals alone"),
+    (["bool"], "t0 = relu x0", "is of bool"),
+    (["i32"], "t0 = exp x0", "is of i32"),
+    (["f32"], "t0 = where x0 x0 x0", "has a condition that is no bool"),
+    (["i32"], "t0 = add x0 2147483648", "has a literal that is no i32"),
+    (["i32"], "t0 = add x0 0.5", "has a literal that is no i32"),
+    (["i32"], "t0 = add x0 true", "has a literal that is no i32"),
+    (["bool"], "t0 = and x0 1", "has a literal that is no bool"),
+    (["f32"], "; ".join(f"t{k} = neg x0" for k in range(MAX_STEPS + 1)), "4097 steps"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "program", "expected"), PROGRAMS)
+def test_types_of_programs(inputs: Any, program: str, expected: str) -> None:
+    assert read_program(program, inputs).result == expected
+
+
+@pytest.mark.parametrize(("inputs", "program", "message"), WRONG_PROGRAMS, ids=range(len(WRONG_PROGRAMS)))
+def test_a_text_that_is_no_program(inputs: Any, program: str, message: str) -> None:
+    with pytest.raises(PlanFault) as caught:
+        read_program(program, inputs)
+    assert message in caught.value.message
+
+
+# Attention, whose blocks are checked one after the other
+
+
+CUT = """
+model m
+dim heads = 2; dim tokens = 6; dim d = 2
+input q : f32[heads, tokens, d]
+input k : f32[heads, tokens, d]
+input v : f32[heads, tokens, d]
+o, lse = attention(q, k, v, causal=true, seq_lens=[2, 4])
+output o
+"""
+
+
+def cut_along(index: str) -> Bundle:
+    """The attention with one index cut in two."""
+    pin = parse_pin(f"o={index}/2")
+    return compile_model(CUT, "m.ein", CompileOptions(machine="host", devices=2, pins=(pin,))).bundle
+
+
+def test_parts_of_keys_follow_one_another() -> None:
+    bundle = cut_along("keys")
+    prove(bundle)
+    (operation,) = bundle.operations
+    (first, second) = operation.functions
+    border = first.inputs[1].upper[1]
+
+    def with_keys(lower: int, upper: int, start: int, end: int) -> Bundle:
+        functions = []
+        for function, (lo, up) in ((first, (lower, upper)), (second, (start, end))):
+            cut = [Block((0, lo, 0), (2, up, 2))] * 2
+            functions.append(msgspec.structs.replace(function, inputs=(function.inputs[0], *cut)))
+        lie = msgspec.structs.replace(operation, functions=tuple(functions))
+        return msgspec.structs.replace(bundle, operations=(lie,))
+
+    prove_operations(with_keys(0, border, border, 6))
+    prove_operations(with_keys(0, 1, 1, 6))  # another border will do
+    for keys in ((1, border, border, 6), (0, border, border, 5), (0, 3, 2, 6), (0, 2, 3, 6)):
+        with pytest.raises(PlanFault, match="and its queries see 0:6"):
+            prove_operations(with_keys(*keys))
+    values = msgspec.structs.replace(first, inputs=(*first.inputs[:2], Block((0, 0, 0), (2, 6, 2))))
+    lie = msgspec.structs.replace(operation, functions=(values, second))
+    with pytest.raises(PlanFault) as caught:
+        prove_operations(msgspec.structs.replace(bundle, operations=(lie,)))
+    assert caught.value.where == "operations[0].functions[0].inputs[2] ('o')"
+
+
+def test_queries_are_cut_in_one_way_at_a_time() -> None:
+    bundle = cut_along("queries")
+    prove(bundle)
+    (operation,) = bundle.operations
+    halves = msgspec.structs.replace(operation.indices[1], intervals=((0, 2), (2, 6)))
+    both = (operation.indices[0], halves, *operation.indices[2:])
+    lie = msgspec.structs.replace(operation, indices=both, functions=operation.functions * 2)
+    with pytest.raises(PlanFault, match="not both"):
+        prove_operations(msgspec.structs.replace(bundle, operations=(lie,)))
