@@ -8,6 +8,7 @@ python -m tests.mutation --case chain --mutant 'tasks.3.site:one more'      one 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         if counts.mutants % 5000 == 0:
             print(f"{counts.mutants:,} mutants after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts start what is in the background without it
     try:
         run_campaign(options.mutants, options.seed, options.cases, report)
     except KeyboardInterrupt:
