@@ -80,5 +80,10 @@ def test_what_is_no_algorithm_is_refused(tmp_path: Path, einc: Callable[..., Any
     assert einc("exprog", "import", ring, "--format", "mscclpp-json").code == 65
     assert einc("exprog", "import", ring).code == 2
     assert einc("exprog", "export", ring, "--format", "msccl-xml").code == 65
+    waiting = "IN: A@0; B@1\nOUT: A@0,1; B@0,1\nA@0->1 after (B@1->0); B@1->0\n"
+    (tmp_path / "w.exprog").write_text(waiting, encoding="utf-8")
+    arguments = ("exprog", "export", tmp_path / "w.exprog", "--format", "msccl-xml")
+    assert einc(*arguments).code == 65
+    assert einc(*arguments, "--drop-waits").code == 0
     (tmp_path / "p.exprog").write_text("IN: A@0; B@1\nOUT: A+B@0\nB@1->0; A+B@0\n", encoding="utf-8")
     assert einc("exprog", "export", tmp_path / "p.exprog", "--format", "msccl-xml").code == 65

@@ -181,6 +181,14 @@ def test_what_moves_is_what_the_algorithm_moves() -> None:
     }  # fmt: skip
 
 
+def test_a_sum_that_is_sent_to_several_is_formed_once() -> None:
+    program = convert_algorithm(read_msccl_xml(all_pairs_allreduce(4).text(), "test"))
+    sums = [action for action in program.actions if len(action.aggregate) == 4]
+    assert [(action.source, action.destinations) for action in sums] == [
+        (rank, tuple(other for other in range(4) if other != rank)) for rank in range(4)
+    ]
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,9 +63,12 @@ def import_command(file: str, form: str, chunk: int | None, target: str | None, 
 @click.argument("file", metavar="FILE")
 @_format
 @machine_option()
+@click.option("--drop-waits", is_flag=True, help="Leave out waits (after), which decide on speed alone.")
 @click.option("-o", "--output", "target", metavar="FILE", help="Write the algorithm; otherwise it is printed.")
 @json_option
-def export_command(file: str, form: str, machine: str | None, target: str | None, as_json: bool) -> None:
+def export_command(
+    file: str, form: str, machine: str | None, drop_waits: bool, target: str | None, as_json: bool
+) -> None:
     """Write an exchange program of a collective as an MSCCL algorithm or an MSCCL++ execution plan.
 
     The collective is recognized from IN and OUT. What is written is proved as `einc exprog check` does.
@@ -72,6 +76,7 @@ def export_command(file: str, form: str, machine: str | None, target: str | None
     from einc.errors import InternalError
     from einc.exchange.collectives.exporting import convert_program
     from einc.exchange.collectives.verifying import verify_algorithm
+    from einc.exchange.language.closure import strip_waits
     from einc.exchange.language.parser import parse
     from einc.exchange.language.resolve import resolve
 
@@ -83,6 +88,8 @@ def export_command(file: str, form: str, machine: str | None, target: str | None
 
         model = load_machine(machine)
     program = resolve(parse(read_text(file), file), model)
+    if drop_waits:
+        program = dataclasses.replace(program, actions=tuple(dict.fromkeys(map(strip_waits, program.actions))))
     algorithm = convert_program(program, one_block=form == MSCCLPP)
     text = write_algorithm(algorithm, form)
     faults = verify_algorithm(parse_algorithm(text, "what was written", form)).faults

@@ -30,7 +30,9 @@ def convert_program(program: Program, name: str = "einc", one_block: bool = Fals
     waiting = next((action for action in program.actions if action.after), None)
     if waiting is not None:
         message = f"the action {format_action(waiting)[:200]} has waits (after)"
-        raise ProgramError(message, hint="steps of an algorithm wait for steps of their own GPU alone: leave them out")
+        raise ProgramError(
+            message, hint="steps of an algorithm wait for steps of their own GPU alone; --drop-waits leaves waits out"
+        )
     builder = _AlgorithmBuilder(_Layout(program), one_block)
     for firing in fire_actions(program, waits=False)[0]:
         builder.add(firing)

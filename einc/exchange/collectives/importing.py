@@ -1,7 +1,8 @@
 """Collective algorithms as exchange programs: chunks become atoms, and what steps move becomes actions.
 
 Atom `c3_r1` is what rank 1 contributes to chunk 3. A program has no buffers and no thread blocks: what remains of an
-algorithm is what moves where and what is combined, in the order in which data allows it.
+algorithm is what moves where and what is combined, in the order in which data allows it. What a rank sends to several
+others is one action, so that a sum is formed once.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ def convert_algorithm(algorithm: CollectiveAlgorithm, chunk_bytes: int = DEFAULT
     targets: dict[Aggregate, dict[int, None]] = {}
     for slot, value in algorithm.collective.list_outputs():
         targets.setdefault(_name_value(value), {})[slot.rank] = None
-    moved = {(_name_value(move.value), move.source, move.target) for move in verdict.transfers}
+    moved: dict[tuple[Aggregate, int], set[int]] = {}
+    for move in verdict.transfers:
+        moved.setdefault((_name_value(move.value), move.source), set()).add(move.target)
     present: set[tuple[Aggregate, int]] = {((name,), rank) for name, rank in holdings.items()}
-    for aggregate, source, target in moved:
-        present |= {(aggregate, source), (aggregate, target)}
-    actions = {Action(aggregate, source, (target,)) for aggregate, source, target in moved}
+    for (aggregate, source), receivers in moved.items():
+        present |= {(aggregate, rank) for rank in (source, *receivers)}
+    actions = {Action(aggregate, source, tuple(sorted(ranks))) for (aggregate, source), ranks in moved.items()}
     for aggregate, ranks in targets.items():
         actions |= {Action(aggregate, rank) for rank in ranks if (aggregate, rank) not in present}
     return Program(
