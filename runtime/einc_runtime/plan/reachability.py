@@ -1,4 +1,10 @@
-"""Which tasks have ended before a task starts: reachability in the task graph, computed in the order of positions."""
+"""Which tasks have ended before a task starts: reachability in the task graph, computed in the order of positions.
+
+The ancestors of a task are a set of positions. It is kept as chunks, each with the bits of `CHUNK` positions. Most
+ancestors of neighbouring tasks are the same, so a union takes over every chunk that one of its operands has already,
+and sets of many tasks share these chunks. A task then costs little more than its last chunks: time and memory are
+nearly linear in the number of tasks, where the sets of all tasks are quadratic.
+"""
 
 from __future__ import annotations
 
@@ -7,70 +13,111 @@ from collections.abc import Iterable, Sequence
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import AnyTask, FenceTask
 
-MAX_TRAFFIC = 1 << 38
-"""The most bytes of ancestor sets that are united: about a minute."""
+CHUNK = 1 << 13
+"""Positions in a chunk."""
 
-MAX_LIVE = 4 << 30
-"""The most bytes of ancestor sets that are kept at a time."""
+POINTER = 8
+"""The bytes that a set needs for a chunk that it shares."""
+
+MAX_TRAFFIC = 1 << 38
+"""The most bytes of sets that are united: about a minute."""
+
+MAX_LIVE = 2 << 30
+"""The most bytes of sets that are kept at a time."""
+
+Positions = tuple[int, ...]
+"""A set of positions: the bits of each chunk, without empty chunks at the end."""
 
 
 class TaskAncestors:
-    """The ancestors of one task after another, as bit sets in integers.
+    """The ancestors of one task after another.
 
     A set is kept until the last task that depends directly on its task. Raises PlanFault where the graph would take too
-    much time or memory (some hundred thousand tasks).
+    much time or memory (some million tasks).
     """
 
     def __init__(self, tasks: Sequence[AnyTask]) -> None:
         self._tasks = tasks
         self._last_use: dict[int, int] = {before: i for i, task in enumerate(tasks) for before in task.after}
-        self._kept: dict[int, int] = {}
+        self._kept: dict[int, tuple[Positions, int]] = {}  # each with the bytes that it takes beside shared chunks
         self.fences: tuple[int, ...] = ()
         """The fences that the current task waits for directly, and that later tasks wait for as well."""
-        self._bits = b""
+        self._current: Positions = ()
+        self._traffic = 0
         self._live = 0
-        traffic = sum(len(task.after) * i // 8 for i, task in enumerate(tasks))
-        if traffic > MAX_TRAFFIC:
-            raise PlanFault(f"{len(tasks)} tasks with these dependencies are too many to prove", where="tasks")
 
     def enter(self, position: int) -> None:
         """Moves on to the next task; positions must come in ascending order without gaps."""
         after = self._tasks[position].after
-        ancestors = 0
-        for before in after:
-            ancestors |= self._kept[before] if self._last_use[before] > position else self._drop(before)
-        self._bits = _bytes(ancestors)
+        ancestors: Positions = ()
+        added = 0
+        for before in sorted(after, reverse=True):  # later tasks have larger sets, which earlier ones may be part of
+            other = self._kept[before][0] if self._last_use[before] > position else self._drop(before)
+            ancestors, own = unite(ancestors, other)
+            added += own
+            self._traffic += own + POINTER * len(other)
+            if self._traffic > MAX_TRAFFIC:
+                message = f"{len(self._tasks)} tasks with these dependencies are too many to prove"
+                raise PlanFault(message, where="tasks")
+        self._current = ancestors
         self.fences = tuple(
             before for before in after if before in self._kept and isinstance(self._tasks[before], FenceTask)
         )
         if position in self._last_use:
-            self._kept[position] = ancestors | 1 << position
-            self._live += position // 8
+            kept = insert(ancestors, position)
+            size = added + POINTER * len(kept) + CHUNK // 8
+            self._kept[position] = kept, size
+            self._live += size
             if self._live > MAX_LIVE:
                 raise PlanFault("the tasks that wait on one another are too many to prove", where=f"tasks[{position}]")
 
-    def _drop(self, position: int) -> int:
-        self._live -= position // 8
-        return self._kept.pop(position)
+    def _drop(self, position: int) -> Positions:
+        dropped, size = self._kept.pop(position)
+        self._live -= size
+        return dropped
 
     def ended(self, position: int) -> bool:
         """Whether the task at `position` has ended in every run when the current task starts."""
-        return not _absent((position,), self._bits)
+        return not _absent((position,), self._current)
 
     def unfinished(self, positions: Iterable[int]) -> list[int]:
         """Those of the tasks at `positions` that may not have ended when the current task starts."""
-        return _absent(positions, self._bits)
+        return _absent(positions, self._current)
 
     def comes_after(self, fence: int, positions: Iterable[int]) -> bool:
         """Whether `fence`, one of `fences`, comes after all of these tasks."""
-        return not _absent(positions, _bytes(self._kept[fence]))
+        return not _absent(positions, self._kept[fence][0])
 
 
-def _bytes(members: int) -> bytes:
-    return members.to_bytes((members.bit_length() + 7) // 8, "little")
+def unite(one: Positions, other: Positions) -> tuple[Positions, int]:
+    """The union of two sets, and the bytes of those of its chunks that neither of the two has."""
+    if len(one) < len(other):
+        one, other = other, one
+    if one[: len(other)] == other:  # compares only what is not the same object
+        return one, 0
+    chunks = list(one)
+    new = 0
+    for number, bits in enumerate(other):
+        own = chunks[number]
+        if own is not bits:
+            both = own | bits
+            if both == bits:
+                chunks[number] = bits
+            elif both != own:
+                chunks[number] = both
+                new += CHUNK // 8
+    return tuple(chunks), new
 
 
-def _absent(positions: Iterable[int], members: bytes) -> list[int]:
-    """Those that are not in a bit set."""
-    end = len(members)
-    return [p for p in positions if p >> 3 >= end or not members[p >> 3] >> (p & 7) & 1]
+def insert(positions: Positions, position: int) -> Positions:
+    """The set with one more position, which is larger than all in it."""
+    number, bit = divmod(position, CHUNK)
+    if number < len(positions):
+        return (*positions[:number], positions[number] | 1 << bit)
+    return (*positions, *(0,) * (number - len(positions)), 1 << bit)
+
+
+def _absent(positions: Iterable[int], members: Positions) -> list[int]:
+    """Those that are not in a set."""
+    end = len(members) * CHUNK
+    return [p for p in positions if p >= end or not members[p // CHUNK] >> p % CHUNK & 1]
