@@ -30,6 +30,7 @@ def view(array):
 class NumpyKernels:
     """The kernels on the memory of a fake driver. `fail` names a stage and a kernel that fails there."""
 
+    READS_PEERS = ("aggregation", "logsumexp", "argmax", "topk")
     COMPLAINTS = ("embedding", "append", "rope")
 
     def __init__(self, driver, *, fail=None):
@@ -45,8 +46,10 @@ class NumpyKernels:
 
     def prepare_aggregate(self, aggregation, reads, write, target):
         self._stage("prepare", "map")
+        if write.device != target.device:
+            raise Misuse("an aggregation that writes elsewhere")
         kernel = registry.prepare_aggregate(aggregation, list(map(view, reads)), view(write), "numpy")
-        return self._wrapped("map", kernel, (*reads, write), target)
+        return self._wrapped("aggregation", kernel, (*reads, write), target)
 
     def prepare_joint_aggregation(self, invocation, target):
         reads, writes = invocation.reads, invocation.writes
@@ -85,9 +88,9 @@ class NumpyKernels:
             raise RuntimeError(f"no {stage} of {name}")
 
     def _wrapped(self, name, kernel, operands, target):
-        for operand in operands:
-            if operand.device != target.device:
-                raise Misuse(f"{name} for device {target.device} is given memory of {operand.device}")
+        others = {(target.device, operand.device) for operand in operands if operand.device != target.device}
+        if others and name not in self.READS_PEERS:
+            raise Misuse(f"{name} for device {target.device} is given memory of {others}")
         complaint = f"a bad value for {name}" if name in self.COMPLAINTS else None
 
         def bind(workspace, status):
@@ -98,6 +101,8 @@ class NumpyKernels:
             run = kernel.bind(np.empty(0, np.uint8) if scratch is None else scratch)
 
             def guarded():
+                if not others <= self.driver.peers:
+                    raise Misuse(f"{name} reads the memory of a device without access")
                 with np.errstate(all="ignore"):
                     try:
                         run()

@@ -9,9 +9,9 @@ import pytest
 
 from einc_runtime.execution.rewrites import copy_elision
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
-from einc_runtime.plan.regions import writes_of
+from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AggregateTask, CopyTask, FenceTask, Region, TransferTask
-from tests.support.compiled_plans import MODELS
+from tests.support.compiled_plans import MODELS, compiled
 from tests.support.handmade_plans import random_plan, two_site_plan
 from tests.support.rewrite_cases import TOP, kernel, races, task_plan, whole
 
@@ -117,3 +117,21 @@ def test_compiled_plans_have_no_races(name, sites):
     tasks = elide_copies(bundle)
     assert transfers(tasks) < transfers(bundle.tasks)
     assert not races(bundle, tasks)
+
+
+def test_aggregations_read_what_lies_on_devices_that_they_reach():
+    bundle = compiled((MODELS / "chain_a.ein").read_text(), 4, "f32", scale=300)
+    devices = [0, 0, 1, 1]
+    kinds = [type(task).__name__ for task in bundle.tasks]
+    assert kinds.count("AggregateTask") > 4
+    apart = copy_elision.elide_copies(bundle, bundle.tasks, devices)
+    one_way = copy_elision.elide_copies(bundle, bundle.tasks, devices, [(0, 1)])
+    both = copy_elision.elide_copies(bundle, bundle.tasks, devices, [(0, 1), (1, 0)])
+    counts = [sum(isinstance(task, TransferTask) for task in tasks) for tasks in (both, one_way, apart)]
+    assert counts[0] < counts[1] < counts[2]
+    for task in one_way:
+        own = devices[task.site]
+        for region in reads_of(task):
+            other = devices[bundle.buffers[region.buffer].site]
+            reaches = isinstance(task, AggregateTask) and (own, other) == (0, 1)
+            assert own == other or isinstance(task, TransferTask) or reaches

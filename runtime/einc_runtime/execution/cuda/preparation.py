@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -58,13 +58,18 @@ class PreparedPlan:
     versions: Mapping[str, str]
 
 
-def rewrite_for_devices(bundle: Bundle, devices: Sequence[int]) -> tuple[AnyTask, ...]:
+def rewrite_for_devices(
+    bundle: Bundle, devices: Sequence[int], staged: Collection[tuple[int, int]] = ()
+) -> tuple[AnyTask, ...]:
     """The tasks as GPUs run them, as many as the bundle has; `devices` gives every site its device.
 
     Where all sites share a device, all moves into a buffer are made by one kernel, and tasks wait only for those that
-    touch the same bytes.
+    touch the same bytes. Between devices, aggregations read the memory of others, except that of the pairs in `staged`.
     """
-    return tuple(item.task for item in rewrite(bundle, RewriteOptions(devices=devices, keep_fences=True)))
+    pairs = set(find_exchanging_devices(bundle.tasks, bundle.buffers, devices))
+    direct = pairs - {*staged}
+    peers = frozenset((target, source) for source, target in direct if (target, source) not in staged)
+    return tuple(item.task for item in rewrite(bundle, RewriteOptions(devices=devices, peers=peers, keep_fences=True)))
 
 
 def prepare_plan(
@@ -80,7 +85,7 @@ def prepare_plan(
     targets = {device: driver.target(device) for device in sorted(set(devices))}
     peers = connect_peers(driver, find_exchanging_devices(bundle.tasks, bundle.buffers, devices), no_peer)
     require_device_memory(driver, bundle, devices)
-    tasks = rewrite_for_devices(bundle, devices)
+    tasks = rewrite_for_devices(bundle, devices, peers.staged)
     errors = TaskErrors(bundle, tasks)
     schedule = schedule_steps(bundle, tasks, devices, peers.staged)
     device_bytes: Counter[int] = Counter()

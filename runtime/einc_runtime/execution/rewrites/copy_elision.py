@@ -1,5 +1,8 @@
 """Copy elision: where sites share one memory, transfers are removed and their readers read the source instead.
 
+So do aggregations on GPUs that reach the memory of the sender: they read each copy where it lies, once, instead of
+having it brought and then reading it.
+
 A transfer becomes a fence if every reader of what it wrote can read the source region instead, and if no task writes
 that region before the last of them has read it. Tasks that write it later have to wait for those readers:
 `dependencies` finds that.
@@ -8,27 +11,31 @@ that region before the last of them has read it. Tasks that write it later have 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, reads_of, span, writes_of
-from einc_runtime.plan.schema import AnyTask, Block, FenceTask, Region, TransferTask
+from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, FenceTask, Region, TransferTask
 
 MAX_OVERLAPS = 1 << 20
 """Pairs of buffers that share bytes. A plan with more of them keeps all its transfers."""
 
 
 def elide_copies(
-    bundle: ExecutablePlan, tasks: Sequence[AnyTask], devices: Sequence[int] | None = None
+    bundle: ExecutablePlan,
+    tasks: Sequence[AnyTask],
+    devices: Sequence[int] | None = None,
+    peers: Collection[tuple[int, int]] = (),
 ) -> tuple[AnyTask, ...]:
     """The tasks of a validated bundle with as many transfers as possible replaced by fences.
 
-    `devices` gives every site its device: sites of one device share their memory. Without it, all sites do. The `after`
-    of tasks is not changed, and is not enough any more: see `dependencies`.
+    `devices` gives every site its device: sites of one device share their memory. Without it, all sites do. The first
+    device of a pair in `peers` reaches the memory of the second. The `after` of tasks is not changed, and is not enough
+    any more: see `dependencies`.
     """
     overlaps = _find_overlaps(bundle)
-    return tuple(tasks) if overlaps is None else _CopyElision(bundle, tasks, overlaps, devices).run()
+    return tuple(tasks) if overlaps is None else _CopyElision(bundle, tasks, overlaps, devices, peers).run()
 
 
 class _OperandUse:
@@ -54,9 +61,11 @@ class _CopyElision:
         tasks: Sequence[AnyTask],
         overlaps: Sequence[Sequence[int]],
         devices: Sequence[int] | None,
+        peers: Collection[tuple[int, int]],
     ) -> None:
         sites = devices or [0] * len(bundle.memory)
         self.devices = [sites[buffer.site] for buffer in bundle.buffers]
+        self.peers = peers
         self.tasks = list(tasks)
         self.overlaps = overlaps
         self.saved = find_output_buffers(bundle)
@@ -83,7 +92,8 @@ class _CopyElision:
     def _redirect_readers(self, transfer: TransferTask) -> bool:
         """Lets all readers of what the transfer writes read its source. False, and no change, if one of them cannot."""
         source, target = transfer.read, transfer.write
-        if target.buffer in self.saved or self.devices[source.buffer] != self.devices[target.buffer]:
+        pair = self.devices[target.buffer], self.devices[source.buffer]
+        if target.buffer in self.saved or (pair[0] != pair[1] and pair not in self.peers):
             return False
         served: list[_OperandUse] = []
         others: list[_OperandUse] = []
@@ -91,6 +101,8 @@ class _CopyElision:
             (served if use.block.overlaps(target.block) else others).append(use)
         if any(use.torn or not target.block.contains(use.block) for use in served):
             return False
+        if pair[0] != pair[1] and not all(isinstance(self.tasks[use.reader], AggregateTask) for use in served):
+            return False  # others may read an operand many times, and over a link each time
         if self._is_overwritten(source, max((use.reader for use in served), default=-1)):
             return False
         for use in served:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -42,6 +42,7 @@ class RewriteOptions:
     """What an executor lets the passes do. The defaults are those of a single memory.
 
     `devices` gives every site its device; sites of one device share its memory. None: all sites share one memory.
+    `peers`: pairs of devices; aggregations on the first one of a pair may read the memory of the second one.
     `enabled`: without it no pass runs, and the tasks only get the dependencies that their bytes need.
     `max_move_bytes`: moves of at most so many bytes are coalesced.
     `keep_fences`: leave a fence for each removed task, so that there are as many tasks as in the plan.
@@ -51,6 +52,7 @@ class RewriteOptions:
     """
 
     devices: Sequence[int] | None = None
+    peers: Collection[tuple[int, int]] = ()
     enabled: bool = True
     max_move_bytes: float = math.inf
     keep_fences: bool = False
@@ -89,7 +91,7 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
 def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[Sequence[AnyTask], frozenset[int]]:
     """The passes that change what is moved, and the positions of the kernels that accumulate."""
     accumulating: frozenset[int] = frozenset()
-    tasks = elide_copies(bundle, bundle.tasks, options.devices)
+    tasks = elide_copies(bundle, bundle.tasks, options.devices, options.peers)
     if not options.one_memory:
         return tasks, accumulating
     if options.can_accumulate is not None:
