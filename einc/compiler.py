@@ -80,7 +80,7 @@ class Compiled:
         verify_graph(self.source)
         graph = fuse(self.source)
         verify_graph(graph)
-        return graph
+        return make_reproducible(graph) if self.options.reproducible else graph
 
     @cached_property
     def found(self) -> Found:
@@ -204,7 +204,33 @@ class Compiled:
         pinned = {node: pin.cut for node, pin in find_pinned(self.graph, options.pins).items()}
         baselines = self._competition.baselines if options.baselines else ()
         machine, devices = self.target.machine, self.target.devices
-        return emit(program, machine, devices, options.schedule, pinned=pinned, baselines=baselines)
+        return emit(
+            program,
+            machine,
+            devices,
+            options.schedule,
+            pinned=pinned,
+            baselines=baselines,
+            unrestricted_ms=self._predict_unrestricted(),
+        )
+
+    def _predict_unrestricted(self) -> float | None:
+        """What a plan would take that need not be reproducible; None where that is not asked or has no time."""
+        options = self.options
+        if not options.reproducible or options.selector != FASTEST or options.time_limit is not None:
+            return None
+        self._phase("comparing with a plan that is not reproducible")
+        chosen = replace(options, reproducible=False, pins=(), baselines=(), exchanges=())
+        program = Compiled(self.source, chosen).found.program
+        return None if program is None else program.predicted_ms
+
+
+def make_reproducible(graph: Graph) -> Graph:
+    """The computation with operators whose results do not depend on how they are cut."""
+    from einc.ops.reproducible import ReproducibleOperator
+
+    nodes = tuple(replace(node, operator=ReproducibleOperator(node.operator)) for node in graph.nodes)
+    return replace(graph, nodes=nodes)
 
 
 def compile_model(

@@ -55,6 +55,7 @@ class CompileOptions:
     name and the text of an expression. `schedule` may be given in every spelling of `SCHEDULES`; the attribute is
     always the name. `pins` fix the cuts of some operators. The plan is compared with those that `baselines` (names of
     `BASELINES`) stand for, and a faster one of them is taken instead. `exchanges` are used in place of the compiler's.
+    With `reproducible`, results have the same bits for any number of sites and any options but those of the model.
     """
 
     machine: str | None = None
@@ -72,6 +73,7 @@ class CompileOptions:
     pins: tuple[Pin, ...] = ()
     baselines: tuple[str, ...] = ()
     input_placement: InputPlacement = "replicated"
+    reproducible: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

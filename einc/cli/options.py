@@ -218,6 +218,9 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         metavar="single,data,sequence,megatron",
         help="Compare the plan with well-known ones of the same model, and take the fastest.",
     ),
+    click.option(
+        "--reproducible", is_flag=True, help="Results have the same bits for any number of sites and any cuts."
+    ),
     click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies."),
 )
 

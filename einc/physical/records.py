@@ -15,6 +15,7 @@ from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute, MappedOperator, Operator
+from einc.ops.reproducible import ReproducibleOperator, find_plain
 from einc.physical.program import DeviceProgram
 from einc_runtime.plan import schema
 from einc_runtime.text import replace_unprintable
@@ -32,11 +33,13 @@ def emit(
     *,
     pinned: Mapping[str, str] = MappingProxyType({}),
     baselines: tuple[schema.BaselineTime, ...] = (),
+    unrestricted_ms: float | None = None,
 ) -> schema.Bundle:
     """The plan file of a device program; `devices[s]` is the number that site s of the plan has in the whole machine.
 
     `machine` is the machine of the plan's sites alone. `pinned` has the cut of every operator that a person named, and
-    `baselines` what other plans take. Equal arguments give equal bundles.
+    `baselines` what other plans take; `unrestricted_ms` is the time of a plan that need not be reproducible. Equal
+    arguments give equal bundles.
     """
     plan = program.plan
     operations = program.operations
@@ -65,6 +68,8 @@ def emit(
         contenders=plan.contenders,
         memory_points=plan.memory_points,
         input_placement=plan.input_placement,
+        reproducible=any(isinstance(node.operator, ReproducibleOperator) for node in plan.graph.nodes),
+        unrestricted_ms=unrestricted_ms,
     )
 
 
@@ -141,7 +146,7 @@ def _make_operation(
     return schema.Operation(
         name=node.name,
         title=operator.title,
-        family=operator.family,
+        family=find_plain(operator).family,
         attributes=_convert_attributes(operator.attributes),
         source=_format_source(node.span),
         inputs=tuple(tensors[name] for name in node.inputs),
@@ -210,7 +215,7 @@ def find_memory_orders(graph: Graph) -> Mapping[str, Order]:
 
 def _pair_mapped_alike(node: Node) -> list[tuple[str, str]]:
     """Pairs of an input and an output whose dimensions follow the same indices, one by one."""
-    operator = node.operator
+    operator = find_plain(node.operator)
     if not isinstance(operator, MappedOperator):
         return []
     inputs = zip(node.inputs, operator.input_maps, strict=True)

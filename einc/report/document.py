@@ -65,6 +65,8 @@ def explain(
         "selector": bundle.selector,
         "schedule": bundle.schedule,
         "input_placement": bundle.input_placement,
+        "reproducible": bundle.reproducible,
+        "unrestricted_ms": bundle.unrestricted_ms,
         "total_cost": bundle.total_cost,
         "exact": bundle.exact,
         "cut_cost": bundle.cut_cost,

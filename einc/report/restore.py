@@ -11,6 +11,7 @@ from einc.errors import OperatorError
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
 from einc.ops.base import Operator
+from einc.ops.reproducible import ReproducibleOperator
 from einc_runtime.plan.schema import Bundle, Operation, Tensor
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _restore_operator(bundle: Bundle, operation: Operation) -> Operator:
         raise OperatorError(f"operator {operation.name} cannot be restored: {error.message}") from None
     if operator.outputs != tuple(_make_desc(bundle.tensors[t]) for t in operation.outputs):
         raise OperatorError(f"operator {operation.name} does not make the outputs that the plan says")
-    return operator
+    return ReproducibleOperator(operator) if bundle.reproducible else operator
 
 
 def _make_desc(tensor: Tensor) -> TensorDesc:

@@ -44,6 +44,7 @@ def describe_plan(bundle: Bundle) -> dict[str, Any]:
         "selector": bundle.selector,
         "schedule": bundle.schedule,
         "input_placement": bundle.input_placement,
+        "reproducible": bundle.reproducible,
         "inputs": [_describe_tensor(tensor) for tensor in bundle.tensors if tensor.kind == "input"],
         "weights": [
             {**_describe_tensor(tensor), "stored": tensor.stored or tensor.name}
@@ -71,6 +72,7 @@ def _format_lines(document: dict[str, Any]) -> list[str]:
     lines = [
         f"{document['model']}: a plan for {sites} of {document['machine']}, made by {document['producer']}",
         f"{operators}, {tasks}, cost {document['total_cost']:,}{time}",
+        *(["reproducible: the same bits for any number of sites"] if document["reproducible"] else []),
         f"memory: at most {format_memory(max(document['memory_bytes'], default=0))} on a site",
     ]
     for what in ("inputs", "weights", "outputs"):

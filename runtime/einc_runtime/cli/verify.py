@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Further = Callable[[Bundle, Phase], tuple[tuple[str, ...], tuple[str, ...]]]
     """Proves more, and returns what it has proved and what remains unproved, in words."""
 
+REPRODUCIBLE = "no sum is cut, and all kernels are reproducible: results have the same bits for any number of sites"
 _FIGURES = "costs, times, bounds and the texts of exchange programs (`einc verify` proves them)"
 _MODEL = "that the plan computes a certain model (`einc verify --model MODEL.ein` proves it)"
 UNPROVED_BY_THE_RUNTIME = (_FIGURES, _MODEL)
@@ -71,6 +72,8 @@ def verify_plan(plan: str, weights: str | None, as_json: bool, further: Further)
             phase("looking at the weights")
             proved += (_verify_weights(bundle, weights),)
     counts = {"operators": len(bundle.operations), "sites": len(bundle.devices), "tasks": len(bundle.tasks)}
+    if bundle.reproducible:
+        proved = (REPRODUCIBLE, *proved)
     proved, unproved = (*PROVED, *proved), (*unproved, *UNPROVED_BY_ANY)
     if as_json:
         output.say_json({"valid": True, "model": bundle.model, **counts, "proved": proved, "unproved": unproved})

@@ -46,6 +46,11 @@ def make_executor(bundle: Bundle, backend: str, devices: Sequence[int] | None, n
     if backend not in BACKENDS:
         raise MissingFault(f"there is no backend '{backend[:40]}'", hint=f"there are {', '.join(BACKENDS)}")
     if backend == "cuda" or (backend == "auto" and _should_use_gpus(bundle)):
+        if bundle.reproducible:
+            raise MissingFault(
+                "this plan is reproducible, and there are no such kernels for GPUs",
+                hint="run it with --backend cpu, or compile the model without --reproducible",
+            )
         from einc_runtime.execution.cuda.executor import CudaExecutor
 
         return CudaExecutor(bundle, devices, no_peer=no_peer)

@@ -8,8 +8,10 @@ partial tuples have a table of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from einc_runtime.dtypes import Array
+from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import (
     Invocation,
     JointInvocation,
@@ -20,6 +22,8 @@ from einc_runtime.kernels.base import (
 )
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.plan.reproducible import ATTRIBUTE
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -51,6 +55,19 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """Provider -> kernel name -> module and builder."""
 
+REPRODUCIBLE: dict[str, tuple[str, str]] = {
+    "attention": ("einc_runtime.kernels.reproducible.attention", "build_attention"),
+    "contract": ("einc_runtime.kernels.reproducible.contract", "build_contract"),
+    "map": ("einc_runtime.kernels.reproducible.map", "build_map"),
+    "reduce": ("einc_runtime.kernels.reproducible.sums", "build_reduce"),
+    "meanpool": ("einc_runtime.kernels.reproducible.sums", "build_meanpool"),
+    "softmax": ("einc_runtime.kernels.reproducible.rows", "build_softmax"),
+    "rmsnorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
+    "layernorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
+    "rope": ("einc_runtime.kernels.reproducible.rows", "build_rope"),
+}
+"""The kernels of reproducible operations that compute; the others move or choose elements, and have one result."""
+
 JOINT_AGGREGATIONS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
         "logsumexp": ("einc_runtime.kernels.numpy.joint_aggregation", "build_logsumexp"),
@@ -69,9 +86,28 @@ FASTEST = "llvm"
 
 
 def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
-    """The kernel of an invocation, ready to be bound. Raises PlanFault for everything that is wrong with it."""
-    build: KernelBuilder = find_kernel_builder(invocation.name, PROVIDERS["numpy"] | PROVIDERS[provider])
-    return build(invocation)
+    """The kernel of an invocation, ready to be bound. Raises PlanFault for everything that is wrong with it.
+
+    With the attribute `reproducible`, the bits of each result depend on what it is computed from alone, whatever the
+    block is that it lies in (docs/reproducible.md).
+    """
+    table = PROVIDERS["numpy"] | PROVIDERS[provider]
+    if not is_reproducible(invocation):
+        build: KernelBuilder = find_kernel_builder(invocation.name, table)
+        return build(invocation)
+    attributes = {name: value for name, value in invocation.attributes.items() if name != ATTRIBUTE}
+    with compiler.compile_all():
+        build = find_kernel_builder(invocation.name, table | REPRODUCIBLE)
+        return build(replace(invocation, attributes=attributes))
+
+
+def is_reproducible(invocation: Invocation[Array]) -> bool:
+    """Whether an invocation has the attribute. Raises PlanFault where it is anything but true."""
+    if ATTRIBUTE not in invocation.attributes:
+        return False
+    if not invocation.attribute(ATTRIBUTE, bool):
+        raise PlanFault(f"the kernel attribute '{ATTRIBUTE}' is true, or is left out")
+    return True
 
 
 def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:

@@ -9,6 +9,9 @@ functions of its producer that share the block, each exactly once (the aggregate
 no two tasks that may run at the same time access the same bytes, unless both only read them. So every order that the
 dependencies allow gives the same result, up to the rounding of the order of aggregation that each task states.
 
+A plan that is said to be reproducible combines no partial results but those that are compared, and asks for kernels
+that compute in one order (`reproducible.py`). Then the results have the same bits for any number of sites.
+
 Replicas count as one function: validation has found that they read and write the same blocks, every kernel is proved to
 read complete values, and so each replica's output may stand for that of another, but not be aggregated with it.
 
@@ -32,6 +35,7 @@ from einc_runtime.plan.boxes import StepBudget
 from einc_runtime.plan.joint_aggregation import AggregationGroup, aggregation_groups
 from einc_runtime.plan.meaning.operations import prove_operations
 from einc_runtime.plan.reachability import TaskAncestors
+from einc_runtime.plan.reproducible import require_reproducible
 from einc_runtime.plan.schema import (
     AggregateTask,
     AnyTask,
@@ -62,6 +66,7 @@ PROVED = (
 def prove(bundle: Bundle) -> None:
     """Raises PlanFault, naming the task, operation and region, at the first thing that does not hold."""
     validate(bundle)
+    require_reproducible(bundle)
     prove_operations(bundle)
     prove_data(bundle)
 

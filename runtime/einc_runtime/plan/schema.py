@@ -17,7 +17,7 @@ import msgspec
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
@@ -334,7 +334,9 @@ class Bundle(Record, frozen=True):
     the arena size in bytes per site. `predicted_ms` is the simulated time of the whole plan on that machine.
     `memory_limit` is the number of bytes that the plan was to take of a site at most, if less than the machine has; the
     sites of `machine_file` have so many. `baselines` are the plans that it was compared with. With `input_placement`
-    `once`, no element of an input or weight is in more than one buffer that is loaded.
+    `once`, no element of an input or weight is in more than one buffer that is loaded. The results of a `reproducible`
+    plan have the same bits as those of every other such plan of its model (`plan/reproducible.py`). `unrestricted_ms`
+    is the predicted time of the plan that would have been chosen instead, if it is known.
     """
 
     producer: str
@@ -359,3 +361,5 @@ class Bundle(Record, frozen=True):
     contenders: tuple[Contender, ...] = ()
     memory_points: tuple[MemoryPoint, ...] = ()
     input_placement: InputPlacement = "replicated"
+    reproducible: bool = False
+    unrestricted_ms: float | None = None

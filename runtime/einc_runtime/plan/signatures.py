@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.checks import require
+from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import Operation, Tensor
 from einc_runtime.text import escape_text
 
@@ -33,7 +34,7 @@ class KernelOperand:
 class KernelSignature:
     """What a kernel takes. `more` inputs may follow `inputs`; None means any number, each like the last of these.
 
-    `required` and `optional` are attributes with their types.
+    `required` and `optional` are attributes with their types. Every kernel may have the one of reproducible plans.
     """
 
     inputs: tuple[KernelOperand, ...]
@@ -119,10 +120,11 @@ def require_signature(operation: Operation, tensors: Sequence[Tensor], where: st
 
 def _require_attribute_types(operation: Operation, signature: KernelSignature, where: str) -> None:
     """A bool is no integer, and an integer no float."""
-    known = signature.required | signature.optional
+    own = signature.required | signature.optional
+    known = own | {ATTRIBUTE: bool}
     for attribute, value in operation.kernel_attributes.items():
         at = f"{where}['{attribute}']"
-        require(attribute in known, at, f"the kernel {operation.kernel} takes {', '.join(known) or 'no attributes'}")
+        require(attribute in known, at, f"the kernel {operation.kernel} takes {', '.join(own) or 'no attributes'}")
         kind = known[attribute]
         require(type(value) is kind, at, f"{type(value).__name__}, where the kernel takes {kind.__name__}")
     missing = [attribute for attribute in signature.required if attribute not in operation.kernel_attributes]

@@ -74,6 +74,7 @@ def _check_header(bundle: Bundle) -> None:
         require_natural(size, MAX_ARENA, f"memory[{site}]")
     require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
     _check_duration(bundle.predicted_ms, "predicted_ms")
+    _check_duration(bundle.unrestricted_ms, "unrestricted_ms")
     if bundle.memory_limit is not None:
         require_natural(bundle.memory_limit, MAX_COUNT, "memory_limit")
     _check_baselines(bundle)

@@ -83,6 +83,7 @@ LIES = [
     ("predicted_ms", -0.5, "predicted_ms", "not a duration"),
     ("predicted_ms", float("inf"), "predicted_ms", "not a duration"),
     ("predicted_ms", float("nan"), "predicted_ms", "not a duration"),
+    ("unrestricted_ms", -1.0, "unrestricted_ms", "not a duration"),
     ("operations[0].functions[0].flops", -1, "operations[0].functions[0].flops", "between"),
     ("operations[1].functions[0].traffic", 1 << 63, "operations[1].functions[0].traffic", "between"),
     ("tensors[0].name", "", "tensors[0].name", "printable"),

@@ -31,6 +31,7 @@ from einc_runtime.kernels.llvm.contract import build_added_contract
 from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
+from einc_runtime.plan import reproducible
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 
@@ -143,7 +144,8 @@ class CpuExecutor:
         return run_task
 
     def _can_accumulate(self, task: KernelTask, target: Region) -> bool:
-        if self.bundle.operations[task.operation].kernel != "contract":
+        operation = self.bundle.operations[task.operation]
+        if operation.kernel != "contract" or operation.kernel_attributes.get(reproducible.ATTRIBUTE):
             return False
         return build_added_contract(self._make_invocation(msgspec.structs.replace(task, writes=(target,)))) is not None
 

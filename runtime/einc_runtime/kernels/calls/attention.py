@@ -20,17 +20,19 @@ _EXTRAS = ("mask", "positions")
 class QueryRows:
     """Queries of one sequence and the keys of that sequence, both in coordinates of their blocks.
 
-    A query (or its position, where positions are an input) plus `ahead` is its place among the keys.
+    A query (or its position, where positions are an input) plus `ahead` is its place among the keys. The first key of
+    the sequence is at `origin`, which may be before the block.
     """
 
     queries: slice
     keys: tuple[int, int]
     ahead: int
+    origin: int
 
     def split(self, count: int) -> Iterator[QueryRows]:
         """Parts with at most `count` queries each."""
         for start in range(self.queries.start, self.queries.stop, count):
-            yield QueryRows(slice(start, min(start + count, self.queries.stop)), self.keys, self.ahead)
+            yield QueryRows(slice(start, min(start + count, self.queries.stop)), self.keys, self.ahead, self.origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class AttentionCall:
                 continue
             lo, up = max(k_start, 0), min(k_end, keys)
             ahead = k_start if self.positions is not None else k_end - q_end
-            yield QueryRows(slice(max(q_start, 0), min(q_end, queries)), (lo, max(lo, up)), ahead)
+            yield QueryRows(slice(max(q_start, 0), min(q_end, queries)), (lo, max(lo, up)), ahead, k_start)
 
     def max_pairs(self) -> int:
         """About how many pairs of queries and keys see each other; an upper bound where positions are an input."""

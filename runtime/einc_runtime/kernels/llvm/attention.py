@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 ROWS = 512
 """Query rows, with all heads of a group, that go through their keys together."""
 TILE = 240
-"""Keys in a tile: with 32 rows, scores take 30 KiB, about the size of a core's first cache."""
+"""Keys in a tile: with 32 rows, scores take 30 KiB, about the size of a core's first cache. Tiles begin at multiples of
+this from the first key of a sequence, so that a row's sums do not depend on the other rows."""
 FAR = 1 << 40
 """Positions are clipped to this: it is beyond all keys."""
 
@@ -31,7 +32,10 @@ _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
-    call = AttentionCall.parse(invocation)
+    return prepare_attention(AttentionCall.parse(invocation))
+
+
+def prepare_attention(call: AttentionCall) -> Kernel:
     pairs = call.q.shape[0] * call.max_pairs()
     arrays = (call.q, call.k, call.v, call.o, call.mask)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
@@ -49,10 +53,9 @@ def build_attention(invocation: Invocation[Array]) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _AttentionMemory:
-    """A worker's memory for an invocation, and its parts: (first query, queries) of one sequence each."""
+    """A worker's memory for an invocation, and its parts: (first query, queries, where the sequence's keys begin)."""
 
-    parts: tuple[tuple[int, int], ...]
-    tile: int
+    parts: tuple[tuple[int, int, int], ...]
     code: Future[compiler.Compiled]
     limits: tuple[Array, Array] | None
     """The first and last keys that queries see, where they are known beforehand; else `limit_arrays` holds them."""
@@ -71,7 +74,6 @@ class _AttentionMemory:
         parts = [part for rows in s.sequences() for part in rows.split(max(1, ROWS // group))]
         longest = max((part.queries.stop - part.queries.start for part in parts), default=0)
         blocks = -(-longest * group // lanes)
-        tile = max(1, min(TILE, s.k.shape[1]))
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
         scratch = ScratchAllocator()
         wide = np.dtype(np.float32)
@@ -81,8 +83,7 @@ class _AttentionMemory:
         if fixed:
             _find_visible_keys(s, *limits)
         return _AttentionMemory(
-            tuple((part.queries.start, part.queries.stop - part.queries.start) for part in parts),
-            tile,
+            tuple((part.queries.start, part.queries.stop - part.queries.start, part.origin) for part in parts),
             emit_attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
             limits=limits if fixed else None,
             limit_arrays=(
@@ -94,13 +95,13 @@ class _AttentionMemory:
                 scratch.take((lanes, max(deep_k, deep_v)), wide),
                 scratch.take((blocks, deep_k, lanes), wide),
                 scratch.take((blocks, deep_v, lanes), wide),
-                scratch.take((tile + numbers, lanes), wide),
+                scratch.take((TILE + numbers, lanes), wide),
                 scratch.take((blocks, 2, lanes), _LIMIT),
                 scratch.take((blocks, 4), _PLACE),
                 scratch.take((blocks, 2, lanes), wide),
-                scratch.take((copied * tile, deep_k), wide),
-                scratch.take((copied * tile, deep_v), wide),
-                scratch.take((tile,), _LIMIT),
+                scratch.take((copied * TILE, deep_k), wide),
+                scratch.take((copied * TILE, deep_v), wide),
+                scratch.take((TILE,), _LIMIT),
             ),
             scratch=scratch.size,
         )
@@ -116,7 +117,7 @@ class _BoundAttention:
             allocation.limit_arrays[1].of(memory),
         )
         self.sums, self.largest = (result.of(memory) for result in allocation.results)
-        table = np.array(allocation.parts, _PLACE).reshape(-1, 2)
+        table = np.array(allocation.parts, _PLACE).reshape(-1, 3)
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
         where = address
         arguments = [  # in the order of `AttentionArguments`
@@ -135,7 +136,7 @@ class _BoundAttention:
             deep_k,
             deep_v,
             int(np.float32(s.scale).view(np.int32)),
-            allocation.tile,
+            TILE,
             *(where(array.of(memory)) for array in allocation.memory),
         ]
         self.code = compiler.CompiledCall(allocation.code, arguments, memory, table)

@@ -43,7 +43,7 @@ class AttentionArguments(NamedTuple):
     group: Value
     parts: Value
     table: Value
-    """The first query and the number of queries of every part, as i64."""
+    """Of every part the first query, the number of queries, and the place of its sequence's first key, as i64."""
     firsts: Value
     lasts: Value
     """The first key that a query sees and the end of its keys, as i32."""
@@ -103,17 +103,19 @@ class _AttentionEmitter:
     def emit(self) -> ir.Module:
         e, b, a = self.e, self.b, self.a
         with e.loop(a.heads) as head, e.loop(a.parts) as part:
-            query = e.read(a.table, b.mul(part, I64(2)), I64)
-            rows = b.mul(e.read(a.table, b.add(b.mul(part, I64(2)), I64(1)), I64), a.group)
+            query, queries, origin = (e.read(a.table, b.add(b.mul(part, I64(3)), I64(n)), I64) for n in range(3))
+            rows = b.mul(queries, a.group)
             blocks = b.sdiv(b.add(rows, I64(self.shape.lanes - 1)), I64(self.shape.lanes))
             lo, up = e.variable(I64(1 << 31)), e.variable(I64(0))
             with e.loop(blocks) as block:
                 self._pack(head, query, rows, block, lo, up)
-            first, keys = b.load(lo), b.sub(b.load(up), b.load(lo))
+            before = b.sdiv(b.sub(b.load(lo), origin), a.tile)  # whole tiles that no row sees
+            first = b.add(origin, b.mul(before, a.tile))
+            keys = b.sub(b.load(up), first)
             with e.loop(b.sdiv(b.add(keys, b.sub(a.tile, I64(1))), a.tile)) as number:
                 start = b.add(first, b.mul(number, a.tile))
                 stop = self._smaller(b.add(start, a.tile), b.load(up))
-                self._compute_tile(head, blocks, start, stop)
+                self._compute_tile(head, blocks, self._larger(start, b.load(lo)), stop)
             with e.loop(blocks) as block:
                 self._finish(head, query, rows, block)
         return e.finish()
@@ -155,14 +157,19 @@ class _AttentionEmitter:
             self._put(e.number(0.0), self._stats(block), I64(1), v)
 
     def _finish(self, head: Value, query: Value, rows: Value, block: Value) -> None:
-        """Divides the totals by the sums (below 1 only where no key is seen), and transposes them into rows."""
+        """Divides the totals by the sums (below 1 only where no key is seen), and transposes them into rows.
+
+        A key that a row does not see may have added 0, which may change the sign of a 0. So 0 is added once more.
+        """
         e, b, a = self.e, self.b, self.a
         totals, stats, one = self._totals(block), self._stats(block), e.number(1.0)
+        zero = e.number(0.0)
         with e.loop(I64(self.shape.vectors)) as v:
             total = self._get(stats, I64(1), v)
             share = b.fdiv(one, b.select(b.fcmp_ordered("<", total, one), one, total))
             with e.loop(a.deep_v, LANES) as feature:
-                lines = [b.fmul(self._get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
+                scaled = [b.fmul(self._get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
+                lines = [b.fadd(value, zero) for value in scaled]
                 for lane, line in enumerate(e.transpose_square(lines)):
                     e.store(line, *self._staged(v, lane, feature), "f32", None)
         with e.loop(self._count_rows(rows, block)) as row:

@@ -87,6 +87,13 @@ def expect_alike(alike: int) -> Iterator[None]:
         _ALIKE.reset(before)
 
 
+@contextmanager
+def compile_all() -> Iterator[None]:
+    """Says that invocations prepared inside are compiled however small they are: the code decides about bits."""
+    with expect_alike(SMALL):
+        yield
+
+
 def is_worthwhile(elements: int) -> bool:
     """Whether an invocation, together with those alike, is large enough for machine code, which can be compiled."""
     return elements * _ALIKE.get() >= SMALL and is_available()

@@ -19,7 +19,7 @@ from einc_runtime.kernels.views import merge_leading_axes
 
 def build_norm(invocation: Invocation[Array]) -> Kernel:
     call = NormCall.parse(invocation)
-    return _compile_rows(invocation.name, (call.eps, call.offset), call.source, call.vectors, call.target) or make_norm(
+    return compile_rows(invocation.name, (call.eps, call.offset), call.source, call.vectors, call.target) or make_norm(
         call
     )
 
@@ -27,11 +27,11 @@ def build_norm(invocation: Invocation[Array]) -> Kernel:
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
     call = SoftmaxCall.parse(invocation)
     last = call.axis == call.source.ndim - 1
-    compiled = _compile_rows("softmax", (0.0, 0.0), call.source, (), call.target) if last else None
+    compiled = compile_rows("softmax", (0.0, 0.0), call.source, (), call.target) if last else None
     return compiled or make_softmax(call)
 
 
-def _compile_rows(
+def compile_rows(
     name: str, numbers: tuple[float, float], source: Array, vectors: Sequence[Array], target: Array
 ) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code; `numbers` are eps and offset."""

@@ -61,12 +61,12 @@ def build_contraction(
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its strides are used; its pages are never touched
 
-    measuring = _BlasLowering(call, measure, move, add)
+    measuring = BlasLowering(call, measure, move, add)
     measuring.lower()
 
     def bind(memory: Array) -> Run:
         carved = ScratchAllocator()
-        return make_runner(_BlasLowering(call, lambda *array: carved.take(*array).of(memory), move, add).lower())
+        return make_runner(BlasLowering(call, lambda *array: carved.take(*array).of(memory), move, add).lower())
 
     return Kernel(bind, scratch.size, math.prod(call.extents.values()) / 20, tuple(measuring.prepacked))
 
@@ -75,7 +75,7 @@ class CannotAdd(Exception):
     """The result is no matrix product, or it must be rounded before it is added."""
 
 
-class _BlasLowering:
+class BlasLowering:
     """Collects the calls of one contraction; `take` returns temporary arrays."""
 
     def __init__(self, call: ContractCall, take: TakeArray, move: PrepareCopy, add: bool) -> None:
@@ -115,7 +115,7 @@ class _BlasLowering:
         return NamedArray(names, total) if wide == self.dtype else self._copy(names, total)
 
     def _contract_smallest(self, operands: Sequence[NamedArray], output: NamedArray) -> list[NamedArray]:
-        one, other, names = choose_smallest_pair([x.names for x in operands], output.names, self.call.extents)
+        one, other, names = self._choose_pair(operands, output.names)
         target = NamedArray(names, self.take(self._shape(names), self.dtype))
         self._contract_pair(operands[one], operands[other], target)
         return [target, *(x for k, x in enumerate(operands) if k not in (one, other))]
@@ -128,9 +128,7 @@ class _BlasLowering:
                 raise CannotAdd
             self._multiply_elementwise(a, b, c)
             return
-        if not are_mergeable(b, summed):
-            alternative = tuple(name for name in b.names if name in summed)
-            summed = alternative if are_mergeable(a, alternative) or not are_mergeable(a, summed) else summed
+        summed = self._order_summed(a, b, summed)
         loose_rows, rows = split_off_batches(rows, (a, c), self._choose_min_group(rows, a, summed))
         loose_columns, columns = split_off_batches(columns, (b, c), self._choose_min_group(columns, b, summed))
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
@@ -151,6 +149,16 @@ class _BlasLowering:
             self.calls.append((np.add, [c.array, temporary.align(c.names), c.array]))
         else:
             self._store(temporary, c)
+
+    def _choose_pair(self, operands: Sequence[NamedArray], output: Names) -> tuple[int, int, Names]:
+        return choose_smallest_pair([x.names for x in operands], output, self.call.extents)
+
+    def _order_summed(self, a: NamedArray, b: NamedArray, summed: Names) -> Names:
+        """The summed indices in an order in which they are one dimension of an operand, if there is one."""
+        if are_mergeable(b, summed):
+            return summed
+        alternative = tuple(name for name in b.names if name in summed)
+        return alternative if are_mergeable(a, alternative) or not are_mergeable(a, summed) else summed
 
     def _choose_min_group(self, group: Names, operand: NamedArray, summed: Names) -> int:
         """The least number of rows or columns for matrices that are not copied."""
@@ -175,7 +183,7 @@ class _BlasLowering:
         chosen = form
 
         def make() -> Array:
-            matrix, calls = _BlasLowering(self.call, np.empty, self.move, False)._collect(factors[side])
+            matrix, calls = BlasLowering(self.call, np.empty, self.move, False)._collect(factors[side])
             make_runner(calls)()
             return chosen.pack(matrix)
 

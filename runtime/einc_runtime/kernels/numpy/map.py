@@ -18,7 +18,7 @@ from einc_runtime.kernels.numpy.lowering import lower
 from einc_runtime.kernels.numpy.pieces import ArrayPiece, PieceEvaluator, Resolved, Walk, breadth_of, make_walk_runner
 from einc_runtime.kernels.views import merge_axes
 
-_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def build_map(invocation: Invocation[Array]) -> Kernel:
@@ -50,10 +50,10 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
     walk = Walk.over([*sources, target])
     scratch = ScratchAllocator()
     evaluator = PieceEvaluator.allocate(code, walk, scratch)
-    wide = _accumulator_dtype(call.kinds[-1], call.aggregation)
+    wide = choose_accumulator(call.kinds[-1], call.aggregation)
     sums = scratch.take(target.shape, wide)
     axes = tuple(axis for axis, kind in enumerate(kinds) if kind)
-    ufunc = _UFUNCS[call.aggregation]
+    ufunc = UFUNCS[call.aggregation]
 
     def bind(memory: Array) -> Run:
         accumulator = sums.of(memory)
@@ -67,7 +67,7 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
         aggregate = make_walk_runner(walk, calls)
 
         def run() -> None:
-            accumulator.fill(_identity(call.aggregation, wide))
+            accumulator.fill(find_identity(call.aggregation, wide))
             aggregate()
             np.copyto(target, accumulator, casting="unsafe")
 
@@ -82,14 +82,14 @@ def _accumulate(ufunc: Any, values: Array, axes: tuple[int, ...], accumulator: A
     ufunc(accumulator, ufunc.reduce(values, axis=axes, dtype=dtype, keepdims=True) if axes else values, out=accumulator)
 
 
-def _accumulator_dtype(stored: str, aggregation: str) -> DType:
+def choose_accumulator(stored: str, aggregation: str) -> DType:
     computed = compute_type(stored)
     if computed in ("i32", "i64"):
         return np.dtype(np.int64)
     return storage_dtype("f64" if aggregation in ("sum", "prod") else computed)
 
 
-def _identity(aggregation: str, dtype: DType) -> Any:
+def find_identity(aggregation: str, dtype: DType) -> Any:
     if aggregation in ("sum", "prod"):
         return dtype.type(0 if aggregation == "sum" else 1)
     if np.issubdtype(dtype, np.integer):

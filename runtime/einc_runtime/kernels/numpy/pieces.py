@@ -61,6 +61,10 @@ class Walk:
         full = (1,) * self.axis + (count,) + self.extents[self.axis + 1 :]
         return tuple(extent if axis in breadth else 1 for axis, extent in enumerate(full))
 
+    def shape_of(self, piece: ArrayPiece) -> tuple[int, ...]:
+        """The extents of a piece."""
+        return self.shape(piece.count, frozenset(range(len(self.extents))))
+
     def __iter__(self) -> Iterator[ArrayPiece]:
         for prefix in np.ndindex(self.extents[: self.axis]):
             for start in range(0, self.extents[self.axis], self.step):

@@ -140,6 +140,7 @@ def attention(applied: Application) -> OperatorMeaning:
         ),
         aggregations=("logsumexp", "logsumexp"),
         joint_aggregations=(JointAggregation((0, 1), ((0, 1, 2), (0, 1))),),
+        partial=(3,),
         require_functions=AttentionBlocks(applied, extras, seen).require,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -16,6 +17,7 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning import equations, moves, rows, selection
 from einc_runtime.plan.meaning.attention import attention
 from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
+from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
 from einc_runtime.plan.schema import Attribute, Block, Bundle, Operation, Tensor
 from einc_runtime.text import did_you_mean, escape_text
 
@@ -51,7 +53,7 @@ def prove_operations(bundle: Bundle) -> None:
         key = _encode([operation.family, operation.attributes, [[t.dims, t.shape, t.dtype] for t in inputs]])
         if key not in meanings:
             meanings[key] = _derive(operation, inputs, where)
-        meaning = meanings[key]
+        meaning = _restrict(meanings[key], operation) if bundle.reproducible else meanings[key]
         _require_labels(operation, [_form_of(bundle.tensors[t]) for t in operation.outputs], meaning, where)
         if meaning.require_functions is not None:
             try:
@@ -79,6 +81,18 @@ def _derive(operation: Operation, inputs: tuple[TensorForm, ...], where: str) ->
         return make(Application(operation.family, inputs, operation.attributes))
     except PlanFault as fault:
         raise PlanFault(fault.message, where=f"{where} ('{operation.name}')") from None
+
+
+def _restrict(meaning: OperatorMeaning, operation: Operation) -> OperatorMeaning:
+    """What a reproducible plan says of an operation: its kernel has an attribute more, and indices whose cuts make
+    partial outputs may be whole."""
+    outputs = list(zip(meaning.aggregations, meaning.outputs, strict=False))
+    indices = list(meaning.indices)
+    for position, (own, found) in enumerate(zip(meaning.indices, operation.indices, strict=False)):
+        lacking = any(name not in ORDERLESS and all(axis.index != position for axis in axes) for name, axes in outputs)
+        if (lacking or position in meaning.partial) and found.cuts == ():
+            indices[position] = replace(own, cuts=())
+    return replace(meaning, attributes={**meaning.attributes, ATTRIBUTE: True}, indices=tuple(indices))
 
 
 def _require_labels(operation: Operation, outputs: Sequence[TensorForm], meaning: OperatorMeaning, where: str) -> None:

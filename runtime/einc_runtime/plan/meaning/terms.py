@@ -80,7 +80,8 @@ class OperatorMeaning:
     """What a plan must say of an operation, apart from its cut.
 
     `inputs` and `outputs` say for each tensor which block a function has of it. Where this does not follow from the
-    intervals alone, `require_functions` checks the functions in place of them.
+    intervals alone, `require_functions` checks the functions in place of them, and `partial` are the indices whose cuts
+    make partial outputs.
     """
 
     kernel: str
@@ -91,6 +92,7 @@ class OperatorMeaning:
     outputs: tuple[Axes, ...] = ()
     aggregations: tuple[str, ...] = ("sum",)
     joint_aggregations: tuple[JointAggregation, ...] = ()
+    partial: tuple[int, ...] = ()
     require_functions: Callable[[Sequence[tuple[Interval, ...]], Sequence[Function]], None] | None = field(
         default=None, compare=False
     )
