@@ -57,7 +57,7 @@ def _verify(bundle: Bundle) -> tuple[str, ...]:
         _verify_operation(f"operations[{o}] ('{operation.name}')", operation, plan.graph, choice)
     _verify_costs(bundle, plan)
     _verify_tasks(bundle)
-    _verify_memory(bundle)
+    _verify_memory(bundle, machine)
     left = list(verify_exchanges(bundle, machine))
     left += _verify_times(bundle, machine)
     left += _verify_selection(bundle, plan)
@@ -68,7 +68,8 @@ def _verify_header(bundle: Bundle, machine: Machine) -> None:
     if bundle.machine_file != format_machine(machine):
         raise PlanFault("it is not written as the compiler writes machines", where="machine_file")
     require_equal("machine", bundle.machine, machine.name)
-    require_equal("memory_limit", bundle.memory_limit, machine.memory_limit)
+    if bundle.memory_limit is not None:
+        require_equal("memory_limit", bundle.memory_limit, max(site.memory_bytes for site in machine.sites))
     if len(machine.sites) != len(bundle.devices):
         count = len(machine.sites)
         raise PlanFault(f"{count} sites, where the plan has {len(bundle.devices)}", where="machine_file")
@@ -138,13 +139,15 @@ def _verify_tasks(bundle: Bundle) -> None:
             require_equal(f"tasks[{position}].serves", task.serves, bundle.operations[task.operation].name)
 
 
-def _verify_memory(bundle: Bundle) -> None:
-    """Every arena ends where the last buffer of its site ends."""
+def _verify_memory(bundle: Bundle, machine: Machine) -> None:
+    """Every arena ends where the last buffer of its site ends, and the site has so much memory."""
     ends = [0] * len(bundle.devices)
     for buffer in bundle.buffers:
         ends[buffer.site] = max(ends[buffer.site], buffer.offset + buffer_bytes(bundle, buffer))
     for site, end in enumerate(ends):
         require_equal(f"memory[{site}]", bundle.memory[site], -(-end // ALIGNMENT) * ALIGNMENT)
+        if end > machine.sites[site].memory_bytes:
+            raise PlanFault(f"the site has {machine.sites[site].memory_bytes} bytes", where=f"memory[{site}]")
 
 
 def _verify_times(bundle: Bundle, machine: Machine) -> list[str]:

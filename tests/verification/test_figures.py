@@ -117,6 +117,16 @@ def test_programs_of_others_are_accepted_with_their_times() -> None:
     verify_figures(bundle)
 
 
+def test_plans_with_less_memory_are_accepted() -> None:
+    case = CASES["chain"]
+    options = CompileOptions(machine="dgx-a100", devices=2, memory=1 << 20)
+    bundle = compile_model(case.source, case.file, options).bundle
+    verify_figures(bundle)
+    for false in (1 << 19, 1 << 21):
+        with pytest.raises(PlanFault, match="1048576"):
+            verify_figures(replace(bundle, memory_limit=false))
+
+
 def test_a_bound_without_a_proof_is_explained(tmp_path: Path) -> None:
     """`explain` proves the bound itself then."""
     plan = tmp_path / "plan.bin"
