@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 
@@ -13,7 +14,7 @@ import safetensors.numpy
 
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.random_arrays import make_random_array
-from einc_runtime.execution.data.weights import is_grouping_of, read_weights
+from einc_runtime.execution.data.weights import is_grouping_of, iterate_weights, read_weights
 from tests.support.array_cases import X, tensor
 
 DATA = X.tobytes()
@@ -182,6 +183,18 @@ def test_broken_safetensors_are_refused(tmp_path, case):
         read_weights([weight()], path)
     assert caught.value.where == str(path)
     assert len(caught.value.message) < 400
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_a_fault(tmp_path):
+    """A mapped file would end the process. What is still there is read."""
+    path, large = tmp_path / "w.safetensors", np.arange(3 << 18, dtype="f4").reshape(3, 1 << 18)
+    safetensors.numpy.save_file({"a": large, "b": large + 1}, path)
+    read = iterate_weights([weight("a", shape=large.shape), weight("b", shape=large.shape)], path)
+    np.testing.assert_array_equal(next(read)[1], large)
+    os.truncate(path, path.stat().st_size - 4)
+    with pytest.raises(ArrayFault, match="has become shorter while it was read") as caught:
+        next(read)
+    assert caught.value.where == str(path)
 
 
 def test_other_tensors_of_unknown_types_do_not_matter(tmp_path):

@@ -1,7 +1,8 @@
-"""Reads safetensors files and folders of them strictly: the whole header is limited and checked, and data is mapped.
+"""Reads safetensors files and folders of them strictly: the whole header is limited and checked.
 
 The format is eight bytes of header length, a JSON header, and data that the header's offsets must cover without gaps
-or overlaps. This reader leaves weights on disk until a block of them is needed.
+or overlaps. This reader leaves tensors on disk until they are needed. It does not map files: where another program cuts
+a mapped file short, reading what is gone ends the process by SIGBUS.
 
 The index of a folder (`model.safetensors.index.json`) names the file of every tensor; other files in the folder do not
 belong to the model then. Without an index, all .safetensors files belong to it, and no two may have a tensor of the
@@ -11,9 +12,9 @@ same name.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import struct
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
-from einc_runtime.errors import ArrayFault, raise_together
+from einc_runtime.errors import ArrayFault, MissingFault, raise_together
 from einc_runtime.strict_json import parse_json
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -31,6 +32,9 @@ SUFFIX = ".safetensors"
 MAX_INDEX_BYTES = 64 * 2**20
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the format itself."""
+
+MAX_READ_BYTES = 1 << 28
+"""As much is read in one call, which some systems limit, and between two of which an interrupt is noticed."""
 
 MAX_RANK = 32
 """The most dimensions that an array has in every version of numpy, and a tensor in a plan."""
@@ -63,7 +67,7 @@ class SafetensorsEntry:
 
 
 class SafetensorsFile:
-    """A mapped file. Its arrays are views that read from disk what is used of them."""
+    """A file, which stays open, of which tensors are read one by one."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -76,21 +80,36 @@ class SafetensorsFile:
                 raise self._fault(f"it says that its header has {length} bytes, but the whole file has {size}")
             self.entries = self._read_header(stream.read(length), size - 8 - length)
             self._start = 8 + length
-            self._data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            self._file = os.dup(stream.fileno())
+            weakref.finalize(self, os.close, self._file)
 
     def array(self, name: str) -> Array:
-        """A tensor of a type that the runtime has, read-only."""
+        """A tensor of a type that the runtime has. Raises ArrayFault where the file has become shorter."""
         entry = self.entries[name]
         dtype = storage_dtype(entry.dtype)
-        count = math.prod(entry.shape)
+        data = self._read(entry)
         if entry.dtype == "bool":
-            flags: Array = np.frombuffer(self._data, np.uint8, count, self._start + entry.begin) != 0
+            flags: Array = data != 0
             return flags.reshape(entry.shape)
         if entry.dtype == "bf16":
-            raw = np.frombuffer(self._data, "<u2", count, self._start + entry.begin).astype(np.uint16, copy=False)
-            return raw.view(dtype).reshape(entry.shape)
-        stored = np.frombuffer(self._data, dtype.newbyteorder("<"), count, self._start + entry.begin)
-        return stored.astype(dtype, copy=False).reshape(entry.shape)
+            return data.view("<u2").astype(np.uint16, copy=False).view(dtype).reshape(entry.shape)
+        return data.view(dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(entry.shape)
+
+    def _read(self, entry: SafetensorsEntry) -> Array:
+        try:
+            data: Array = np.empty(entry.end - entry.begin, np.uint8)
+        except MemoryError:
+            raise MissingFault(
+                f"{entry.end - entry.begin:,} bytes of memory are not available", where=self.path
+            ) from None
+        memory, done = memoryview(data), 0  # type: ignore[arg-type]
+        while done < len(memory):
+            piece = memory[done : done + MAX_READ_BYTES]
+            count = os.preadv(self._file, [piece], self._start + entry.begin + done)
+            if count == 0:
+                raise self._fault("it has become shorter while it was read")
+            done += count
+        return data
 
     def _read_header(self, header: bytes, available: int) -> dict[str, SafetensorsEntry]:
         try:

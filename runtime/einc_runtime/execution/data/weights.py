@@ -75,7 +75,7 @@ def read_weights(tensors: Sequence[Tensor], source: WeightSource) -> dict[str, A
 def iterate_weights(tensors: Sequence[Tensor], source: WeightSource) -> Iterator[tuple[str, Array]]:
     """The weights one after another, in their shapes and in the types in which they are stored.
 
-    Safetensors files are mapped, so that only what is used of an array is read from disk. Raises ArrayFault before the
+    Raises ArrayFault before the
     first weight, with a line for each one that is missing or unfit, and OSError where a file cannot be read.
     """
     path = None if isinstance(source, Mapping) else os.fspath(source)
