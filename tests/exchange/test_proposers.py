@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,20 @@ def test_a_command_reads_the_preamble_and_writes_programs():
     assert found.completion_ms == found.naive_ms
 
 
+def test_an_answer_counts_although_a_process_that_the_command_started_keeps_the_pipe_open(tmp_path):
+    begin = time.monotonic()
+    script = f"echo 'A @ 0 -> 1; B @ 1 -> 0'; sleep 300 & echo $! > {tmp_path}/started; exit 0"
+    assert CommandProposer(("/bin/sh", "-c", script)).propose(make_request()) == "A @ 0 -> 1; B @ 1 -> 0\n"
+    assert time.monotonic() - begin < 25
+    state = Path(f"/proc/{(tmp_path / 'started').read_text().strip()}/stat")
+    for _ in range(200):  # it has been ended, and takes a moment to go
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("what the command started is still there")
+
+
 @pytest.mark.parametrize(
     ("arguments", "seconds", "reason"),
     [
@@ -80,7 +95,8 @@ def test_a_command_reads_the_preamble_and_writes_programs():
         ((sys.executable, "-c", "raise SystemExit(3)"), 300, "status 3"),
         ((sys.executable, "-c", "import time; time.sleep(30)"), 0.2, "longer than"),
         (("/bin/sh", "-c", "sleep 30 & wait"), 0.2, "longer than"),
-        (("/bin/sh", "-c", "sleep 30 & exit 0"), 0.2, "longer than"),
+        (("/bin/sh", "-c", "sleep 30 & exit 0"), 300, "there is no program in this reply"),
+        (("/bin/sh", "-c", "sleep 30 & exit 4"), 300, "status 4"),
         (("/bin/sh", "-c", "exec >&-; sleep 30"), 0.2, "longer than"),
         ((sys.executable, "-c", "while True: print('A' * 10**6)"), 300, "more than"),
     ],

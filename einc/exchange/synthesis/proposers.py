@@ -57,6 +57,10 @@ class ProposalRequest:
     answers: tuple[JudgedCandidate, ...] = ()
 
 
+POLL_SECONDS = 0.05
+"""How often is looked whether a command has ended whose standard output is still open."""
+
+
 class Proposer(Protocol):
     """A source of candidates."""
 
@@ -141,15 +145,22 @@ def _write_input(process: subprocess.Popen[bytes], text: str) -> None:
 def _read_reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
     """What a process writes, at most one byte more than is allowed, and its exit status, 0 where not all is read.
 
-    Raises TimeoutExpired, also where only processes that it has started keep its standard output open.
+    It has written all when it has ended, even if processes that it has started keep its standard output open; these
+    are ended. Raises TimeoutExpired.
     """
     assert process.stdout is not None
     reply = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while len(reply) <= MAX_TEXT:
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise subprocess.TimeoutExpired(process.args, 0)
+            ended = process.poll() is not None  # before looking for what it wrote, which is there then
+            if not selector.select(max(0.0, min(deadline - time.monotonic(), 0.0 if ended else POLL_SECONDS))):
+                if ended:
+                    os.killpg(process.pid, signal.SIGKILL)  # those that keep the output open are of this group
+                    return reply, process.returncode
+                if time.monotonic() >= deadline:
+                    raise subprocess.TimeoutExpired(process.args, 0)
+                continue
             chunk = os.read(process.stdout.fileno(), 1 << 20)
             if not chunk:
                 return reply, process.wait(max(0.0, deadline - time.monotonic()))
