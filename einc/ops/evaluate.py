@@ -20,6 +20,10 @@ Labels = Sequence[Sequence[str]]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
+def _gelu(x: Any) -> Any:
+    return x * 0.5 * (1 + _erf(x / math.sqrt(2)))
+
+
 def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
@@ -29,7 +33,7 @@ _MEANING: dict[str, Callable[..., Any]] = {
     "neg": np.negative,
     "abs": np.abs,
     "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: (x * 0.5 * (1 + _erf(x / math.sqrt(2)))).astype(x.dtype),
+    "gelu": lambda x: _gelu(np.maximum(x, x.dtype.type(-1e3))).astype(x.dtype),  # as -inf * 0 is not 0
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x * _sigmoid(x),
     "tanh": np.tanh,

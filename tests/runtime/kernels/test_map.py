@@ -9,6 +9,9 @@ import warnings
 import numpy as np
 import pytest
 
+from einc.core.tensor import DType
+from einc.ops.evaluate import evaluate
+from einc.ops.scalar import ScalarInput, make_step
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.registry import prepare
@@ -60,6 +63,15 @@ def test_gelu_is_accurate_in_f32_everywhere():
     assert (error / np.maximum(1, np.abs(exact[finite]))).max() < 2e-7
     np.testing.assert_array_equal(found[~finite], exact[~finite])
     assert np.isnan(apply("t0 = gelu x0", np.array([np.nan], "f4")))[0]
+
+
+@pytest.mark.parametrize("dtype", ["f2", BF16, "f4", "f8"], ids=str)
+def test_gelu_of_infinities_is_its_limit_here_and_in_the_reference(dtype):
+    x = np.array([-np.inf, np.inf, -2000.0, np.nan]).astype(dtype)
+    kind = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[x.dtype.name]
+    reference = evaluate(make_step("gelu", ScalarInput(0)), [x], [DType(kind)])
+    np.testing.assert_array_equal(apply("t0 = gelu x0", x).astype("f8"), [0, np.inf, 0, np.nan])
+    np.testing.assert_array_equal(reference.astype("f8"), [0, np.inf, 0, np.nan])
 
 
 @pytest.mark.parametrize("function", ["sigmoid", "silu", "tanh", "gelu", "gelu_tanh"])

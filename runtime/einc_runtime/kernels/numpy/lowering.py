@@ -99,8 +99,9 @@ def _select(condition: Any, yes: Any, no: Any, target: Any) -> None:
 
 
 def _gelu_f64(x: Any, target: Any) -> None:
-    np.copyto(target, _half_erfc(x * -math.sqrt(0.5)).astype(np.float64))
-    np.multiply(target, x, target)
+    finite = np.maximum(x, -1e3)  # as -inf * 0 is not 0
+    np.copyto(target, _half_erfc(finite * -math.sqrt(0.5)).astype(np.float64))
+    np.multiply(target, finite, target)
 
 
 _half_erfc = np.frompyfunc(lambda v: 0.5 * math.erfc(v), 1, 1)
