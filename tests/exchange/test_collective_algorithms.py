@@ -17,6 +17,7 @@ from einc.exchange.language.checker import check
 from einc.exchange.language.program import Action, Holding, Program, Requirement
 from einc.exchange.language.resolve import read_program
 from tests.support.collective_cases import (
+    Sketch,
     all_pairs_allreduce,
     all_pairs_reduce_scatter,
     chain_broadcast,
@@ -179,6 +180,30 @@ def test_what_moves_is_what_the_algorithm_moves() -> None:
     assert {(a.aggregate, a.source, a.destinations) for a in gathered.actions if a.aggregate == ("c0_r0",)} == {
         (("c0_r0",), 0, (1,)), (("c0_r0",), 1, (2,))
     }  # fmt: skip
+
+
+def test_writes_without_order_are_a_race_even_of_equal_values() -> None:
+    made = Sketch("broadcast", 2, 1)
+    made.step(0, (-1, -1, 0), "cpy", ("i", 0), ("o", 0))
+    for channel in range(2):
+        made.step(0, (1, -1, channel), "s", ("i", 0), ("o", 0))
+        made.step(1, (-1, 0, channel), "r", ("i", 0), ("o", 0))
+    (fault,) = faults_of(made.text())
+    assert fault.startswith("race: gpu 1, thread block 1, step 0 (r) writes o[0] of gpu 1")
+
+
+def test_a_message_that_nobody_takes_is_a_fault() -> None:
+    made = ring_allgather(3)
+    made.step(2, (0, 1, 0), "s", ("o", 0), ("o", 0))
+    (fault,) = faults_of(made.text())
+    assert fault.startswith("nobody takes what gpu 2, thread block 0, step 4 (s) sends")
+
+
+def test_copies_that_arrive_twice_have_places_of_their_own() -> None:
+    text = "IN: A@0\nOUT: A@0,1,2\nA@0->1; A@0->2; A@1->2; A@2->1"
+    written = write_msccl_xml(convert_program(read_program(text)))
+    assert faults_of(written) == []
+    assert run_with_numbers(written, 3) == "right"
 
 
 def test_a_sum_that_is_sent_to_several_is_formed_once() -> None:

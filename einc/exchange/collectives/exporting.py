@@ -169,7 +169,7 @@ class _AlgorithmBuilder:
     def _choose(self, aggregate: Aggregate, site: int) -> ChunkSlot:
         """A new place for a copy: in the output, if it is the first that is needed there, or in the scratch."""
         slot = self._layout.outputs.get((aggregate, site))
-        if slot is not None and slot not in self._makers and (aggregate, site) not in self._where:
+        if slot is not None and (aggregate, site) not in self._where:
             return slot
         self._scratch[site] += 1
         return ChunkSlot(site, SCRATCH, self._scratch[site] - 1)
