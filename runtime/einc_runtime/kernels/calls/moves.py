@@ -22,7 +22,8 @@ def parse_concat(invocation: Invocation[Array]) -> tuple[list[Array], list[Array
     invocation.allow("axis", "extents")
     inputs, target = invocation.inputs, invocation.output
     axis, extents = invocation.attribute("axis", int), invocation.integers("extents")
-    if not 0 <= axis < target.ndim or len(extents) != len(inputs):
+    alike = all(array.ndim == target.ndim for array in inputs)
+    if not 0 <= axis < target.ndim or len(extents) != len(inputs) or not alike:
         raise PlanFault(f"concat of {len(inputs)} inputs and {len(extents)} extents along axis {axis}")
     origin, reached, blocks = invocation.output_blocks[0].lower[axis], 0, invocation.input_blocks
     sources: list[Array] = []
