@@ -52,9 +52,10 @@ MAX_EFFORT = 12_000
 MAX_COMPLETED = 3
 """Plans that are completed with synthesized exchanges."""
 
-WORTH_COMPLETING, WORTH_COMPLETING_UNEVEN = 0.995, 1.25
-"""A further plan is completed if it promises at most this part of the time of the best so far: where all pairs of sites
-have equally wide links, and where they have not, since promises are less exact there."""
+WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.01, 0.995, 1.25
+"""A further plan is completed if it promises at most this part of the time of the best so far, as promises are not
+exact: of a graph that is built as a whole, of a folded one, where it takes longer, and where some pairs of sites have
+wider links than others, since promises are less exact there."""
 
 MAX_ATTEMPTS = 4
 """Plans of many layers that are built as a whole, if the first do not fit although plans of a few layers said so."""
@@ -269,10 +270,14 @@ class _Search:
         distinct = {self._drafts[name]: name for name in reversed(names)}
         completed: dict[str, DeviceProgram] = {}
         times: dict[str, float] = {}
-        worth = WORTH_COMPLETING if has_equal_links(self._space.machine) else WORTH_COMPLETING_UNEVEN
-        waiting = [name for name in names if name in distinct.values()]
-        if worth > 1:  # at least these, so that no simpler selector does better
-            waiting.sort(key=lambda name: name != distinct[self._drafts.get(PAPER, self._best)])
+        even = has_equal_links(self._space.machine)
+        worth = WORTH_COMPLETING if self._folded is None else WORTH_COMPLETING_FOLDED
+        # Where using idle sites makes no difference to the time, nothing runs beside anything else: that is one plan.
+        alike = {replace(self._drafts[name], spread=True): name for name in reversed(names)}
+        waiting = [name for name in names if name in alike.values()]
+        if not even:  # at least the paper's plan, so that no simpler selector does better
+            worth = WORTH_COMPLETING_UNEVEN
+            waiting.sort(key=lambda name: name != alike[replace(self._drafts.get(PAPER, self._best), spread=True)])
         for name in waiting:
             if len(completed) == MAX_COMPLETED or (completed and not self._budget.left):
                 break
