@@ -16,6 +16,7 @@ from einc_runtime.plan.meaning.programs import MAX_STEPS, read_program
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Block, Bundle
+from tests.support.handmade_plans import two_site_plan
 
 
 def form(*shape: int, dtype: str = "f32") -> TensorForm:
@@ -131,7 +132,8 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("slice", {"starts": [-1, 0]}, "[-1, 0] to"),
     ("slice", {"starts": [1, 2]}, "[1, 2] to"),
     ("slice", {"stops": [7, 2]}, "to [7, 2]"),
-    ("reshape", {"dims": ["a"]}, "to [2, 3, 4]"),
+    ("reshape", {"dims": ["a"]}, "1 names for 3 dimensions"),
+    ("reshape", {"dims": ["a"] * 33, "shape": [1] * 33}, "33 names for 33 dimensions"),
     ("reshape", {"shape": [2, 3, 5]}, "to [2, 3, 5]"),
     ("reshape", {"shape": [-2, -3, 4]}, "to [-2, -3, 4]"),
     ("argmax", {"0": flags(6, 4)}, "of bool"),
@@ -208,6 +210,20 @@ def test_an_equation_has_at_most_as_many_indices_as_arrays_may_have_dimensions()
         FAMILIES["equation"](
             Application("equation", (TensorForm(tuple(names), (1,) * 31, "f32"),), {**attributes, "aggregation": ""})
         )
+
+
+def test_long_attributes_are_shortened_in_messages() -> None:
+    bundle = two_site_plan()
+    attributes = {**bundle.operations[0].attributes, "indices": "i j, j k -> i " + "k" * 100_000}
+    lie = msgspec.structs.replace(bundle.operations[0], attributes=attributes)
+    with pytest.raises(PlanFault, match="the result does not fit") as caught:
+        prove(msgspec.structs.replace(bundle, operations=(lie, *bundle.operations[1:])))
+    assert len(caught.value.render()) < 1000
+    attributes = {**bundle.operations[0].attributes, "indices": "i j, j k" * 2 + "\n" + "k" * 100_000}
+    lie = msgspec.structs.replace(bundle.operations[0], attributes=attributes)
+    with pytest.raises(PlanFault) as caught:
+        prove(msgspec.structs.replace(bundle, operations=(lie, *bundle.operations[1:])))
+    assert len(caught.value.render()) < 1000
 
 
 PRODUCTS = [

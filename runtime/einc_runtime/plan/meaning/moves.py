@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from einc_runtime.plan.meaning.terms import (
     INTEGERS,
+    MAX_RANK,
     WHOLE,
     Application,
     BlockAxis,
@@ -140,7 +141,8 @@ def reshape(applied: Application) -> OperatorMeaning:
     applied.allow(("dims", "shape"))
     (tensor,) = applied.operands(1)
     dims, shape = applied.items("dims", str), applied.items("shape", int)
-    same = len(dims) == len(shape) and min(shape, default=1) > 0 and math.prod(shape) == math.prod(tensor.shape)
+    applied.require(len(dims) == len(shape) <= MAX_RANK, f"{len(dims)} names for {len(shape)} dimensions")
+    same = min(shape, default=1) > 0 and math.prod(shape) == math.prod(tensor.shape)
     applied.require(same, f"of {tensor} to {list(shape)}")
     old, new = [WHOLE] * tensor.rank, [WHOLE] * len(shape)
     names: list[str] = []

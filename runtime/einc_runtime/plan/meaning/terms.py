@@ -15,6 +15,9 @@ from einc_runtime.text import escape_text
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 INTEGERS = ("i32", "i64")
+MAX_RANK = 32
+"""The most dimensions that a tensor of a valid plan has."""
+
 MAX_LENGTH = 1 << 62
 """Sums of lengths stay below it, so that no kernel overflows."""
 
