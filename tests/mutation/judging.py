@@ -29,7 +29,7 @@ from einc_runtime.plan.codec import decode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Bundle, Tensor
 from tests.mutation.plans import CASES, make_plan
-from tests.mutation.running import RunningProcess, run_plan
+from tests.mutation.running import RunningProcess, run_once
 from tests.support.graph_interpreter import interpret
 
 MAX_SECONDS = 30
@@ -78,7 +78,7 @@ def find_meaning(case: str) -> Meaning:
     graph = _build_graph(case, "f64")
     wide = {name: array if array.dtype.kind in "biu" else _widen(array) for name, array in arrays.items()}
     expected = interpret(graph, wide)
-    found = run_plan(bundle, arrays)
+    found = run_once(bundle, arrays)
     allowed = {}
     for name, reference in expected.items():
         scale = float(np.abs(reference).max())

@@ -211,6 +211,7 @@ CASES: dict[str, PlanCase] = {
     "reductions": PlanCase(
         REDUCTIONS, "dgx-h100", 4, ("a=n/4", "b=n/4", "c=n/2,...", "e=n/4"), {"schedule": "synthesized"}),
     "lookups": PlanCase(LOOKUPS, "host", 3, arrays={"places": [3, 0, 4, 1, 7, 2, 5], "keep": [1, 1, 0, 1, 0, 1, 1]}),
+    "reproducible": PlanCase("llama_block", "host", 3, (), {"reproducible": True, **_preset(seq_lens=[3, 4])}),
     "rows": PlanCase(ROWS, "host", 2),
 }  # fmt: skip
 

@@ -122,6 +122,17 @@ class RunningProcess:
         other.close()
 
 
+def run_once(bundle: Bundle, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of a plan that must run. Not in this process: a process that has threads cannot be forked."""
+    process = RunningProcess()
+    try:
+        answer = process.run(bundle, arrays)
+    finally:
+        process.stop()
+    assert not isinstance(answer, str), answer
+    return answer
+
+
 def _serve(pipe: Connection) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
