@@ -91,9 +91,14 @@ fuzz: .venv/dev  ## hostile files: make fuzz TARGET=plan TIME=60 (seconds); guid
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: --constraint constraints.txt atheris
 	$(BIN)/python -m tests.fuzz $(TARGET) --time $(TIME) --record $(FUZZ)
 
+PROOF_TESTS := tests/runtime/plan tests/verification tests/mutation tests/importers/test_models.py tests/api/test_api.py \
+	tests/physical/test_records.py tests/physical/test_synthesized_plans.py tests/physical/test_input_placement.py \
+	tests/runtime/execution/test_transformer_plans.py tests/runtime/execution/test_arrays_in_other_orders.py \
+	tests/runtime/execution/test_bundle_execution.py tests/cli/test_proof_page.py
+
 coverage-proof: .venv/dev  ## the branches of schema, validation and proof that the tests of plans take: all
 	mkdir -p build
-	$(BIN)/python -m coverage run --data-file build/coverage-proof -m pytest -p no:cacheprovider tests/runtime/plan
+	$(BIN)/python -m coverage run --data-file build/coverage-proof -m pytest -p no:cacheprovider $(PROOF_TESTS)
 	$(BIN)/python -m coverage report --data-file build/coverage-proof
 
 check: lint types imports test  ## run all checks that a change must pass

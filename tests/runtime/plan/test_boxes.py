@@ -106,6 +106,14 @@ def test_an_overlap_names_two_blocks_that_share_an_element(data, shape):
     assert found in shared if shared else found is None
 
 
+def test_a_block_of_other_rank_or_form_is_not_contained():
+    square = Block((0, 0), (2, 2))
+    assert square.contains(Block((0, 0), (1, 2)))
+    for other in (Block((0,), (1,)), Block((0, 0), (1,)), Block((0, 0, 0), (1, 1, 1)), Block((0, 1), (1, 0))):
+        assert not square.contains(other)
+    assert not Block((0, 0), (2,)).contains(square)
+
+
 def test_work_is_bounded():
     budget = boxes.StepBudget(2)
     budget.spend(2, "here")

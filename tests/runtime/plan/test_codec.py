@@ -52,6 +52,10 @@ def harmless(data: bytes) -> bool:
     return True
 
 
+def test_the_hash_of_a_plan_is_that_in_its_header():
+    assert wire.hash_payload(PLAN) == HEADER.unpack(DATA[: HEADER.size])[3] == hashlib.sha256(payload_of(DATA)).digest()
+
+
 def test_a_plan_survives_the_wire():
     assert decode(DATA) == PLAN
     assert encode(decode(DATA)) == DATA
