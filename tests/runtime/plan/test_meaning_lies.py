@@ -214,14 +214,9 @@ def test_an_equation_has_at_most_as_many_indices_as_arrays_may_have_dimensions()
 
 def test_long_attributes_are_shortened_in_messages() -> None:
     bundle = two_site_plan()
-    attributes = {**bundle.operations[0].attributes, "indices": "i j, j k -> i " + "k" * 100_000}
+    attributes = {**bundle.operations[0].attributes, "indices": "{0} j, {0} k -> {0}".format("i" * 100_000)}
     lie = msgspec.structs.replace(bundle.operations[0], attributes=attributes)
-    with pytest.raises(PlanFault, match="the result does not fit") as caught:
-        prove(msgspec.structs.replace(bundle, operations=(lie, *bundle.operations[1:])))
-    assert len(caught.value.render()) < 1000
-    attributes = {**bundle.operations[0].attributes, "indices": "i j, j k" * 2 + "\n" + "k" * 100_000}
-    lie = msgspec.structs.replace(bundle.operations[0], attributes=attributes)
-    with pytest.raises(PlanFault) as caught:
+    with pytest.raises(PlanFault, match="index iii") as caught:
         prove(msgspec.structs.replace(bundle, operations=(lie, *bundle.operations[1:])))
     assert len(caught.value.render()) < 1000
 

@@ -79,8 +79,8 @@ def _derive(operation: Operation, inputs: tuple[TensorForm, ...], where: str) ->
         raise PlanFault(message, where=f"{where}.family", hint=hint)
     try:
         return make(Application(operation.family, inputs, operation.attributes))
-    except PlanFault as fault:
-        raise PlanFault(fault.message, where=f"{where} ('{operation.name}')") from None
+    except PlanFault as fault:  # its message may have parts of attributes, which can be long
+        raise PlanFault(escape_text(fault.message, 400), where=f"{where} ('{operation.name}')") from None
 
 
 def _restrict(meaning: OperatorMeaning, operation: Operation) -> OperatorMeaning:
