@@ -159,7 +159,9 @@ class Attention(Operator):
         results, totals = (np.zeros(desc.shape, wide) for desc in self.outputs)
         for rows, columns in zip(_make_slices(self.q_lens), _make_slices(self.k_lens), strict=True):
             q_len, k_len = rows.stop - rows.start, columns.stop - columns.start
-            place = extras["positions"][rows] if "positions" in extras else np.arange(q_len) + k_len - q_len
+            place = np.arange(q_len) + k_len - q_len
+            if "positions" in extras:  # those beyond the bounds see the same; differences then fit into 64 bits
+                place = np.clip(extras["positions"][rows].astype(np.int64), -(1 << 61), 3 << 61)
             behind = place[:, np.newaxis] - np.arange(k_len)  # how far every key is behind every query
             seen: Array = np.ones((q_len, k_len), bool)
             if self.causal:

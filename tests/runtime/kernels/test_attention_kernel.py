@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from einc.core.tensor import DType, TensorDesc
+from einc.ops.attention import Attention
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import attention as llvm_attention
@@ -238,6 +240,28 @@ def test_extreme_positions_read_nothing_beyond():
     positions = np.array([2**62, -(2**62), 5, 0])
     check(a, [q, k, v, positions])
     check(a, [q, k, v, np.array([2**31 - 1, -(2**31), 5, 0], np.int32)])
+
+
+@pytest.mark.parametrize("window", [0, 2, 2**61 + 5, 2**62 - 1])
+@pytest.mark.parametrize("causal", [False, True])
+def test_positions_at_the_ends_of_64_bits_see_what_they_should(causal, window):
+    """Also in a block of keys from the middle, whose coordinates are subtracted; and in the reference."""
+    if not causal and not window:
+        return
+    a = attributes((6,), (6,), causal=causal, window=window, extras=["positions"])
+    q, k, v = operands(2, 1, 6, 6)
+    positions = np.array([-(2**63), 2**63 - 1, 2**62 + 2, 2**62 - 2, -(2**62), 4])
+    check(a, [q, k, v, positions])
+    check(a, [q, k[:, 3:], v[:, 3:], positions], first=(0, 3))
+    check(a, [q, k, v, np.array([-(2**31), 2**31 - 1, 2, -2, 0, 4], np.int32)])
+    kinds = (
+        TensorDesc(tuple(dims), x.shape, DType.F32) for dims, x in zip(("hqd", "gkd", "gke"), (q, k, v), strict=True)
+    )
+    at = TensorDesc(("q",), (6,), DType.I64)
+    operator = Attention(*kinds, None, at, ("positions",), causal, 0.5, (6,), (6,), window, 0.0)
+    expected = looped(a, q, k, v, positions=positions)
+    for found, wanted in zip(operator.reference(q, k, v, positions), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_long_sequences_take_little_memory():

@@ -15,6 +15,10 @@ from einc_runtime.plan.schema import Block
 _T = TypeVar("_T")
 _EXTRAS = ("mask", "positions")
 
+MAX_WINDOW = 1 << 62
+LOWEST_POSITION, HIGHEST_POSITION = -(1 << 61), MAX_WINDOW + (1 << 61)
+"""Positions beyond these see what these see, with any window. Sums and differences with them fit into 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueryRows:
@@ -118,7 +122,7 @@ class AttentionCall:
             raise PlanFault("attention has blocks beyond the end of its sequences")
         causal, window = invocation.attribute("causal", bool), invocation.attribute("window", int)
         scale = invocation.attribute("scale", float)
-        if not 0 <= window < 1 << 62 or not math.isfinite(scale):
+        if not 0 <= window < MAX_WINDOW or not math.isfinite(scale):
             raise PlanFault("attention needs a window of at least 0 and a finite scale")
         softcap = invocation.attribute("softcap", float) if "softcap" in invocation.attributes else 0.0
         if not 0 <= softcap < math.inf:

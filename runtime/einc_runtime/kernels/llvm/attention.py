@@ -12,7 +12,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
-from einc_runtime.kernels.calls.attention import AttentionCall
+from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION, AttentionCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.numpy.attention import make_attention
@@ -25,8 +25,6 @@ ROWS = 512
 TILE = 240
 """Keys in a tile: with 32 rows, scores take 30 KiB, about the size of a core's first cache. Tiles begin at multiples of
 this from the first key of a sequence, so that a row's sums do not depend on the other rows."""
-FAR = 1 << 40
-"""Positions are clipped to this: it is beyond all keys."""
 
 _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
@@ -153,7 +151,7 @@ def _find_visible_keys(s: AttentionCall, first: Array, last: Array) -> None:
     """Writes the keys that every query sees, from `first` to `last`, within the block."""
     for rows in s.sequences():
         (lo, up), own = rows.keys, rows.queries
-        found = np.arange(own.start, own.stop) if s.positions is None else np.clip(s.positions[own], -FAR, FAR)
-        after = found.astype(_PLACE) + (rows.ahead + 1)
+        found = np.arange(own.start, own.stop) if s.positions is None else s.positions[own]
+        after = np.clip(found.astype(_PLACE), LOWEST_POSITION, HIGHEST_POSITION) + (rows.ahead + 1)
         last[own] = np.clip(after, lo, up) if s.visible.causal else up
         first[own] = np.clip(after - s.visible.window, lo, last[own]) if s.visible.window else lo

@@ -18,7 +18,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray
-from einc_runtime.kernels.calls.attention import AttentionCall, QueryRows
+from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION, AttentionCall, QueryRows
 
 STACKED = 256
 """Query rows in a tile, with all heads of a group: enough for a fast matrix product."""
@@ -139,8 +139,12 @@ class AttentionWorker:
         stacked = group * queries
         own = slice(heads.start * group, heads.stop * group)
         places = self.places[:queries]
-        own_places = self.tokens if s.positions is None else s.positions
-        np.add(own_places[rows.queries], rows.ahead, out=places, dtype=np.int64)
+        if s.positions is None:
+            np.add(self.tokens[rows.queries], rows.ahead, out=places)
+        else:
+            np.copyto(places, s.positions[rows.queries])
+            np.clip(places, LOWEST_POSITION, HIGHEST_POSITION, out=places)
+            np.add(places, rows.ahead, out=places)
         lowest, highest = int(places.min()), int(places.max())
         lo, up = s.visible.span(lowest, highest, rows.keys)
         q = reshape_start(self.queries, own.stop - own.start, queries, s.q.shape[2])

@@ -15,7 +15,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.calls.attention import AttentionCall
+from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION, AttentionCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.triton.joint_aggregation import build_logsumexp
 from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchSequence, Table, WorkspaceAllocator
@@ -192,7 +192,10 @@ class _AttentionSource:
         visible, lines = self.s.visible, ["place = query + ahead"]
         if self.s.positions is not None:
             given = _tile_address("positions", ("query", self.items["positions"].strides[0]))
-            lines = [f"place = tl.load({given}).to(tl.int64) + ahead.to(tl.int64)"]
+            lines = [
+                f"place = tl.maximum(tl.load({given}).to(tl.int64), {LOWEST_POSITION})",
+                f"place = tl.minimum(place, {HIGHEST_POSITION}) + ahead.to(tl.int64)",
+            ]
         if visible.causal:
             lines.append("stop = tl.minimum(stop, tl.max(place, 0) + 1)")
         if visible.window:
