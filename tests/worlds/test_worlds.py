@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,9 +16,12 @@ from einc_runtime.disk import replace_file
 from einc_runtime.execution.cpu import executor as cpu_executor
 from einc_runtime.execution.cpu import host
 from einc_runtime.execution.cpu.thread_pool import _PoolState
+from einc_runtime.kernels.cuda import kernel_cache
+from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from tests.worlds.executor_world import ExecutorWorlds, needs_compiler
 from tests.worlds.file_world import FileWorlds
 from tests.worlds.plans import drop_dependency
+from tests.worlds.simulated_disk import Crash, SimulatedDisk
 from tests.worlds.simulation import Finding, SimulatedMonitor
 from tests.worlds.worlds import Worlds
 
@@ -122,6 +127,27 @@ def test_a_limit_of_blas_that_an_interrupt_leaves_is_found(monkeypatch):
     host._release_blas("careless")
     assert found is not None
     assert "BLAS" in found[1]
+
+
+@pytest.mark.parametrize("fault", ["error", "crash", "interrupt", "late interrupt", "short", "none"])
+def test_a_kernel_that_is_stored_has_all_its_code_before_it_has_a_note(tmp_path, fault):
+    binary = KernelBinary("kernel", bytes(range(250)), 4, 0, "triton 3")
+    source = SimpleNamespace(name="map", key="f" * 40, text="text of the source\n" * 9)
+    complete = 0
+    for at in range(1, 40):
+        for seed in range(6):
+            disk = SimulatedDisk(random.Random(seed), fault, at)
+            with suppress(OSError, KeyboardInterrupt, Crash):
+                kernel_cache.store(source, "sm_90", binary, tmp_path, disk)
+            found = disk.restart() if fault == "crash" else {path: file.data for path, file in disk.files.items()}
+            files = {path.suffix: data for path, data in found.items()}
+            assert fault == "crash" or ".tmp" not in files
+            assert files.get(".cubin", binary.code) == binary.code
+            if ".json" in files:
+                complete += 1
+                assert json.loads(files[".json"])["function"] == "kernel"
+                assert files[".cubin"] == binary.code
+    assert complete > 20
 
 
 def publish_first(target, write, disk):
