@@ -52,7 +52,7 @@ MAX_EFFORT = 12_000
 MAX_COMPLETED = 3
 """Plans that are completed with synthesized exchanges."""
 
-WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.01, 0.995, 1.25
+WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.02, 0.995, 1.25
 """A further plan is completed if it promises at most this part of the time of the best so far, as promises are not
 exact: of a graph that is built as a whole, of a folded one, where it takes longer, and where some pairs of sites have
 wider links than others, since promises are less exact there."""

@@ -1,7 +1,7 @@
 """Whether any plan that is drawn or well known is predicted faster than the one that the compiler chooses.
 
     python -m tests.bench.optimality [--draws 20] [--schedule naive|synthesized] [--case NAME]... [--machine NAME]...
-        [--sites P]... [--growth] [--processes 2] [--file build/optimality.json] [--write]
+        [--sites P]... [--growth] [--known] [--processes 2] [--file build/optimality.json] [--write]
 
 A case is a workload on the first sites of a machine. Its draws come from the candidates of `--selector random` and, in
 turn, from all those that `fastest` chooses among. Well-known plans are those of `--baseline`. Models that decode have
@@ -11,8 +11,8 @@ another site, and attention over 128K tokens must speed up nearly as the sites d
 Plans that must take longer than the chosen one, whatever their placement and exchanges (`plan_bounds`), are counted and
 not built.
 What is known already is not computed again while the compiler's sources are the same, and further draws are added to
-it. Exits 1 if anything is faster than what was chosen, or slower than it should be. `--write` puts the tables into
-docs/optimality.md.
+it. Exits 1 if anything is faster than what was chosen, or slower than it should be. `--known` computes nothing, and
+shows what is known of all cases. `--write` puts the tables into docs/optimality.md.
 """
 
 from __future__ import annotations
@@ -360,12 +360,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--machine", action="append")
     parser.add_argument("--sites", type=int, action="append")
     parser.add_argument("--growth", action="store_true", help="compare what is chosen for 1 to 8 sites")
+    parser.add_argument("--known", action="store_true", help="compute nothing, and show what is known of all cases")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--file", type=Path, default=FILE)
     parser.add_argument("--write", action="store_true", help="write the tables into docs/optimality.md")
     options = parser.parse_args(arguments)
     cases, memory = list_cases(options), Memory(options.file)
-    run(cases, memory, options.draws or (0 if options.growth else 20), options.processes)
+    if options.known:
+        schedules = ("naive", "synthesized")
+        both = [replace(case, schedule=schedule) for schedule in schedules for case in cases]
+        cases = [case for case in both if case in memory.results]
+    else:
+        run(cases, memory, options.draws or (0 if options.growth else 20), options.processes)
     found = {case: memory.results[case] for case in cases}
     table = tabulate_growth(found) if options.growth else tabulate(found)
     faults = list(list_faults(found, options.growth))
