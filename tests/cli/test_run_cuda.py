@@ -12,6 +12,8 @@ from einc.cli.main import main
 from einc_runtime.execution import backends
 from einc_runtime.execution.cuda import executor as cuda
 from einc_runtime.execution.session import Session
+from einc_runtime.kernels.cuda.tuning import read_tunings
+from einc_runtime.kernels.gpu import Alternatives
 from einc_runtime.plan.codec import decode
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
@@ -19,6 +21,9 @@ from tests.support.cuda_fake_kernels import NumpyKernels
 SITES = 4
 GIVEN = ("--inputs", "rand:0", "--weights", "rand:1")
 
+
+KERNELS: list = []
+"""The tunings that kernels were made with, and the kernels."""
 
 CUT = ["--selector", "eindecomp"]
 """It cuts even these small products, so that something moves."""
@@ -39,7 +44,9 @@ def plan(tmp_path, monkeypatch):
 def driver(monkeypatch):
     fake = FakeDriver(2, unreachable={(0, 1), (1, 0)})
     monkeypatch.setattr(cuda, "_load_driver", lambda: fake)
-    monkeypatch.setattr(cuda, "_load_kernels", lambda: NumpyKernels(fake))
+    monkeypatch.setattr(
+        cuda, "_load_kernels", lambda tunings: KERNELS.append((tunings, NumpyKernels(fake))) or KERNELS[-1][1]
+    )
     monkeypatch.setattr(backends, "count_visible_gpus", lambda: fake.devices)
     monkeypatch.setattr(backends, "is_cupy_installed", lambda: True)
     return fake
@@ -106,3 +113,42 @@ def test_the_backend_is_chosen(machine, gpus, cupy, expected, plan, driver, monk
         assert session.backend == expected
         assert any("without cupy" in note for note in session.notes) is (gpus > 0 and not cupy)
     assert not driver.leaks()
+
+
+def test_a_plan_is_tuned_once_and_runs_with_what_was_chosen(plan, driver, einc, monkeypatch):
+    driver.devices, driver.unreachable = SITES, set()
+
+    def list_alternatives(self, limit):
+        assert limit == 16
+        slow, fast = (
+            lambda stream, ms=ms: driver.kernel(stream, "gemm", lambda: setattr(driver, "clock", driver.clock + ms))
+            for ms in (9.0, 4.0)
+        )
+        return [Alternatives("a product", "a GPU", "cublasLt 1", 0, (b"", bytes(64)), (slow, fast))]
+
+    monkeypatch.setattr(NumpyKernels, "list_alternatives", list_alternatives, raising=False)
+    result = einc("run", plan, *GIVEN, "--tune", "--json")
+    assert result.code == 0, result.err
+    (tuning,) = read_tunings(Path(plan + ".tuning.json"))
+    (choice,) = tuning.choices.values()
+    assert (tuning.gpu, tuning.library, choice.algorithm) == ("a GPU", "cublasLt 1", bytes(64))
+    assert choice.ms < choice.usual_ms
+    assert KERNELS[-1][0] == (tuning,)
+    count = len(KERNELS)
+    assert einc("run", plan, *GIVEN, "--tune").code == 0
+    assert len(KERNELS) == count + 1  # it was not tuned again
+    said = einc("tune", plan, "--json")
+    assert json.loads(said.out)["products"][0]["tuned"] is True
+    assert "1 product" in einc("tune", plan).out
+    Path(plan + ".tuning.json").write_text("{}")
+    assert einc("run", plan, *GIVEN).code == 74
+    assert not driver.leaks()
+
+
+def test_nothing_is_tuned_without_a_gpu(plan, einc, monkeypatch):
+    monkeypatch.setattr(backends, "count_visible_gpus", lambda: 0)
+    assert einc("tune", plan).code == 69
+    result = einc("run", plan, *GIVEN, "--tune")
+    assert result.code == 0
+    assert "nothing is tuned on the CPU" in result.err
+    assert not Path(plan + ".tuning.json").exists()

@@ -12,6 +12,7 @@ root = LazyGroup(
             "einc_runtime.cli.verify:verify_command",
             "Prove from a plan's file alone that data arrives complete and that no two tasks race.",
         ),
+        "tune": ("einc_runtime.cli.tune:tune_command", "Measure which algorithms multiply fastest on these GPUs."),
         "describe": ("einc_runtime.cli.describe:describe_command", "Show what a plan takes, gives and needs."),
     },
     help="Run, verify and describe plans that einc compiled.",

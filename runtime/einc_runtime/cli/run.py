@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from einc_runtime.cli.comparison import Comparison
     from einc_runtime.execution.session import Session
+    from einc_runtime.kernels.cuda.tuning import Tuning
     from einc_runtime.plan.schema import Bundle
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -47,6 +48,7 @@ class RunOptions:
     repeat: int
     trace: str | None
     no_verify: bool
+    tune: bool
     as_json: bool
 
     @property
@@ -93,6 +95,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--repeat", type=click.IntRange(min=1), default=1, help="Run this many times, and time each run."),
     click.option("--trace", metavar="t.json", help="Write the measured timeline."),
     click.option("--no-verify", is_flag=True, help="Do not prove the plan, as `verify` does, before it runs."),
+    click.option("--tune", is_flag=True, help="First tune the plan on these GPUs, as `tune` does, if it is not yet."),
     json_option,
 )
 
@@ -155,9 +158,12 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
             phase("proving the plan")
             with files.reading(options.plan):
                 require_proof(bundle)
-        phase("loading inputs and weights")
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
-        with Session(bundle, options.backend, devices, no_peer=options.no_peer, verify=False) as session:
+        tunings = _read_tunings(options, bundle, phase)
+        phase("loading inputs and weights")
+        with Session(
+            bundle, options.backend, devices, no_peer=options.no_peer, verify=False, tunings=tunings
+        ) as session:
             for note in session.notes:
                 output.note(note)
             loaded = _load(session, options, keep=reference is not None)
@@ -183,6 +189,25 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     else:
         for line in _summarize(bundle, document, comparison):
             (output.note if on_stdout else output.say)(line)
+
+
+def _read_tunings(options: RunOptions, bundle: Bundle, phase: Callable[[str], None]) -> Sequence[Tuning]:
+    """The plan's tuning, if it is to run on GPUs; with --tune, one is made where there is none."""
+    from einc_runtime.execution.backends import uses_gpus
+
+    if not uses_gpus(bundle, options.backend):
+        if options.tune:
+            output.note("nothing is tuned on the CPU: --tune is for GPUs")
+        return ()
+    from einc_runtime.cli.tune import tune_plan, tuning_file
+    from einc_runtime.kernels.cuda.tuning import read_tunings
+
+    found = read_tunings(tuning_file(options.plan))
+    if options.tune and not found:
+        phase("tuning the plan")
+        tune_plan(options.plan, options.devices)
+        found = read_tunings(tuning_file(options.plan))
+    return found
 
 
 def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float], dict[str, Any]]:

@@ -14,6 +14,7 @@ from einc_runtime.plan.schema import HOST, Bundle
 
 if TYPE_CHECKING:
     from einc_runtime.execution.base import Executor
+    from einc_runtime.kernels.cuda.tuning import Tuning
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
 
@@ -41,11 +42,13 @@ def is_cupy_installed() -> bool:
     return find_spec("cupy") is not None
 
 
-def make_executor(bundle: Bundle, backend: str, devices: Sequence[int] | None, no_peer: str) -> Executor:
+def make_executor(
+    bundle: Bundle, backend: str, devices: Sequence[int] | None, no_peer: str, tunings: Sequence[Tuning] = ()
+) -> Executor:
     """The executor of a backend; see `Session` for what the arguments mean."""
     if backend not in BACKENDS:
         raise MissingFault(f"there is no backend '{backend[:40]}'", hint=f"there are {', '.join(BACKENDS)}")
-    if backend == "cuda" or (backend == "auto" and _should_use_gpus(bundle)):
+    if uses_gpus(bundle, backend):
         if bundle.reproducible:
             raise MissingFault(
                 "this plan is reproducible, and there are no such kernels for GPUs",
@@ -53,7 +56,7 @@ def make_executor(bundle: Bundle, backend: str, devices: Sequence[int] | None, n
             )
         from einc_runtime.execution.cuda.executor import CudaExecutor
 
-        return CudaExecutor(bundle, devices, no_peer=no_peer)
+        return CudaExecutor(bundle, devices, no_peer=no_peer, tunings=tunings)
     if backend == "null":
         from einc_runtime.execution.base import NullExecutor
 
@@ -70,6 +73,8 @@ def note_unused_gpus(bundle: Bundle) -> str | None:
     return "GPUs are visible here, but are not used without cupy: install the extra 'cuda12' of einc or einc-runtime"
 
 
-def _should_use_gpus(bundle: Bundle) -> bool:
-    """Whether a plan is for GPUs, and some are visible and can be used."""
+def uses_gpus(bundle: Bundle, backend: str) -> bool:
+    """Whether a plan runs on GPUs with this backend; with auto, if it is for GPUs, and some can be used here."""
+    if backend != "auto":
+        return backend == "cuda"
     return bundle.machine != HOST and count_visible_gpus() > 0 and is_cupy_installed()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.base import Executor, TaskRecord
     from einc_runtime.execution.trace import Trace
+    from einc_runtime.kernels.cuda.tuning import Tuning
 
 
 class Session:
@@ -30,6 +31,7 @@ class Session:
     `backend` is auto, cpu or cuda (or null, which computes nothing). Auto uses the GPUs where some are visible, and the
     CPU for plans that were compiled for the host. `devices` gives each site its device; the CPU accepts any. `no_peer`
     says what happens where two GPUs cannot reach each other's memory: `stage` through the host, or `refuse`.
+    `tunings` say which algorithms multiply on GPUs (`einc_runtime.kernels.cuda.tuning.read_tunings`).
 
     The plan is proved first (`proved_plans`), unless `verify` is false or the session gets an `executor` that has taken
     the plan already. Raises MissingFault where a backend, devices or memory are missing, and PlanFault for plans that
@@ -46,6 +48,7 @@ class Session:
         no_peer: str = "stage",
         executor: Executor | None = None,
         verify: bool = True,
+        tunings: Sequence[Tuning] = (),
     ) -> None:
         self.bundle = bundle
         if verify and executor is None:
@@ -58,7 +61,7 @@ class Session:
                 hint="one for each site; sites may share a device, as in 0,0,1,1",
             )
         self._is_default = executor is None and backend == "auto"
-        self._executor = executor if executor is not None else make_executor(bundle, backend, devices, no_peer)
+        self._executor = executor if executor is not None else make_executor(bundle, backend, devices, no_peer, tunings)
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
         self._loadable = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}

@@ -141,6 +141,22 @@ class GpuKernel:
     status_message: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Ways to compute one product of a plan on a device, the usual one first.
+
+    `name` is equal for products that take the same time, `records` name the algorithms, and `launches` enqueue them, on
+    the memory of the plan. `gpu` and `library` say where the algorithms are valid.
+    """
+
+    name: str
+    gpu: str
+    library: str
+    device: int
+    records: tuple[bytes, ...]
+    launches: tuple[Launch, ...]
+
+
 class Kernels(Protocol):
     """The kernels that the CUDA executor can ask for; `cuda.kernels.open_kernels` makes the real ones.
 
@@ -182,6 +198,9 @@ class Kernels(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """What the user should know about the choices that were made, one line each."""
+
+    def list_alternatives(self, limit: int) -> Sequence[Alternatives]:
+        """For every kind of product that is bound and has more ways than one, at most `limit` besides the usual one."""
 
     def give_up(self, reason: str) -> bool:
         """Called after a failure and after `close`. True if an optional library was in use: it is not used any more,

@@ -42,6 +42,7 @@ SIGNATURES = {
     "cublasLtMatmulPreferenceDestroy": [c_void_p],
     "cublasLtMatmulPreferenceSetAttribute": setting,
     "cublasLtMatmulAlgoGetHeuristic": [*[c_void_p] * 7, c_int, POINTER(Proposal), POINTER(c_int)],
+    "cublasLtMatmulAlgoCheck": [*[c_void_p] * 6, POINTER(c_uint64 * 8), POINTER(Proposal)],
     "cublasLtMatmul": [
         c_void_p, descriptor, c_void_p, c_void_p, descriptor, c_void_p, descriptor, c_void_p, c_void_p, descriptor,
         c_void_p, descriptor, POINTER(c_uint64 * 8), c_void_p, c_size_t, c_void_p,
@@ -66,6 +67,9 @@ class Library:
             function = CFUNCTYPE(c_int)(ctypes.cast(implementation, c_void_p).value)
             function.kept = implementation
             setattr(self, name, function)
+        version = CFUNCTYPE(c_size_t)(lambda: 130_002)
+        self.cublasLtGetVersion = CFUNCTYPE(c_size_t)(ctypes.cast(version, c_void_p).value)
+        self.cublasLtGetVersion.kept = version
 
     def _answer(self, name):
         def answer(*arguments):
@@ -120,6 +124,11 @@ class Library:
             found[n] = Proposal((c_uint64 * 8)(*range(n, n + 8)), self.size if n != 1 else WORKSPACE + 1, 0, 1.0)
         count[0] = min(most, self.proposals)
         return 0
+
+    def _cublasLtMatmulAlgoCheck(self, handle, what, a, b, c, d, algo, found):
+        self.checked = self._product(what, a, b, c, d)
+        found[0] = Proposal((c_uint64 * 8)(), self.size, 0, 1.0)
+        return 0 if algo[0][0] < 100 else 15
 
     def _cublasLtMatmul(self, handle, what, scale, a, a_of, b, b_of, beta, c, c_of, d, d_of, algo, *rest):
         self.used = algo[0][0]
@@ -213,6 +222,22 @@ def test_of_several_proposals_those_that_fit_are_given_in_their_order():
         assert library.used == algorithm.algorithm[0]
         np.testing.assert_array_equal(arrays[2], arrays[1].astype("f8") @ arrays[0].astype("f8"))
         arrays[2][...] = 0
+    products.close()
+    assert not library.held
+
+
+def test_algorithms_are_restored_from_their_records_if_the_library_knows_them():
+    products, library, _ = own()
+    assert products.version == "cublasLt 130002"
+    library.proposals = 4
+    known = products.proposals(product(), 0, 8)[-1]
+    assert len(known.record) == 64
+    restored = products.restore(known.record, product(), 0)
+    assert (restored.record, restored.workspace) == (known.record, library.size)
+    assert library.checked.k == 14336
+    assert products.restore(bytes([200]) * 64, product(), 0) is None
+    library.size = WORKSPACE + 1
+    assert products.restore(known.record, product(), 0) is None
     products.close()
     assert not library.held
 

@@ -172,7 +172,7 @@ class Epilogues:
         self.log.append(("fits", product.variant, device))
         return self.answer
 
-    def launch(self, product, workspace, device):
+    def launch(self, product, workspace, device, algorithm=None):
         return lambda stream: self.log.append(("gemm", product, workspace, stream))
 
     def close(self):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from einc_runtime.execution.base import TaskRecord
@@ -31,18 +31,23 @@ def warm_up(driver: Driver, plan: PreparedPlan) -> None:
 
 def capture(driver: Driver, resources: CudaResources, plan: PreparedPlan) -> int:
     """An instance of one graph of all steps, ready on the devices."""
-    origin = plan.stream_handles[0]
-    with _collect_nothing():
-        driver.begin_capture(origin)
-        try:
-            enqueue(driver, plan)
-        except BaseException:
-            _abandon_capture(driver, resources, origin)
-            raise
-        graph = resources.keep_graph(driver.end_capture(origin))
-    instance = resources.instantiate(graph)
-    driver.upload(instance, origin)
+    instance = capture_launches(driver, resources, plan.stream_handles[0], lambda: enqueue(driver, plan))
     driver.synchronize(plan.schedule.streams[0].device)
+    return instance
+
+
+def capture_launches(driver: Driver, resources: CudaResources, stream: int, launch: Callable[[], None]) -> int:
+    """An instance of a graph of all that `launch` enqueues on a stream and on those that it joins, uploaded."""
+    with _collect_nothing():
+        driver.begin_capture(stream)
+        try:
+            launch()
+        except BaseException:
+            _abandon_capture(driver, resources, stream)
+            raise
+        graph = resources.keep_graph(driver.end_capture(stream))
+    instance = resources.instantiate(graph)
+    driver.upload(instance, stream)
     return instance
 
 

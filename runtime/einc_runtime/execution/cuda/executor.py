@@ -12,9 +12,10 @@ Sites may share a device. Transfers between them are elided where their readers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +32,10 @@ from einc_runtime.kernels.gpu import Kernels
 from einc_runtime.plan.regions import find_offsets
 from einc_runtime.plan.schema import Bundle, Region
 
+if TYPE_CHECKING:
+    from einc_runtime.execution.cuda.tuning import TimedProduct
+    from einc_runtime.kernels.cuda.tuning import Tuning
+
 MAX_FETCH_COPIES = 64
 """The most copies that fetch a region for offloading; if more are needed, the whole buffer is fetched."""
 
@@ -39,7 +44,8 @@ class CudaExecutor:
     """See `execution.base.Executor`. Raises MissingFault where a GPU, memory, cupy or access between GPUs is missing.
 
     `devices` gives every site its device (None: site i on device i). `no_peer` says what happens where two devices that
-    exchange data cannot reach each other's memory: `stage` through the host, or `refuse`. A test may bring a driver and
+    exchange data cannot reach each other's memory: `stage` through the host, or `refuse`. `tunings` are choices of
+    algorithms that were measured before (`einc tune`). A test may bring a driver and
     kernels of its own. Close the executor to release everything; it closes itself when something fails.
     """
 
@@ -51,6 +57,7 @@ class CudaExecutor:
         devices: Sequence[int] | None = None,
         *,
         no_peer: str = "stage",
+        tunings: Sequence[Tuning] = (),
         driver: Driver | None = None,
         kernels: Kernels | None = None,
     ) -> None:
@@ -58,7 +65,7 @@ class CudaExecutor:
         self.host_us = 0.0
         self._pending = False  # whether something is enqueued that nobody has waited for
         self._driver = _load_driver() if driver is None else driver
-        self._kernels = _load_kernels() if kernels is None else kernels
+        self._kernels = _load_kernels(tunings) if kernels is None else kernels
         before = ""
         while True:
             try:
@@ -134,6 +141,19 @@ class CudaExecutor:
             self._driver.wait_on_host(self._end)
             self._pending = False
         self._require_valid_values()
+
+    def tune(
+        self, proposals: int, seconds: float, progress: Callable[[int, int], None] | None = None
+    ) -> list[TimedProduct]:
+        """Times other algorithms for the products of the plan, on the data that is loaded and computed.
+
+        What the arenas hold afterwards is of no more use: load and execute again.
+        """
+        from einc_runtime.execution.cuda.tuning import time_products
+
+        self._settle()
+        with self._closing_on_failure():
+            return time_products(self._driver, self._kernels.list_alternatives(proposals), seconds, progress)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -251,7 +271,7 @@ def _load_driver() -> Driver:
     return CupyDriver()
 
 
-def _load_kernels() -> Kernels:
+def _load_kernels(tunings: Sequence[Tuning]) -> Kernels:
     from einc_runtime.kernels.cuda.kernels import open_kernels
 
-    return open_kernels()
+    return open_kernels(tunings=tunings)

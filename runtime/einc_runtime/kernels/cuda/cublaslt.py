@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
 from einc_runtime.errors import MissingFault
 from einc_runtime.kernels.cuda.cublas import COMPUTE, TYPES, WORKSPACE, CublasError, CublasLibrary, open_library
-from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Launch
+from einc_runtime.kernels.cuda.tuning import find_alignment
+from einc_runtime.kernels.gpu import Launch
 from einc_runtime.kernels.triton.gemm import Gemm
 
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
@@ -34,6 +36,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulPreferenceDestroy": (_POINTER,),
     "cublasLtMatmulPreferenceSetAttribute": _SET,
     "cublasLtMatmulAlgoGetHeuristic": (*[_POINTER] * 7, _INT, _POINTER, _POINTER),
+    "cublasLtMatmulAlgoCheck": (*[_POINTER] * 8,),
     "cublasLtMatmul": (*[_POINTER] * 14, _SIZE, _POINTER),
 }
 """The functions that are called, with the types of their arguments; all return a status."""
@@ -66,14 +69,29 @@ class Algorithm(ctypes.Structure):
         ("reserved", _INT * 4),
     )
 
+    @property
+    def record(self) -> bytes:
+        """The algorithm itself, as it may be kept in a file."""
+        return bytes(self.algorithm)
+
 
 class EpilogueLibrary(Protocol):
-    """What `CudaKernels` needs of a library for products with an epilogue."""
+    """What `CudaKernels` needs of a library for products with an epilogue, and for products that were tuned."""
+
+    @property
+    def version(self) -> str:
+        """What algorithms that are kept in a file belong to."""
 
     def fits(self, product: Gemm, device: int) -> bool:
         """Whether the library has an algorithm for the product; the device is current."""
 
-    def launch(self, product: Gemm, workspace: int, device: int) -> Launch:
+    def proposals(self, product: Gemm, device: int, limit: int) -> list[Algorithm]:
+        """At most `limit` algorithms for the product, the one that `launch` takes by itself first."""
+
+    def restore(self, record: bytes, product: Gemm, device: int) -> Algorithm | None:
+        """The algorithm with this record; None where it cannot compute the product here."""
+
+    def launch(self, product: Gemm, workspace: int, device: int, algorithm: Algorithm | None = None) -> Launch:
         """The launch of a product that fits, with WORKSPACE bytes of workspace; the device is current."""
 
     def close(self) -> None: ...
@@ -110,6 +128,29 @@ class CublasLt(CublasLibrary):
 
         return launch
 
+    @property
+    def version(self) -> str:
+        get = self._library.cublasLtGetVersion
+        get.argtypes, get.restype = (), _SIZE
+        return f"cublasLt {get()}"
+
+    def restore(self, record: bytes, product: Gemm, device: int) -> Algorithm | None:
+        """See `EpilogueLibrary`. The record may come from a file of others: the library checks it."""
+        found = Algorithm()
+        found.algorithm[:] = struct.unpack("8Q", record)
+        handle = self._handle(device)
+        made: list[tuple[str, int]] = []
+        try:
+            what, matrices = self._make_descriptors(product, made)
+            asked = Algorithm()
+            where = ctypes.addressof(found.algorithm), ctypes.addressof(asked)
+            status = self._library.cublasLtMatmulAlgoCheck(handle, what, *matrices, *where)
+            found.workspace = asked.workspace
+            return None if status or asked.state or found.workspace > WORKSPACE else found
+        finally:
+            for name, descriptor in reversed(made):
+                self._call(name, descriptor)
+
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # a failure does not keep the others from being released
             stack.callback(super().close)
@@ -120,8 +161,8 @@ class CublasLt(CublasLibrary):
     def _algorithm(self, product: Gemm, device: int) -> Algorithm | None:
         """The library's first proposal or None; it is the same for products that differ in addresses alone."""
         alike = replace(product, a=0, b=0, c=0, addend=int(product.addend > 0), bias=int(product.bias > 0))
-        alignments = tuple(_alignment(address) for address in _addresses(product))
-        key = alike, (*alignments, _alignment(product.bias)), device
+        alignments = tuple(find_alignment(address) for address in _addresses(product))
+        key = alike, (*alignments, find_alignment(product.bias)), device
         if key not in self._algorithms:
             self._algorithms[key] = None
             with contextlib.suppress(CublasError):  # a request that fails counts as no proposal
@@ -138,7 +179,7 @@ class CublasLt(CublasLibrary):
             self._set("cublasLtMatmulPreference", preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
             self._set("cublasLtMatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
             for attribute, address in zip(_ALIGNMENTS, _addresses(product), strict=True):
-                self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(_alignment(address)))
+                self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(find_alignment(address)))
             found, count = (Algorithm * limit)(), ctypes.c_int(0)
             where = ctypes.addressof(found), ctypes.addressof(count)
             status = self._library.cublasLtMatmulAlgoGetHeuristic(handle, what, *matrices, preference, limit, *where)
@@ -191,8 +232,3 @@ def open_if_available(use: Callable[[int], None]) -> CublasLt | None:
 
 def _addresses(product: Gemm) -> tuple[int, int, int, int]:
     return product.a, product.b, product.addend or product.c, product.c
-
-
-def _alignment(address: int) -> int:
-    """The largest power of two that divides an address, up to WORKSPACE_ALIGNMENT."""
-    return min(address & -address, WORKSPACE_ALIGNMENT) if address else WORKSPACE_ALIGNMENT

@@ -7,27 +7,30 @@ after them: see `triton/epilogue.py`. Every other kernel has one provider.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.cuda import cublaslt, kernel_cache
-from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, ProductLibrary
-from einc_runtime.kernels.cuda.cublaslt import EpilogueLibrary
+from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, CublasError, ProductLibrary
+from einc_runtime.kernels.cuda.cublaslt import Algorithm, EpilogueLibrary
 from einc_runtime.kernels.cuda.fused_attention import AttentionLibraries
 from einc_runtime.kernels.cuda.modules import CupyModules, LoadedModules, ModuleDriver, resolve_address
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
-from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
+from einc_runtime.kernels.cuda.tuning import Tuning, find_tuning, name_product
+from einc_runtime.kernels.gpu import Alternatives, Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.kernels import TritonKernels
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence
 
+_UNKNOWN_ALGORITHM = "some algorithms of the plan's tuning cannot be used here: tune it again with `einc tune`"
 
-def open_kernels(places: Sequence[Path] | None = None) -> Kernels:
+
+def open_kernels(places: Sequence[Path] | None = None, tunings: Sequence[Tuning] = ()) -> Kernels:
     """The kernels of this machine's GPUs. `places` are directories with compiled kernels, by default
-    `kernel_cache`'s."""
-    return CudaKernels(kernel_cache.directories() if places is None else tuple(places))
+    `kernel_cache`'s; `tunings` say which algorithms compute products."""
+    return CudaKernels(kernel_cache.directories() if places is None else tuple(places), tunings=tunings)
 
 
 class CudaKernels(TritonKernels):
@@ -39,13 +42,16 @@ class CudaKernels(TritonKernels):
         modules: ModuleDriver | None = None,
         products: ProductLibrary | None = None,
         epilogues: EpilogueLibrary | None = None,
+        tunings: Sequence[Tuning] = (),
     ) -> None:
         super().__init__()
         self._modules = LoadedModules(places, modules if modules is not None else CupyModules())
         self._own_products = products
         self._epilogues: EpilogueLibrary | None = epilogues
         self._epilogues_wanted = epilogues is None and products is None
-        self._with_epilogues = False  # whether some kernel has one
+        self._with_epilogues = False  # whether some kernel has one, or a tuned product
+        self._tunings = tuple(tunings)
+        self._bound: dict[tuple[str, int], tuple[Gemm, int, GpuTarget]] = {}  # one of each kind, and its workspace
         self._notes: list[str] = []
         self._cublas = ""
         self._libraries = AttentionLibraries()
@@ -79,6 +85,7 @@ class CudaKernels(TritonKernels):
         if self._epilogues is None or not self._with_epilogues:
             return False
         self._epilogues, self._with_epilogues = None, False
+        self._bound.clear()
         self._notes.append(f"products of matrices take no epilogues with them: {' '.join(reason.split())[:200]}")
         return True
 
@@ -98,13 +105,49 @@ class CudaKernels(TritonKernels):
         return self._own_products
 
     def has_epilogues(self, sequence: LaunchSequence, target: GpuTarget) -> bool:
-        if self._epilogues_wanted:
-            self._epilogues, self._epilogues_wanted = cublaslt.open_if_available(self._modules.driver.use), False
-        found = self._epilogues
+        found = self._open_epilogues()
         products = [step for step in sequence.steps if isinstance(step, Gemm) and step.epilogue]
         fits = found is not None and all(found.fits(product, target.device) for product in products)
         self._with_epilogues |= fits
         return fits
+
+    def _open_epilogues(self) -> EpilogueLibrary | None:
+        """cuBLASLt, where it is installed and has not been given up."""
+        if self._epilogues_wanted:
+            self._epilogues, self._epilogues_wanted = cublaslt.open_if_available(self._modules.driver.use), False
+        return self._epilogues
+
+    def list_alternatives(self, limit: int) -> Sequence[Alternatives]:
+        library = self._open_epilogues()
+        return [] if library is None else list(self._iterate_alternatives(library, limit))
+
+    def _iterate_alternatives(self, library: EpilogueLibrary, limit: int) -> Iterator[Alternatives]:
+        for (name, device), (product, workspace, target) in self._bound.items():
+            self._modules.driver.use(device)
+            try:
+                found = library.proposals(product, device, limit)
+            except CublasError:
+                continue  # a kind of product that the library does not know, such as f64
+            records = [one.record for one in found]
+            launches = [library.launch(product, workspace, device, one) for one in found]
+            if not product.epilogue:
+                records.insert(0, b"")
+                launches.insert(0, self._products.launch(product, (product.a, product.b, product.c), workspace, device))
+            if len(records) > 1:
+                yield Alternatives(name, target.name, library.version, device, tuple(records), tuple(launches))
+
+    def _find_tuned(self, product: Gemm, target: GpuTarget) -> Algorithm | None:
+        """The algorithm that a measurement has chosen for products like this on this GPU; None: the usual one."""
+        library = self._open_epilogues() if self._tunings else None
+        tuning = None if library is None else find_tuning(self._tunings, target.name, library.version)
+        choice = None if tuning is None else tuning.choices.get(name_product(product))
+        if library is None or choice is None or not choice.algorithm:
+            return None
+        algorithm = library.restore(choice.algorithm, product, target.device)
+        if algorithm is None and _UNKNOWN_ALGORITHM not in self._notes:
+            self._notes.append(_UNKNOWN_ALGORITHM)
+        self._with_epilogues |= algorithm is not None
+        return algorithm
 
     def prepare(self, sequence: LaunchSequence, target: GpuTarget) -> GpuKernel:
         """Compiles all sources. Modules are loaded when the kernel is bound."""
@@ -129,8 +172,13 @@ class CudaKernels(TritonKernels):
     ) -> Description:
         providers, variants = [], []
         for step in sequence.steps:
-            providers.append(("cublasLt" if step.epilogue else "cublas") if isinstance(step, Gemm) else "triton")
-            variants.append(step.variant if isinstance(step, Gemm) else step.source.name)
+            if isinstance(step, Gemm):
+                tuned = self._find_tuned(step, target) is not None
+                providers.append("cublasLt" if step.epilogue or tuned else "cublas")
+                variants.append(step.variant + ", tuned" * tuned)
+            else:
+                providers.append("triton")
+                variants.append(step.source.name)
         if any(isinstance(step, Gemm) for step in sequence.steps):
             self._cublas = version = self._products.version(target.device)
         else:
@@ -140,10 +188,15 @@ class CudaKernels(TritonKernels):
 
     def _launch_product(self, product: Gemm, memory: int, scratch: int, target: GpuTarget) -> Launch:
         a, b, c = (resolve_address(address, memory) for address in (product.a, product.b, product.c))
-        if product.epilogue:
-            assert self._epilogues is not None, "products have epilogues only with a library for them"
-            return self._epilogues.launch(replace(product, a=a, b=b, c=c), memory + scratch, target.device)
-        return self._products.launch(product, (a, b, c), memory + scratch, target.device)
+        own, workspace = replace(product, a=a, b=b, c=c), memory + scratch
+        self._bound.setdefault((name_product(own), target.device), (own, workspace, target))
+        algorithm = self._find_tuned(own, target)
+        if own.epilogue or algorithm is not None:
+            assert self._epilogues is not None, (
+                "products have epilogues and tuned algorithms only with a library for them"
+            )
+            return self._epilogues.launch(own, workspace, target.device, algorithm)
+        return self._products.launch(own, (a, b, c), workspace, target.device)
 
 
 def _run_in_order(launches: Sequence[Launch]) -> Launch:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, JointInvocation
-from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuArray, GpuKernel, GpuTarget
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, GpuArray, GpuKernel, GpuTarget
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.batched_pair import build_batched_pair
 from einc_runtime.kernels.triton.epilogue import build_with_epilogue
@@ -79,6 +79,9 @@ class TritonKernels(ABC):
 
     @property
     def notes(self) -> Sequence[str]:
+        return ()
+
+    def list_alternatives(self, limit: int) -> Sequence[Alternatives]:
         return ()
 
     def give_up(self, reason: str) -> bool:

@@ -1,0 +1,189 @@
+"""Choices of algorithms: what they depend on, their file, and kernels that follow them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from einc_runtime.errors import ReadFault
+from einc_runtime.kernels.cuda.kernels import CudaKernels
+from einc_runtime.kernels.cuda.tuning import (
+    MAX_FILE_BYTES,
+    TunedProduct,
+    Tuning,
+    encode_tunings,
+    find_tuning,
+    merge_tunings,
+    name_product,
+    read_tunings,
+)
+from einc_runtime.kernels.gpu import GpuTarget
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.launches import LaunchSequence
+
+H100 = GpuTarget(1, "an H100", (9, 0), 132)
+LIBRARY = "cublasLt 130002"
+PRODUCT = Gemm(True, False, 40, 24, 56, 1 << 20, 56, 0, 2 << 20, 56, 0, 3 << 20, 40, 0, 1, "f16", "f16")
+
+
+def test_a_name_has_all_that_the_time_depends_on():
+    names = {name_product(PRODUCT), name_product(replace(PRODUCT, a=5 << 20, scale=0.5))}
+    assert names == {"gemm tn f16 40x24x56, leading 56 56 40, strides 0, aligned 256 256 256 256 256"}
+    others = [
+        replace(PRODUCT, k=48),
+        replace(PRODUCT, lda=64),
+        replace(PRODUCT, a=PRODUCT.a + 16),
+        replace(PRODUCT, addend=4 << 20),
+        replace(PRODUCT, batch=3, stride_a=2240, stride_b=1344, stride_c=960),
+        replace(PRODUCT, kind="bf16", result="bf16"),
+        replace(PRODUCT, activation="relu"),
+    ]
+    assert len({name_product(PRODUCT), *map(name_product, others)}) == 1 + len(others)
+
+
+def test_a_file_keeps_choices_and_new_ones_count(tmp_path):
+    one, other = (TunedProduct(bytes([n]) * 64, 0.5 * n, 2.0) for n in (1, 2))
+    known = (Tuning("A", "1", {"p": one, "q": one}), Tuning("B", "1", {"p": other}))
+    merged = merge_tunings(
+        known, [Tuning("A", "1", {"p": other}), Tuning("A", "2", {"r": TunedProduct(b"", 1.0, 1.0)})]
+    )
+    path = tmp_path / "plan.bin.tuning.json"
+    path.write_text(encode_tunings(merged))
+    assert read_tunings(path) == merged
+    assert find_tuning(merged, "A", "1").choices == {"p": other, "q": one}
+    assert find_tuning(merged, "A", "2").choices["r"].algorithm == b""
+    assert find_tuning(merged, "B", "2") is None
+    assert read_tunings(tmp_path / "nothing") == ()
+
+
+GOOD = json.loads(encode_tunings([Tuning("A", "1", {"p": TunedProduct(bytes(64), 1.0, 2.0)})]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(version=2),
+        lambda d: d.update(more=1),
+        lambda d: d.update(tunings={}),
+        lambda d: d["tunings"][0].pop("gpu"),
+        lambda d: d["tunings"][0].update(gpu=3),
+        lambda d: d["tunings"][0]["products"][0].update(algorithm="00"),
+        lambda d: d["tunings"][0]["products"][0].update(algorithm="zz"),
+        lambda d: d["tunings"][0]["products"][0].update(ms=True),
+        lambda d: d["tunings"][0]["products"][0].update(ms=-1),
+    ],
+)
+def test_files_of_others_are_refused_by_name(tmp_path, change):
+    document = json.loads(json.dumps(GOOD))
+    change(document)
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ReadFault, match=r"^no tuning of a plan: ") as caught:
+        read_tunings(path)
+    assert caught.value.where == str(path)
+
+
+def test_what_is_no_json_or_too_large_is_refused(tmp_path):
+    path = tmp_path / "t.json"
+    for content in (b"\x80", b"[", b" " * (MAX_FILE_BYTES + 1)):
+        path.write_bytes(content)
+        with pytest.raises(ReadFault, match=r"no tuning of a plan|MiB"):
+            read_tunings(path)
+    with pytest.raises(ReadFault, match="cannot read"):
+        read_tunings(tmp_path)
+
+
+class Drivers:
+    def use(self, device):
+        self.device = device
+
+
+class Modules:
+    compiler = ""
+
+    def __init__(self):
+        self.driver = Drivers()
+
+    use = Drivers.use
+
+
+class Products:
+    def version(self, device):
+        return "13.0.2"
+
+    def launch(self, product, pointers, workspace, device):
+        return lambda stream: ("cublas", product, stream)
+
+    def close(self):
+        pass
+
+
+class Algorithm:
+    def __init__(self, record):
+        self.record = record
+
+
+class Library(Products):
+    """Proposes three algorithms; it knows records that do not begin with 9."""
+
+    version = LIBRARY
+
+    def fits(self, product, device):
+        return True
+
+    def proposals(self, product, device, limit):
+        return [Algorithm(bytes([n]) * 64) for n in (1, 2, 3)][:limit]
+
+    def restore(self, record, product, device):
+        return None if record[0] == 9 else Algorithm(record)
+
+    def launch(self, product, workspace, device, algorithm=None):
+        return lambda stream: (algorithm.record[0] if algorithm else "first", product, stream)
+
+
+def bound(product, *tunings):
+    kernels = CudaKernels([], Modules(), Products(), Library(), tunings)
+    kernel = kernels.prepare(LaunchSequence((product,)), H100)
+    return kernels, kernel, kernel.bind(9 << 20, 0)
+
+
+def tuned(product, first, gpu=H100.name, library=LIBRARY):
+    return Tuning(gpu, library, {name_product(product): TunedProduct(bytes([first]) * 64, 1.0, 2.0)})
+
+
+def test_products_are_computed_by_the_algorithm_that_was_chosen_for_this_gpu():
+    assert bound(PRODUCT)[2](5)[0] == "cublas"
+    _, kernel, launch = bound(PRODUCT, tuned(PRODUCT, 2))
+    assert launch(5)[0] == 2
+    assert (kernel.description.provider, kernel.description.variant.endswith(", tuned")) == ("cublasLt", True)
+    for own in (tuned(PRODUCT, 2, gpu="an A100"), tuned(PRODUCT, 2, library="cublasLt 1"), tuned(PRODUCT, 9)):
+        assert bound(PRODUCT, own)[2](5)[0] == "cublas"
+    assert (
+        bound(PRODUCT, Tuning(H100.name, LIBRARY, {name_product(PRODUCT): TunedProduct(b"", 1, 1)}))[2](5)[0]
+        == "cublas"
+    )
+    residual = replace(PRODUCT, addend=7 << 20)
+    assert bound(residual)[2](5)[0] == "first"
+    assert bound(residual, tuned(residual, 3))[2](5)[0] == 3
+
+
+def test_an_algorithm_that_is_not_known_here_is_told_once():
+    kernels, _, _ = bound(PRODUCT, tuned(PRODUCT, 9))
+    assert [note for note in kernels.notes if "tune it again" in note] == list(kernels.notes)
+    assert len(kernels.notes) == 1
+
+
+def test_alternatives_are_the_usual_way_and_the_proposals_once_for_each_kind():
+    kernels, _, _ = bound(PRODUCT)
+    residual = replace(PRODUCT, addend=7 << 20)
+    for product in (replace(PRODUCT, c=11 << 20), residual):
+        kernels.prepare(LaunchSequence((product,)), H100).bind(9 << 20, 0)
+    plain, added = kernels.list_alternatives(2)
+    assert plain.records == (b"", bytes([1]) * 64, bytes([2]) * 64)
+    assert [launch(5)[0] for launch in plain.launches] == ["cublas", 1, 2]
+    assert added.records == (bytes([1]) * 64, bytes([2]) * 64)  # cuBLAS itself cannot add
+    assert [launch(5)[0] for launch in added.launches] == [1, 2]
+    assert (plain.gpu, plain.library, plain.device) == ("an H100", LIBRARY, 1)
+    assert (plain.name, added.name) == (name_product(PRODUCT), name_product(residual))
