@@ -169,7 +169,7 @@ def test_the_lock_is_taken_once_per_task_and_no_thread_is_woken_for_tiny_tasks(w
     monkeypatch.setattr(threading, "Condition", Counted)
     after = [tuple(range(i // 8 * 8 - 8, i // 8 * 8)) if i >= 8 else () for i in range(400)]
     thread_pool.run_tasks(RankedTaskGraph.of(after, [100.0] * len(after)), workers, lambda _: lambda _: None)
-    least = 3 + len(after) + 1  # to begin, to stop, to wait for the others, when a task ends, and for who has none yet
+    least = 2 + len(after) + 1  # to begin, to stop, when a task ends, and for who has none yet
     assert least <= next(taken) <= least + 3 * (workers - 1)  # others also say that they work, and that they do no more
     assert woken == []
 

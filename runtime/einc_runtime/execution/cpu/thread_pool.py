@@ -134,16 +134,20 @@ class _PoolState:
         """
         with self.changed:
             self._finish()
-        with suppress(RuntimeError):  # not held any more
-            while True:
-                self.changed.release()
+        self._let_go()
 
     def end(self) -> None:
         """Stops, and waits until no other thread runs a task. A thread that has not begun by then does nothing."""
-        self.stop()
         with self.changed:
+            self._finish()
             while self.beside:
                 self.changed.wait(POLL_SECONDS)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with suppress(RuntimeError):  # not held any more
+            while True:
+                self.changed.release()
 
     def work_beside(
         self, worker: int, start_worker: Callable[[int], RunTask], log: list[TaskRecord] | None, origin: float
