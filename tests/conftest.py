@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import signal
@@ -28,9 +27,12 @@ for name in ("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING", "COLUMNS"
     os.environ.pop(name, None)
 # ... with caches of its own, ...
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="einc-tests-")
-atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # ... and from a script's background, where interrupts are ignored, by whatever is started as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
