@@ -315,6 +315,8 @@ def _is_product(syntax: ast.Expression) -> bool:
         current = waiting.pop()
         if isinstance(current, ast.BinaryExpr) and current.operator == "*":
             waiting += [current.left, current.right]
+        elif isinstance(current, ast.NegativeExpr) and isinstance(current.operand, ast.LiteralExpr):
+            continue  # a negative number
         elif not isinstance(current, ast.IndexedExpr | ast.LiteralExpr | ast.Name):
             return False
     return True

@@ -285,12 +285,17 @@ def test_equal_factors_of_a_summed_product_are_operands_of_a_contraction() -> No
         assert graph.nodes[0].operator.kernel.name == "contract"
         given, values = evaluate(f"{MATRICES}{statement}\noutput y")
         assert_allclose(values["y"], given["d"] ** 2 @ given["b"])
-    for statement in ("y[i, k] = 0.5 * d[i, j] * b[j, k]", "y[i, k] = sum[j](d[i, j] * (b[j, k] * 0.25) * 2)"):
+    for statement, scale in (
+        ("y[i, k] = 0.5 * d[i, j] * b[j, k]", 0.5),
+        ("y[i, k] = sum[j](d[i, j] * (b[j, k] * 0.25) * 2)", 0.5),
+        ("y[i, k] = d[i, j] * b[j, k] * -3", -3),
+        ("y[i, k] = -0.5 * d[i, j] * (b[j, k] * -3)", 1.5),
+    ):
         graph = build(f"{MATRICES}{statement}\noutput y", "m.ein")
         assert graph.nodes[0].operator.kernel.name == "contract"
-        assert dict(graph.nodes[0].operator.kernel.attributes)["scale"] == 0.5
+        assert dict(graph.nodes[0].operator.kernel.attributes)["scale"] == scale
         given, values = evaluate(f"{MATRICES}{statement}\noutput y")
-        assert_allclose(values["y"], given["d"] @ given["b"] / 2)
+        assert_allclose(values["y"], given["d"] @ given["b"] * scale)
     graph = build(f"{MATRICES}y[i] = max[j](d[i, j] * d[i, j])\noutput y", "m.ein")
     assert graph.nodes[0].inputs == ("d",)
 
