@@ -182,6 +182,7 @@ class Attention(Operator):
                 values = v[shared, columns].astype(wide)
                 values[~seen.any(axis=0)] = 0  # what no query sees may be anything, even nan
                 results[head, rows] = powers @ values / np.where(sums > 0, sums, 1)[:, None]
+                results[head, rows][sums == 0] = 0
                 with np.errstate(divide="ignore"):
                     totals[head, rows] = largest + np.log(sums)
         o, lse = self.outputs

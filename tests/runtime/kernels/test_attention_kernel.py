@@ -264,6 +264,24 @@ def test_positions_at_the_ends_of_64_bits_see_what_they_should(causal, window):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_queries_that_see_nothing_are_zero_beside_values_that_are_no_numbers(poison):
+    a = attributes((4,), (6,), causal=True, extras=["positions"])
+    q, k, v = operands(2, 1, 4, 6)
+    k[:, 1:], v[:, 1:] = poison, poison
+    positions = np.array([-1, 3, -7, 0])
+    at = TensorDesc(("q",), (4,), DType.I64)
+    dims = (("h", "q", "d"), ("g", "k", "d"), ("g", "k", "e"))
+    kinds = (TensorDesc(own, x.shape, DType.F32) for own, x in zip(dims, (q, k, v), strict=True))
+    reference = Attention(*kinds, None, at, ("positions",), True, 0.5, (4,), (6,), 0, 0.0).reference
+    with np.errstate(all="ignore"):
+        results = run(a, [q, k, v, positions]), reference(q, k, v, positions)
+    for o, lse in results:
+        assert (o[:, [0, 2]] == 0).all()
+        assert (lse[:, [0, 2]] == -np.inf).all()
+        assert np.isnan(o[:, 1]).all()
+
+
 def test_long_sequences_take_little_memory():
     """Scratch memory depends on the tile, not on the number of keys."""
     q = np.lib.stride_tricks.as_strided(np.zeros(1, np.float16), (8, 1 << 17, 64), (0, 0, 0))

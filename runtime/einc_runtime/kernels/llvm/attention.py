@@ -143,6 +143,9 @@ class _BoundAttention:
         if self.s.positions is not None:
             _find_visible_keys(self.s, *self.limits)
         self.code()
+        blind = self.sums == 0
+        if blind.any():  # hidden values that are not numbers leave others there
+            self.s.o[blind] = 0
         np.log(self.sums, out=self.sums)
         np.add(self.sums, self.largest, out=self.s.lse)
 

@@ -179,7 +179,8 @@ class AttentionWorker:
         np.log(sums, out=rescale)
         lse = s.lse[own, rows.queries]
         np.add(rescale.reshape(lse.shape), largest.reshape(lse.shape), out=lse)
-        np.divide(totals, np.maximum(sums, 1, out=sums), out=totals)  # below 1 only where nothing is seen
+        np.copyto(totals, 0, where=sums == 0)  # nothing is seen; hidden values that are not numbers make others here
+        np.divide(totals, np.maximum(sums, 1, out=sums), out=totals)
         o = s.o[own, rows.queries]
         np.copyto(o, totals.reshape(o.shape), casting="unsafe")
 

@@ -286,7 +286,7 @@ class _AttentionSource:
         o_terms = zip(("own[:, None]", "query[:, None]", "f[None, :]"), self._strides("o"), strict=True)
         lse_terms = zip(("own", "query"), self._strides("lse"), strict=True)
         return [
-            "sums = sums / tl.where(total == 0, 1.0, total)[:, None]",
+            "sums = tl.where((total == 0)[:, None], 0.0, sums / tl.where(total == 0, 1.0, total)[:, None])",
             f"at = {_tile_address('o', *share['o'], *o_terms)}",
             f"tl.store(at, sums.to({kinds['o']}){mask_arguments('inside[:, None]', self.v_in)})",
             f"at = {_tile_address('lse', *share['lse'], *lse_terms)}",
