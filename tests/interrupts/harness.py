@@ -133,6 +133,7 @@ def _interrupt_once(folder: Path, name: str, sent: signal.Signals, delay: float)
 def _is_of_python(told: str) -> bool:
     """Whether a traceback comes from Python itself, before the first line of the program or of what it imports."""
     ours = (str(ROOT), "einc: ")
+    told = told.replace(sys.prefix, "")  # the environment may lie in the checkout
     return "Traceback" in told and "<frozen" in told and not any(name in told for name in ours)
 
 
