@@ -132,14 +132,16 @@ GPU_PYTHON_BIN ?= python3
 gpu-check:  ## test and measure the GPU of this machine; writes docs/gpu-results.md
 	$(GPU_PYTHON_BIN) tests/gpu
 
-# For a machine without a network: what it is likely to lack, for its version of Python.
+# For a machine without a network: what it may lack of what einc needs (rich brings three more), for its Python.
 GPU_PYTHON ?= 3.12
+GPU_WHEELS := click highspy lapx lark markdown-it-py mdurl ml_dtypes msgpack msgspec pygments rich threadpoolctl
 
 gpu-wheels: .venv/base  ## download packages that gpu-check may need on another machine into wheels/
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
 		--python-version $(GPU_PYTHON) --implementation cp \
 		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-		--constraint constraints.txt --dest wheels lark msgspec lapx
+		--constraint constraints.txt --dest wheels $(GPU_WHEELS)
+	@echo "copy the checkout with wheels/ (git ignores it), and start there: $(GPU_PYTHON_BIN) tests/gpu"
 
 golden: .venv/dev  ## rewrite the golden files; read the difference before you commit it
 	$(PYTEST) -n $(JOBS) --update-golden

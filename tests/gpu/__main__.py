@@ -1,6 +1,7 @@
 """`python tests/gpu`: the check, wherever it is run from and whatever other package is called `tests` there.
 
-python tests/gpu [--only correctness|benchmarks] [--no-write] [--output FILE] [--seconds N] [--rehearse]
+python tests/gpu [--only probes|correctness|benchmarks] [--no-write] [--output FILE] [--seconds N] [--devices N,M]
+                 [--rehearse]
 python tests/gpu worker ...                                      what the check itself starts
 """
 
@@ -20,7 +21,11 @@ def _find_own_modules() -> None:
 
 if __name__ == "__main__":
     _find_own_modules()
-    if sys.argv[1:2] == ["worker"]:
+    if sys.argv[1:2] == ["worker"] and sys.argv[2:3] in (["probe"], ["links"]):
+        from tests.gpu import probe_worker
+
+        probe_worker.main(sys.argv[2:])
+    elif sys.argv[1:2] == ["worker"]:
         from tests.gpu import worker
 
         worker.main(sys.argv[2:])

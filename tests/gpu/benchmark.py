@@ -17,10 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from einc_runtime.dtypes import storage_dtype
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.cuda import attention_libraries
 from einc_runtime.plan.schema import Bundle
+from tests.gpu import gpu_states
 from tests.gpu.cases import Benchmark, Definitions
+from tests.gpu.ceilings import Ceilings
 from tests.gpu.correctness import attention_by, largest_error
 from tests.gpu.places import Place
 from tests.gpu.products import by_algorithm
@@ -52,7 +55,7 @@ class Contender:
     wait: Callable[[], Any]
     result: Callable[[], Any]
     close: Callable[[], Any] = _nothing
-    steps: Callable[[float], list[str]] | None = None
+    steps: Callable[[Ceilings, float], list[str]] | None = None
     products: Callable[[], list[str]] = list
 
 
@@ -60,20 +63,30 @@ class Contender:
 class Outcome:
     """Milliseconds by contender; what went wrong with others; einc's largest errors against PyTorch, by contender.
 
-    `complete` once all contenders have been measured in turns; before that each was measured by itself. `steps` are
-    lines for the page, and `tracebacks` what the problems say in full.
+    `complete` once all contenders have been measured in turns; before that each was measured by itself. `samples` are
+    the milliseconds of every round, of which `ms` are the medians, and `states` the GPU's between the rounds. `steps`
+    are lines for the page, `step_ms` the milliseconds of products and attention in the plan for one site, and `alone`
+    what libraries take for each of them; `tracebacks` are what the problems say in full.
     """
 
     name: str
     ms: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    states: list[dict[str, str]] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     tracebacks: dict[str, str] = field(default_factory=dict)
     steps: dict[str, list[str]] = field(default_factory=dict)
+    step_ms: dict[str, float] = field(default_factory=dict)
+    alone: dict[str, dict[str, float]] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     host_us: dict[str, float] = field(default_factory=dict)
     kernels: list[str] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     complete: bool = False
+
+    def take(self, samples: Mapping[str, list[float]]) -> None:
+        self.samples |= samples
+        self.ms |= {name: median(own) for name, own in samples.items()}
 
 
 def compiled(benchmark: Benchmark, definitions: Definitions, sites: int) -> Bundle:
@@ -84,9 +97,9 @@ def compiled(benchmark: Benchmark, definitions: Definitions, sites: int) -> Bund
     return compile_model(benchmark.text(), f"{benchmark.model}.ein", options).bundle
 
 
-def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]:
+def run(benchmark: Benchmark, place: Place, seconds: float, ceilings: Ceilings | None = None) -> Iterator[Outcome]:
     """Outcomes with one contender more each, then all of them in turns, and in the end with where the time goes; no
-    contender is begun after the time."""
+    contender is begun after the time. Without ceilings there is nothing to hold the steps against, and no table."""
     begin = perf_counter()
     outcome = Outcome(benchmark.name)
     definitions = place.definitions(benchmark)
@@ -100,8 +113,9 @@ def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]
         JAX: partial(_jax, bundle, arrays, outcome, place),
         OWN: partial(_with_own_attention, bundle, arrays, outcome, place),
     }
-    if benchmark.model != "llama_block":
-        del makers[OWN]
+    for name, there in ((OWN, benchmark.model == "llama_block"), (MANY, benchmark.many), (JAX, benchmark.many)):
+        if not there:
+            del makers[name]
     contenders: dict[str, Contender] = {}
     try:
         for name, make in makers.items():
@@ -111,17 +125,18 @@ def run(benchmark: Benchmark, place: Place, seconds: float) -> Iterator[Outcome]
             try:
                 contender = make()
                 contenders[name] = contender
-                outcome.ms |= measured({name: contender}, place.seconds, rounds=1)
+                outcome.take(measured({name: contender}, place.seconds, rounds=1))
                 if EAGER in contenders and name in (ONE, EAGER, MANY, OWN):
                     _compare(contenders, outcome)
             except Exception as error:
                 contenders.pop(name, None)
                 _blame(outcome, name, error)
             yield outcome
-        outcome.ms = measured(contenders, place.seconds)
+        rounds, states = (2, None) if place.rehearsal else (ROUNDS, outcome.states)
+        outcome.take(measured(contenders, place.seconds, rounds, states))
         outcome.complete = True
         yield outcome
-        for name, tell in _tellers(bundle, contenders, outcome, place).items():
+        for name, tell in _tellers(bundle, contenders, outcome, place, ceilings).items():
             try:
                 outcome.steps[name] = tell()
             except Exception as error:
@@ -141,15 +156,15 @@ def _blame(outcome: Outcome, name: str, error: Exception) -> None:
 
 
 def _tellers(
-    bundle: Bundle, contenders: Mapping[str, Contender], outcome: Outcome, place: Place
+    bundle: Bundle, contenders: Mapping[str, Contender], outcome: Outcome, place: Place, ceilings: Ceilings | None
 ) -> dict[str, Callable[[], list[str]]]:
     found = {
-        name: partial(contender.steps, outcome.ms[name])
+        name: partial(contender.steps, ceilings, outcome.ms[name])
         for name, contender in contenders.items()
-        if contender.steps is not None and name in (ONE, MANY)
+        if ceilings is not None and contender.steps is not None and name in (ONE, MANY)
     }
     if EAGER in contenders:
-        found["torch"] = partial(by_pytorch, bundle, place)
+        found["torch"] = partial(by_pytorch, bundle, outcome.alone, place)
     if ONE in contenders and not place.rehearsal:
         found["products"] = contenders[ONE].products
     return found
@@ -163,8 +178,14 @@ def _compare(contenders: Mapping[str, Contender], outcome: Outcome) -> None:
         outcome.errors[name] = largest_error({"y": contenders[name].result()}, theirs)
 
 
-def measured(contenders: Mapping[str, Contender], seconds: float, rounds: int = ROUNDS) -> dict[str, float]:
-    """The median over all rounds of the milliseconds of one computation, by contender."""
+def measured(
+    contenders: Mapping[str, Contender],
+    seconds: float,
+    rounds: int = ROUNDS,
+    states: list[dict[str, str]] | None = None,
+) -> dict[str, list[float]]:
+    """The milliseconds of one computation in every round, by contender; the GPU's states after rounds go to `states`,
+    each while the GPU computes, untimed."""
     counts = {}
     for name, contender in contenders.items():
         _time(contender, 2)
@@ -173,8 +194,13 @@ def measured(contenders: Mapping[str, Contender], seconds: float, rounds: int = 
     for turn in range(rounds):
         names = list(contenders)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            times[name].append(_time(contenders[name], counts[name]))
-    return {name: 1e3 * median(own) for name, own in times.items()}
+            times[name].append(1e3 * _time(contenders[name], counts[name]))
+        if states is not None:
+            for _ in range(counts[name]):
+                contenders[name].enqueue()
+            states.append({"round": str(turn), **gpu_states.sample()})
+            contenders[name].wait()
+    return times
 
 
 def _time(contender: Contender, count: int) -> float:
@@ -187,16 +213,27 @@ def _time(contender: Contender, count: int) -> float:
 
 
 def _drawn(bundle: Bundle, place: Place) -> Arrays:
-    """N(0, 1) in the tensors' type, weights divided by the square root of their fan-in; drawn on the GPU."""
+    """N(0, 1) in the tensors' type, weights divided by the square root of their fan-in; drawn on the GPU. Ids are any,
+    and new tokens of decoding stand in the last places of their caches."""
     import torch
 
     generator = torch.Generator(place.torch).manual_seed(7)
     arrays = {}
+    rows = {tensor.name: tensor.shape for tensor in bundle.tensors}
     for tensor in bundle.tensors:
-        if tensor.kind != "value":
+        if tensor.kind == "value":
+            continue
+        kind = storage_dtype(tensor.dtype)
+        if tensor.name == "positions":
+            arrays[tensor.name] = np.full(tensor.shape, rows["keys.0"][1] // tensor.shape[0] - 1, kind)
+        elif tensor.dtype == "i64":
+            drawn = torch.randint(rows["table"][0], tensor.shape, generator=generator, device=place.torch)
+            arrays[tensor.name] = drawn.cpu().numpy()
+        else:
             values = torch.randn(tensor.shape, generator=generator, device=place.torch, dtype=torch.float32)
             values /= tensor.fan_in**0.5 if tensor.kind == "weight" else 1.0
-            arrays[tensor.name] = values.half().cpu().numpy()
+            narrow = values.bfloat16() if tensor.dtype == "bf16" else values.half()
+            arrays[tensor.name] = narrow.view(torch.int16).cpu().numpy().view(kind)
     return arrays
 
 
@@ -215,8 +252,15 @@ def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Pl
         for k in facts["kernels"]  # type: ignore[attr-defined]
     ]
     outcome.notes[name] = "; ".join([f"{facts['graph']}", *executor.notes])
-    tell = partial(steps, executor), partial(by_algorithm, executor, place)
-    return Contender(executor.enqueue, executor.wait, lambda: session.offload("y"), executor.close, *tell)
+    times = outcome.step_ms if name == ONE else {}
+    tell = partial(steps, executor, times), partial(by_algorithm, executor, outcome.alone, place)
+    output = output_name(bundle)
+    return Contender(executor.enqueue, executor.wait, lambda: session.offload(output), executor.close, *tell)
+
+
+def output_name(bundle: Bundle) -> str:
+    names = [bundle.tensors[output.tensor].name for output in bundle.outputs]
+    return "logits" if "logits" in names else "y"
 
 
 def _with_own_attention(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
@@ -243,10 +287,12 @@ def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place, how: 
             nonlocal last
             last = model(given)
 
-        return Contender(enqueue, place.wait, lambda: model(given).cpu().numpy())
-    fast = torch.compile(model, fullgraph=True, dynamic=False, backend="eager" if place.rehearsal else "inductor")
+        return Contender(enqueue, place.wait, lambda: model(given).float().cpu().numpy())
+    backend = "eager" if place.rehearsal else "inductor"
+    fast = model_of(bundle, partial(torch.compile, fullgraph=True, dynamic=False, backend=backend))
+    assert fast is not None
     if place.rehearsal:
-        return Contender(lambda: fast(given), place.wait, lambda: fast(given).numpy())
+        return Contender(lambda: fast(given), place.wait, lambda: fast(given).float().numpy())
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -256,7 +302,7 @@ def _torch(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place, how: 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # whatever threads of JAX do meanwhile
         result = fast(given)
-    return Contender(graph.replay, place.wait, lambda: result.cpu().numpy(), graph.reset)
+    return Contender(graph.replay, place.wait, lambda: result.float().cpu().numpy(), graph.reset)
 
 
 def _jax(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:

@@ -48,28 +48,30 @@ _BLOCK = _sizes(seq_lens=[300, 212], d_model=512, heads_q=8, heads_kv=4, d_head=
 _ODD_BLOCK = _sizes(seq_lens=[5, 9, 2], d_model=48, heads_q=6, heads_kv=3, d_head=8, d_ff=40)
 
 CASES: tuple[Case, ...] = (
-    *(Case(name, dtype, sites=SITES if dtype == "f32" else (1, 4))
-      for name in TEXTS for dtype in ("f32", "f16", "bf16")),
-    *(Case("ffn", dtype, _sizes(tokens=37, d_model=29, d_ff=53), label="odd") for dtype in ("f32", "f16", "bf16")),
-    *(Case("ffn", dtype, _sizes(tokens=512, d_model=768, d_ff=2048), slow=True) for dtype in ("f32", "f16", "bf16")),
-    *(Case(f"chain_{letter}", "f32", _sizes(scale=300), label="odd") for letter in "abcde"),
-    *(Case(f"chain_{letter}", "f16", _sizes(scale=16), slow=True) for letter in "abcde"),
+    *(Case("llama_block", dtype, _BLOCK, slow=True) for dtype in ("f16", "f32", "bf16")),
     *(Case("llama_block", dtype, _ODD_BLOCK, label="odd") for dtype in ("f32", "f16")),
-    *(Case("llama_block", dtype, _BLOCK, slow=True) for dtype in ("f32", "f16", "bf16")),
     Case("llama", "f32", preset="tiny"),
     Case("llama", "bf16", preset="tiny", sites=(1, 4)),
     Case("llama_decode", "f32", preset="tiny"),
+    *(Case("ffn", dtype, _sizes(tokens=512, d_model=768, d_ff=2048), slow=True) for dtype in ("f16", "f32", "bf16")),
+    *(Case(f"chain_{letter}", "f16", _sizes(scale=16), slow=True) for letter in "abcde"),
+    *(Case("ffn", dtype, _sizes(tokens=37, d_model=29, d_ff=53), label="odd") for dtype in ("f32", "f16", "bf16")),
+    *(Case(f"chain_{letter}", "f32", _sizes(scale=300), label="odd") for letter in "abcde"),
+    *(Case(name, dtype, sites=SITES if dtype == "f32" else (1, 4))
+      for name in TEXTS for dtype in ("f32", "f16", "bf16")),
     Case("bert", "f32", preset="tiny"),
     Case("bert", "f16", preset="tiny", sites=(1, 4)),
     Case("digits", None),
 )  # fmt: skip
+"""What the benchmarks need comes first, should the time run out or the GPU be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A model at full size in f16, against PyTorch and JAX; `aim` is for 8 sites on one GPU, relative to one.
+    """A model at full size in 16 bits, against PyTorch and JAX.
 
-    `small` are the sizes at which it is rehearsed.
+    `small` are the sizes at which it is rehearsed. `aim` is for 8 sites on one GPU, relative to one, and `most_ms` for
+    one site. Not all are run with `many` sites, or have a model in JAX.
     """
 
     name: str
@@ -78,6 +80,9 @@ class Benchmark:
     definitions: Definitions
     small: Definitions
     aim: float | None = None
+    most_ms: float | None = None
+    many: bool = True
+    dtype: str = "f16"
 
     def text(self) -> str:
         return (MODELS / f"{self.model}.ein").read_text()
@@ -86,11 +91,21 @@ class Benchmark:
 def _block(tokens: int) -> Benchmark:
     title, aim = f"LLaMA block, {tokens // 1024}K tokens", 1.15 if tokens >= 8192 else None
     small = _sizes(seq_lens=[tokens // 512], d_model=64, heads_q=8, heads_kv=4, d_head=8, d_ff=112)
-    return Benchmark(f"block{tokens // 1024}k", title, "llama_block", _sizes(seq_lens=[tokens]), small, aim)
+    full, most_ms = _sizes(seq_lens=[tokens]), 6.2 if tokens == 8192 else None
+    return Benchmark(f"block{tokens // 1024}k", title, "llama_block", full, small, aim, most_ms)
 
 
 def _chain(letter: str) -> Benchmark:
-    return Benchmark(f"chain_{letter}", f"matrix chain {letter.upper()}", f"chain_{letter}", (), _sizes(scale=64))
+    return Benchmark(f"chain_{letter}", f"matrix chain {letter.upper()}", f"chain_{letter}", (), _sizes(scale=150))
+
+
+def _decode(batch: int) -> Benchmark:
+    small = _sizes(
+        n_layers=2, batch=batch, cache=16, d_model=64, heads_q=8, heads_kv=4, d_head=16, d_ff=112, vocab=96
+    )  # fmt: skip
+    title = f"LLaMA 8B, one token of {batch} sequence{'s' if batch > 1 else ''}"
+    full = _sizes(batch=batch)
+    return Benchmark(f"decode{batch}", title, "llama_decode", full, small, many=False, dtype="bf16")
 
 
 BENCHMARKS: tuple[Benchmark, ...] = (
@@ -100,9 +115,13 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     _chain("c"),
     _block(32768),
     _chain("b"),
+    _decode(1),
+    _decode(8),
 )
 """In the order of their importance, should the time run out."""
 
-MAX_RATIO = 1.03
+MAX_RATIO = 1.00
 """One site, relative to the best competitor."""
+MIN_RATIO = 0.9
+"""Of the speed that cuBLASLt's proposals, and libraries for attention, reach alone."""
 MAX_HOST_US = 50.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -19,14 +19,21 @@ from einc_runtime.execution.session import Session
 from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
 from einc_runtime.plan.schema import Bundle
 from tests.gpu.cases import TOLERANCE, Case
+from tests.gpu.layouts import Layout
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MakeSession = Callable[[Bundle], Session]
+LIBRARY, OWN_KERNEL = "library", "own kernel"
+"""What computes attention: as the runtime chooses, which may be a library, or our own kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`error` is the largest difference relative to the largest value; `torch_error` that against PyTorch."""
+    """`error` is the largest difference relative to the largest value; `torch_error` that against PyTorch.
+
+    `errors` are both of these by what computed attention, where that was done in two ways (LIBRARY, OWN_KERNEL).
+    `unchecked` says why the case was not run, or not as a whole.
+    """
 
     case: str
     sites: int
@@ -39,6 +46,9 @@ class Result:
     seconds: float = 0.0
     problem: str = ""
     traceback: str = ""
+    errors: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    unchecked: str = ""
+    layout: str = Layout.ONE.value
 
     @property
     def holds(self) -> bool:
@@ -124,9 +134,9 @@ def check(
     arrays = arrays_of(bundle)
     kernels: set[str] = set()
     notes: dict[str, None] = {}
-    found: list[dict[str, Array]] = []
+    found: dict[str, dict[str, Array]] = {}
     same = True
-    for providers in attentions(bundle):
+    for name, providers in attentions(bundle).items():
         with attention_by(providers), make_session(bundle) as session:
             session.load_all(arrays)
             runs = []
@@ -136,24 +146,31 @@ def check(
             kernels |= {f"{k['kernel']}: {k['provider']}" for k in session.facts.get("kernels", ())}
             notes |= dict.fromkeys(session.notes)
         same = same and all(a.tobytes() == other[name].tobytes() for other in runs[1:] for name, a in runs[0].items())
-        found.append(runs[0])
-    torch_error = None
+        found[name] = runs[0]
+    theirs = None
     if torch is not None:
         from tests.gpu.torch_models import reference as torch_reference
 
         theirs = torch_reference(bundle, arrays, torch)
-        torch_error = None if theirs is None else max(largest_error(own, theirs) for own in found)
+    errors = {
+        name: (largest_error(own, expected), None if theirs is None else largest_error(own, theirs))
+        for name, own in found.items()
+    }
     dtypes = {tensor.dtype for tensor in bundle.tensors} & TOLERANCE.keys()
     tolerance = max(TOLERANCE[dtype] for dtype in dtypes)
-    error = max(largest_error(own, expected) for own in found)
+    error = max(own for own, _ in errors.values())
+    torch_error = None if theirs is None else max(own for _, own in errors.values() if own is not None)
     told, shown = tuple(sorted(kernels)), tuple(notes)
-    return Result(case.title, sites, error, torch_error, tolerance, same, told, shown, perf_counter() - begin)
+    result = Result(case.title, sites, error, torch_error, tolerance, same, told, shown, perf_counter() - begin)
+    return replace(result, errors=errors if len(errors) > 1 else {})
 
 
-def attentions(bundle: Bundle) -> tuple[str | None, ...]:
-    """The providers of attention to be checked: as the runtime chooses, and our own kernel."""
+def attentions(bundle: Bundle) -> dict[str, str | None]:
+    """The providers of attention to be checked (values of EINC_ATTENTION): as the runtime chooses, and our own kernel,
+    where libraries may compute it."""
     dtypes = {bundle.tensors[op.inputs[0]].dtype for op in bundle.operations if op.kernel == "attention"}
-    return (None, OWN) if dtypes & {"f16", "bf16"} else (None,)
+    both = dtypes & {"f16", "bf16"} and os.environ.get(ENVIRONMENT) != OWN
+    return {LIBRARY: None, OWN_KERNEL: OWN} if both else {LIBRARY: None}
 
 
 @contextmanager

@@ -18,6 +18,9 @@ from einc_runtime.plan.schema import Bundle
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
+_PLATFORMS = {"gpu": ("gpu", "cuda")}
+"""What JAX calls the platform: older versions say gpu, plug-ins may say cuda."""
+
 
 def prepared(
     bundle: Bundle, arrays: Mapping[str, np.ndarray[Any, np.dtype[Any]]], backend: str = "gpu", devices: int = 1
@@ -28,7 +31,7 @@ def prepared(
     """
     import jax
 
-    if jax.default_backend() != backend:
+    if jax.default_backend() not in _PLATFORMS.get(backend, (backend,)):
         raise ImportError(f"jax has no {backend} here")
     given = _place(bundle, arrays, devices)
     if bundle.model.startswith("chain_"):

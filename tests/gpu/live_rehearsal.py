@@ -5,6 +5,7 @@ It takes PyTorch (`make test-reference`), and compiles some kernels where Triton
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,8 +13,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.gpu.cases import BENCHMARKS, CASES
+from tests.gpu.cases import BENCHMARKS
+from tests.gpu.layouts import Layout
 from tests.gpu.places import CPU
+from tests.gpu.primitives import DEVICES, TOLD
+from tests.gpu.probe_worker import COPIES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,8 +38,10 @@ def test_the_check_from_beginning_to_end(tmp_path):
     bad = [line for line in found.stdout.splitlines() if re.search(r"\*\*|wrong|process with it|did not end", line)]
     assert found.returncode == 0, (bad, found.stderr)
     text = target.read_text()
+    require_probes(text)
     require_correctness(text)
     require_speed(text, found.stdout)
+    require_raw(target)
     if find_spec("triton") is not None:
         require_kernels(text)
 
@@ -45,13 +51,34 @@ def require_correctness(text):
     count = len(CPU.runs())
     assert count >= 25
     assert f"{count} of {count} plans are right" in text
-    for number, _sites in CPU.runs():
-        assert f"| {CASES[number].title} |" in text
+    for run in CPU.runs():
+        assert f"| {run.case.title} |" in text
+    assert {run.layout for run in CPU.runs()} == set(Layout)
+    row = next(line for line in text.splitlines() if line.startswith("| chain_a odd f32 |"))
+    assert re.search(r"\| 8: \S+, 8 aliased: \S+, 8 staged: \S+, 8 spread: \S+ \|", row)
     assert "took the process" not in text
     assert "not reached" not in text
     assert "ended early" not in text
     row = next(line for line in text.splitlines() if line.startswith("| llama_block odd f16 |"))
-    assert re.search(r"\| 8: \S+e-04 \| \S+e-04 \|", row)  # PyTorch, too
+    assert re.search(r"\| 8: \S+e-04 / \S+e-04, 8 aliased: .* \| \S+e-04 \|", row)  # PyTorch, too
+
+
+def require_probes(text):
+    """Every primitive has a line; what the fake driver can do works, and what needs a GPU is not called working."""
+    for name, told in TOLD.items():
+        status = "ok" if name in (DEVICES, *COPIES) else "absent"
+        assert f"| {told} | {status} |" in text
+    assert re.search(r"\| 0, 1 \| 4096 \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \|", text)  # links
+    assert "**failed**" not in text
+
+
+def require_raw(target):
+    """All samples of every benchmark are beside the page."""
+    raw = json.loads(target.with_suffix(".json").read_text())
+    assert {own["name"] for own in raw["benchmarks"]} == {own.name for own in BENCHMARKS}
+    for own in raw["benchmarks"]:
+        assert own["samples"].keys() == own["ms"].keys()
+        assert all(len(samples) == 2 for samples in own["samples"].values())
 
 
 def require_speed(text, printed):
@@ -59,17 +86,21 @@ def require_speed(text, printed):
     for own in BENCHMARKS:
         cells = next(line for line in text.splitlines() if line.startswith(f"| {own.title} |")).split("|")[2:-1]
         ours, by_own, eager, fast, _jax, ratio, many, host, error = (cell.strip() for cell in cells)
-        assert all(float(number) > 0 for number in (ours, eager, fast))
+        assert all(re.fullmatch(r"[0-9.]+ \([0-9]+%\)", number) for number in (ours, eager, fast))
+        assert all(float(number.split()[0]) > 0 for number in (ours, eager, fast))
         assert bool(by_own) == (own.model == "llama_block")
         assert ratio
-        assert many
-        assert len(host.split(", ")) == 2
+        assert bool(many) == own.many
+        assert len(host.split(", ")) == (2 if own.many else 1)
         assert 0 < float(error) < 2e-2
         assert f"  {own.title}: " in printed
-        for whose in ("einc", "einc, 8 sites", "torch"):  # where the time goes
+        for whose in ("einc", "einc, 8 sites", "torch") if own.many else ("einc", "torch"):  # where the time goes
             assert f"\n{own.title}, {whose}:\n" in text
     assert "**wrong**" not in text
     assert "not in turns" not in text
+    assert re.search(r"TB/s to and from memory .*, and \S+ TFLOP/s of products", text)
+    for step in ("q", "a", "down"):
+        assert re.search(rf"\| LLaMA block, 8K tokens \| {step} \| [0-9.]+ \| [0-9.]+ PyTorch's", text)
 
 
 def require_kernels(text):

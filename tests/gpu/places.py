@@ -6,24 +6,31 @@ numpy's then, and times mean nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tests.gpu.cases import CASES, Benchmark, Definitions
+from tests.gpu.cases import Benchmark, Definitions
+from tests.gpu.layouts import Layout, Run, list_runs
 
 if TYPE_CHECKING:  # packages that travel as wheels are not there yet when this is imported
+    from einc_runtime.execution.cuda.driver import Driver
     from einc_runtime.execution.cuda.executor import CudaExecutor
     from einc_runtime.execution.session import Session
+    from einc_runtime.kernels.gpu import Kernels
     from einc_runtime.plan.schema import Bundle
 
-REHEARSE = "--rehearse"
+REHEARSE, GPUS, BROKEN = "--rehearse", "--gpus=", "--broken="
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`torch` is PyTorch's device."""
+    """`torch` is PyTorch's device, `gpus` the number of GPUs, and `broken` the primitives that a probe found broken."""
 
     torch: str
+    gpus: int = 1
+    broken: frozenset[str] = frozenset()
 
     @property
     def rehearsal(self) -> bool:
@@ -37,11 +44,14 @@ class Place:
 
         return CupyDriver().target(0).architecture
 
-    def runs(self) -> list[tuple[int, int]]:
-        """All cases with their numbers of sites, as positions of cases; the largest number only in a rehearsal."""
-        if self.rehearsal:
-            return [(number, case.sites[-1]) for number, case in enumerate(CASES) if not case.slow]
-        return [(number, sites) for number, case in enumerate(CASES) for sites in case.sites]
+    @property
+    def arguments(self) -> list[str]:
+        """What tells a worker that this is the place: see `of`."""
+        told = [REHEARSE] if self.rehearsal else []
+        return [*told, f"{GPUS}{self.gpus}", f"{BROKEN}{','.join(sorted(self.broken))}"]
+
+    def runs(self) -> list[Run]:
+        return list_runs(self.gpus, rehearsal=self.rehearsal)
 
     def definitions(self, benchmark: Benchmark) -> Definitions:
         return benchmark.small if self.rehearsal else benchmark.definitions
@@ -51,23 +61,49 @@ class Place:
         """Of every measurement."""
         return 0.0 if self.rehearsal else 0.08
 
-    def executor(self, bundle: Bundle) -> CudaExecutor:
-        """All sites on one GPU."""
+    @contextmanager
+    def parts(self, gpus: int = 1) -> Iterator[tuple[Driver, Kernels]]:
+        """The driver, of so many GPUs in a rehearsal, and kernels, which are closed at the end."""
+        driver, kernels = self._parts(gpus)
+        try:
+            yield driver, kernels
+        finally:
+            kernels.close()
+
+    def _parts(self, gpus: int, seed: int = 0) -> tuple[Driver, Kernels]:
+        if self.rehearsal:
+            from tests.support.cuda_fake import FakeDriver
+            from tests.support.cuda_fake_kernels import NumpyKernels
+
+            fake = FakeDriver(gpus, seed=seed)
+            return fake, NumpyKernels(fake)
+        from einc_runtime.execution.cuda.cupy_driver import CupyDriver
+        from einc_runtime.kernels.cuda.kernels import open_kernels
+
+        return CupyDriver(), open_kernels()
+
+    def executor(self, bundle: Bundle, layout: Layout = Layout.ONE) -> CudaExecutor:
         from einc_runtime.execution.cuda.executor import CudaExecutor
 
-        devices = [0] * len(bundle.memory)
-        if not self.rehearsal:
-            return CudaExecutor(bundle, devices)
-        from tests.support.cuda_fake import FakeDriver
-        from tests.support.cuda_fake_kernels import NumpyKernels
+        sites = len(bundle.memory)
+        if layout is Layout.ONE and not self.rehearsal:
+            return CudaExecutor(bundle, [0] * sites)
+        driver, kernels = self._parts(self.gpus if layout is Layout.SPREAD else 1, seed=len(bundle.tasks))
+        devices = [0] * sites
+        if layout is Layout.SPREAD:
+            devices = [site % self.gpus for site in range(sites)]
+        elif layout is not Layout.ONE:
+            from tests.gpu.aliases import AliasedDriver, AliasedKernels
 
-        driver = FakeDriver(1, seed=len(bundle.tasks))
-        return CudaExecutor(bundle, devices, driver=driver, kernels=NumpyKernels(driver))
+            devices, count = list(range(sites)), driver.device_count()
+            driver = AliasedDriver(driver, sites, reach=layout is Layout.ALIASED)
+            kernels = AliasedKernels(kernels, count)
+        return CudaExecutor(bundle, devices, driver=driver, kernels=kernels)
 
-    def session(self, bundle: Bundle) -> Session:
+    def session(self, bundle: Bundle, layout: Layout = Layout.ONE) -> Session:
         from einc_runtime.execution.session import Session
 
-        return Session(bundle, executor=self.executor(bundle))
+        return Session(bundle, executor=self.executor(bundle, layout))
 
     def works(self) -> bool:
         """Whether the device is of use still: an error like an illegal address makes every later call fail."""
@@ -101,9 +137,17 @@ class Place:
             torch.cuda.empty_cache()
 
 
-GPU, CPU = Place("cuda"), Place("cpu")
+GPU, CPU = Place("cuda"), Place("cpu", gpus=2)
 
 
 def of(arguments: list[str]) -> tuple[Place, list[str]]:
     """The place that arguments of a worker name, and the others."""
-    return (CPU if REHEARSE in arguments else GPU), [one for one in arguments if one != REHEARSE]
+    place, rest = (CPU if REHEARSE in arguments else GPU), []
+    for one in arguments:
+        if one.startswith(GPUS):
+            place = replace(place, gpus=int(one.removeprefix(GPUS)))
+        elif one.startswith(BROKEN):
+            place = replace(place, broken=frozenset(filter(None, one.removeprefix(BROKEN).split(","))))
+        elif one != REHEARSE:
+            rest.append(one)
+    return place, rest

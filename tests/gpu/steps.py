@@ -5,6 +5,7 @@ same product or attention alone. For whoever has only the page to find out why a
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Callable, Iterator
 from time import perf_counter
@@ -16,20 +17,21 @@ from einc_runtime.execution.trace import task_kind
 from einc_runtime.kernels.indices import parse
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, KernelTask, Operation, Region
+from tests.gpu.ceilings import Ceilings
 from tests.gpu.places import Place
 
-BYTES, OPERATIONS = 3.0e12, 790e12
-"""Of an H100 in a second: to and from memory, and of 16 bits by tensor cores, both as measured elsewhere."""
 AHEAD = 30.0
 """Milliseconds that the GPU has to do when the steps are enqueued, so that it does not wait for the host."""
 COPIES = 5
 """Computations in a measurement of PyTorch's."""
 
 
-def steps(executor: CudaExecutor, milliseconds: float) -> list[str]:
+def steps(executor: CudaExecutor, times: dict[str, float], ceilings: Ceilings, milliseconds: float) -> list[str]:
     """A table of the steps of a plan, those alike together, measured one by one on their streams.
 
     `milliseconds` is what a replay takes. Steps of several streams run beside each other, and take longer then.
+    The least that they could take is what this GPU's ceilings allow. The milliseconds of products and attention go to
+    `times`, by their names.
     """
     records: list[TaskRecord] = []
     for _ in range(min(100, math.ceil(AHEAD / max(milliseconds, 1e-3)))):
@@ -44,12 +46,16 @@ def steps(executor: CudaExecutor, milliseconds: float) -> list[str]:
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for number, _lane, start, end in sorted(records, key=lambda record: record[2]):
         task = tasks[number]
-        kind, bound = _kind(bundle, task), least(bundle, task)
+        kind, bound = _kind(bundle, task), least(bundle, task, ceilings)
         if number in with_it:
             other = tasks[with_it[number]]
             kind += f" with {_kind(bundle, other)}"
-            bound += 0.0 if "with map" in kind else least(bundle, other)  # a map moves hardly more than is moved anyway
+            if "with map" not in kind:  # a map moves hardly more than is moved anyway
+                bound += least(bundle, other, ceilings)
         groups.setdefault((task.serves, kind), []).append((1e3 * (end - start), bound))
+        if kind.startswith(("contract", "attention")):
+            both = f" and {tasks[with_it[number]].serves}" if "with contract" in kind else ""
+            times.setdefault(task.serves + both, 1e3 * (end - start))
     lines = ["| for | step | count | ms each | ms in all | least, in all |", "| --- | --- | --- | --- | --- | --- |"]
     for (serves, kind), taken in groups.items():
         own, bound = (sum(times) for times in zip(*taken, strict=True))
@@ -58,26 +64,41 @@ def steps(executor: CudaExecutor, milliseconds: float) -> list[str]:
     busy = 1e3 * _covered([(start, end) for _, _, start, end in records])
     own, bound = (sum(sum(pair[place] for pair in taken) for taken in groups.values()) for place in (0, 1))
     told = f"All in {last - first:.3f} ms, of which some step ran in {busy:.3f}; steps together {own:.3f}, and "
-    return [*lines, "", told + f"{bound:.3f} at {BYTES / 1e12:g} TB/s and {OPERATIONS / 1e12:g} TFLOP/s."]
+    return [
+        *lines,
+        "",
+        told + f"{bound:.3f} at {ceilings.bytes / 1e12:.3g} TB/s and {ceilings.operations / 1e12:.4g} TFLOP/s.",
+    ]
 
 
-def least(bundle: Bundle, task: AnyTask) -> float:
+def least(bundle: Bundle, task: AnyTask, ceilings: Ceilings) -> float:
     """Milliseconds for the bytes that a task reads and writes, or for its operations."""
-    moved = sum(_bytes(bundle, region) for region in (*reads_of(task), *writes_of(task))) / BYTES
+    moved = sum(_bytes(bundle, region) for region in (*reads_of(task), *writes_of(task))) / ceilings.bytes
     if not isinstance(task, KernelTask):
         return 1e3 * moved
     function = bundle.operations[task.operation].functions[task.function]
-    return 1e3 * max(moved, function.flops / OPERATIONS)
+    return 1e3 * max(moved, function.flops / ceilings.operations)
 
 
-def by_pytorch(bundle: Bundle, place: Place) -> list[str]:
-    """A line for every product of matrices and attention of a plan for one site: what PyTorch takes for it alone."""
+def by_pytorch(bundle: Bundle, alone: dict[str, dict[str, float]], place: Place) -> list[str]:
+    """A line for every product of matrices and attention of a plan for one site: what PyTorch takes for it alone.
+
+    The milliseconds go to `alone`, by the name of the operation and of who computed it. Of several layers, the first
+    stands for all.
+    """
     lines = []
     for operation in bundle.operations:
-        if operation.kernel in ("contract", "attention"):
-            found = [f"{how} {milliseconds(call, place):.4f}" for how, call in _calls(bundle, operation, place)]
-            lines.append(f"- PyTorch alone, {operation.name}: {', '.join(found)} ms")
+        if operation.kernel in ("contract", "attention") and not is_later_layer(operation.name):
+            found = {how: milliseconds(call, place) for how, call in _calls(bundle, operation, place)}
+            alone.setdefault(operation.name, {}).update({f"PyTorch's {how}": took for how, took in found.items()})
+            told = ", ".join(f"{how} {took:.4f}" for how, took in found.items())
+            lines.append(f"- PyTorch alone, {operation.name}: {told} ms")
     return lines
+
+
+def is_later_layer(name: str) -> bool:
+    """Whether an operation is that of a layer other than the first, by its name."""
+    return re.search(r"\.[1-9]\d*\.", name) is not None
 
 
 def _calls(bundle: Bundle, operation: Operation, place: Place) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -85,7 +106,8 @@ def _calls(bundle: Bundle, operation: Operation, place: Place) -> Iterator[tuple
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    kind = torch.float16 if bundle.tensors[operation.inputs[0]].dtype == "f16" else torch.float32
+    kinds = {"f16": torch.float16, "bf16": torch.bfloat16}
+    kind = kinds.get(bundle.tensors[operation.inputs[0]].dtype, torch.float32)
     given = [
         torch.randn(bundle.tensors[position].shape, device=place.torch, dtype=kind) for position in operation.inputs[:3]
     ]
@@ -95,6 +117,8 @@ def _calls(bundle: Bundle, operation: Operation, place: Place) -> Iterator[tuple
         *sides, result = ("".join(letter[name] for name in names) for names in (*equation.inputs, equation.output))
         yield "einsum", lambda: torch.einsum(f"{','.join(sides)}->{result}", *given)
         return
+    if given[0].shape[1] != given[1].shape[1]:
+        return  # over caches: several sequences, which are no batch of equal ones
     q, k, v = (x[None] for x in given)
     q = q.transpose(1, 2).contiguous().transpose(1, 2)  # by tokens, as in the plan
     backends = ("CUDNN_ATTENTION", "FLASH_ATTENTION") if place.torch == "cuda" else ("MATH",)

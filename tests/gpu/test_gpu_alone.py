@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import check as gpu_check
+from tests.gpu import facts
 from tests.gpu.places import CPU, GPU
 from tests.gpu.records import record, timing
 from tests.gpu.wheels import fits, unpack
@@ -26,18 +28,22 @@ def test_without_a_gpu_it_says_so(capsys):
 @pytest.mark.parametrize(("broken", "code"), [({}, 0), ({"same_bits": False}, 1)])
 def test_the_page_is_written_and_the_exit_code_tells(broken, code, tmp_path, monkeypatch, capsys):
     page_file = tmp_path / "gpu-results.md"
-    monkeypatch.setattr(gpu_check, "compile_kernels", lambda findings, *_: None)
+    for stage in ("probe_all", "compile_kernels", "measure_ceilings", "sanitize"):
+        monkeypatch.setattr(gpu_check, stage, lambda findings, *_: None)
     monkeypatch.setattr(gpu_check, "check_all", lambda findings, *_: findings.checks.append(record(**broken)))
     monkeypatch.setattr(gpu_check, "benchmark_all", lambda findings, *_: findings.benchmarks.append(timing()))
-    assert gpu_check._run(GPU, None, page_file, 530) == code
+    assert gpu_check.run(GPU, None, page_file, 530) == code
     text = page_file.read_text()
     assert "## Correctness" in text
     assert "| LLaMA block, 8K tokens" in text
     assert "# Results on a GPU" in text
     assert "ended early" not in text
     assert text in capsys.readouterr().out
+    raw = json.loads(page_file.with_suffix(".json").read_text())
+    assert raw["benchmarks"][0]["samples"]["einc"] == [0.99, 1.0, 1.02]
+    assert raw["facts"]["commit"]
     page_file.unlink()
-    gpu_check._run(CPU, "correctness", None, 530)
+    gpu_check.run(CPU, "correctness", None, 530)
     assert not page_file.exists()
     assert "# Rehearsal without a GPU" in capsys.readouterr().out
 
@@ -87,9 +93,9 @@ def test_the_check_begins_without_what_it_needs():
     code = f"""
 import sys
 sys.path[:0] = ["."]
-sys.modules.update(dict.fromkeys({gpu_check.NEEDED}))
-from tests.gpu import check
-assert check.missing() == list(check.NEEDED)
+sys.modules.update(dict.fromkeys({facts.NEEDED}))
+from tests.gpu import check, facts
+assert check.missing() == list(facts.NEEDED)
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
@@ -112,5 +118,5 @@ print(' '.join(sorted(found)))
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    unnamed = {name for name in found if name not in gpu_check.NEEDED and not name.startswith(("_", "editables"))}
+    unnamed = {name for name in found if name not in facts.NEEDED and not name.startswith(("_", "editables"))}
     assert unnamed <= {"regex", "typing_extensions"}, unnamed  # which are taken only where they are there

@@ -20,13 +20,16 @@ from tests.gpu import benchmark, products, steps
 from tests.gpu.benchmark import compiled as compiled_benchmark
 from tests.gpu.benchmark import measured
 from tests.gpu.cases import BENCHMARKS, CASES, SITES
+from tests.gpu.ceilings import Ceilings
 from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference
+from tests.gpu.layouts import Layout
 from tests.gpu.model_texts import TEXTS
 from tests.gpu.places import CPU, GPU
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.sampling import one_in
 
+CEILINGS = Ceilings(3e12, 8e14)
 SMALL = [(case, case.sites[number % len(case.sites)]) for number, case in enumerate(CASES) if not case.slow]
 
 
@@ -77,9 +80,9 @@ def test_every_operator_is_in_some_case():
 
 def test_every_kernel_and_aggregation_is_in_some_plan():
     kernels, aggregations, merges = set(), set(), set()
-    for number, sites in GPU.runs():
-        if CASES[number].name in TEXTS and CASES[number].dtype == "f32":
-            bundle = compiled(CASES[number], sites, CASES[number].dtype)
+    for run in GPU.runs():
+        if run.case.name in TEXTS and run.case.dtype == "f32" and run.layout is Layout.ONE:
+            bundle = compiled(run.case, run.sites, run.case.dtype)
             for task in bundle.tasks:
                 if isinstance(task, KernelTask):
                     kernels.add(bundle.operations[task.operation].kernel)
@@ -92,7 +95,7 @@ def test_every_kernel_and_aggregation_is_in_some_plan():
 
 @pytest.mark.parametrize("sites", SITES)
 def test_cases_cover_every_number_of_sites_and_kind_of_model(sites):
-    there = {CASES[number].name for number, own in GPU.runs() if own == sites}
+    there = {run.case.name for run in GPU.runs() if run.sites == sites}
     assert there >= {"ffn", "chain_a", "chain_b", "chain_c", "llama_block", "llama", "llama_decode", "bert", *TEXTS}
 
 
@@ -147,7 +150,8 @@ def test_where_the_time_of_a_plan_goes(monkeypatch, sites):
     bundle = compiled(case, sites, "f32")
     driver = FakeDriver(1)
     executor = cuda.CudaExecutor(bundle, [0] * sites, driver=driver, kernels=NumpyKernels(driver))
-    *table, blank, last = steps.steps(executor, 10.0)
+    times: dict[str, float] = {}
+    *table, blank, last = steps.steps(executor, times, CEILINGS, 10.0)
     assert driver.counts["launch"] == 3  # 30 ms ahead
     assert not blank
     assert re.match(r"All in [0-9.]+ ms, of which some step ran in [0-9.]+; steps together", last)
@@ -162,7 +166,8 @@ def test_where_the_time_of_a_plan_goes(monkeypatch, sites):
     executor.close()
     task = next(task for task in bundle.tasks if getattr(task, "operation", None) is not None)
     moved = sum(steps._bytes(bundle, region) for region in (*task.reads, *task.writes))
-    assert steps.least(bundle, task) == pytest.approx(1e3 * moved / steps.BYTES)  # a norm: all of it is memory
+    assert steps.least(bundle, task, CEILINGS) == pytest.approx(1e3 * moved / 3e12)  # a norm: all of it is memory
+    assert times.keys() == {"q", "k", "v", "a", "o", "gate", "up", "down"}
     assert steps._covered([(0.0, 2.0), (5.0, 6.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0
 
 
@@ -200,7 +205,8 @@ def test_other_algorithms_for_the_products_of_a_plan(monkeypatch):
 
     monkeypatch.setattr(products.cublas, "Cublas", Library)
     monkeypatch.setattr(products.cublaslt, "open_if_available", Lt)
-    lines = products.by_algorithm(executor, CPU)
+    alone: dict[str, dict[str, float]] = {}
+    lines = products.by_algorithm(executor, alone, CPU)
     shown = [re.sub(r"\d+\.\d{4}", "1", line) for line in lines]
     assert shown[0] == "- q, gemm tn f32 128x32x64: cuBLAS 1; cuBLASLt 1, status 15 ms"
     assert [line.split(",")[0] for line in lines] == [
@@ -215,7 +221,9 @@ def test_pytorchs_times_of_products_and_attention():
     pytest.importorskip("torch")
     case = next(case for case in CASES if case.name == "llama_block" and not case.slow)
     case = replace(case, definitions=(("seq_lens", "[13]"), *case.definitions[1:]))
-    lines = steps.by_pytorch(compiled(case, 1, "f32"), CPU)
+    alone: dict[str, dict[str, float]] = {}
+    lines = steps.by_pytorch(compiled(case, 1, "f32"), alone, CPU)
+    assert alone["a"].keys() == {"PyTorch's math"}
     assert [re.sub(r"[0-9.]+ ms", "1 ms", line) for line in lines] == [
         f"- PyTorch alone, {name}: {'math' if name == 'a' else 'einsum'} 1 ms"
         for name in ("q", "k", "v", "a", "o", "gate", "up", "down")
@@ -232,7 +240,7 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     outcome = benchmark.Outcome("chain_c")
     contender = benchmark._einc("einc", bundle, arrays, outcome, GPU)
     before = driver.counts["launch"]
-    assert measured({"einc": contender}, 0, rounds=2)["einc"] > 0
+    assert min(measured({"einc": contender}, 0, rounds=2)["einc"]) > 0
     assert driver.counts["launch"] - before == 2 + 2 + 2 * 3
     assert largest_error({"y": contender.result()}, reference(case, arrays)) < 1e-5
     assert outcome.host_us["einc"] > 0
@@ -241,11 +249,11 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
 
 @pytest.mark.parametrize("own", one_in(3, BENCHMARKS), ids=lambda own: own.name)
 def test_benchmarks_compile_at_full_size(own):
-    for sites in (1, 8):
+    for sites in (1, 8) if own.many else (1,):
         bundle = compiled_benchmark(own, own.definitions, sites)
         assert len(bundle.memory) == sites
         assert sum(bundle.memory) < 70e9  # one GPU holds them all
-        assert [bundle.tensors[output.tensor].name for output in bundle.outputs] == ["y"]
+        assert benchmark.output_name(bundle) in {bundle.tensors[output.tensor].name for output in bundle.outputs}
 
 
 def test_errors_are_seen():

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from tests.gpu import benchmark
+from tests.gpu.findings import Findings, holds
 from tests.gpu.records import record, timing
-from tests.gpu.report import Findings, holds, page, summary
+from tests.gpu.report import page, summary
 
 
 def test_the_page_tells_what_holds_and_what_does_not():
@@ -27,7 +28,7 @@ def test_the_page_tells_what_holds_and_what_does_not():
     assert text.count("- attention of torch is not used: why") == 1
     row = next(line for line in text.splitlines() if line.startswith("| LLaMA block, 8K tokens"))
     assert row.split("|")[2:] == [
-        " 1.000 ",
+        " 1.000 (3%) ",
         "  ",
         " 1.200 ",
         " 1.000 ",
@@ -64,6 +65,42 @@ def test_the_page_has_every_traceback_once_and_where_the_time_goes():
     findings.checks = [record(traceback=str(n), sites=n) for n in range(30)]
     assert "and 12 more" in page(findings, {}, 1.0)
     assert "in full" not in page(Findings([record()], [timing()]), {}, 1.0)
+
+
+def test_figures_that_miss_their_targets_are_in_bold():
+    slow = timing(ours=6.3) | {"ms": {"einc": 6.3, "torch eager": 6.25}}
+    slow |= {"step_ms": {"o": 0.1, "a": 0.2}, "alone": {"o": {"cuBLASLt": 0.095, "cuBLAS": 0.097}, "a": {"own": 0.17}}}
+    findings = Findings(benchmarks=[slow], ceilings={"bytes": 3.1e12, "operations": 7e14, "states": {}})
+    text = page(findings, {}, 1.0, "raw.json")
+    row = next(line for line in text.splitlines() if line.startswith("| LLaMA block, 8K tokens"))
+    assert "| **6.300** (3%) |" in row
+    assert "| **1.008** |" in row
+    assert "| LLaMA block, 8K tokens | o | 0.1000 | 0.0950 cuBLASLt | 0.95 |" in text
+    assert "| LLaMA block, 8K tokens | a | 0.2000 | 0.1700 own | **0.85** |" in text
+    assert "3.1 TB/s to and from memory" in text
+    assert "are in `raw.json`" in text
+
+
+def test_errors_of_libraries_and_of_our_own_attention_stand_apart():
+    both = {"library": (1e-3, 2e-3), "own kernel": (3e-2, None)}
+    text = page(Findings([record(error=3e-2, errors=both), record(sites=8, layout="staged")]), {}, 1.0)
+    assert "| ffn f16 | 1: 1.0e-03 / 3.0e-02 **wrong**, 8 staged: 1.0e-03 |" in text
+    assert "library: error 0.001 (PyTorch 0.002); own kernel: error 0.03 (PyTorch None), allowed 0.01" in text
+
+
+def test_what_is_broken_is_one_line_and_its_cases_are_not_passed():
+    probes = [{"probe": "cublas", "status": "failed", "detail": "status | 13"},
+              {"probe": "rows", "status": "ok", "detail": "fast"}]  # fmt: skip
+    skipped = [record(unchecked="needs cuBLAS", sites=sites) for sites in (1, 4)]
+    findings = Findings([record()], probes=probes, unchecked=skipped, links={"problem": "exit code 1"})
+    text = page(findings, {}, 1.0)
+    assert "| cuBLAS, captured | **failed** | status / 13 |" in text
+    assert "1 of 1 plans are right, and 2 were not checked" in text
+    assert "- **not checked**, needs cuBLAS: ffn f16 on 1, ffn f16 on 4\n" in text
+    assert "not measured: exit code 1" in text
+    assert not findings.passed
+    assert Findings([record()], probes=probes).passed  # nothing needed it
+    assert "not checked: ffn f16 on 1: needs cuBLAS" in summary(findings)
 
 
 @pytest.mark.parametrize(

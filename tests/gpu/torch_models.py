@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from einc_runtime.plan.schema import Bundle
+from tests.gpu.torch_decode import Wrap, can_decode, decode_of, tables
 
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 Weights = dict[str, torch.Tensor]
@@ -19,13 +20,13 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def tensors(arrays: Arrays, dtype: torch.dtype | None = None, device: str = "cuda") -> Weights:
-    """Arrays on a device; numpy's bf16, which PyTorch does not know, by way of float32, which holds it exactly."""
+    """Arrays on a device; numpy's bf16, which PyTorch does not know, as its bits."""
     found = {}
     for name, array in arrays.items():
-        plain = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+        plain = array.view(np.int16) if array.dtype.name == "bfloat16" else array
         given = torch.from_numpy(np.ascontiguousarray(plain)).to(device)
         if array.dtype.name == "bfloat16":
-            given = given.to(torch.bfloat16)
+            given = given.view(torch.bfloat16)
         found[name] = given.to(dtype) if dtype is not None and given.is_floating_point() else given
     return found
 
@@ -33,6 +34,8 @@ def tensors(arrays: Arrays, dtype: torch.dtype | None = None, device: str = "cud
 def given(bundle: Bundle, arrays: Arrays, dtype: torch.dtype | None = None, device: str = "cuda") -> Weights:
     """What a model is called with: the arrays, and the tables of its rotations, if it has any."""
     weights = tensors(arrays, dtype, device)
+    if bundle.model == "llama_decode":
+        return weights | tables(bundle, weights)
     ropes = [operation.attributes for operation in bundle.operations if operation.family == "rope"]
     if ropes and "w_q" in weights:
         d_head, like = weights["w_q"].shape[1], weights["x"]
@@ -45,13 +48,24 @@ def given(bundle: Bundle, arrays: Arrays, dtype: torch.dtype | None = None, devi
     return weights
 
 
-def model_of(bundle: Bundle) -> Model | None:
-    """A function of what `given` gives that computes the model's only output; None where there is none here."""
+def model_of(bundle: Bundle, wrap: Wrap = lambda function: function) -> Model | None:
+    """A function of what `given` gives that computes the model's output, or logits; None where there is none here.
+
+    `wrap` makes it fast, or the parts of it that are worth it.
+    """
     if bundle.model == "ffn":
-        return lambda w: torch.relu(w["x"] @ w["w1"]) @ w["w2"]
+        return wrap(lambda w: torch.relu(w["x"] @ w["w1"]) @ w["w2"])
     if bundle.model.startswith("chain_"):
-        return _chain(bundle)
-    return block_of(bundle, attend_to_own(sequence_lengths(bundle))) if bundle.model == "llama_block" else None
+        return wrap(_chain(bundle))
+    if bundle.model == "llama_decode":
+        return decode_of(bundle, wrap) if can_decode(bundle) else None
+    return wrap(block_of(bundle, attend_to_own(sequence_lengths(bundle)))) if bundle.model == "llama_block" else None
+
+
+def output_of(bundle: Bundle) -> str:
+    """The name of what `model_of` computes."""
+    names = [bundle.tensors[output.tensor].name for output in bundle.outputs]
+    return "logits" if "logits" in names else names[0]
 
 
 def reference(bundle: Bundle, arrays: Arrays, device: str = "cuda") -> dict[str, Any] | None:
@@ -61,8 +75,7 @@ def reference(bundle: Bundle, arrays: Arrays, device: str = "cuda") -> dict[str,
         return None
     with torch.inference_mode():
         result = model(given(bundle, arrays, torch.float64, device))
-    name = bundle.tensors[bundle.outputs[0].tensor].name
-    return {name: result.cpu().numpy()}
+    return {output_of(bundle): result.cpu().numpy()}
 
 
 def _chain(bundle: Bundle) -> Model:

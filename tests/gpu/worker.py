@@ -1,8 +1,10 @@
 """What touches the GPU: a process that prints one JSON record per line, so that a lost device costs one case.
 
 python tests/gpu worker kernels SECONDS              compiles what the others need, into EINC_KERNEL_CACHE
-python tests/gpu worker correctness FIRST            all cases from this one on
-python tests/gpu worker benchmarks FIRST SECONDS     all benchmarks from this one on
+python tests/gpu worker correctness FIRST [END]      all cases from this one on, or up to another
+python tests/gpu worker ceilings                     what this GPU can do at most
+python tests/gpu worker benchmarks FIRST SECONDS [BYTES OPERATIONS]
+                                                     all benchmarks from this one on; the ceilings, if they are known
 
 With --rehearse on a machine without a GPU, as far as that goes (`places`).
 """
@@ -16,9 +18,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,9 +27,13 @@ from typing import Any
 from einc_runtime.errors import KernelFault
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.triton.launches import KernelSource
-from tests.gpu.cases import BENCHMARKS, CASES
+from tests.gpu import ceilings
+from tests.gpu.cases import BENCHMARKS, Benchmark, Case
 from tests.gpu.correctness import Array, Result, arrays_of, check, compiled, reference
+from tests.gpu.layouts import Layout, Run
+from tests.gpu.needs import needed_by
 from tests.gpu.places import Place, of
+from tests.gpu.primitives import TOLD
 
 LONGEST = 4000
 """Characters of a traceback."""
@@ -40,6 +45,8 @@ REHEARSED = 6
 """Kernels that a rehearsal compiles; the tests have them all."""
 
 Record = dict[str, Any]
+Plan = tuple[Benchmark | Case, int, tuple[int, ...]]
+"""What is compiled, for how many sites, and the device of every site."""
 
 
 def kernels(place: Place, seconds: float) -> Iterator[Record]:
@@ -48,13 +55,14 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
 
     begin = perf_counter()
     architecture = place.architecture
-    plans = [(place, architecture, True, number, sites) for number in range(len(BENCHMARKS)) for sites in (1, 8)]
-    plans += [(place, architecture, False, number, sites) for number, sites in place.runs()]
+    plans: list[Plan] = [
+        (benchmark, sites, (0,) * sites) for benchmark in BENCHMARKS for sites in ((1, 8) if benchmark.many else (1,))
+    ]
+    plans += dict.fromkeys((run.case, run.sites, _mapping(run, place)) for run in place.runs())
     needed: dict[str, precompile.Job] = {}
-    # Forked, since this process is not one of a module that others could import; they leave the GPU alone.
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
-        for sources in pool.map(_sources, plans):
-            needed |= {source.key: (source, architecture) for source in sources if source.key not in needed}
+    for plan in plans:  # in this process: what CUDA has begun does not survive a fork
+        for source in _sources(place, architecture, *plan):
+            needed.setdefault(source.key, (source, architecture))
     jobs = sorted(needed.values(), key=lambda job: not job[0].name.startswith("attention"))  # the longest ones first
     jobs = jobs[-REHEARSED:] if place.rehearsal else jobs
     where = Path(os.environ[kernel_cache.ENVIRONMENT])
@@ -65,40 +73,55 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
     yield found | problem | {"seconds": round(perf_counter() - begin)}
 
 
-def _sources(plan: tuple[Place, str, bool, int, int]) -> tuple[KernelSource, ...]:
+def _mapping(run: Run, place: Place) -> tuple[int, ...]:
+    """The device of every site."""
+    if run.layout is Layout.ONE:
+        return (0,) * run.sites
+    return tuple(site % place.gpus if run.layout is Layout.SPREAD else site for site in range(run.sites))
+
+
+def _sources(
+    place: Place, architecture: str, what: Benchmark | Case, sites: int, devices: tuple[int, ...]
+) -> tuple[KernelSource, ...]:
     """The kernels of a benchmark's plan, or of a case's."""
     from einc_runtime.execution.cuda import precompile
     from tests.gpu.benchmark import compiled as compiled_benchmark
 
-    place, architecture, benchmark, number, sites = plan
-    if benchmark:
-        bundle = compiled_benchmark(BENCHMARKS[number], place.definitions(BENCHMARKS[number]), sites)
+    if isinstance(what, Case):
+        bundle = compiled(what, sites, what.dtype)
     else:
-        bundle = compiled(CASES[number], sites, CASES[number].dtype)
-    return precompile.list_sources(bundle, architecture, [(0,) * sites])
+        bundle = compiled_benchmark(what, place.definitions(what), sites)
+    return precompile.list_sources(bundle, architecture, [devices])
 
 
-def correctness(place: Place, first: int) -> Iterator[Record]:
+def correctness(place: Place, first: int, end: int | None = None) -> Iterator[Record]:
+    """A record for every case; one that needs a broken primitive is not run."""
     expected: dict[int, dict[str, Array]] = {}
-    for position, (number, sites) in enumerate(place.runs()):
-        if position < first:
-            continue
-        case = CASES[number]
+    for position, run in list(enumerate(place.runs()))[first:end]:
+        case, number, sites = run.case, run.number, run.sites
         yield {"start": position}
         try:
+            if lacking := place.broken and needed_by(compiled(case, sites, case.dtype), run.layout) & place.broken:
+                told = f"needs what is broken: {', '.join(TOLD[name] for name in sorted(lacking))}"
+                yield {
+                    "position": position,
+                    **Result(case.title, sites, unchecked=told, layout=run.layout.value).record(),
+                }
+                continue
             if number not in expected:
                 expected = {number: reference(case, arrays_of(compiled(case, 1, case.dtype)))}
-            result = check(case, sites, place.session, expected[number], place.torch)
+            make_session = partial(place.session, layout=run.layout)
+            result = check(case, sites, make_session, expected[number], place.torch)
         except Exception as error:
             problem = error.render() if hasattr(error, "render") else f"{type(error).__name__}: {error}"
             result = Result(case.title, sites, problem=problem, traceback=traceback.format_exc()[-LONGEST:])
-        yield {"position": position, **result.record()}
+        yield {"position": position, **result.record(), "layout": run.layout.value}
         if result.problem and not place.works():
             sys.stdout.flush()
             raise SystemExit(LOST)
 
 
-def benchmarks(place: Place, first: int, seconds: float) -> Iterator[Record]:
+def benchmarks(place: Place, first: int, seconds: float, known: ceilings.Ceilings | None) -> Iterator[Record]:
     """Several records for each, every one with more in it than the one before; the time is shared out among them."""
     from tests.gpu.benchmark import run
 
@@ -108,7 +131,7 @@ def benchmarks(place: Place, first: int, seconds: float) -> Iterator[Record]:
             continue
         yield {"start": position}
         share = (seconds - (perf_counter() - begin)) / (len(BENCHMARKS) - position)
-        for outcome in run(benchmark, place, 1.3 * share):  # the first ones are the most important
+        for outcome in run(benchmark, place, 1.3 * share, known):  # the first ones are the most important
             yield {"position": position, **asdict(outcome)}
         if not place.works():
             sys.stdout.flush()
@@ -122,8 +145,11 @@ def main(arguments: list[str]) -> None:
     if what == "kernels":
         records = kernels(place, float(rest[0]))
     elif what == "correctness":
-        records = correctness(place, int(rest[0]))
+        records = correctness(place, *map(int, rest))
+    elif what == "ceilings":
+        records = ceilings.measure(place)
     else:
-        records = benchmarks(place, int(rest[0]), float(rest[1]))
+        known = ceilings.Ceilings(float(rest[2]), float(rest[3])) if len(rest) > 2 else None
+        records = benchmarks(place, int(rest[0]), float(rest[1]), known)
     for record in records:
         print(json.dumps(record), flush=True)

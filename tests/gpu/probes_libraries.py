@@ -1,0 +1,237 @@
+"""Probes of what computes: Triton's kernels, cuBLAS and cuBLASLt, and libraries for attention, each in a capture."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tests.gpu import primitives
+from tests.gpu.probe_bench import Absent, Bench, Broken
+
+EXTENT = 128
+"""Rows and columns of the matrices."""
+
+PRODUCT = f"""import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(left, right, result):
+    rows = tl.arange(0, {EXTENT})[:, None]
+    columns = tl.arange(0, {EXTENT})[None, :]
+    inner = tl.arange(0, 64)
+    total = tl.zeros(({EXTENT}, {EXTENT}), tl.float32)
+    for start in range(0, 512, 64):
+        a = tl.load(left + rows * 512 + start + inner[None, :])
+        b = tl.load(right + (start + inner)[:, None] * {EXTENT} + columns)
+        total = tl.dot(a, b, total)
+    tl.store(result + rows * {EXTENT} + columns, total)
+"""
+
+ADDITION = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def addition(left, right, result):
+    place = tl.program_id(0) * 128 + tl.arange(0, 128)
+    tl.store(result + place, tl.load(left + place) + tl.load(right + place))
+"""
+
+
+def triton(bench: Bench) -> str:
+    """A sum of two arrays."""
+    left, right = (np.random.default_rng(seed).standard_normal(1024).astype("f4") for seed in (1, 2))
+    took, found, shared = _launch(bench, "addition", ADDITION, (left, right), np.empty(1024, "f4"), 8, 3)
+    bench.require_equal(found, left + right)
+    return f"{1e3 * took:.1f} us, {shared} bytes of shared memory"
+
+
+def shared(bench: Bench) -> str:
+    """A product of matrices whose operands are fetched four steps ahead."""
+    from einc_runtime.kernels.cuda.modules import STATIC_SHARED
+
+    rng = np.random.default_rng(3)
+    left, right = (rng.standard_normal(shape).astype("f2") for shape in ((EXTENT, 512), (512, EXTENT)))
+    took, found, used = _launch(bench, "product", PRODUCT, (left, right), np.empty((EXTENT, EXTENT), "f4"), 1, 4)
+    bench.require_equal(found, left.astype("f8") @ right.astype("f8"), 1e-5)
+    if used <= STATIC_SHARED:
+        raise Broken(f"the compiler uses {used} bytes of shared memory only: this shows nothing")
+    return f"{1e3 * took:.1f} us, {used} bytes of shared memory"
+
+
+def _launch(
+    bench: Bench, name: str, text: str, given: tuple[Any, Any], result: Any, grid: int, stages: int
+) -> tuple[float, Any, int]:
+    """Milliseconds, the result, and the bytes of shared memory of a kernel."""
+    from einc_runtime.kernels.cuda import kernel_cache
+    from einc_runtime.kernels.cuda.modules import CupyModules, LoadedModules
+    from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource
+
+    kinds = tuple({"f2": "f16", "f4": "f32"}[array.dtype.str[1:]] for array in (*given, result))
+    source = KernelSource(name, text, kinds, (True, True, True), stages=stages)
+    modules, target = LoadedModules(kernel_cache.directories(), CupyModules()), bench.driver.target(bench.device)
+    binary = modules.binary(source, target.architecture)
+    pointers = (*map(bench.upload, given), bench.empty(result.nbytes))
+    launch = modules.launch(KernelLaunch(source, grid, pointers), binary, 0, 0, target)
+    took = bench.replay(launch)
+    return took, bench.download(pointers[-1], result), binary.shared
+
+
+def cublas(bench: Bench) -> str:
+    from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas
+
+    library = Cublas(bench.driver.use)
+    product, left, right, _, result = _product(bench)
+    pointers = product.a, product.b, product.c
+    took = bench.replay(library.launch(product, pointers, bench.empty(WORKSPACE), bench.device))
+    bench.require_equal(bench.download(product.c, result).T, left.T.astype("f8") @ right.T.astype("f8"), 5e-3)
+    return f"{library.version(bench.device)}, {1e3 * took:.1f} us"
+
+
+def epilogue(bench: Bench) -> str:
+    """A product, a matrix that is added, and relu."""
+    from dataclasses import replace
+
+    from einc_runtime.kernels.cuda.cublas import WORKSPACE
+    from einc_runtime.kernels.cuda.cublaslt import CublasLt
+
+    library = CublasLt(bench.driver.use)
+    product, left, right, addend, result = _product(bench)
+    product = replace(product, addend=bench.upload(addend), activation="relu")
+    if not library.fits(product, bench.device):
+        raise Broken("cuBLASLt proposes nothing for a small product")
+    took = bench.replay(library.launch(product, bench.empty(WORKSPACE), bench.device))
+    expected = np.maximum(left.T.astype("f8") @ right.T.astype("f8") + addend.T.astype("f8"), 0)
+    bench.require_equal(bench.download(product.c, result).T, expected, 5e-3)
+    return f"{1e3 * took:.1f} us"
+
+
+def _product(bench: Bench) -> tuple[Any, Any, Any, Any, Any]:
+    """A product of two matrices with columns one behind the other (arrays here have them as rows), both of these, a
+    matrix that may be added, and one like the result."""
+    from einc_runtime.kernels.triton.gemm import Gemm
+
+    m, n, k = 128, 192, 256
+    rng = np.random.default_rng(4)
+    left, right, addend = (rng.standard_normal(shape).astype("f2") for shape in ((k, m), (n, k), (n, m)))
+    pointers = bench.upload(left), bench.upload(right), bench.empty(2 * m * n)
+    a, b, c = pointers
+    product = Gemm(False, False, m, n, k, a, m, 0, b, k, 0, c, m, 0, 1, "f16", "f16")
+    return product, left, right, addend, np.empty((n, m), "f2")
+
+
+def pools(bench: Bench) -> str:
+    """What PyTorch allocates in a capture of ours comes from a pool of its own, and stays there."""
+    torch = _torch()
+    values = torch.arange(1 << 16, dtype=torch.float32, device="cuda")
+    result = torch.zeros_like(values)
+    torch.cuda.synchronize()
+
+    def compute() -> None:
+        own = values * 2 + 1
+        result.copy_(own)
+
+    took = _by_torch(bench, compute)
+    bench.require_equal(result.cpu().numpy(), np.arange(1 << 16, dtype=np.float32) * 2 + 1)
+    return f"PyTorch {torch.__version__}, {1e3 * took:.1f} us"
+
+
+def attention(bench: Bench, name: str) -> str:
+    """Causal attention of one sequence of 256 tokens in f16, against its definition, then in a capture."""
+    from einc_runtime.kernels.cuda import attention_libraries as known
+    from einc_runtime.kernels.cuda.varlen_attention import VarlenAttention, find_flaw
+
+    torch = _torch()
+    makers = {
+        primitives.CUDNN: ("torch", "cudnn"), primitives.FLASH: ("torch", "flash"),
+        primitives.FLASH2: ("flash", ""), primitives.FLASH3: ("flash3", ""), primitives.FLASH4: ("flash4", ""),
+    }  # fmt: skip
+    key, variant = makers[name]
+    how = VarlenAttention((0, 256), (0, 256), 0, True, 0, 0.125)
+    bounds = [torch.tensor((0, 256), dtype=torch.int32, device="cuda") for _ in range(2)]
+    q, k, v = (torch.randn(heads, 256, 64, dtype=torch.float16, device="cuda").permute(1, 0, 2) for heads in (8, 2, 2))
+    try:
+        library = known.LIBRARIES[key][1]()
+    except ImportError as error:
+        raise Absent(f"not installed ({error})"[:200]) from error
+    choices = [attend for own, attend in library.choices(q, k, v, how) if variant in ("", own)]
+    if not choices:
+        raise Absent("not for this GPU")
+    flaw = find_flaw(choices[0], how, "f16", 4, 64, torch.device("cuda", 0))
+    if flaw is not None:
+        raise Broken(flaw)
+    expected = choices[0](q, k, v, *bounds, how)[0].clone()
+    result = torch.zeros_like(expected)
+    torch.cuda.synchronize()
+
+    def compute() -> None:
+        result.copy_(choices[0](q, k, v, *bounds, how)[0])
+
+    took = _by_torch(bench, compute)
+    bench.require_equal(result.float().cpu().numpy(), expected.float().cpu().numpy())
+    return f"{library.version}, {1e3 * took:.1f} us"
+
+
+def _torch() -> Any:
+    import torch
+
+    from einc_runtime.kernels.cuda.attention_libraries import require_cuda
+
+    require_cuda(torch)
+    torch.set_grad_enabled(False)
+    return torch
+
+
+def _by_torch(bench: Bench, compute: Any) -> float:
+    """Milliseconds of what PyTorch enqueues in our capture, with memory from a pool."""
+    import torch
+
+    from einc_runtime.kernels.cuda.fused_attention import _allocate_from
+
+    pool = torch.cuda.MemPool()
+
+    def enqueue(stream: int) -> None:
+        own = torch.cuda.ExternalStream(stream, device=torch.device("cuda", bench.device))
+        with torch.cuda.stream(own), _allocate_from(pool, bench.device):
+            compute()
+
+    took = bench.replay(enqueue)
+    if pool.use_count() < 1:
+        raise Broken("the pool did not outlast its use")
+    return took
+
+
+def multimem(bench: Bench) -> str:
+    """What CUDA's driver says of memory by handles, and whether it gives some."""
+    driver, value, handle, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t()
+    told = {}
+    for name, attribute in (("memory by handles", 102), ("multicast", 132), ("handles for other nodes", 128)):
+        status = driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, bench.device)
+        told[name] = "yes" if not status and value.value else "no" if not status else f"status {status}"
+    if told["memory by handles"] != "yes":
+        raise Absent(", ".join(f"{name}: {answer}" for name, answer in told.items()))
+
+    class Properties(ctypes.Structure):
+        """CUmemAllocationProp: pinned memory of a device."""
+
+        _fields_ = (
+            ("kind", ctypes.c_int), ("handles", ctypes.c_int), ("where", ctypes.c_int), ("device", ctypes.c_int),
+            ("security", ctypes.c_void_p), ("flags", ctypes.c_uint64),
+        )  # fmt: skip
+
+    wanted = Properties(1, 0, 1, bench.device, None, 0)
+    call = partial(_require, driver)
+    call("cuMemGetAllocationGranularity", ctypes.byref(size), ctypes.byref(wanted), 0)
+    call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(wanted), ctypes.c_uint64(0))
+    call("cuMemRelease", handle)
+    return ", ".join([*(f"{name}: {answer}" for name, answer in told.items()), f"in units of {size.value >> 20} MB"])
+
+
+def _require(driver: Any, name: str, *arguments: Any) -> None:
+    status = getattr(driver, name)(*arguments)
+    if status:
+        raise Broken(f"{name}: status {status}")
