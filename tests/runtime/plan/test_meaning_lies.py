@@ -156,6 +156,7 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("attention", {"0": form(3, 5, 2)}, "of f32[a=3"),
     ("attention", {"k_lens": [7]}, "2 sequences of queries, 1 of keys"),
     ("attention", {"window": -1}, "a window of -1"),
+    ("attention with all", {"causal": False, "window": 0}, "positions that hide no keys"),
     ("attention", {"window": 1 << 62}, "a window of"),
     ("attention", {"causal": 1}, "should be bool"),
     ("attention", {"scale": float("nan")}, "'scale' is nan"),

@@ -123,6 +123,7 @@ def attention(applied: Application) -> OperatorMeaning:
     if "softcap" in applied.attributes:
         attributes["softcap"] = applied.number("softcap")
     free = "positions" in extras
+    applied.require(causal or window > 0 or not free, "positions that hide no keys")
     seen = SeenKeys(q_lens, k_lens, causal and not free, 0 if free else window)
     dims, shape = unique_names((*q.dims[:2], v.dims[2])), (*q.shape[:2], v.shape[2])
     return OperatorMeaning(
