@@ -217,7 +217,8 @@ class Compiled:
     def _predict_unrestricted(self) -> float | None:
         """What a plan would take that need not be reproducible; None where that is not asked or has no time."""
         options = self.options
-        if not options.reproducible or options.selector != FASTEST or options.time_limit is not None:
+        hurried = options.time_limit is not None or self.budget.interrupted
+        if not options.reproducible or options.selector != FASTEST or hurried:
             return None
         self._phase("comparing with a plan that is not reproducible")
         chosen = replace(options, reproducible=False, pins=(), baselines=(), exchanges=())
