@@ -73,7 +73,7 @@ def test_no_plan_of_toys_beats_its_bound(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 300))
+@pytest.mark.parametrize("seed", range(100, 124))
 def test_no_plan_of_many_toys_beats_its_bound(seed: int) -> None:
     require_below_toys(seed, 40)
 
