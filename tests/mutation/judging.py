@@ -29,7 +29,7 @@ from einc_runtime.plan.codec import decode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Bundle, Tensor
 from tests.mutation.plans import CASES, make_plan
-from tests.mutation.running import RunningProcess, run_once
+from tests.mutation.running import RunningProcess
 from tests.support.graph_interpreter import interpret
 
 MAX_SECONDS = 30
@@ -70,7 +70,7 @@ class Meaning:
 
 
 @cache
-def find_meaning(case: str) -> Meaning:
+def find_meaning(case: str, process: RunningProcess) -> Meaning:
     """By the model's operators on f64, without cuts. The unchanged plan says how far rounding goes: results may be off
     four times as far, as sums may be added up in another order."""
     bundle = decode(make_plan(case))
@@ -78,7 +78,8 @@ def find_meaning(case: str) -> Meaning:
     graph = _build_graph(case, "f64")
     wide = {name: array if array.dtype.kind in "biu" else _widen(array) for name, array in arrays.items()}
     expected = interpret(graph, wide)
-    found = run_once(bundle, arrays)
+    found = process.run(bundle, arrays)
+    assert not isinstance(found, str), found
     allowed = {}
     for name, reference in expected.items():
         scale = float(np.abs(reference).max())
@@ -105,8 +106,8 @@ def judge(case: str, data: bytes, process: RunningProcess) -> Verdict:
     proof = _try("refused by the proof", lambda: prove(reading))
     if isinstance(proof, Verdict):
         return proof
-    meaning = find_meaning(case)
-    arrays = _arrays_of(case, reading)
+    meaning = find_meaning(case, process)
+    arrays = _arrays_of(meaning, reading)
     results = process.run(reading, arrays)
     if number % COMPILED == 0 and not isinstance(results, str):
         compiled = process.run(reading, arrays, native=True)
@@ -154,13 +155,13 @@ def _try(outcome: str, step: Callable[[], Result]) -> Result | Verdict:
         return Verdict("internal error", f"{outcome}: {type(error).__name__}: {error}")
 
 
-def _arrays_of(case: str, bundle: Bundle) -> dict[str, Array]:
+def _arrays_of(meaning: Meaning, bundle: Bundle) -> dict[str, Array]:
     """The original's arrays, by position, where they fit what the plan asks for, and else random ones."""
-    known = list(find_meaning(case).arrays.values())
+    known = list(meaning.arrays.values())
     wanted = [t for t in bundle.tensors if t.kind != "value"]
     found = {}
     for k, tensor in enumerate(wanted):
-        array = find_meaning(case).arrays.get(tensor.name, known[k] if k < len(known) else None)
+        array = meaning.arrays.get(tensor.name, known[k] if k < len(known) else None)
         fits = array is not None and (array.shape, array.dtype) == (tensor.shape, storage_dtype(tensor.dtype))
         found[tensor.name] = array if array is not None and fits else make_random_array(tensor, 3)
     return found

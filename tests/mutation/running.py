@@ -10,7 +10,6 @@ import ctypes
 import mmap
 import multiprocessing
 import resource
-import signal
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,6 +25,9 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.schema import Bundle
 
 MAX_SECONDS = 30
+MAX_START = 120
+"""Seconds for a run, and for the first one of a process, which has yet to import what it needs."""
+
 MAX_MEMORY = 8 << 30
 MAX_ARENA = 1 << 28
 _SMALL = compiler.SMALL
@@ -85,10 +87,14 @@ def run_plan(bundle: Bundle, arrays: Mapping[str, Array], native: bool = False) 
 
 
 class RunningProcess:
-    """Runs one plan after another in a process that is started again when it has died."""
+    """Runs one plan after another in a process that is started again when it has died.
+
+    It is not forked: the threads of this process, such as that which compiles kernels, would be missing there.
+    """
 
     def __init__(self) -> None:
         self._process: Any = None
+        self._started = False
         self._pipe: Connection
 
     def run(self, bundle: Bundle, arrays: Mapping[str, Array], native: bool = False) -> dict[str, Array] | str:
@@ -97,7 +103,8 @@ class RunningProcess:
             self._start()
         try:
             self._pipe.send((bundle, dict(arrays), native))
-            if self._pipe.poll(MAX_SECONDS):
+            if self._pipe.poll(MAX_SECONDS if self._started else MAX_START):
+                self._started = True
                 answer: dict[str, Array] | str = self._pipe.recv()
                 return answer
             answer = f"hung: no result after {MAX_SECONDS} s"
@@ -112,29 +119,17 @@ class RunningProcess:
             self._process.kill()
             self._process.join()
             self._pipe.close()
-            self._process = None
+            self._process, self._started = None, False
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("fork")
+        context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other,), daemon=True)
         self._process.start()
         other.close()
 
 
-def run_once(bundle: Bundle, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of a plan that must run. Not in this process: a process that has threads cannot be forked."""
-    process = RunningProcess()
-    try:
-        answer = process.run(bundle, arrays)
-    finally:
-        process.stop()
-    assert not isinstance(answer, str), answer
-    return answer
-
-
 def _serve(pipe: Connection) -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:

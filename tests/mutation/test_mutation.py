@@ -56,7 +56,11 @@ def test_the_judge_sees_wrong_results() -> None:
     """`run_plan` and the reference are compared at all: other arrays give other results."""
     from tests.mutation import judging
 
-    meaning = judging.find_meaning("softmax-rows")
+    process = RunningProcess()
+    try:
+        meaning = judging.find_meaning("softmax-rows", process)
+    finally:
+        process.stop()
     other = {name: array[::-1] for name, array in meaning.expected.items()}
     assert judging._find_difference(meaning.expected, meaning) is None
     assert judging._find_difference(other, meaning)
