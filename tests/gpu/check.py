@@ -56,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.rehearse and not (chosen.output or chosen.no_write):
         parser.error("a rehearsal needs --output or --no-write")
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as nvidia-smi numbers them
     if chosen.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = chosen.devices
     place = CPU if chosen.rehearse else GPU

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from shutil import which
 
@@ -35,21 +37,34 @@ def sanitize(findings: Findings, place: Place, seconds: float) -> None:
     )  # fmt: skip
     command = [tool, "--tool", "memcheck", "--error-exitcode", str(FOUND), "--target-processes", "all",
                *Worker.command("correctness", str(wanted), str(wanted + 1), *place.arguments)]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=min(seconds, LIMIT))
-    except subprocess.TimeoutExpired:
+    done = _run(command, min(seconds, LIMIT))
+    if done is None:
         findings.sanitizer = {"status": "unknown", "detail": "no answer in time"}
         return
-    title, told = runs[wanted].title, (done.stdout + done.stderr).strip()
-    ran = '"position": ' in done.stdout
+    code, told = done
+    title, ran = runs[wanted].title, '"position": ' in told
     errors = [line.strip("= \n") for line in told.splitlines() if line.startswith("=========")]
-    if done.returncode == FOUND:
+    if code == FOUND:
         detail = f"{title}: {' / '.join(errors[:6])}"[:600]
         findings.sanitizer = {"status": "failed", "detail": detail}
         findings.complaints[f"{title}, under {TOOL}"] = told[-6000:]
-    elif ran and not done.returncode:
+    elif ran and not code:
         findings.sanitizer = {"status": "ok", "detail": f"{title}: {errors[-1] if errors else 'no errors'}"}
     else:
         last = " / ".join((errors or told.splitlines())[-3:])
-        detail = f"it could not run {title}: exit code {done.returncode}, {last}"[:600]
+        detail = f"it could not run {title}: exit code {code}, {last}"[:600]
         findings.sanitizer = {"status": "unknown", "detail": detail}
+
+
+def _run(command: list[str], seconds: float) -> tuple[int, str] | None:
+    """The exit code and what was printed; None where there was no end in time. Nothing of it goes on running."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+    )  # fmt: skip
+    try:
+        told, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+    return process.returncode, told.strip()

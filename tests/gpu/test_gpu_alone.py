@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -92,6 +95,7 @@ def test_the_check_begins_without_what_it_needs():
     """Packages that travel as wheels are found only after it has begun."""
     code = f"""
 import sys
+import tomllib
 sys.path[:0] = ["."]
 sys.modules.update(dict.fromkeys({facts.NEEDED}))
 from tests.gpu import check, facts
@@ -104,6 +108,7 @@ def test_all_that_the_check_imports_is_named_as_needed():
     """Third-party modules that compiling, running and reporting load, apart from those of competitors."""
     code = """
 import sys
+import tomllib
 sys.path[:0] = ["."]
 from tests.gpu import worker, check
 from tests.gpu.correctness import *
@@ -120,3 +125,20 @@ print(' '.join(sorted(found)))
     ).stdout.split()
     unnamed = {name for name in found if name not in facts.NEEDED and not name.startswith(("_", "editables"))}
     assert unnamed <= {"regex", "typing_extensions"}, unnamed  # which are taken only where they are there
+
+
+def test_the_wheels_are_all_that_einc_needs_but_what_comes_with_pytorch():
+    makefile = (ROOT / "Makefile").read_text()
+    wheels = set(re.search(r"^GPU_WHEELS := (.*)$", makefile, re.M)[1].split())
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    wanted = {re.match(r"[\w-]+", one)[0] for one in wanted}
+    there = {"numpy", "torch", "triton", "cupy", "typing_extensions"}  # the last one comes with PyTorch
+    assert wanted - there <= wheels
+    modules = {"lapx": "lap"}
+    assert set(facts.NEEDED) - there <= {modules.get(name, name) for name in wheels}
+    for name in wheels:
+        needed = [one for one in metadata.requires(name) or () if "extra ==" not in one and "sys_platform" not in one]
+        names = {re.match(r"[\w-]+", one)[0].lower() for one in needed if 'platform_system == "Windows"' not in one}
+        assert names <= wheels | there, name
+    recipe = makefile[makefile.index("\ngpu-wheels:") :].split("\n\n")[0]
+    assert recipe.splitlines()[-1].endswith('start there: $(GPU_PYTHON_BIN) tests/gpu"')

@@ -204,6 +204,28 @@ def test_cases_that_need_a_broken_primitive_are_not_run(monkeypatch):
     assert found["layout"] == "aliased"
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_the_first_case_that_needs_it_is_run_all_the_same(works, monkeypatch):
+    """A probe may be wrong, which must not cost all cases."""
+    ran = []
+
+    def checked(case, sites, *_):
+        ran.append(case.title)
+        return Result(case.title, sites, error=0.0 if works else 9.0, same_bits=True)
+
+    monkeypatch.setattr(worker, "reference", lambda *_: {})
+    monkeypatch.setattr(worker, "arrays_of", lambda *_: {})
+    monkeypatch.setattr(worker, "compiled", lambda *_: None)
+    monkeypatch.setattr(worker, "needed_by", lambda *_: frozenset({"capture", "cublas"}))
+    monkeypatch.setattr(worker, "check", checked)
+    place = replace(CPU, broken=frozenset({"capture", "rows"}))
+    found = [own for own in worker.correctness(place, 0, 3) if "start" not in own]
+    assert len(ran) == (3 if works else 1)
+    assert [bool(own["unchecked"]) for own in found] == [False, not works, not works]
+    assert ("though a probe failed: a graph captured" in " ".join(found[0]["notes"])) == works
+    assert list(worker.correctness(place, 1, 2))[1]["unchecked"]  # after a worker that was lost
+
+
 def test_what_is_pinned_can_be_written_by_numpy():
     bench = bench_on()
     pointer = bench.driver.allocate_host(8)

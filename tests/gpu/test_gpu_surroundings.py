@@ -73,6 +73,10 @@ def test_what_a_sanitizer_finds_fails_the_check_unlike_its_own_faults(script, st
     assert findings.sanitizer["status"] == status
     assert detail in findings.sanitizer["detail"]
     assert findings.passed == (status != "failed")
+    program(tmp_path, "compute-sanitizer", "sleep 60 & sleep 60")
+    monkeypatch.setattr(sanitizer, "LIMIT", 0.1)
+    sanitizer.sanitize(findings, GPU, 100)
+    assert findings.sanitizer["detail"] == "no answer in time"
     sanitizer.sanitize(findings, GPU, 5)
     assert findings.sanitizer["detail"] == "there was no time for it"
     monkeypatch.setenv("PATH", "")

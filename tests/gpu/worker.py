@@ -18,7 +18,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -95,23 +95,31 @@ def _sources(
 
 
 def correctness(place: Place, first: int, end: int | None = None) -> Iterator[Record]:
-    """A record for every case; one that needs a broken primitive is not run."""
+    """A record for every case; one that needs what a probe found broken is not run, except for the first such case.
+
+    If that one is right, the probe is not; a worker that follows one that was lost tries nothing.
+    """
     expected: dict[int, dict[str, Array]] = {}
+    broken, tried = place.broken, place.broken if first else frozenset()
     for position, run in list(enumerate(place.runs()))[first:end]:
         case, number, sites = run.case, run.number, run.sites
         yield {"start": position}
+        lacking: frozenset[str] = frozenset()
         try:
-            if lacking := place.broken and needed_by(compiled(case, sites, case.dtype), run.layout) & place.broken:
-                told = f"needs what is broken: {', '.join(TOLD[name] for name in sorted(lacking))}"
-                yield {
-                    "position": position,
-                    **Result(case.title, sites, unchecked=told, layout=run.layout.value).record(),
-                }
+            lacking = needed_by(compiled(case, sites, case.dtype), run.layout) & broken if broken else lacking
+            told = ", ".join(TOLD[name] for name in sorted(lacking))
+            if lacking and lacking <= tried:
+                result = Result(case.title, sites, unchecked=f"needs what is broken: {told}")
+                yield {"position": position, **result.record(), "layout": run.layout.value}
                 continue
+            tried |= lacking
             if number not in expected:
                 expected = {number: reference(case, arrays_of(compiled(case, 1, case.dtype)))}
             make_session = partial(place.session, layout=run.layout)
             result = check(case, sites, make_session, expected[number], place.torch)
+            if lacking and result.holds:
+                broken -= lacking
+                result = replace(result, notes=(*result.notes, f"{run.title} is right, though a probe failed: {told}"))
         except Exception as error:
             problem = error.render() if hasattr(error, "render") else f"{type(error).__name__}: {error}"
             result = Result(case.title, sites, problem=problem, traceback=traceback.format_exc()[-LONGEST:])
