@@ -48,7 +48,7 @@ def library(q, k, v, how):
     return o, lse
 
 
-def by_pytorch(q, k, v, q_bounds, k_bounds, how, *, corner=1, base=np.e, window=0, repeat="interleave"):
+def by_pytorch(q, k, v, q_bounds, k_bounds, how, out=None, *, corner=1, base=np.e, window=0, repeat="interleave"):
     """Attention with PyTorch's functions, sequence by sequence; the keywords make one mistake each."""
     import torch
 

@@ -118,7 +118,7 @@ def test_pytorchs_functions_get_the_arguments_in_order(pytorch, name):
     q, k = (pytorch.empty(heads, 40, 64, dtype=pytorch.float16, device="meta").permute(1, 0, 2) for heads in (8, 2))
     bounds = pytorch.empty(2, dtype=pytorch.int32, device="meta")
     for how in (KINDS[0], KINDS[1]) if name == "_by_cudnn" else KINDS:
-        o, lse = getattr(TorchAttention(), name)(q, k, k, bounds, bounds, how)
+        o, lse = getattr(TorchAttention(), name)(q, k, k, bounds, bounds, how, pytorch.empty_like(q))
         assert (tuple(o.shape), o.dtype) == ((40, 8, 64), pytorch.float16)
         assert (tuple(lse.shape), lse.dtype) == ((8, 40), pytorch.float32)
     schema = str(pytorch.ops.aten._flash_attention_forward.default._schema)
@@ -241,26 +241,26 @@ def test_later_versions_of_flash_attention_are_asked_for_the_lse(monkeypatch):
     module.flash_attn_varlen_func = third
     monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
     ((_, attend),) = attention_libraries.FlashAttention3().choices(None, None, None, how)
-    assert attend("q", "k", "v", "q marks", "k marks", how) == ("o", "lse")
+    assert attend("q", "k", "v", "q marks", "k marks", how, "own") == ("o", "lse")
     assert calls == [
         (
             ("q", "k", "v", "q marks", "k marks", 5, 9),
             {"softmax_scale": 0.5, "causal": True, "window_size": (3, 0), "num_splits": 1, "return_attn_probs": True},
         )
     ]
-    fourth, calls = stand_in(("o", "lse"), "return_lse")
+    fourth, calls = stand_in(("o", "lse"), "return_lse", "out")
     package, cute = types.ModuleType("flash_attn"), types.ModuleType("flash_attn.cute")
     package.cute, cute.flash_attn_varlen_func = cute, fourth
     monkeypatch.setitem(sys.modules, "flash_attn", package)
     monkeypatch.setitem(sys.modules, "flash_attn.cute", cute)
     ((_, attend),) = attention_libraries.FlashAttention4().choices(None, None, None, how)
-    assert attend("q", "k", "v", "q marks", "k marks", how) == ("o", "lse")
+    assert attend("q", "k", "v", "q marks", "k marks", how, "own") == ("o", "lse")
     assert calls == [
         (
             ("q", "k", "v"),
             {
                 "cu_seqlens_q": "q marks", "cu_seqlens_k": "k marks", "softmax_scale": 0.5, "causal": True,
-                "window_size": (3, 0), "return_lse": True,
+                "window_size": (3, 0), "return_lse": True, "out": "own",
             },
         )
     ]  # fmt: skip
@@ -291,10 +291,10 @@ def test_flash_attn_gets_the_arguments_by_name():
 
     module.flash_attn_varlen_func = flash_attn_varlen_func
     library = object.__new__(attention_libraries.FlashAttention)
-    library._forward = flash_attn_varlen_func
+    library._forward, library._writes = flash_attn_varlen_func, False
     ((variant, attend),) = library.choices(None, None, None, KINDS[2])
-    assert (variant, attend(1, 2, 3, 4, 5, KINDS[2])) == ("varlen", ("o", "lse"))
-    attend(1, 2, 3, 4, 5, KINDS[4])
+    assert (variant, attend(1, 2, 3, 4, 5, KINDS[2], None)) == ("varlen", ("o", "lse"))
+    attend(1, 2, 3, 4, 5, KINDS[4], None)
     assert calls == [
         (300, 500, 0.0, 0.125, True, (-1, 0), True),
         (512, 512, 0.0, 3.0, True, (99, 0), True),

@@ -294,3 +294,26 @@ def test_nothing_is_imported_for_what_no_library_can_do(monkeypatch):
     monkeypatch.setattr(attention_libraries, "find_libraries", imported)
     single = invoked(attributes([8], [8]), (0, 8), (0, 8), np.float32)
     assert AttentionLibraries().prepare(*arguments(single)) is None
+
+
+def test_a_library_that_can_writes_where_the_plan_has_its_result(torch, monkeypatch):
+    seen, copied, copy = [], [], torch.Tensor.copy_
+
+    def attend(*operands):
+        result, lse = by_pytorch(*operands)
+        operands[-1][...] = result
+        seen.append(operands[-1].data_ptr())
+        return operands[-1], lse
+
+    def count(tensor, other):
+        copied.append(tuple(tensor.shape))
+        return copy(tensor, other)
+
+    launch = given(monkeypatch, FakeLibrary(attend)).prepare(*arguments()).bind(0, 0)
+    CAUSAL.outputs[0][:] = 9
+    monkeypatch.setattr(torch.Tensor, "copy_", count)
+    launch(41)
+    assert seen[-1] == CAUSAL.outputs[0].ctypes.data
+    assert copied == [CAUSAL.outputs[1].shape]  # the lse alone
+    o, _ = library(*CAUSAL.inputs, as_varlen(AttentionCall.parse(CAUSAL)))
+    np.testing.assert_allclose(CAUSAL.outputs[0].astype(float), o, atol=5e-3)

@@ -46,6 +46,7 @@ class TorchAttention:
         self._torch: Any = torch
         self.version = str(torch.__version__)
         self._flash: Any = torch.ops.aten._flash_attention_forward
+        self._flash_into: Any = getattr(torch.ops.aten, "_flash_attention_forward_no_dropout_inplace", None)
         self._cudnn: Any = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
         require_cuda(torch)
 
@@ -59,18 +60,21 @@ class TorchAttention:
                 found.insert(0, ("cudnn", self._by_cudnn))
         return found
 
-    def _by_cudnn(self, q: Any, k: Any, v: Any, _: Any, __: Any, how: VarlenAttention) -> tuple[Any, Any]:
+    def _by_cudnn(self, q: Any, k: Any, v: Any, _: Any, __: Any, how: VarlenAttention, out: Any) -> tuple[Any, Any]:
         operands = [_as_batch(x) for x in (q, k, v)]
         found = self._cudnn(*operands, None, True, 0.0, how.causal, False, scale=how.scale)
         return found[0][0].permute(1, 0, 2), found[1].reshape(q.shape[1], q.shape[0])
 
-    def _by_flash(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention) -> tuple[Any, Any]:
-        limits: dict[str, int] = {}
+    def _by_flash(
+        self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
+    ) -> tuple[Any, Any]:
+        limits: dict[str, Any] = {"scale": how.scale}
         if how.window:
-            limits = {"window_size_left": how.window - 1, "window_size_right": 0 if how.causal else -1}
-        found = self._flash(
-            q, k, v, q_bounds, k_bounds, *how.longest, 0.0, how.causal, False, scale=how.scale, **limits
-        )
+            limits |= {"window_size_left": how.window - 1, "window_size_right": 0 if how.causal else -1}
+        given = (q, k, v, q_bounds, k_bounds, *how.longest, 0.0, how.causal, False)
+        if self._flash_into is not None:
+            return out, self._flash_into(out, *given, **limits)
+        found = self._flash(*given, **limits)
         return found[0], found[1]
 
 
@@ -85,16 +89,19 @@ class FlashAttention:
 
         self.version = str(flash_attn.__version__)
         self._forward: Any = flash_attn.flash_attn_varlen_func
+        self._writes = _takes(self._forward, "out")
         require_cuda(torch)
 
     def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
         return [("varlen", self._attend)]
 
-    def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention) -> tuple[Any, Any]:
+    def _attend(
+        self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
+    ) -> tuple[Any, Any]:
         window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
         found = self._forward(
             q, k, v, q_bounds, k_bounds, *how.longest, 0.0, softmax_scale=how.scale, causal=how.causal,
-            window_size=window, return_attn_probs=True,
+            window_size=window, return_attn_probs=True, **({"out": out} if self._writes else {}),
         )  # fmt: skip
         return found[0], found[1]
 
@@ -111,16 +118,19 @@ class FlashAttention3:
         self.version = _find_version("flash-attn-3", "flash_attn_3")
         self._forward: Any = flash_attn_interface.flash_attn_varlen_func
         self._asked = {"return_attn_probs": True} if _takes(self._forward, "return_attn_probs") else {}  # for the lse
+        self._writes = _takes(self._forward, "out")
         require_cuda(torch)
 
     def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
         return [("varlen", self._attend)]
 
-    def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention) -> tuple[Any, Any]:
+    def _attend(
+        self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
+    ) -> tuple[Any, Any]:
         window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
         found = self._forward(
             q, k, v, q_bounds, k_bounds, *how.longest, softmax_scale=how.scale, causal=how.causal, window_size=window,
-            num_splits=1, **self._asked,
+            num_splits=1, **self._asked, **({"out": out} if self._writes else {}),
         )  # fmt: skip
         return found[0], found[1]
 
@@ -137,16 +147,19 @@ class FlashAttention4:
         self.version = _find_version("flash-attn-4", "flash-attn")
         self._forward: Any = cute.flash_attn_varlen_func
         self._asked = {"return_lse": True} if _takes(self._forward, "return_lse") else {}
+        self._writes = _takes(self._forward, "out")
         require_cuda(torch)
 
     def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
         return [("cute", self._attend)]
 
-    def _attend(self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention) -> tuple[Any, Any]:
+    def _attend(
+        self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
+    ) -> tuple[Any, Any]:
         window = (how.window - 1 if how.window else None, 0 if how.causal else None)
         found = self._forward(
             q, k, v, cu_seqlens_q=q_bounds, cu_seqlens_k=k_bounds, softmax_scale=how.scale, causal=how.causal,
-            window_size=window, **self._asked,
+            window_size=window, **self._asked, **({"out": out} if self._writes else {}),
         )  # fmt: skip
         return found[0], found[1]
 

@@ -1,9 +1,9 @@
 """Attention by libraries (`attention_libraries`) in place of our own kernel, wherever they can express it.
 
-A library allocates the memory for its results with PyTorch's allocator, from a pool that belongs to one stream.
-Kernels of one stream run one after another, so they can share it. The pool is filled when kernels are warmed up, and
-lasts until the kernels are closed, after the graph that uses it. Results are copied from there to where the plan has
-them.
+A library that can writes its result where the plan has it. What else it needs, such as the lse, it allocates with
+PyTorch's allocator, from a pool that belongs to one stream. Kernels of one stream run one after another, so they can
+share it. The pool is filled when kernels are warmed up, and lasts until the kernels are closed, after the graph that
+uses it. Results in there are copied to where the plan has them.
 
 What a library does in a capture cannot be tried beforehand, so a library may fail at any time. The executor then starts
 again without the libraries that were in use (`AttentionLibraries.give_up`).
@@ -148,8 +148,9 @@ class AttentionLibraries:
                 pool = self._pool(target.device, stream)
                 own = torch.cuda.ExternalStream(stream, device=device)
                 with torch.cuda.stream(own), _allocate_from(pool, target.device):
-                    result, logs = attend(q, k, v, bounds[0], bounds[1], how)
-                    o.copy_(result)
+                    result, logs = attend(q, k, v, bounds[0], bounds[1], how, o)
+                    if result is not o:
+                        o.copy_(result)
                     lse.copy_(logs)
                     del result, logs  # back to the pool, while this pool is in use
                 if pool.use_count() < 1:  # others could get its memory, which the graph still uses

@@ -116,9 +116,10 @@ def _gaps(marks: Sequence[int]) -> list[int]:
 _TOLERANCE = 0.03
 """The greatest error: more than 16-bit types lose, and far less than another mask or base of the logarithm causes."""
 
-Attend = Callable[[Any, Any, Any, Any, Any, VarlenAttention], tuple[Any, Any]]
+Attend = Callable[[Any, Any, Any, Any, Any, VarlenAttention, Any], tuple[Any, Any]]
 """A function of a library. It takes q, k and v (tokens, heads, elements), the bounds of the sequences of queries and of
-keys as tensors of i32, and what is computed; it returns o in the form of q, and the lse (heads, tokens)."""
+keys as tensors of i32, what is computed, and a tensor in the form of q. It returns o and the lse (heads, tokens); o is
+that tensor if the library can write there, or a new one."""
 
 
 def attend_by_definition(q: Array, k: Array, v: Array, how: VarlenAttention) -> tuple[Array, Array]:
@@ -155,7 +156,8 @@ def find_flaw(attend: Attend, how: VarlenAttention, kind: str, group: int, width
         rounded = [x.double().cpu().numpy() for x in tensors]
         bounds = [torch.tensor(marks, dtype=torch.int32, device=device) for marks in (few.queries, few.keys)]
         with torch.no_grad():
-            found = attend(tensors[0], tensors[1], tensors[2], bounds[0], bounds[1], few)
+            into = torch.full_like(tensors[0], torch.nan)
+            found = attend(tensors[0], tensors[1], tensors[2], bounds[0], bounds[1], few, into)
         expected = attend_by_definition(rounded[0], rounded[1], rounded[2], few)
         for name, own, true in zip(("result", "lse"), found, expected, strict=True):
             if tuple(own.shape) != true.shape:
