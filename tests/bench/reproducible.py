@@ -72,7 +72,7 @@ def _compare(what: str, model: str, dtype: str, sizes: dict[str, object], sites:
         compile_model(
             text,
             f"{model}.ein",
-            CompileOptions("host", sites, definitions, dtype=dtype, time_limit=20.0, reproducible=reproducible),
+            CompileOptions("host", sites, definitions, dtype=dtype, time_limit=5.0, reproducible=reproducible),
         ).bundle
         for reproducible in (False, True)
     ]
