@@ -12,7 +12,7 @@ from typing import Any
 
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.kernels.base import Invocation, JointInvocation
-from einc_runtime.kernels.gpu import GpuArray, GpuKernel, GpuTarget, Kernels
+from einc_runtime.kernels.gpu import Alternatives, GpuArray, GpuKernel, GpuTarget, Kernels
 
 
 class AliasedDriver:
@@ -128,6 +128,9 @@ class AliasedKernels:
     @property
     def notes(self) -> Sequence[str]:
         return self._kernels.notes
+
+    def list_alternatives(self, limit: int) -> Sequence[Alternatives]:
+        return self._kernels.list_alternatives(limit)
 
     def give_up(self, reason: str) -> bool:
         return self._kernels.give_up(reason)

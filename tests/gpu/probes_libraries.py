@@ -164,15 +164,17 @@ def attention(bench: Bench, name: str) -> str:
     flaw = find_flaw(choices[0], how, "f16", 4, 64, torch.device("cuda", 0))
     if flaw is not None:
         raise Broken(flaw)
-    expected = choices[0](q, k, v, *bounds, how)[0].clone()
-    result = torch.zeros_like(expected)
+    expected = choices[0](q, k, v, *bounds, how, torch.empty_like(q))[0].clone()
+    result = torch.zeros_like(q)
     torch.cuda.synchronize()
 
     def compute() -> None:
-        result.copy_(choices[0](q, k, v, *bounds, how)[0])
+        found = choices[0](q, k, v, *bounds, how, result)[0]
+        if found is not result:
+            result.copy_(found)
 
     took = _by_torch(bench, compute)
-    bench.require_equal(result.float().cpu().numpy(), expected.float().cpu().numpy())
+    bench.require_equal(result.float().cpu().numpy(), expected.float().cpu().numpy(), 2e-3)
     return f"{library.version}, {1e3 * took:.1f} us"
 
 

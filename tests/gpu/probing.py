@@ -40,8 +40,8 @@ def _run(names: Sequence[str], deadline: float, start: Start) -> list[dict[str, 
             record = worker.record(deadline - perf_counter())
             code, complaint = worker.end()
         except TimeoutError:
-            worker.end(0.0)
-            found.append({"probe": name, "status": UNKNOWN, "detail": "no answer in time"})
+            _, complaint = worker.end(0.0)
+            found.append({"probe": name, "status": UNKNOWN, "detail": f"no answer in time {brief(complaint)}".strip()})
             continue
         detail = f"exit code {code}, {brief(complaint)}"
         found.append(record or {"probe": name, "status": FAILED, "detail": detail})

@@ -18,6 +18,8 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 5.0
 """Seconds in which a worker ends that has nothing left to do."""
+LAST_WORDS = 0.5
+"""Seconds in which one that is ended says where it is."""
 LONGEST = 6000
 """Characters of what a lost worker complained of."""
 
@@ -61,7 +63,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGUSR1)  # it says where it is
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=1)
+                self._process.wait(timeout=LAST_WORDS)
             with contextlib.suppress(ProcessLookupError):  # it may just have ended
                 os.killpg(self._process.pid, signal.SIGKILL)  # and the compilers that it has started
             code = self._process.wait()

@@ -21,7 +21,7 @@ from tests.gpu.benchmark import compiled as compiled_benchmark
 from tests.gpu.benchmark import measured
 from tests.gpu.cases import BENCHMARKS, CASES, SITES
 from tests.gpu.ceilings import Ceilings
-from tests.gpu.correctness import arrays_of, check, compiled, largest_error, reference
+from tests.gpu.correctness import arrays_of, attentions, check, compiled, largest_error, reference
 from tests.gpu.layouts import Layout
 from tests.gpu.model_texts import TEXTS
 from tests.gpu.places import CPU, GPU
@@ -66,8 +66,14 @@ def test_attention_is_checked_with_and_without_libraries(monkeypatch):
     for dtype, expected in (("f16", ["torch", "einc"]), ("f32", ["torch"])):
         case = next(case for case in CASES if (case.name, case.dtype) == ("attention_cases", dtype))
         asked.clear()
-        assert check(case, 1, make_session, reference(case, arrays_of(compiled(case, 1, dtype))), None).holds
+        result = check(case, 1, make_session, reference(case, arrays_of(compiled(case, 1, dtype))), None)
+        assert result.holds
         assert asked == expected
+        assert list(result.errors) == (["library", "own kernel"] if dtype == "f16" else [])
+    assert attentions(compiled(case, 1, "f16")).keys() == {"library", "own kernel"}
+    monkeypatch.setenv(ENVIRONMENT, "einc")
+    assert attentions(compiled(case, 1, "f16")) == {"library": None}  # nothing to be compared
+    monkeypatch.setenv(ENVIRONMENT, "torch")
     assert os.environ[ENVIRONMENT] == "torch"
 
 
@@ -236,7 +242,7 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     arrays = arrays_of(bundle)
     driver = FakeDriver(1)
     monkeypatch.setattr(cuda, "_load_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "_load_kernels", lambda: NumpyKernels(driver))
+    monkeypatch.setattr(cuda, "_load_kernels", lambda tunings: NumpyKernels(driver))
     outcome = benchmark.Outcome("chain_c")
     contender = benchmark._einc("einc", bundle, arrays, outcome, GPU)
     before = driver.counts["launch"]

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT
-from tests.gpu import benchmark, facts, processes, stages
+from tests.gpu import benchmark, facts, places, processes, stages, worker
 from tests.gpu.benchmark import Contender, measured
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.ceilings import Ceilings
 from tests.gpu.findings import Findings
+from tests.gpu.layouts import Layout
 from tests.gpu.places import CPU, GPU, of
 from tests.gpu.records import record, timing
 from tests.gpu.report import page
@@ -217,6 +218,41 @@ def test_turns_are_interleaved_and_all_samples_kept():
     assert all(len(own) == 4 and min(own) >= 0 for own in found.values())
     turns = "".join(order)[8:]  # after the warming up
     assert turns == "aaabbb" + "bbbaaa" + "aaabbb" + "bbbaaa"
+
+
+def test_the_gpus_state_is_asked_for_between_rounds_while_it_works(monkeypatch):
+    order, states = [], []
+
+    def sample():
+        order.append("state")
+        return {"clocks.sm": "1980"}
+
+    monkeypatch.setattr(benchmark.gpu_states, "sample", sample)
+    own = Contender(lambda: order.append("run"), lambda: order.append("wait"), lambda: None)
+    found = measured({"a": own}, seconds=0, rounds=2, states=states)
+    assert states == [{"round": "0", "clocks.sm": "1980"}, {"round": "1", "clocks.sm": "1980"}]
+    assert order[-5:] == ["run", "run", "run", "state", "wait"]
+    assert len(found["a"]) == 2
+
+
+def test_plans_are_listed_without_a_fork(monkeypatch, tmp_path):
+    """What CUDA has begun in a process does not survive a fork of it."""
+    from einc_runtime.execution.cuda import precompile
+
+    def compile_all(jobs, place, seconds, failed):
+        assert {architecture for _, architecture in jobs} == {"sm_90"}
+        return len(jobs)
+
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a fork"))
+    monkeypatch.setattr(precompile, "compile_all", compile_all)
+    monkeypatch.setattr(worker, "BENCHMARKS", BENCHMARKS[2:3])
+    monkeypatch.setenv("EINC_KERNEL_CACHE", str(tmp_path))
+    runs = [run for run in CPU.runs() if run.case.title == "merges f32"]
+    assert [run.layout for run in runs] == list(Layout)
+    monkeypatch.setattr(places, "list_runs", lambda *_, **__: runs)
+    (found,) = worker.kernels(CPU, 1.0)
+    assert found["kernels"] > 3
+    assert 0 < found["compiled"] <= worker.REHEARSED
 
 
 def test_where_it_ran_is_told_also_where_nothing_can_be_asked(monkeypatch):
