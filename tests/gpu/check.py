@@ -37,7 +37,7 @@ UNAVAILABLE = 69
 LIMIT = 530.0
 """Seconds in all."""
 FOR_PROBES, FOR_REHEARSED_PROBES = 20.0, 120.0
-FOR_KERNELS, FOR_BENCHMARKS, FOR_LINKS, FOR_SANITIZER = 100.0, 290.0, 20.0, 25.0
+FOR_KERNELS, FOR_BENCHMARKS, FOR_LINKS, FOR_SANITIZER = 100.0, 285.0, 20.0, 40.0
 """Of these: at most for the probes and for compiling kernels, kept for benchmarks, at most for links, and kept for the
 sanitizer."""
 PROBES, CORRECTNESS, BENCHMARKS = "probes", "correctness", "benchmarks"
