@@ -36,7 +36,7 @@ class Counts:
         total = sum(self.table.values(), Counter[str]())
         shown = [end for end in ends if total[end] or end not in ("hung", "died")]
         lines = ["| changed | mutants | " + " | ".join(shown) + " |", "| --- " + "| ---: " * (len(shown) + 1) + "|"]
-        for kind, counter in [*sorted(self.table.items()), ("**together**", total)]:
+        for kind, counter in [*sorted(self.table.items()), ("together", total)]:
             cells = [f"{counter[end]:,}" for end in shown]
             lines.append(f"| {kind} | {counter.total():,} | " + " | ".join(cells) + " |")
         return "\n".join(lines)
