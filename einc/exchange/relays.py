@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from einc.machines.model import Machine, Pair
 
@@ -13,12 +13,12 @@ class Ways:
 
     def __init__(self, machine: Machine, sites: Iterable[int]) -> None:
         usable = frozenset(sites)
-        self.width: dict[Pair, float] = {}
+        self.width: Mapping[Pair, float] = machine.widths
         """The bandwidth in GB/s of every pair that can talk, if it is alone."""
-        for pair, crossed in machine.routes.items():
-            if usable.issuperset(pair):
-                self.width[pair] = min(machine.resources[position].gbs for position in crossed)
-        self._complete = len(self.width) == len(usable) * (len(usable) - 1)
+        if len(usable) < len(machine.sites):
+            self.width = {pair: gbs for pair, gbs in machine.widths.items() if usable.issuperset(pair)}
+        self.complete = len(self.width) == len(usable) * (len(usable) - 1)
+        """Whether any two sites have a direct way."""
         self._next: dict[int, list[int]] = {}  # by site those that it can send to
         self._before: dict[int, dict[int, tuple[float, int, int]]] = {}  # by source and site: cost, hops, site before
 
@@ -47,7 +47,7 @@ class Ways:
 
     def _measure_from(self, source: int) -> dict[int, tuple[float, int, int]]:
         """For every other site that is reached only through others, or on the way there: see `_before`."""
-        if self._complete:
+        if self.complete:
             return {}
         if source not in self._before:
             if not self._next:

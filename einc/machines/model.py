@@ -96,6 +96,11 @@ class Machine:
                 table.setdefault(pair, []).append(position)
         return {pair: tuple(crossed) for pair, crossed in table.items()}
 
+    @cached_property
+    def widths(self) -> Mapping[Pair, float]:
+        """For every pair that can talk, the bandwidth in GB/s of its narrowest resource."""
+        return {pair: min([self.resources[n].gbs for n in crossed]) for pair, crossed in self.routes.items()}
+
     def ideal(self) -> Machine:
         """The same machine with all latencies zero: the paper's figures and all bounds use it."""
         sites = tuple(

@@ -185,6 +185,8 @@ def _list_relayed_pairs(machine: Machine, sites: int) -> dict[int, list[Pair]]:
     each time that it crosses it."""
     found: dict[int, list[Pair]] = {}
     ways = Ways(machine, range(sites))
+    if ways.complete:
+        return found
     for a, b in permutations(range(sites), 2):
         if (a, b) not in machine.routes and ways.reaches(a, b):
             for hop in pairwise(ways.find_way(a, b)):
