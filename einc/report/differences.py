@@ -26,7 +26,10 @@ ALWAYS = ("predicted_ms", "comm_bytes", "memory")
 MAX_ROWS = 60
 """Rows of a table that are shown; the document has all."""
 
-_HEADER = ("model", "machine", "devices", "sites", "selector", "schedule", "input_placement", "memory_limit")
+_HEADER = (
+    "model", "machine", "devices", "sites", "selector", "schedule", "input_placement", "reproducible", "memory_limit",
+)  # fmt: skip
+_WORDS = {False: "no", True: "yes"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _TIMES_ALONE = ["time"]
 
@@ -193,7 +196,8 @@ def _format_heading(plan: Document) -> str:
 def _format_header(row: Document) -> str:
     if row["name"] == "machine_file":
         return "the descriptions of the machines differ"
-    return f"{row['name']}: {shorten(str(row['a']), 60)} -> {shorten(str(row['b']), 60)}"
+    a, b = (_WORDS[value] if isinstance(value, bool) else shorten(str(value), 60) for value in (row["a"], row["b"]))
+    return f"{row['name']}: {a} -> {b}"
 
 
 def _format_quantities(rows: Sequence[Document]) -> list[str]:

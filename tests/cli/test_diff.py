@@ -106,6 +106,15 @@ def test_other_numbers_of_sites(plans: dict[str, Path], einc: Callable[..., Any]
     )
 
 
+def test_a_reproducible_plan_is_told(plans: dict[str, Path], einc: Callable[..., Any], tmp_path: Path) -> None:
+    options = ("--devices", "3", "--pin", "*=rows/3", "--reproducible")
+    result = einc("diff", plans["wider"], build(tmp_path, "bits", MODEL, *options), "--json")
+    document = result.json()
+    assert (result.code, document["header"]) == (1, [{"name": "reproducible", "a": False, "b": True}])
+    assert (document["a"]["reproducible"], document["b"]["reproducible"]) == (False, True)
+    assert "reproducible: no -> yes" in einc("diff", plans["wider"], tmp_path / "bits.bin").out
+
+
 def test_a_change_of_tasks_alone_is_told(plans: dict[str, Path], einc: Callable[..., Any], tmp_path: Path) -> None:
     bundle = decode(plans["a"].read_bytes())
     highest = max(range(len(bundle.buffers)), key=lambda k: bundle.buffers[k].offset)
