@@ -53,7 +53,10 @@ def verify_exchanges(bundle: Bundle, machine: Machine) -> Iterator[str]:
             program = _read_exchange(exchange, where, machine)
             actions += len(program.actions)
             if actions <= MAX_ACTIONS:
-                placements += _verify_times(exchange, program, where, machine)
+                try:
+                    placements += _verify_times(exchange, program, where, machine)
+                except EincError as error:
+                    raise PlanFault(error.message, where=where) from None
             else:
                 untimed += 1
             known[key] = _describe_traffic(program)
@@ -98,8 +101,6 @@ def _verify_times(exchange: Exchange, program: Program, where: str, machine: Mac
         completion = simulate(program, machine).completion_ms
         naive_program = build_naive_body(whole, machine)
         naive = simulate(naive_program, machine).completion_ms
-    except EincError as error:
-        raise PlanFault(error.message, where=where) from None
     except ValueError as error:
         raise PlanFault(f"the splits do not fit the program: {error}", where=f"{where}.splits") from None
     if exchange.completion_ms is not None:
@@ -128,11 +129,8 @@ def _verify_bounds(exchange: Exchange, whole: Program, where: str, machine: Mach
         raise PlanFault("it is more than the bound for these sites", where=f"{where}.bound_free_ms")
     if exchange.bound_ms is None:
         return
-    try:
-        # As the compiler does it: where one link is all there is, linear programs prove no more than cuts.
-        certificate = bound(whole, machine, thorough=len(machine.resources) > 1)
-    except EincError as error:
-        raise PlanFault(error.message, where=where) from None
+    # As the compiler does it: where one link is all there is, linear programs prove no more than cuts.
+    certificate = bound(whole, machine, thorough=len(machine.resources) > 1)
     free = exchange.bound_free_ms
     if free is not None and exchange.bound_ms <= free * (1 + PRECISION) and exchange.bound_ms <= certificate.bound_ms:
         if exchange.bound_ms >= certificate.bound_ms * (1 - PRECISION):

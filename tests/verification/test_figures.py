@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -13,7 +14,10 @@ from click.testing import CliRunner
 
 from einc.cli.root import root
 from einc.compiler import compile_model
+from einc.errors import InternalError
+from einc.machines.load import format_machine, parse_machine
 from einc.options import CompileOptions, GivenExchange
+from einc.verification import figures
 from einc.verification.figures import verify_figures
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.codec import decode, encode
@@ -99,6 +103,86 @@ def test_false_figures_are_refused(what: str) -> None:
     with pytest.raises(PlanFault) as caught:
         verify_figures(false)
     assert re.search(where, str(caught.value.where)), caught.value.render()
+
+
+def chosen_twice(bundle: Bundle) -> Bundle:
+    return replace(bundle, baselines=tuple(replace(one, chosen=True) for one in bundle.baselines))
+
+
+def with_machine(bundle: Bundle, change: Callable[[dict[str, Any]], object]) -> Bundle:
+    """The plan with another machine file, which is written as the compiler writes it."""
+    text = json.loads(bundle.machine_file)
+    change(text)
+    return replace(bundle, machine_file=format_machine(parse_machine(json.dumps(text), connected=False)))
+
+
+def shrink(text: dict[str, Any]) -> None:
+    text["sites"][2]["memory_bytes"] = 300
+
+
+HEADERS: dict[str, tuple[str, Callable[[Bundle], Bundle], str, str]] = {
+    "blanks in the machine": (
+        "once", lambda b: replace(b, machine_file=b.machine_file + " "), "machine_file",
+        "it is not written as the compiler writes machines"),
+    "more sites than devices": (
+        "once", lambda b: with_machine(b, lambda text: text["sites"].append(text["sites"][0])), "machine_file",
+        "5 sites, where the plan has 4"),
+    "a site without the memory": ("once", lambda b: with_machine(b, shrink), "memory[2]", "the site has 300 bytes"),
+    "no schedule": ("once", lambda b: replace(b, schedule="quick"), "schedule", "'quick' is no schedule"),
+    "no selector": ("once", lambda b: replace(b, selector="best"), "selector", "'best' is no selector"),
+    "a contest that was not": (
+        "chain-fastest", lambda b: replace(b, selector="greedy"), "contenders",
+        "the selector 'greedy' compares no plans"),
+    "two plans that were chosen": (
+        "baselines", chosen_twice, "contenders", "more than one plan is said to be the one that was chosen"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", sorted(HEADERS))
+def test_false_headers_are_refused(what: str) -> None:
+    case, lie, where, message = HEADERS[what]
+    with pytest.raises(PlanFault) as caught:
+        verify_figures(lie(decode(make_plan(case))))
+    assert (caught.value.where, caught.value.message) == (where, message)
+
+
+def test_a_plan_that_costs_more_than_the_heuristic_is_no_optimum() -> None:
+    """A random plan that says that nothing costs less."""
+    case = CASES["chain"]
+    options = CompileOptions(machine="host", devices=4, selector="random", seed=1, schedule="naive")
+    bundle = compile_model(case.source, case.file, options).bundle
+    assert bundle.total_cost > bundle.cut_cost
+    verify_figures(bundle)
+    with pytest.raises(PlanFault, match="the cut heuristic finds a plan that costs less"):
+        verify_figures(replace(bundle, selector="eindecomp", exact=True))
+
+
+def test_what_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time and the cost of the heuristic are then accepted unseen, and that is among the remarks."""
+    bundle = decode(make_plan("chain"))
+    false = replace(bundle, predicted_ms=1.0, cut_cost=bundle.cut_cost + 1)
+    with pytest.raises(PlanFault, match=r"1\.0 ms"):
+        verify_figures(false)
+    monkeypatch.setattr(figures, "MAX_EFFORT", 1)
+    with pytest.raises(PlanFault, match=f"{bundle.cut_cost + 1}, and it should be {bundle.cut_cost}"):
+        verify_figures(false)
+    monkeypatch.setattr(figures, "MAX_OPERATIONS", 1)
+    remarks = verify_figures(false)
+    assert "`predicted_ms`: the plan is too large to be simulated here" in remarks
+    assert "`cut_cost`: the plan is too large for the cut heuristic" in remarks
+
+
+def test_a_plan_without_a_time_is_accepted() -> None:
+    verify_figures(replace(decode(make_plan("chain")), predicted_ms=None))
+
+
+def test_an_error_of_the_product_is_no_fault_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(bundle: Bundle) -> NoReturn:
+        raise InternalError("an assumption does not hold")
+
+    monkeypatch.setattr(figures, "restore_plan", fail)
+    with pytest.raises(InternalError, match="an assumption does not hold"):
+        verify_figures(decode(make_plan("chain")))
 
 
 def test_programs_of_others_are_accepted_with_their_times() -> None:

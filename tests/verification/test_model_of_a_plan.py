@@ -63,6 +63,15 @@ def test_other_models_are_refused(what: str) -> None:
     assert "compile the model again" in caught.value.render()
 
 
+def test_what_only_one_of_both_has_is_named() -> None:
+    shorter = graph_of(TEXT.replace("y = matmul(h, w2)\noutput y", "output h"))
+    longer = graph_of(TEXT.replace("output y", "output y, h"))
+    with pytest.raises(PlanFault, match="the plan has 'y', and the model has not"):
+        verify_model(decode(make_plan("chain")), shorter)
+    with pytest.raises(PlanFault, match="the model has 'h', and the plan has not"):
+        verify_model(decode(make_plan("chain")), longer)
+
+
 def test_attributes_that_kernels_hardly_show_are_compared() -> None:
     source = CASES["lookups"].source
     for old, new in (("eps=1e-6", "eps=2e-6"), ("theta=500.0", "theta=501.0"), ("seq_lens=[3, 4]", "seq_lens=[4, 3]")):
