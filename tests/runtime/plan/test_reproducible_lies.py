@@ -11,8 +11,10 @@ import pytest
 from einc.compiler import compile_model
 from einc.options import CompileOptions
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.codec import decode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import AggregateTask, Bundle
+from tests.mutation.plans import CASES, make_plan
 
 MODEL = """
 model m
@@ -70,3 +72,44 @@ def test_no_task_adds() -> None:
     lie = msgspec.structs.replace(bundle, tasks=(*bundle.tasks, added))
     with pytest.raises(PlanFault, match="aggregates nothing by 'sum'"):
         prove(lie)
+
+
+def without_cuts(bundle: Bundle, name: str, index: str) -> Bundle:
+    """The plan with an index of one operation that says that it cannot be cut."""
+    operations = list(bundle.operations)
+    at = next(k for k, one in enumerate(operations) if one.name == name)
+    indices = [msgspec.structs.replace(one, cuts=()) if one.name == index else one for one in operations[at].indices]
+    assert tuple(indices) != operations[at].indices
+    operations[at] = msgspec.structs.replace(operations[at], indices=tuple(indices))
+    return msgspec.structs.replace(bundle, operations=tuple(operations))
+
+
+@pytest.mark.parametrize(("name", "index"), [("y", "i"), ("y", "k"), ("at", "a"), ("at", "c")])
+def test_only_what_would_be_added_is_kept_whole(name: str, index: str) -> None:
+    """Rows and columns of a product may be cut, and so may what is only searched, although one site cuts nothing."""
+    options = CompileOptions(machine="host", devices=1, reproducible=True)
+    bundle = compile_model(MODEL, "m.ein", options).bundle
+    prove(bundle)
+    with pytest.raises(PlanFault, match="with its attributes has") as caught:
+        prove(without_cuts(bundle, name, index))
+    assert str(caught.value.where).endswith(".indices")
+
+
+def test_an_index_of_one_element_keeps_its_cuts() -> None:
+    """It is whole anyway, so nothing is said of it."""
+    options = CompileOptions(machine="host", devices=4, selector="random", seed=3, reproducible=True)
+    bundle = compile_model(MODEL.replace("dim b = 6", "dim b = 1"), "m.ein", options).bundle
+    (product,) = [one for one in bundle.operations if one.name == "y"]
+    assert {index.name: index.cuts for index in product.indices}["j"] != ()
+    prove(bundle)
+
+
+def test_keys_of_attention_are_kept_whole() -> None:
+    """Partial results over keys would be combined."""
+    case = CASES["attention-sequence"]
+    options = CompileOptions(machine="host", devices=3, selector="eindecomp", schedule="naive", reproducible=True)
+    bundle = compile_model(case.source, case.file, options).bundle
+    assert {index.name: index.cuts for index in bundle.operations[0].indices}["keys"] == ()
+    prove(bundle)
+    with pytest.raises(PlanFault, match="partial results would be combined"):
+        prove(marked(decode(make_plan("attention-sequence"))))
