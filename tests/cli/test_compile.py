@@ -375,7 +375,7 @@ def test_an_interrupt_in_any_phase_leaves_nothing(
     """Interrupts at several moments of a compilation, each in a process of its own."""
     model, target = tmp_path / "ffn.ein", tmp_path / "p.bin"
     os.mkfifo(model)
-    for moment in (0.0, 0.25, 0.6, 1.2, 2.0):
+    for moment in (0.0, 0.3, 0.9, 1.6):
         arguments = ("-m", "gb200-nvl72", "--schedule", "naive", "-o", target)
         process = start("compile", model, *arguments, start_new_session=True)
         model.write_text((MODELS / "ffn.ein").read_text())  # when it is read: before, interrupts may be Python's

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import AnyTask, FenceTask
 
-CHUNK = 1 << 13
+CHUNK = 1 << 14
 """Positions in a chunk."""
 
 POINTER = 8
@@ -97,15 +97,14 @@ def unite(one: Positions, other: Positions) -> tuple[Positions, int]:
         return one, 0
     chunks = list(one)
     new = 0
-    for number, bits in enumerate(other):
-        own = chunks[number]
-        if own is not bits:
-            both = own | bits
-            if both == bits:
-                chunks[number] = bits
-            elif both != own:
-                chunks[number] = both
-                new += CHUNK // 8
+    for number in [n for n, (own, bits) in enumerate(zip(one, other, strict=False)) if own is not bits]:
+        own, bits = one[number], other[number]
+        both = own | bits
+        if both == bits:
+            chunks[number] = bits
+        elif both != own:
+            chunks[number] = both
+            new += CHUNK // 8
     return tuple(chunks), new
 
 
