@@ -90,6 +90,8 @@ def measure(folder: Path, name: str) -> float:
 
 def interrupt(folder: Path, name: str, count: int, seed: int) -> Tally:
     """Runs the command `count` times, and sends it SIGINT, or each fifth time SIGTERM, at a random moment."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background: commands would ignore it, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     rng, tally = random.Random(f"{seed} {name}"), Tally()
     seconds = min(measure(folder, name) for _ in range(2))
     kept = _list(folder) | {"out", "tmp"}
@@ -133,7 +135,7 @@ def _interrupt_once(folder: Path, name: str, sent: signal.Signals, delay: float)
 
 def _is_of_python(told: str) -> bool:
     """Whether a traceback comes from Python itself, before the first line of the program or of what it imports."""
-    ours = (str(ROOT), "einc: ")
+    ours = (f'File "{ROOT}', "einc: ")
     told = told.replace(sys.prefix, "")  # the environment may lie in the checkout
     return "Traceback" in told and "<frozen" in told and not any(name in told for name in ours)
 
