@@ -79,89 +79,78 @@ class TorchAttention:
 
 
 class FlashAttention:
-    """FlashAttention 2, the package flash-attn."""
+    """FlashAttention 2, the package flash-attn. Later versions differ in where it is, and in how it is called."""
 
     name = "flash-attn"
+    variant = "varlen"
 
     def __init__(self) -> None:
-        import flash_attn
         import torch
 
-        self.version = str(flash_attn.__version__)
-        self._forward: Any = flash_attn.flash_attn_varlen_func
+        self._forward, self.version = self._load()
         self._writes = _takes(self._forward, "out")
         require_cuda(torch)
 
     def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
-        return [("varlen", self._attend)]
+        return [(self.variant, self._attend)]
 
     def _attend(
         self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
     ) -> tuple[Any, Any]:
-        window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
-        found = self._forward(
-            q, k, v, q_bounds, k_bounds, *how.longest, 0.0, softmax_scale=how.scale, causal=how.causal,
-            window_size=window, return_attn_probs=True, **({"out": out} if self._writes else {}),
-        )  # fmt: skip
+        into = {"out": out} if self._writes else {}
+        found = self._call((q, k, v), (q_bounds, k_bounds), how, softmax_scale=how.scale, causal=how.causal, **into)
         return found[0], found[1]
 
+    def _load(self) -> tuple[Any, str]:
+        """The function, and the version of its package."""
+        import flash_attn
 
-class FlashAttention3:
+        return flash_attn.flash_attn_varlen_func, str(flash_attn.__version__)
+
+    def _call(self, operands: Any, bounds: Any, how: VarlenAttention, **named: Any) -> Any:
+        """The call of the function; `named` are the arguments that all versions have."""
+        return self._forward(
+            *operands, *bounds, *how.longest, 0.0, window_size=_window(how, -1), return_attn_probs=True, **named
+        )
+
+
+class FlashAttention3(FlashAttention):
     """FlashAttention 3, which is built for Hopper: the package flash-attn-3 with the module `flash_attn_interface`."""
 
     name = "flash-attn-3"
 
-    def __init__(self) -> None:
+    def _load(self) -> tuple[Any, str]:
         import flash_attn_interface
-        import torch
 
-        self.version = _find_version("flash-attn-3", "flash_attn_3")
-        self._forward: Any = flash_attn_interface.flash_attn_varlen_func
-        self._asked = {"return_attn_probs": True} if _takes(self._forward, "return_attn_probs") else {}  # for the lse
-        self._writes = _takes(self._forward, "out")
-        require_cuda(torch)
+        return flash_attn_interface.flash_attn_varlen_func, _find_version("flash-attn-3", "flash_attn_3")
 
-    def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
-        return [("varlen", self._attend)]
-
-    def _attend(
-        self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
-    ) -> tuple[Any, Any]:
-        window = (how.window - 1 if how.window else -1, 0 if how.causal else -1)
-        found = self._forward(
-            q, k, v, q_bounds, k_bounds, *how.longest, softmax_scale=how.scale, causal=how.causal, window_size=window,
-            num_splits=1, **self._asked, **({"out": out} if self._writes else {}),
-        )  # fmt: skip
-        return found[0], found[1]
+    def _call(self, operands: Any, bounds: Any, how: VarlenAttention, **named: Any) -> Any:
+        if _takes(self._forward, "return_attn_probs"):  # older ones return the lse always
+            named["return_attn_probs"] = True
+        return self._forward(*operands, *bounds, *how.longest, window_size=_window(how, -1), num_splits=1, **named)
 
 
-class FlashAttention4:
+class FlashAttention4(FlashAttention):
     """FlashAttention 4, which compiles its kernels when they are first used: `flash_attn.cute`."""
 
     name = "flash-attn-4"
+    variant = "cute"
 
-    def __init__(self) -> None:
-        import torch
+    def _load(self) -> tuple[Any, str]:
         from flash_attn import cute
 
-        self.version = _find_version("flash-attn-4", "flash-attn")
-        self._forward: Any = cute.flash_attn_varlen_func
-        self._asked = {"return_lse": True} if _takes(self._forward, "return_lse") else {}
-        self._writes = _takes(self._forward, "out")
-        require_cuda(torch)
+        return cute.flash_attn_varlen_func, _find_version("flash-attn-4", "flash-attn")
 
-    def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
-        return [("cute", self._attend)]
+    def _call(self, operands: Any, bounds: Any, how: VarlenAttention, **named: Any) -> Any:
+        if _takes(self._forward, "return_lse"):
+            named["return_lse"] = True
+        marks = {"cu_seqlens_q": bounds[0], "cu_seqlens_k": bounds[1]}
+        return self._forward(*operands, window_size=_window(how, None), **marks, **named)
 
-    def _attend(
-        self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
-    ) -> tuple[Any, Any]:
-        window = (how.window - 1 if how.window else None, 0 if how.causal else None)
-        found = self._forward(
-            q, k, v, cu_seqlens_q=q_bounds, cu_seqlens_k=k_bounds, softmax_scale=how.scale, causal=how.causal,
-            window_size=window, **self._asked, **({"out": out} if self._writes else {}),
-        )  # fmt: skip
-        return found[0], found[1]
+
+def _window(how: VarlenAttention, unlimited: int | None) -> tuple[int | None, int | None]:
+    """How many keys before and after its own place a query sees."""
+    return how.window - 1 if how.window else unlimited, 0 if how.causal else unlimited
 
 
 LIBRARIES: dict[str, tuple[str, Callable[[], AttentionLibrary]]] = {
