@@ -372,10 +372,10 @@ def test_interrupts_between_searches_and_elsewhere(
 def test_an_interrupt_in_any_phase_leaves_nothing(
     start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """Interrupts at several moments of a compilation, each in a process of its own."""
+    """Interrupts at two moments of a compilation; `make interrupts` tries hundreds."""
     model, target = tmp_path / "ffn.ein", tmp_path / "p.bin"
     os.mkfifo(model)
-    for moment in (0.0, 0.3, 0.9, 1.6):
+    for moment in (0.3, 1.2):
         arguments = ("-m", "gb200-nvl72", "--schedule", "naive", "-o", target)
         process = start("compile", model, *arguments, start_new_session=True)
         model.write_text((MODELS / "ffn.ein").read_text())  # when it is read: before, interrupts may be Python's
