@@ -58,7 +58,7 @@ test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpr
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
-	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
+	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
 
 test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py

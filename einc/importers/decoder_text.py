@@ -26,6 +26,13 @@ from einc.importers.writing import (
 
 _PROMPT, _CACHE = 1024, 2048  # the default lengths, if the model allows them
 
+LAST_COMMENT = "`last` is the place among all tokens of the token of each sequence whose logits are wanted."
+
+
+def wants_last(request: ImportRequest) -> bool:
+    """Whether the logits of one token of each sequence are computed: by default those of a prefill, not of a step."""
+    return request.logits == "last" if request.decode else request.logits != "all"
+
 
 def write_decoder(
     model: Decoder, request: ImportRequest, stored: StoredNames, name: str, fields: ConfigFields
@@ -45,13 +52,14 @@ def _write_heading(request: ImportRequest) -> list[str]:
             "`positions` says where each new token stands in its own sequence; its keys and values go there in the",
             "caches, whose places after it are not looked at, whatever they hold. What comes out as `new_keys.3` goes",
             "in as `keys.3` in the next step.",
+            *([LAST_COMMENT] if wants_last(request) else []),
         )
     lines = [
         "Prefill: the logits of whole prompts, and their keys and values for a decode step (`keys.3` are layer 3's).",
         "Prompts shorter than `length` may be filled up at their ends with any tokens; nothing before looks at them.",
     ]
-    if request.logits != "all":
-        lines += ["`last` is the place among all tokens of the token of each sequence whose logits are wanted."]
+    if wants_last(request):
+        lines += [LAST_COMMENT]
     return comment_lines(*lines)
 
 
@@ -80,7 +88,7 @@ def _write_numbers(model: Decoder, request: ImportRequest, fields: ConfigFields)
     if request.decode:
         params += [("cache", str(slots), "places in the cache of each"), ("cache_lengths", "[cache] * batch", "")]
         dims += [("places", "sum(cache_lengths)", "")]
-    elif request.logits != "all":
+    if wants_last(request):
         dims += [("sequences", "len(lengths)", "")]
     dims += [
         ("d_model", str(model.d_model), ""),
@@ -109,7 +117,7 @@ def _write_inputs(request: ImportRequest) -> list[str]:
     rows = [("ids", "i64[tokens]", "")]
     if request.decode:
         rows += [("positions", "i64[tokens]", "of each token in its own sequence, from 0")]
-    elif request.logits != "all":
+    if wants_last(request):
         rows += [("last", "i64[sequences]", "rows of `ids`")]
     return declare_inputs(rows)
 
@@ -260,7 +268,7 @@ def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
             "}",
         ]
     lines += [f"last_x = {_write_norm(model, 'x', 'g_last')}"]
-    each, given = ("tokens", "last_x") if request.decode or request.logits == "all" else ("sequences", "rows")
+    each, given = ("sequences", "rows") if wants_last(request) else ("tokens", "last_x")
     if given == "rows":
         lines += ["rows = embedding(last, last_x)  # of the last tokens only"]
     logits = "logits" if model.final_cap is None else "raw"

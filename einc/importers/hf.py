@@ -23,11 +23,15 @@ from einc_runtime.text import escape_text
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A model's text, and what its user may want to know about it: defaults that were taken, what was left out."""
+    """A model's text, and what its user may want to know about it: defaults that were taken, what was left out.
+
+    `longest` is the number of tokens that a decoder's texts may have; it is 0 for an encoder.
+    """
 
     architecture: str
     text: str
     notes: tuple[str, ...]
+    longest: int = 0
 
 
 _DEFAULTS = {**{family: name for name, family in decoders.ARCHITECTURES.items()}, "bert": "BertModel"}
@@ -46,6 +50,7 @@ def import_hf(
     fields = ConfigFields(document, where)
     architecture = _read_architecture(fields)
     files = StoredNames(stored, fields)
+    longest = 0
     lines = comment_lines(f"{escape_text(name)}: {architecture or 'a model'}, imported from its config.json.", "")
     if architecture is not None:
         decodes = architecture in decoders.ARCHITECTURES
@@ -55,13 +60,14 @@ def import_hf(
         if decodes:
             decoder = read_decoder(fields, decoders.ARCHITECTURES[architecture])
             fields.check_unknown(HARMLESS, request.ignored)
+            longest = min(decoder.longest, decoder.rotary.longest)
             lines += write_decoder(decoder, request, files, make_name(name), fields)
         else:
             encoder = read_encoder(fields, encoders.ARCHITECTURES[architecture])
             fields.check_unknown(HARMLESS, request.ignored)
             lines += write_encoder(encoder, request, files, make_name(name), fields)
     fields.check()
-    return ImportedModel(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes))
+    return ImportedModel(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes), longest)
 
 
 def _read_architecture(fields: ConfigFields) -> str | None:

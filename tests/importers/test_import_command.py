@@ -49,7 +49,6 @@ def test_the_command_fails_as_it_should(folder: Path, tmp_path: Path, capfd: pyt
     assert code(tmp_path / "nowhere") == 2
     assert code(tmp_path) == 2
     assert code(folder / "config.json") == 2
-    assert code(folder, "--logits", "all", "--decode") == 2
     assert code(folder, "--pool", "mean") == 2
     assert code(folder, "--tokens", "0") == 2
     (folder / "model.safetensors").write_bytes(b"\xff" * 100)

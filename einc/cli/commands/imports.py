@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from einc.errors import ModelError, ReadError, UsageError
-from einc_runtime.cli import files, output
+from einc.cli.model_folders import CONFIGURATION, read_configuration, read_stored_names
+from einc.errors import ModelError, UsageError
+from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
 
 group = LazyGroup(
@@ -17,8 +18,6 @@ group = LazyGroup(
     help="Make models from other formats.",
     epilog=examples("einc import hf llama-3-8b -o llama.ein"),
 )
-
-CONFIGURATION = "config.json"
 
 
 @click.command(
@@ -42,7 +41,9 @@ CONFIGURATION = "config.json"
 @click.option("--decode", is_flag=True, help="Make a decode step over key/value caches instead of a prefill.")
 @click.option("--cache", type=click.IntRange(1, 2**31), help="Places in the cache of each sequence.  [default: 2048]")
 @click.option(
-    "--logits", type=click.Choice(["last", "all"]), help="The tokens that a prefill returns logits of.  [default: last]"
+    "--logits",
+    type=click.Choice(["last", "all"]),
+    help="The tokens whose logits are returned.  [default: last, of a decode step all]",
 )
 @click.option(
     "--pool", type=click.Choice(["mean", "cls"]), help="Pool an encoder's hidden states into one vector per sequence."
@@ -62,8 +63,6 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
     from einc.importers.hf import import_hf
 
     request = ImportRequest(**arguments)
-    if request.decode and request.logits is not None:
-        raise UsageError("--logits means nothing with --decode, which gives those of all new tokens")
     if request.cache is not None and not request.decode:
         raise UsageError("--cache means nothing without --decode")
     if request.normalize and request.pool is None:
@@ -71,10 +70,10 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
     if as_json and target == output.STDOUT:
         raise UsageError("-o - writes the model to standard output, which --json needs for itself")
     output.require_outputs([target], [folder])
-    config = _read_configuration(folder)
+    config = read_configuration(folder)
     name = os.path.basename(os.path.abspath(folder))
     where = os.path.join(folder, CONFIGURATION)
-    imported = import_hf(config, where, name, request, _read_stored_names(folder))
+    imported = import_hf(config, where, name, request, read_stored_names(folder))
     _check_model(imported.text, where)
     output.write_text(target, imported.text)
     for note in imported.notes:
@@ -83,30 +82,6 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
         output.say_json({"model": target, "notes": list(imported.notes)})
     elif target != output.STDOUT:
         output.note(f"{target}: {imported.architecture} of {folder}")
-
-
-def _read_configuration(folder: str) -> bytes:
-    """The bytes of the folder's config.json, at most one more than a configuration may have."""
-    from einc.importers.config import MAX_BYTES
-
-    files.require_present(folder, or_folder=True)
-    path = os.path.join(folder, CONFIGURATION)
-    if not os.path.isdir(folder):
-        raise UsageError("expected a folder with a config.json", where=folder)
-    files.require_present(path)
-    with files.reading(path):
-        if not os.path.isfile(path):
-            raise ReadError("cannot read: it is not a regular file", where=path)
-        with open(path, "rb") as file:
-            return file.read(MAX_BYTES + 1)
-
-
-def _read_stored_names(folder: str) -> frozenset[str] | None:
-    """The names of all tensors in the folder's safetensors files, None if it has none."""
-    from einc_runtime.execution.data.safetensors import list_stored_names
-
-    with files.reading(folder):
-        return list_stored_names(folder)
 
 
 def _check_model(text: str, where: str) -> None:

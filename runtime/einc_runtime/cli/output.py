@@ -30,6 +30,13 @@ def say(text: str) -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
+def say_at_once(text: str) -> None:
+    """Print a part of a result, without a line end, so that it is seen at once."""
+    with _stdout_errors():
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def say_json(document: dict[str, Any]) -> None:
     """Print the one JSON document of a command."""
     say(json.dumps(document, indent=2, allow_nan=False))

@@ -1,0 +1,225 @@
+"""What `einc generate` does: prompts, plans and weights, and the text as it is made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+
+from einc.cli.model_folders import CONFIGURATION, read_configuration, read_stored_names
+from einc.generation.decoder_plans import (
+    MAX_SEQUENCES,
+    DecoderPlans,
+    DecoderSource,
+    choose_lengths,
+    choose_places,
+    complete_options,
+    find_plans,
+)
+from einc.generation.plan_cache import PlanCache, find_cache_folder
+from einc.options import CompileOptions
+from einc_runtime.cli import files, output
+from einc_runtime.cli.progress import show_phases
+from einc_runtime.execution.session import Session
+from einc_runtime.generation.chat import render_chat
+from einc_runtime.generation.generator import Completion, Generator
+from einc_runtime.generation.model_folder import ModelFolder
+from einc_runtime.generation.sampling import Sampling
+from einc_runtime.generation.tokenizer import MAX_PROMPT, TextTokenizer
+from einc_runtime.text import format_count
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateArguments:
+    """The arguments of `generate`, as click gives them."""
+
+    folder: str
+    prompts: tuple[str, ...]
+    machine: str | None
+    sites: int | tuple[int, ...] | None
+    dtype: str | None
+    batch: int | None
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stops: tuple[str, ...]
+    chat: bool
+    system: str | None
+    as_ids: bool
+    plans: str | None
+    as_json: bool
+
+
+def generate(chosen: GenerateArguments) -> None:
+    """Reads the prompts, finds or compiles the plans, loads the weights, and makes text."""
+    if chosen.system is not None and not chosen.chat:
+        raise click.UsageError("--system means nothing without --chat")
+    if chosen.as_ids and (chosen.chat or chosen.stops):
+        raise click.UsageError("--chat and --stop need a tokenizer, and --ids does without one")
+    sampling = Sampling(chosen.temperature, chosen.top_p, chosen.seed)
+    clock = _Clock()
+    source = _read_source(chosen.folder)
+    with files.reading(chosen.folder):
+        folder = ModelFolder(chosen.folder)
+        end_tokens = folder.read_end_tokens()
+        tokenizer = None if chosen.as_ids else folder.read_tokenizer()
+        rows = _read_prompts(chosen, folder, tokenizer)
+    clock.mark("read_ms")
+    with show_phases() as phase:
+        plans = _find_plans(source, chosen, [len(row) for row in rows], phase)
+        clock.mark("plan_ms")
+        phase("loading the weights")
+        generator = _load(plans, chosen.folder, tokenizer, end_tokens)
+        clock.mark("load_ms")
+    results = _run(generator, rows, chosen, sampling, clock)
+    clock.mark("generate_ms")
+    if chosen.as_json:
+        output.say_json(_make_document(plans, generator, results, clock))
+
+
+class _Clock:
+    """Milliseconds of the phases of a command, one after the other."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def mark(self, phase: str) -> None:
+        """Ends a phase."""
+        now = perf_counter()
+        self.phases[phase] = 1e3 * (now - self._last)
+        self._last = now
+
+    def note(self, event: str) -> None:
+        """Keeps when something happens in the phase that goes on, if it is the first of its kind."""
+        self.phases.setdefault(event, 1e3 * (perf_counter() - self._last))
+
+
+def _read_source(folder: str) -> DecoderSource:
+    config = read_configuration(folder)
+    name = os.path.basename(os.path.abspath(folder))
+    return DecoderSource(config, os.path.join(folder, CONFIGURATION), name, read_stored_names(folder))
+
+
+def _read_prompts(chosen: GenerateArguments, folder: ModelFolder, tokenizer: TextTokenizer | None) -> list[list[int]]:
+    """The tokens of every prompt."""
+    texts = [_read_standard_input() if prompt == files.STDIN else prompt for prompt in chosen.prompts]
+    if tokenizer is None:
+        return [_parse_ids(text) for text in texts]
+    if not chosen.chat:
+        return [tokenizer.encode(text) for text in texts]
+    template = folder.read_chat_template()
+    before = [] if chosen.system is None else [{"role": "system", "content": chosen.system}]
+    written = [
+        render_chat(template.text, [*before, {"role": "user", "content": text}], template.variables, template.file)
+        for text in texts
+    ]
+    return [tokenizer.encode(text, special=False) for text in written]
+
+
+def _read_standard_input() -> str:
+    files.require_present(files.STDIN)
+    with files.reading("standard input"):
+        return sys.stdin.buffer.read(4 * MAX_PROMPT + 1).decode("utf-8", "replace")
+
+
+def _parse_ids(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise click.UsageError(f"{text[:60]!r} are no tokens such as 1,15,7")
+    return [int(part) for part in parts]
+
+
+def _find_plans(
+    source: DecoderSource, chosen: GenerateArguments, prompts: Sequence[int], phase: Callable[[str], None]
+) -> DecoderPlans:
+    """The plans for prompts of these lengths; a line on standard error says what was compiled."""
+    batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
+    places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 1, 1)[1])
+    options = complete_options(CompileOptions(machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype))
+    cache = PlanCache(find_cache_folder() if chosen.plans is None else Path(chosen.plans))
+    plans = find_plans(source, options, cache, (batch, places, choose_lengths(prompts, places)), phase)
+    new = [plan for plan in (plans.step, *plans.pieces) if plan.is_new]
+    if new:
+        kept = sorted({str(plan.file.parent) for plan in new if plan.file is not None})
+        where = f", kept in {kept[0]}" if kept else "; they could not be kept"
+        output.note(f"einc: {format_count(len(new), 'plan')} compiled{where}")
+    return plans
+
+
+def _load(plans: DecoderPlans, folder: str, tokenizer: TextTokenizer | None, end_tokens: Sequence[int]) -> Generator:
+    from einc_runtime.generation.generator import Generator
+
+    sessions = [Session(plan.bundle) for plan in (plans.step, *plans.pieces)]
+    for session in sessions:
+        session.load_weights(folder)
+    for note in sessions[0].notes:
+        output.note(note)
+    return Generator(sessions[0], sessions[1:], tokenizer=tokenizer, end_tokens=end_tokens)
+
+
+def _run(
+    generator: Generator, rows: Sequence[Sequence[int]], chosen: GenerateArguments, sampling: Sampling, clock: _Clock
+) -> list[Completion]:
+    """Makes the texts, and prints them unless they are to be a document."""
+    results = [Completion(len(row)) for row in rows]
+    printed = 0
+    for new in generator.stream(rows, chosen.max_tokens, sampling, chosen.stops):
+        clock.note("first_token_ms")
+        one = results[new.sequence]
+        one.tokens.append(new.token)
+        one.text, one.ended = one.text + new.text, new.ended
+        if chosen.as_json:
+            continue
+        if len(results) == 1:
+            output.say_at_once(new.text if not chosen.as_ids else str(new.token) + ("\n" if new.ended else ","))
+            continue
+        while printed < len(results) and results[printed].ended is not None:
+            output.say(f"[{printed + 1}] {_format(results[printed], chosen.as_ids)}")
+            printed += 1
+    if not chosen.as_json and len(results) == 1 and not chosen.as_ids:
+        output.say("")
+    return results
+
+
+def _format(result: Completion, as_ids: bool) -> str:
+    return ",".join(map(str, result.tokens)) if as_ids else result.text
+
+
+def _make_document(
+    plans: DecoderPlans, generator: Generator, results: Sequence[Completion], clock: _Clock
+) -> dict[str, Any]:
+    times = generator.times
+    bundle = plans.step.bundle
+    return {
+        "model": bundle.model,
+        "machine": bundle.machine,
+        "sites": len(bundle.devices),
+        "plans": [
+            {"file": None if plan.file is None else str(plan.file), "compiled": plan.is_new}
+            for plan in (plans.step, *plans.pieces)
+        ],
+        "sequences": [
+            {"prompt_tokens": one.prompt_tokens, "tokens": one.tokens, "text": one.text, "ended": one.ended}
+            for one in results
+        ],
+        "times": {
+            **clock.phases,
+            "prefill_ms": times.prefill_ms,
+            "decode_ms": times.decode_ms,
+            "prefill_tokens_per_s": _divide(times.prefill_tokens, times.prefill_ms),
+            "decode_tokens_per_s": _divide(times.decode_tokens, times.decode_ms),
+        },
+    }
+
+
+def _divide(tokens: int, milliseconds: float) -> float | None:
+    """Tokens in a second; None where there were none."""
+    return 1e3 * tokens / milliseconds if tokens and milliseconds > 0 else None

@@ -1,0 +1,100 @@
+"""Which plans make text with a decoder: a step of one token for each sequence, and a few of more tokens for prompts.
+
+All of them are decode steps over caches of the same size, so that a prompt may be read in several pieces, and a
+sequence may start while others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from einc.compiler import select_target
+from einc.errors import UsageError
+from einc.generation.plan_cache import KeptPlan, PlanCache
+from einc.importers.common import ImportRequest
+from einc.importers.hf import import_hf
+from einc.options import CompileOptions
+from einc_runtime.plan.schema import HOST
+
+LENGTHS = (32, 128, 512)
+"""The numbers of new tokens of a sequence that there are plans for, beside one."""
+MIN_PLACES = 256
+"""The smallest cache, in tokens of a sequence. Larger ones are powers of two, so that few plans serve many lengths."""
+MAX_SEQUENCES = 8
+"""Sequences at once where nothing else is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSource:
+    """A decoder to be imported: the bytes of its config.json, its name, and the names of its stored tensors."""
+
+    config: bytes
+    where: str
+    name: str
+    stored: frozenset[str] | None
+
+    def write_model(self, batch: int, tokens: int, places: int) -> tuple[str, int]:
+        """The text of a step of so many tokens of each of `batch` sequences, and how long a text may become."""
+        request = ImportRequest(batch=batch, tokens=tokens, decode=True, cache=places, logits="last")
+        found = import_hf(self.config, self.where, self.name, request, self.stored)
+        return found.text, found.longest
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderPlans:
+    """The plan of a step, and those that read prompts."""
+
+    step: KeptPlan
+    pieces: tuple[KeptPlan, ...]
+
+
+def choose_places(longest_prompt: int, max_tokens: int, longest: int) -> int:
+    """The places of a cache for such a prompt and so many new tokens, as far as the model allows.
+
+    Raises UsageError for a prompt that leaves no room for a token in a text of `longest` tokens.
+    """
+    if longest_prompt >= longest:
+        raise UsageError(f"a prompt has {longest_prompt:,} tokens, and the model reads texts of {longest:,} at most")
+    places = MIN_PLACES
+    while places < longest_prompt + max_tokens:
+        places *= 2
+    return min(places, longest)
+
+
+def choose_lengths(prompts: Sequence[int], places: int) -> tuple[int, ...]:
+    """The pieces that prompts of so many tokens are read in, each length once: the largest as often as it fits, and
+    for the rest the smallest that takes it."""
+    lengths = [length for length in LENGTHS if length <= places] or [places]
+    needed = set()
+    for count in prompts:
+        if count > 1:
+            whole, rest = divmod(count, lengths[-1])
+            needed |= {lengths[-1]} if whole else set()
+            needed |= {next(length for length in lengths if length >= rest)} if rest > 1 else set()
+    return tuple(sorted(needed))
+
+
+def complete_options(options: CompileOptions) -> CompileOptions:
+    """Where nobody says how many sites the CPU should have, it has one, whose cores work together."""
+    if options.devices is None and select_target(options).machine.name == HOST:
+        return replace(options, machine=HOST, devices=1)
+    return options
+
+
+def find_plans(
+    source: DecoderSource,
+    options: CompileOptions,
+    cache: PlanCache,
+    sizes: tuple[int, int, Sequence[int]],
+    phase: Callable[[str], None],
+) -> DecoderPlans:
+    """The plans for `sizes`: the number of sequences, the places of each, and the lengths of pieces."""
+    batch, places, lengths = sizes
+
+    def find(tokens: int) -> KeptPlan:
+        phase(f"planning {tokens} tokens of each sequence")
+        text, _ = source.write_model(batch, tokens, places)
+        return cache.get(text, f"decode-{tokens}", options, phase)
+
+    return DecoderPlans(find(1), tuple(map(find, lengths)))

@@ -1,0 +1,155 @@
+"""The sequences that a decoder's plans work on: each has a slot, and is started, continued and ended by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from einc_runtime.dtypes import storage_dtype
+from einc_runtime.errors import ArrayFault, PlanFault
+
+if TYPE_CHECKING:
+    from einc_runtime.dtypes import Array
+    from einc_runtime.execution.session import Session
+
+
+@dataclass(slots=True)
+class GenerationTimes:
+    """Milliseconds and tokens so far: of prompts, which are read in pieces, and of steps of one token a sequence."""
+
+    prefill_ms: float = 0.0
+    prefill_tokens: int = 0
+    prefill_runs: int = 0
+    decode_ms: float = 0.0
+    decode_tokens: int = 0
+    decode_runs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """A session that takes `length` new tokens for each of `slots` sequences, with caches of `places` each."""
+
+    session: Session
+    slots: int
+    length: int
+    places: int
+
+    @staticmethod
+    def of(session: Session) -> DecodePlan:
+        """Reads the sizes from the plan; raises PlanFault if it is not that of a decode step."""
+        shapes = {tensor.name: tensor.shape for tensor in session.bundle.tensors}
+        operation = next((one for one in session.bundle.operations if one.family == "append"), None)
+        if not {"ids", "positions", "logits"} <= shapes.keys() or operation is None:
+            raise PlanFault(
+                f"{session.bundle.model} is no decode step: it lacks ids, positions, logits, or a cache",
+                hint="einc import hf DIR --decode writes a model that is one",
+            )
+        caches = operation.attributes.get("cache_lens")
+        found = caches if isinstance(caches, list) else [shapes[session.bundle.tensors[operation.inputs[0]].name][1]]
+        lengths = {int(places) for places in found}
+        slots = len(found)
+        if len(lengths) != 1 or shapes["ids"][0] % slots or shapes["logits"][0] not in (slots, shapes["ids"][0]):
+            raise PlanFault(f"the sequences of {session.bundle.model} have unequal lengths")
+        return DecodePlan(session, slots, shapes["ids"][0] // slots, lengths.pop())
+
+
+class DecoderSlots:
+    """Sequences over a plan that takes one token for each, and over plans that take more, for prompts.
+
+    All plans are decode steps of one model, with equally many sequences and places, and their weights are loaded.
+    """
+
+    def __init__(self, step: Session, pieces: Sequence[Session] = ()) -> None:
+        self._step = DecodePlan.of(step)
+        self._pieces = sorted(map(DecodePlan.of, pieces), key=lambda plan: plan.length)
+        for plan in self._pieces:
+            if (plan.slots, plan.places) != (self._step.slots, self._step.places):
+                raise PlanFault(
+                    f"a plan has {plan.slots} sequences of {plan.places} places, and another one "
+                    f"{self._step.slots} of {self._step.places}"
+                )
+        if self._step.length != 1:
+            raise PlanFault(f"expected a plan that takes one token of each sequence, found {self._step.length}")
+        self._caches: dict[str, Array] = {}
+        self.lengths = [0] * self._step.slots
+        self.times = GenerationTimes()
+
+    @property
+    def places(self) -> int:
+        """How many tokens a sequence may have in its cache."""
+        return self._step.places
+
+    def end(self, slot: int) -> None:
+        """Frees a slot for another sequence, which starts with the next tokens that it gets."""
+        self.lengths[slot] = 0
+
+    def append(self, rows: Mapping[int, Sequence[int]]) -> dict[int, Array]:
+        """Continues the sequences of some slots by one token or more each; the others stay as they are.
+
+        Returns the logits [vocab] after the last token of each. Raises ArrayFault where a cache has no room.
+        """
+        for slot, tokens in rows.items():
+            if not tokens or self.lengths[slot] + len(tokens) > self.places:
+                raise ArrayFault(f"sequence {slot} cannot get {len(tokens)} tokens after {self.lengths[slot]}")
+        start = perf_counter()
+        rest = {slot: list(tokens) for slot, tokens in rows.items()}
+        results: dict[int, Array] = {}
+        single = all(len(tokens) == 1 for tokens in rows.values())
+        runs = 0
+        while rest:
+            plan = self._step if single else self._choose(max(map(len, rest.values())))
+            logits = self._run(plan, {slot: tokens[: plan.length] for slot, tokens in rest.items()})
+            results |= {slot: logits[slot] for slot, tokens in rest.items() if len(tokens) <= plan.length}
+            rest = {slot: tokens[plan.length :] for slot, tokens in rest.items() if len(tokens) > plan.length}
+            runs += 1
+        self._record(single, sum(map(len, rows.values())), runs, 1e3 * (perf_counter() - start))
+        return results
+
+    def _choose(self, count: int) -> DecodePlan:
+        """The plan of the fewest tokens that takes so many at once, else the one of the most."""
+        plans = self._pieces or [self._step]
+        return next((plan for plan in plans if plan.length >= count), plans[-1])
+
+    def _run(self, plan: DecodePlan, rows: Mapping[int, Sequence[int]]) -> Array:
+        """Runs a plan once. Returns the logits [slots, vocab] after the last token of every sequence.
+
+        A row that is too short starts with its first token several times, at one position: the last one counts, and
+        all are equal. The other sequences write at the place after their last one, where nothing is read before it is
+        written again.
+        """
+        ids = np.zeros((plan.slots, plan.length), np.int64)
+        positions = np.empty((plan.slots, plan.length), np.int64)
+        for slot, first in enumerate(self.lengths):
+            tokens = rows.get(slot, ())
+            positions[slot] = min(first, plan.places - 1)
+            if tokens:
+                front = plan.length - len(tokens)
+                ids[slot, :front], ids[slot, front:] = tokens[0], tokens
+                positions[slot, front:] = np.arange(first, first + len(tokens))
+        inputs = {"ids": ids.reshape(-1), "positions": positions.reshape(-1)}
+        wanted = [tensor.name for tensor in plan.session.inputs]
+        if "last" in wanted:
+            inputs["last"] = plan.length * np.arange(1, plan.slots + 1, dtype=np.int64) - 1
+        for tensor in plan.session.inputs:
+            if tensor.name not in inputs:
+                cache = self._caches.get(tensor.name)
+                inputs[tensor.name] = np.zeros(tensor.shape, storage_dtype(tensor.dtype)) if cache is None else cache
+        results = plan.session.run(inputs)
+        logits = results.pop("logits")
+        self._caches = {name.removeprefix("new_"): array for name, array in results.items()}
+        for slot, tokens in rows.items():
+            self.lengths[slot] += len(tokens)
+        return logits if len(logits) == plan.slots else logits[plan.length - 1 :: plan.length]
+
+    def _record(self, single: bool, tokens: int, runs: int, milliseconds: float) -> None:
+        times = self.times
+        if single:
+            times.decode_ms, times.decode_tokens = times.decode_ms + milliseconds, times.decode_tokens + tokens
+            times.decode_runs += runs
+        else:
+            times.prefill_ms, times.prefill_tokens = times.prefill_ms + milliseconds, times.prefill_tokens + tokens
+            times.prefill_runs += runs

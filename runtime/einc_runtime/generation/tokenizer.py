@@ -1,0 +1,70 @@
+"""A model's own tokenizer, from its tokenizer.json: the library `tokenizers` reads it, and executes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from einc_runtime.errors import ArrayFault, MissingFault, ReadFault
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MAX_FILE = 256 << 20
+"""Bytes of a tokenizer.json; the largest published ones have about 35 MB."""
+MAX_PROMPT = 4 << 20
+"""Characters of a prompt: more than any model reads, and few enough to be cut into tokens in seconds."""
+
+INSTALL = "pip install 'einc[generate]'"
+
+
+class TextTokenizer:
+    """Text to tokens, and tokens to text. `file` is read at once."""
+
+    def __init__(self, file: str) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise MissingFault("reading tokenizer.json needs the package tokenizers", hint=INSTALL) from None
+        with open(file, "rb") as stream:
+            data = stream.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise ReadFault(f"it has more than {MAX_FILE >> 20} MiB", where=file)
+        try:
+            self._tokenizer: Tokenizer = Tokenizer.from_str(data.decode("utf-8"))
+            self._tokenizer.no_padding()
+            self._tokenizer.no_truncation()
+        except Exception as error:  # the library raises nothing more special
+            raise ArrayFault(f"this is no tokenizer: {str(error)[:200]}", where=file) from None
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token."""
+        return max(self._tokenizer.get_vocab().values(), default=-1) + 1
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The tokens of a text; with `special`, also those that the model expects around it."""
+        if len(text) > MAX_PROMPT:
+            raise ArrayFault(f"a prompt of {len(text):,} characters is too long: at most {MAX_PROMPT:,} are read")
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        except Exception as error:
+            raise ArrayFault(f"the tokenizer cannot read a prompt: {str(error)[:200]}") from None
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special ones."""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def decode_stream(self) -> Callable[[int], str]:
+        """A function of one token after the other, which returns the characters that each completes."""
+        from tokenizers.decoders import DecodeStream
+
+        stream = DecodeStream(skip_special_tokens=True)
+
+        def push(token: int) -> str:
+            try:
+                return stream.step(self._tokenizer, token) or ""
+            except Exception as error:
+                raise ArrayFault(f"the tokenizer has no text for token {token}: {str(error)[:200]}") from None
+
+        return push

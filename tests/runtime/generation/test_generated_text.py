@@ -1,0 +1,159 @@
+"""From tokens to text: what is drawn, whole characters, stop texts, tokenizers and chat templates that are broken."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from einc_runtime.errors import ArrayFault, KernelFault, MissingFault, UsageFault
+from einc_runtime.generation import chat, render_template
+from einc_runtime.generation.model_folder import ModelFolder
+from einc_runtime.generation.sampling import GREEDY, Sampling, TokenSampler
+from einc_runtime.generation.text_stream import TextStream
+from einc_runtime.generation.tokenizer import MAX_PROMPT, TextTokenizer
+from tests.support.generation_cases import byte_tokenizer
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> TextTokenizer:
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    return TextTokenizer(str(tmp_path / "tokenizer.json"))
+
+
+def test_tokens_are_drawn_with_their_probabilities() -> None:
+    logits = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], "f4"))
+    assert TokenSampler(GREEDY, 0).choose(logits) == 1
+
+    def shares(sampling: Sampling) -> np.ndarray:
+        sampler = TokenSampler(sampling, 3)
+        return np.bincount([sampler.choose(logits) for _ in range(2000)], minlength=5) / 2000
+
+    assert np.abs(shares(Sampling(1.0)) - np.exp(logits)).max() < 0.04
+    squares = np.exp(2 * logits)
+    assert np.abs(shares(Sampling(0.5)) - squares / squares.sum()).max() < 0.04
+    cut = shares(Sampling(1.0, 0.6))  # 0.4 and 0.3 have 0.6 together, and 0.4 alone has not
+    assert np.abs(cut - np.array([0, 4, 0, 3, 0]) / 7).max() < 0.04
+    assert shares(Sampling(1.0, 0.4))[1] == 1
+
+
+def test_not_a_number_is_no_token() -> None:
+    with pytest.raises(KernelFault, match="not finite"):
+        TokenSampler(GREEDY, 0).choose(np.array([0.0, np.nan, 1.0]))
+    for wrong in ((-1.0, 1.0), (1.0, 0.0), (1.0, 1.5), (float("nan"), 1.0)):
+        with pytest.raises(UsageFault):
+            Sampling(*wrong)
+
+
+def test_text_comes_in_whole_characters(tokenizer: TextTokenizer) -> None:
+    text = "aé→𝄞z"
+    tokens = tokenizer.encode(text)
+    assert tokens == list(text.encode())
+    stream = TextStream(tokenizer)
+    parts = [stream.push(token) for token in tokens]
+    assert [part for part in parts if part] == list(text)
+    assert stream.finish() == ""
+    broken = TextStream(tokenizer)
+    assert broken.push(0xC3) == ""
+    assert broken.finish() == "�"
+
+
+@pytest.mark.parametrize("stops", [("END",), ("NDX", "END"), ("D!", "ENDS", "EN")])
+def test_nothing_of_a_stop_text_is_shown(tokenizer: TextTokenizer, stops: tuple[str, ...]) -> None:
+    text = "an E, an EN and the END!"
+    before = min(text.find(stop) for stop in stops if stop in text)
+    stream = TextStream(tokenizer, stops)
+    shown = ""
+    for token in tokenizer.encode(text):
+        shown += stream.push(token)
+        assert text[:before].startswith(shown)
+        if stream.stopped:
+            break
+    assert stream.stopped
+    assert shown + stream.finish() == text[:before] == stream.text
+
+
+def test_what_is_held_back_comes_at_the_end(tokenizer: TextTokenizer) -> None:
+    stream = TextStream(tokenizer, ["END"])
+    assert "".join(stream.push(token) for token in b"the EN") == "the "
+    assert stream.finish() == "EN"
+
+
+def test_broken_tokenizers_are_one_error_each(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for data in (b"", b"{}", b"\xff\xfe", b'{"model": {"type": "none"}}'):
+        (tmp_path / "broken.json").write_bytes(data)
+        with pytest.raises(ArrayFault, match="this is no tokenizer"):
+            TextTokenizer(str(tmp_path / "broken.json"))
+    with pytest.raises(ArrayFault, match="is too long"):
+        tokenizer.encode("x" * (MAX_PROMPT + 1))
+    with pytest.raises(UsageFault, match="there is no tokenizer"):
+        ModelFolder(str(tmp_path / "nowhere")).read_tokenizer()
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(MissingFault, match="needs the package tokenizers") as found:
+        TextTokenizer(str(tmp_path / "tokenizer.json"))
+    assert found.value.hint == "pip install 'einc[generate]'"
+
+
+def test_end_tokens_and_templates_are_found(tmp_path: Path) -> None:
+    folder = ModelFolder(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"eos_token_id": 2}')
+    assert folder.read_end_tokens() == (2,)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
+    assert folder.read_end_tokens() == (7, 9)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": ["x"]}')
+    with pytest.raises(ArrayFault, match="eos_token_id"):
+        folder.read_end_tokens()
+    with pytest.raises(UsageFault, match="no chat template"):
+        folder.read_chat_template()
+    settings = '{"bos_token": {"content": "<s>"}, "chat_template": [{"name": "default", "template": "A"}]}'
+    (tmp_path / "tokenizer_config.json").write_text(settings)
+    found = folder.read_chat_template()
+    assert (found.text, found.variables) == ("A", {"bos_token": "<s>"})
+    (tmp_path / "chat_template.jinja").write_text("B")
+    assert folder.read_chat_template().text == "B"
+    (tmp_path / "tokenizer_config.json").write_text('{"a": 1, "a": 2}')
+    with pytest.raises(ArrayFault, match="given twice"):
+        folder.read_chat_template()
+
+
+def test_chat_templates_are_rendered_as_transformers_does() -> None:
+    template = """{{ bos_token }}{% for message in messages %}
+    {%- if message.role == 'system' %}{% continue %}{% endif %}
+<{{ message['role'] }}>{{ message.content | trim }}{{ {'é': 1} | tojson }}
+{% endfor %}
+{% if add_generation_prompt %}
+<assistant>
+{%- endif %}"""
+    messages = [{"role": "system", "content": "no"}, {"role": "user", "content": " hi "}]
+    found = chat.render_chat(template, messages, {"bos_token": "<s>"}, "t")
+    assert found == '<s><user>hi{"é": 1}\n<assistant>'
+
+
+def test_templates_without_end_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MAX_SECONDS", 1)
+    loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(ArrayFault, match="more than 1 seconds") as found:
+        chat.render_chat(loops, [], {}, "file")
+    assert found.value.where == "file"
+    with pytest.raises(ArrayFault, match=r"fails: MemoryError|seconds or"):
+        chat.render_chat("{{ 'x' * 10 ** 10 }}", [], {}, "file")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{% for i in range(999) %}{{ 'x' * 9999 }}{% endfor %}", "more than 4,194,304 characters"),
+        ("{{ raise_exception('only users') }}", "TemplateError: only users"),
+        ("{% for %}", "TemplateSyntaxError"),
+    ],
+)
+def test_hostile_templates_are_one_error_each(template: str, message: str) -> None:
+    with pytest.raises(Exception) as found:  # noqa: PT011
+        render_template.render(template, {"messages": []}, MAX_PROMPT)
+    assert message in f"{type(found.value).__name__}: {found.value}"

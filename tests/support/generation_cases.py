@@ -1,0 +1,67 @@
+"""Folders of tiny decoders with tokenizers, and generators for them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from einc.generation.decoder_plans import DecoderSource, find_plans
+from einc.generation.plan_cache import PlanCache
+from einc.options import CompileOptions
+from einc_runtime.execution.data.safetensors import list_stored_names
+from einc_runtime.execution.session import Session
+from einc_runtime.generation.generator import Generator
+
+DATA = Path(__file__).parents[1] / "reference" / "data"
+PROMPTS = [[5, 3, 38, 12, 40, 7, 7], [9, 31, 4]]
+"""Those of `tests/reference/make_references.py`."""
+
+
+def expected_tokens(name: str) -> list[list[int]]:
+    """What transformers generates after the prompts."""
+    found: list[list[int]] = np.load(DATA / name / "expected.npz")["tokens"].tolist()
+    return found
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Every byte is a token, in the order of bytes."""
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    table = {chr(byte): byte for byte in plain} | {chr(0x100 + n): byte for n, byte in enumerate(rest)}
+    assert set(table) == set(letters)
+    tokenizer = Tokenizer(models.BPE(vocab=table, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def word_tokenizer(size: int) -> Tokenizer:
+    """The words w0, w1, ... are tokens."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{n}": n for n in range(size)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def write_folder(target: Path, name: str = "llama-scaled") -> Path:
+    """A copy of a committed model, with a tokenizer of words."""
+    shutil.copytree(DATA / name, target)
+    word_tokenizer(41).save(str(target / "tokenizer.json"))
+    return target
+
+
+def make_generator(
+    folder: Path, plans: Path, batch: int, places: int, lengths: tuple[int, ...], sites: int = 1
+) -> Generator:
+    """A generator of a folder, without a tokenizer."""
+    config = (folder / "config.json").read_bytes()
+    source = DecoderSource(config, "config.json", "model", list_stored_names(str(folder)))
+    options = CompileOptions(machine="host", devices=sites, selector="eindecomp", schedule="naive")
+    found = find_plans(source, options, PlanCache(plans), (batch, places, lengths), lambda _: None)
+    sessions = [Session(plan.bundle, "cpu") for plan in (found.step, *found.pieces)]
+    for session in sessions:
+        session.load_weights(str(folder))
+    return Generator(sessions[0], sessions[1:])
