@@ -1,7 +1,7 @@
 """Sites that share processor cores: which tasks the executor of CPUs really runs, and when its cores run them.
 
 Where all sites lie in one memory, the executor rewrites a plan before it runs it: readers read the source of a transfer
-instead of a copy, products add to partial sums in place, and kernels that are too few to keep all cores busy are cut.
+instead of a copy, and kernels that are too few to keep all cores busy are cut.
 The same passes are applied here, because they decide most of what a plan costs on such a machine. What is left runs on
 the machine's cores, as many tasks at once as there are cores. Of the tasks that are ready, the one with the longest
 chain of tasks after it starts first. A transfer that is left is a copy, which a core makes.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from einc.machines.model import Machine
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs, name_combining
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
-from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask, Region
+from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask
 
 if TYPE_CHECKING:
     from einc_runtime.execution.rewrites.pipeline import RewrittenTask
@@ -56,19 +56,10 @@ def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
     options = RewriteOptions(
         max_move_bytes=MAX_COALESCED_BYTES,
         workers=machine.cores or 1,
-        can_accumulate=lambda task, target: _can_accumulate(plan, task, target),
         estimate=estimate,
     )
     items = rewrite(plan, options)
     return RunTasks(tuple(_measure_part(plan, planned, item) for item in items), tuple(item.origin for item in items))
-
-
-def _can_accumulate(plan: ExecutablePlan, task: KernelTask, target: Region) -> bool:
-    """Whether the product of a task can be added to a region: where the result need not be rounded first."""
-    operation = plan.operations[task.operation]
-    scaled = operation.kernel_attributes.get("scale", 1.0) != 1.0
-    dtype = plan.tensors[plan.buffers[target.buffer].tensor].dtype
-    return operation.kernel == "contract" and len(task.reads) == 2 and not scaled and dtype in ("f32", "f64")
 
 
 def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: RewrittenTask) -> TaskCost:
@@ -85,8 +76,6 @@ def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: Rewri
     function = plan.operations[task.operation].functions[task.function]
     share = writes[0].block.size / max(1, function.outputs[0].size)
     size = whole.size if share == 1 else size
-    if item.accumulates:
-        size += region_bytes(plan, writes[0])
     return whole._replace(after=task.after, size=size, flops=round(whole.flops * share))
 
 

@@ -87,12 +87,12 @@ def slices(block, origin=None):
     return tuple(slice(lo - first if origin else lo, up - first if origin else up) for lo, up, first in bounds)
 
 
-def interpret(bundle, tasks, loaded, accumulating=frozenset(), order=None):
-    """The saved regions after all tasks have run one by one; `accumulating` are kernels that add to what they write."""
-    return interpreter(bundle, tasks, accumulating)(loaded, order)
+def interpret(bundle, tasks, loaded, order=None):
+    """The saved regions after all tasks have run one by one."""
+    return interpreter(bundle, tasks)(loaded, order)
 
 
-def interpreter(bundle, tasks, accumulating=frozenset()):
+def interpreter(bundle, tasks):
     """The same for one set of tasks, to be run several times."""
     arenas = [np.empty(size, np.uint8) for size in bundle.memory]
     views = []
@@ -110,8 +110,7 @@ def interpreter(bundle, tasks, accumulating=frozenset()):
         task, (sources, targets) = tasks[number], steps[number]
         values = [source % 7 for source in sources]
         if isinstance(task, KernelTask) and bundle.operations[task.operation].kernel == "contract":
-            result = values[0] @ values[1]
-            targets[0][...] = targets[0] + result if number in accumulating else result
+            targets[0][...] = values[0] @ values[1]
         elif isinstance(task, KernelTask):
             targets[0][...] = sum(values[1:], values[0]) if len(values) > 1 else np.maximum(values[0], 3)
         elif isinstance(task, AggregateTask):

@@ -63,8 +63,8 @@ class SimulatedExecutor(CpuExecutor):
         self.written = [self._bits(writes_of(item.task)) for item in self._tasks]
         inputs = [self._bits(reads_of(item.task)) for item in self._tasks]
         self.adds = [
-            item.accumulates or any(np.may_share_memory(a, b) for a in reads for b in writes)
-            for item, reads, writes in zip(self._tasks, inputs, self.written, strict=True)
+            any(np.may_share_memory(a, b) for a in reads for b in writes)
+            for reads, writes in zip(inputs, self.written, strict=True)
         ]
         self.after = [item.task.after for item in self._tasks]
         self.open = False

@@ -16,14 +16,13 @@ import pytest
 
 from einc_runtime.execution.cpu.executor import MAX_COALESCED_BYTES, CpuExecutor
 from einc_runtime.execution.cuda.preparation import rewrite_for_devices
-from einc_runtime.execution.rewrites import RewriteOptions, accumulation, rewrite
-from einc_runtime.execution.rewrites.accumulation import accumulate_in_place
+from einc_runtime.execution.rewrites import RewriteOptions, rewrite
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.execution.rewrites.gather_deduplication import deduplicate_gathers
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.kernels.numpy import blas
-from einc_runtime.plan.schema import AggregateTask, Block, CopyTask, FenceTask, Region, TransferTask
+from einc_runtime.plan.schema import Block, CopyTask, FenceTask, Region, TransferTask
 from tests.support.compiled_plans import MODELS
 from tests.support.handmade_plans import random_plan, two_site_plan
 from tests.support.rewrite_cases import (
@@ -33,7 +32,6 @@ from tests.support.rewrite_cases import (
     box,
     interpret,
     interpreter,
-    kernel,
     meaningless_plan,
     races,
     random_inputs,
@@ -47,36 +45,16 @@ from tests.support.sampling import first
 PLANS = [*itertools.product(range(30), [False, True])]
 
 
-@pytest.fixture(autouse=True)
-def one_chain(monkeypatch):
-    """Sums of these plans have two or three parts."""
-    monkeypatch.setattr(accumulation, "CHAINS_PER_WORKER", 1)
-
-
 def plan_of(seed, reuse):
     return random_plan(seed, sites=2 + seed % 7, operations=2 + seed % 5, reuse=reuse)
 
 
-def can_accumulate(bundle):
-    """Lets all products add that may."""
-    return lambda task, _: bundle.operations[task.operation].kernel == "contract"
-
-
-def accumulate(bundle, tasks, workers):
-    return accumulate_in_place(bundle, tasks, workers, can_accumulate(bundle))
-
-
 def rewritten(bundle, workers=1):
-    """The tasks as the CPU executor runs them but for split kernels, with fences, and those of them that accumulate."""
-    options = RewriteOptions(
-        max_move_bytes=MAX_COALESCED_BYTES,
-        keep_fences=True,
-        workers=workers,
-        can_accumulate=can_accumulate(bundle),
-    )
+    """The tasks as the CPU executor runs them but for split kernels, with fences."""
+    options = RewriteOptions(max_move_bytes=MAX_COALESCED_BYTES, keep_fences=True, workers=workers)
     items = rewrite(bundle, options)
     assert [item.origin for item in items] == list(range(len(bundle.tasks)))
-    return tuple(item.task for item in items), frozenset(item.origin for item in items if item.accumulates)
+    return tuple(item.task for item in items)
 
 
 def same(found, expected):
@@ -84,23 +62,23 @@ def same(found, expected):
 
 
 def variants(bundle):
-    """Tasks, and which of them accumulate: as they are, with one pass of each kind, and with all."""
-    own, nothing = bundle.tasks, frozenset()
-    yield from [(own, nothing), (elide_copies(bundle, own), nothing), (deduplicate_gathers(bundle, own), nothing)]
-    yield coalesce_moves(bundle, own, MAX_COALESCED_BYTES), nothing
-    yield rewrite_for_devices(bundle, [0] * len(bundle.memory)), nothing
-    yield from [accumulate(bundle, own, 1), rewritten(bundle), rewritten(bundle, 2)]
+    """Tasks as they are, with one pass of each kind, and with all."""
+    own = bundle.tasks
+    yield from [own, elide_copies(bundle, own), deduplicate_gathers(bundle, own)]
+    yield coalesce_moves(bundle, own, MAX_COALESCED_BYTES)
+    yield rewrite_for_devices(bundle, [0] * len(bundle.memory))
+    yield from [rewritten(bundle), rewritten(bundle, 2)]
 
 
 def check(bundle, loaded, seed):
     rng, expected = random.Random(seed), interpret(bundle, bundle.tasks, loaded)
     assert not any(np.isnan(region).any() for region in expected)
-    for tasks, accumulating in variants(bundle):
+    for tasks in variants(bundle):
         after = find_dependencies(bundle, tasks)
         assert all(earlier == tuple(sorted(set(earlier))) for earlier in after)
         assert all(one < number for number, earlier in enumerate(after) for one in earlier)
         assert not races(bundle, with_dependencies(tasks, after))
-        run = interpreter(bundle, tasks, accumulating)
+        run = interpreter(bundle, tasks)
         assert same(run(loaded), expected)
         for _ in range(3):
             assert same(run(loaded, any_order(after, rng)), expected)
@@ -144,17 +122,6 @@ def test_cases_that_must_stay_as_they_are():
     changed = [move(whole(0), whole(6)), *gathered(2, 6), move(whole(1), whole(6)), *gathered(3, 6)]
     assert fences(plan(*changed, *use)) == 0
 
-    def products(aggregation, *tasks):
-        parts = [kernel([whole(0), whole(1)], [whole(n)], []) for n in (2, 3)]
-        return plan(
-            *parts,
-            AggregateTask(0, "v", (), aggregation=aggregation, reads=(whole(2), whole(3)), writes=(whole(4),)),
-            *tasks,
-        )
-
-    for bundle, count in ((products("sum"), 1), (products("max"), 0), (products("sum", move(whole(2), whole(5))), 0)):
-        assert len(accumulate_in_place(bundle, bundle.tasks, 1, lambda *_: True)[1]) == count
-
 
 def test_on_one_gpu_a_buffer_is_moved_to_at_once_and_several_gpus_keep_to_the_plan():
     moves = Counter()
@@ -179,19 +146,15 @@ def test_on_one_gpu_a_buffer_is_moved_to_at_once_and_several_gpus_keep_to_the_pl
 
 
 def test_each_pass_changes_some_of_these_plans():
-    kinds, adding = Counter(), 0
+    kinds = Counter()
     for seed, reuse in PLANS:
         bundle = plan_of(seed, reuse)
-        tasks, accumulating = rewritten(bundle)
-        adding += len(accumulating)
         elided = elide_copies(bundle, bundle.tasks)
         kinds["deduplicated"] += sum(isinstance(t, FenceTask) for t in deduplicate_gathers(bundle, elided))
         kinds["deduplicated"] -= sum(isinstance(t, FenceTask) for t in elided)
-        kinds["sums"] += sum(isinstance(t, AggregateTask) for t in bundle.tasks)
-        kinds["sums left"] += sum(isinstance(t, AggregateTask) for t in tasks)
+        kinds["coalesced"] += sum(isinstance(t, CopyTask) for t in rewritten(bundle))
     assert kinds["deduplicated"] > 100
-    assert adding > 30
-    assert kinds["sums left"] < 0.9 * kinds["sums"], kinds
+    assert kinds["coalesced"] > 30, kinds
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -235,21 +198,19 @@ def test_many_small_copies_take_time_in_proportion_to_their_number(shape, monkey
 
 def test_the_checks_see_what_is_wrong():
     bundle = two_site_plan()
-    tasks, accumulating = rewritten(bundle)
+    tasks = rewritten(bundle)
     after = find_dependencies(bundle, tasks)
     assert races(bundle, with_dependencies(tasks, [*after[:-1], ()]))
     cases = [
         (arrays, interpret(bundle, bundle.tasks, arrays)) for arrays in (small_integers(bundle, n) for n in range(9))
     ]
-    assert accumulating
-    assert not all(same(interpret(bundle, tasks, arrays), expected) for arrays, expected in cases)  # nobody adds
     for order in (range(len(tasks)), reversed(range(len(tasks)))):
-        found = [interpret(bundle, tasks, arrays, accumulating, order) for arrays, _ in cases]
+        found = [interpret(bundle, tasks, arrays, order) for arrays, _ in cases]
         assert all(map(same, found, [expected for _, expected in cases])) == (order == range(len(tasks)))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_executor_adds_products_and_gives_the_same_bits_every_time(seed, monkeypatch):
+def test_the_executor_gives_the_same_bits_in_every_order(seed, monkeypatch):
     monkeypatch.setattr(blas, "SMALL", 0)
     bundle, rng = plan_of(seed, seed % 2 == 0), random.Random(seed)
     regions, bits = [region for output in bundle.outputs for region in output.regions], set()
@@ -276,5 +237,5 @@ def test_compiled_plans_have_no_races_after_rewrites(name, sites):
     definitions = tuple((key, str(value)) for key, value in small.items())
     options = CompileOptions(machine="host", selector="eindecomp", devices=sites, definitions=definitions, dtype="f32")
     bundle = compile_model((MODELS / f"{name}.ein").read_text(), name, options).bundle
-    for tasks in (bundle.tasks, rewritten(bundle)[0]):
+    for tasks in (bundle.tasks, rewritten(bundle)):
         assert not races(bundle, with_dependencies(tasks, find_dependencies(bundle, tasks)))

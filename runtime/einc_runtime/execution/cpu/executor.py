@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import Array
@@ -27,11 +26,8 @@ from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.contract import build_added_contract
 from einc_runtime.kernels.llvm.moves import build_moves
-from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
-from einc_runtime.plan import reproducible
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 
@@ -88,7 +84,6 @@ class CpuExecutor:
             enabled=rewrites,
             max_move_bytes=MAX_COALESCED_BYTES,
             workers=self.workers,
-            can_accumulate=self._can_accumulate,
             estimate=estimate,
         )
         tasks = rewrite(self.bundle, options)
@@ -143,15 +138,9 @@ class CpuExecutor:
 
         return run_task
 
-    def _can_accumulate(self, task: KernelTask, target: Region) -> bool:
-        operation = self.bundle.operations[task.operation]
-        if operation.kernel != "contract" or operation.kernel_attributes.get(reproducible.ATTRIBUTE):
-            return False
-        return build_added_contract(self._make_invocation(msgspec.structs.replace(task, writes=(target,)))) is not None
-
     def _prepare(self, item: RewrittenTask) -> Kernel:
         with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(item.siblings):
-            return self._prepare_accumulating_kernel(item.task) if item.accumulates else self._prepare_kernel(item.task)
+            return self._prepare_kernel(item.task)
 
     def _prepare_kernel(self, task: AnyTask) -> Kernel:
         views = self._memory.views
@@ -173,22 +162,6 @@ class CpuExecutor:
         operation, views = self.bundle.operations[task.operation], self._memory.views
         blocks = ([region.block for region in regions] for regions in (task.reads, task.writes))
         return Invocation(operation.kernel, operation.kernel_attributes, views(task.reads), views(task.writes), *blocks)
-
-    def _prepare_accumulating_kernel(self, task: AnyTask) -> Kernel:
-        """A product that adds to its output, through a temporary array where its operands are not laid out for it."""
-        assert isinstance(task, KernelTask)
-        invocation = self._make_invocation(task)
-        kernel = build_added_contract(invocation)
-        if kernel is not None:
-            return kernel
-        target = invocation.output
-        product = np.empty_like(target)
-        kernel = prepare(invocation.on(invocation.inputs, [product]))
-
-        def bind(memory: Array) -> Run:
-            return make_runner([(kernel.bind(memory), []), (np.add, [target, product, target])])
-
-        return Kernel(bind, kernel.scratch, kernel.nanoseconds)
 
     def _make_fault(self, error: thread_pool.TaskError) -> RuntimeFault:
         cause = task_errors.describe_error(error.cause)

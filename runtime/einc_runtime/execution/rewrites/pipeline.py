@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from einc_runtime.execution.rewrites.accumulation import CanAccumulate, accumulate_in_place
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.execution.rewrites.gather_deduplication import deduplicate_gathers
@@ -27,13 +26,12 @@ from einc_runtime.plan.schema import AnyTask, FenceTask, KernelTask
 class RewrittenTask(msgspec.Struct, frozen=True):
     """A task as it is run. `origin` is the position in the plan of the task that it was made from.
 
-    A kernel that `accumulates` adds its result to what is in its output region. `siblings` counts the tasks that differ
-    from this one only in their site and in their part of the data; it includes this one.
+    `siblings` counts the tasks that differ from this one only in their site and in their part of the data; it includes
+    this one.
     """
 
     task: AnyTask
     origin: int
-    accumulates: bool = False
     siblings: int = 1
 
 
@@ -46,8 +44,7 @@ class RewriteOptions:
     `enabled`: without it no pass runs, and the tasks only get the dependencies that their bytes need.
     `max_move_bytes`: moves of at most so many bytes are coalesced.
     `keep_fences`: leave a fence for each removed task, so that there are as many tasks as in the plan.
-    `workers`: the threads that should all have work; read by accumulation and by splitting.
-    `can_accumulate`: whether a kernel can add to a region. None: partial sums stay as they are.
+    `workers`: the threads that should all have work; read by splitting.
     `estimate`: the nanoseconds that a kernel takes. None: no kernel is split.
     """
 
@@ -57,7 +54,6 @@ class RewriteOptions:
     max_move_bytes: float = math.inf
     keep_fences: bool = False
     workers: int = 1
-    can_accumulate: CanAccumulate | None = None
     estimate: Callable[[RewrittenTask], float] | None = None
 
     @property
@@ -71,11 +67,11 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
     Where all sites share one memory, tasks wait only for those that touch the same bytes. Several memories also keep
     the dependencies of the plan, which order transfers that share a link; they need `keep_fences`.
     """
-    tasks, accumulating = _rewrite_moves(bundle, options) if options.enabled else (bundle.tasks, frozenset[int]())
+    tasks = _rewrite_moves(bundle, options) if options.enabled else bundle.tasks
     families = [_family(task) for task in tasks]
     sizes = Counter(families)
     rewritten = [
-        RewrittenTask(task, number, number in accumulating, sizes[families[number]])
+        RewrittenTask(task, number, sizes[families[number]])
         for number, task in enumerate(tasks)
         if options.keep_fences or not isinstance(task, FenceTask)
     ]
@@ -88,17 +84,12 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
     )
 
 
-def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[Sequence[AnyTask], frozenset[int]]:
-    """The passes that change what is moved, and the positions of the kernels that accumulate."""
-    accumulating: frozenset[int] = frozenset()
+def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> Sequence[AnyTask]:
+    """The passes that change what is moved."""
     tasks = elide_copies(bundle, bundle.tasks, options.devices, options.peers)
     if not options.one_memory:
-        return tasks, accumulating
-    if options.can_accumulate is not None:
-        tasks, accumulating = accumulate_in_place(bundle, tasks, options.workers, options.can_accumulate)
-        if accumulating:  # sums that have one copy left to read are transfers now
-            tasks = elide_copies(bundle, tasks)
-    return coalesce_moves(bundle, deduplicate_gathers(bundle, tasks), options.max_move_bytes), accumulating
+        return tasks
+    return coalesce_moves(bundle, deduplicate_gathers(bundle, tasks), options.max_move_bytes)
 
 
 def _split(
@@ -111,7 +102,7 @@ def _split(
     parts = split_kernel(bundle.operations[task.operation], task, count)
     if len(parts) == 1:
         return (item,)
-    return [RewrittenTask(part, item.origin, item.accumulates, item.siblings * len(parts)) for part in parts]
+    return [RewrittenTask(part, item.origin, item.siblings * len(parts)) for part in parts]
 
 
 def _add_own(items: Sequence[RewrittenTask], waits: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
