@@ -85,6 +85,23 @@ def replace_file(target: Path, write: Callable[[BinaryIO], object], disk: Disk =
         raise
 
 
+def user_cache(folder: str) -> Path:
+    """A folder of what einc remembers for this user; it need not be there."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "einc" / folder
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file is there, and it and its folder are this user's, so that nobody else can have put it there."""
+    try:
+        found = [os.lstat(path), os.stat(path.parent)]
+    except (OSError, ValueError):
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return all(one.st_uid == os.getuid() and not one.st_mode & 0o022 for one in found)
+
+
 def resolve_target(path: str | os.PathLike[str]) -> Path:
     """The file that is replaced: a symbolic link stays one, and what it points at is replaced."""
     return Path(os.path.realpath(path))

@@ -13,6 +13,7 @@ import os
 from functools import cache
 from pathlib import Path
 
+from einc_runtime import disk
 from einc_runtime.plan import codec, proof
 from einc_runtime.plan.schema import Bundle
 
@@ -32,7 +33,7 @@ def require_proof(bundle: Bundle) -> bool:
         proof.prove(bundle)
         return False
     mark = _find_mark(bundle)
-    if mark is not None and _is_safe(mark):
+    if mark is not None and disk.is_own(mark):
         return True
     proof.prove(bundle)
     if mark is not None:
@@ -42,8 +43,7 @@ def require_proof(bundle: Bundle) -> bool:
 
 def user_directory() -> Path:
     """The directory of the marks of proved plans."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "einc" / "proofs"
+    return disk.user_cache("proofs")
 
 
 def _find_mark(bundle: Bundle) -> Path | None:
@@ -67,17 +67,6 @@ def _hash_program() -> bytes | None:
     except OSError:
         return None
     return digest.digest() if Path(proof.__file__) in files else None
-
-
-def _is_safe(mark: Path) -> bool:
-    """Whether the mark is there, and it and its folder are this user's, so that nobody else can have put it there."""
-    try:
-        found = [os.lstat(mark), os.stat(mark.parent)]
-    except (OSError, ValueError):
-        return False
-    return (
-        all(one.st_uid == os.getuid() and not one.st_mode & 0o022 for one in found) if hasattr(os, "getuid") else True
-    )
 
 
 def _remember(mark: Path) -> None:

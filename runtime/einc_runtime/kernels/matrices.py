@@ -57,7 +57,7 @@ def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Na
 
 def is_blas_ready(array: Array) -> bool:
     """Whether BLAS can read the matrices: unit stride along one dimension, no overlap along the other."""
-    if array.dtype.kind != "f":
+    if array.dtype.kind in "iu":
         return True  # BLAS is not used for integers
     (rows, columns), (row, column) = array.shape[-2:], array.strides[-2:]
     size = array.itemsize

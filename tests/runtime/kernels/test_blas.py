@@ -9,7 +9,9 @@ import pytest
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm.contract import build_added_contract
-from einc_runtime.kernels.numpy import blas
+from einc_runtime.kernels.numpy import blas, libraries, onednn
+from einc_runtime.kernels.numpy.blas import DenseProduct
+from einc_runtime.kernels.numpy.products import prepare_product
 
 SIZES = (70, 67, 61)  # enough multiplications to be worth a call
 
@@ -18,16 +20,21 @@ def added(attributes, inputs, outputs):
     return build_added_contract(Invocation("contract", attributes, inputs, outputs))
 
 
-@pytest.fixture(params=["openblas", "any"])
+AVAILABLE = {
+    "openblas": lambda: blas.load_gemm("<f4", "openblas"),
+    "mkl": blas.load_mkl,
+    "onednn": onednn.is_available,
+}
+
+
+@pytest.fixture(params=AVAILABLE)
 def library(request, monkeypatch):
-    """With numpy's OpenBLAS, and with MKL where it is installed."""
-    if request.param == "openblas":
-        monkeypatch.setattr(blas, "load_mkl", lambda: None)
-        monkeypatch.setattr(blas, "_load_gemm", blas._load_gemm.__wrapped__)
-        if blas._load_openblas() is None:
-            pytest.skip("numpy has no OpenBLAS of its own")
-    elif blas.load_mkl() is None and blas._load_openblas() is None:
-        pytest.skip("there is no BLAS to call")
+    """Each library that is installed, as if it were the fastest one for everything."""
+    if not AVAILABLE[request.param]():
+        pytest.skip(f"{request.param} is not installed")
+    only = libraries.LibraryChoice(request.param, request.param)
+    monkeypatch.setattr(libraries, "choose_library", lambda product, side: only)
+    return request.param
 
 
 def matrices(shape, layout, rng, dtype):
@@ -42,22 +49,21 @@ def matrices(shape, layout, rng, dtype):
 LAYOUTS = ("plain", "turned", "part")
 
 
-@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("layouts", list(itertools.product(LAYOUTS, repeat=3)))
 @pytest.mark.parametrize("stack", [(), (3,), (2, 2)])
-def test_products_are_written_and_added(layouts, stack, dtype):
+def test_products_are_written_and_added(layouts, stack, dtype, library):
     rng = np.random.default_rng(len(stack))
     m, k, n = SIZES
     shapes = ((*stack, m, k), (*stack[1:], k, n), (*stack, m, n))
     left, right, target = (matrices(s, layout, rng, dtype) for s, layout in zip(shapes, layouts, strict=True))
     before, expected = target.copy(), left.astype("f8") @ right.astype("f8")
     around = target.base.copy() if target.base is not None else None
-    function, arguments = blas.prepare_added_product(left, right, target)
+    function, arguments = prepare_product(DenseProduct(left, right, target, add=True), library, np.empty)
     function(*arguments)
     assert np.abs(target - before - expected).max() < (1e-4 if dtype == "f4" else 1e-11)
     target[...] = np.nan
-    function, arguments = blas.prepare_product(left, right, target)
+    function, arguments = prepare_product(DenseProduct(left, right, target), library, np.empty)
     function(*arguments)
     assert np.abs(target - expected).max() < (1e-4 if dtype == "f4" else 1e-11)
     if layouts[2] == "part":  # what lies around a matrix is left alone
@@ -73,8 +79,9 @@ def test_small_products_integers_and_odd_strides_are_left_to_numpy():
         (large[:, ::2], large[:, ::2], np.empty((90, 90), "f4")),
         (large[:, :90], large[:, :90], np.empty((90, 180), "f4")[:, ::2]),
     ):
-        assert blas.prepare_product(left, right, target)[0] is np.matmul
-        assert blas.prepare_added_product(left, right, target) is None
+        for library in AVAILABLE:
+            assert prepare_product(DenseProduct(left, right, target), library, np.empty)[0] is np.matmul
+            assert prepare_product(DenseProduct(left, right, target, add=True), library, np.empty) is None
 
 
 @pytest.mark.usefixtures("library")

@@ -27,6 +27,7 @@ from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewri
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.moves import build_moves
+from einc_runtime.kernels.numpy import libraries, onednn
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
@@ -95,11 +96,12 @@ class CpuExecutor:
         return tasks, kernels
 
     def facts(self) -> dict[str, Any]:
-        """The workers, the tasks that are run, and memory in bytes: arenas, scratch space, prepacked weights, and the
-        most that the process has held."""
+        """The workers, the tasks that are run, which library multiplies and why, and memory in bytes: arenas, scratch
+        space, prepacked weights, and the most that the process has held."""
         scratch, packed = self._scratch_size * self.workers, self._prepacked.size
         memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "packed": packed, "process": peak_memory()}
-        return {"workers": self.workers, "tasks": len(self._tasks), "memory_bytes": memory}
+        counts = {"workers": self.workers, "tasks": len(self._tasks)}
+        return {**counts, "memory_bytes": memory, "libraries": libraries.describe()}
 
     def fill(self, buffer: int, values: Array) -> None:
         array = self._memory.buffers[buffer]
@@ -125,6 +127,7 @@ class CpuExecutor:
 
     def _start_worker(self, worker: int) -> thread_pool.RunTask:
         np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
+        onednn.limit_threads(1)  # of this thread, too
         scratch = self._scratch[worker]
         if scratch is None:
             scratch = self._scratch[worker] = self._allocate(self._scratch_size)

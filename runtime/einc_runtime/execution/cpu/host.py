@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from einc_runtime.errors import MissingFault
+from einc_runtime.kernels.numpy import onednn
 from einc_runtime.text import format_gibibytes
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -88,10 +89,12 @@ def single_threaded_blas() -> Iterator[None]:
     """Lets BLAS use only the calling thread. Its setting is restored when the last thread leaves this context, also
     where an interrupt comes while one enters or leaves it."""
     user = object()
+    before = onednn.limit_threads(1)  # of this thread; each worker says it for its own
     try:
         _limit_blas(user)
         yield
     finally:
+        onednn.limit_threads(before)
         try:
             _release_blas(user)
         except BaseException:  # an interrupt

@@ -31,6 +31,17 @@ class ContractCall:
         return len(self.result.names) < len(self.extents)
 
     @property
+    def narrow(self) -> str | None:
+        """The type of 16-bit floats of which this is one product of matrices, not scaled; else None."""
+        kinds = {dtype_name(x.array) for x in (*self.operands, self.result)}
+        names = [set(x.names) for x in (*self.operands, self.result)]
+        if len(self.operands) != 2 or len(kinds) != 1 or self.scale != 1 or not kinds <= {"f16", "bf16"}:
+            return None
+        left, right, result = names
+        summed_alone = (left ^ right) - result
+        return None if summed_alone or not (left & right) - result else kinds.pop()
+
+    @property
     def as_map_or_reduce(self) -> Invocation[Array]:
         """The same as a `map` where nothing is summed, else as a `reduce`."""
         program = write_product_program(len(self.invocation.inputs), self.scale)

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from einc_runtime.disk import DISK, Disk, replace_file
+from einc_runtime.disk import DISK, Disk, replace_file, user_cache
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.triton.launches import KernelSource
 
@@ -49,8 +49,7 @@ def directories() -> tuple[Path, ...]:
 
 def user_directory() -> Path:
     """The directory of kernels that were compiled during runs."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "einc" / "kernels"
+    return user_cache("kernels")
 
 
 def directory_beside(plan: str | os.PathLike[str]) -> Path:

@@ -1,15 +1,16 @@
 """Matrix products by direct calls of BLAS: for speed, and to add products to what the result holds.
 
-Intel's MKL is used where it is installed (the extra `mkl`): it is a tenth faster than the OpenBLAS in numpy's wheels.
-Else that OpenBLAS is used to add products, which `np.matmul` cannot do. Where neither is found, or matrices are small
-or of another type, `np.matmul` computes products, and none can be added. Libraries are looked for when a large product
-is first prepared. They use the calling thread alone: the executor sees to that.
+There are two: Intel's MKL (the extra `mkl`), and the OpenBLAS in numpy's wheels, which is called to add products, as
+`np.matmul` cannot. Where they are not found, or matrices are small or of another type, `np.matmul` computes products,
+and none can be added. Libraries are looked for when a large product is first prepared. They use the calling thread
+alone: the executor sees to that. `libraries.py` says which one is used.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import site
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ SMALL = 1 << 18
 MAX_MATRICES = 64
 """Stacks of up to so many matrices are multiplied one by one; numpy loops over larger ones."""
 
+MKL_FILE = "libmkl_rt.so.*"
 BY_ROWS, _PLAIN, _TURNED = 101, 111, 112  # what the C interface to BLAS calls these
 _SYMBOLS = (
     ("scipy_cblas_{}gemm64_", ctypes.c_int64),
@@ -42,19 +44,39 @@ MatrixLayout = tuple[int, int]
 """How BLAS reads a matrix: plain or transposed, and the number of elements between its rows (or columns)."""
 
 
-def prepare_product(left: Array, right: Array, target: Array) -> Resolved:
-    """Returns the call that writes `left @ right` to `target`, for stacks of matrices as `np.matmul` takes them."""
-    direct = (
-        _prepare_blas_calls(left, right, target, add=False)
-        if is_large(left, target) and load_mkl() is not None
-        else None
-    )
-    return direct if direct is not None else (np.matmul, [left, right, target])
+OPENBLAS, MKL = "openblas", "mkl"
 
 
-def prepare_added_product(left: Array, right: Array, target: Array) -> Resolved | None:
-    """Returns the call that adds `left @ right` to `target`, or None where no library can."""
-    return _prepare_blas_calls(left, right, target, add=True) if is_large(left, target) else None
+@dataclass(frozen=True, slots=True)
+class DenseProduct:
+    """`left @ right`, for stacks of matrices as `np.matmul` takes them: written, or added to what `target` holds."""
+
+    left: Array
+    right: Array
+    target: Array
+    add: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is large enough for a direct call of BLAS, and one of few matrices."""
+        return self.multiplications >= SMALL and self.has_few_matrices
+
+    @property
+    def has_few_matrices(self) -> bool:
+        return bool(math.prod(self.target.shape[:-2]) <= MAX_MATRICES)
+
+    @property
+    def multiplications(self) -> int:
+        """In each matrix."""
+        rows, columns = self.target.shape[-2:]
+        return int(rows * columns * self.left.shape[-1])
+
+
+def prepare_product(product: DenseProduct, library: str = OPENBLAS) -> Resolved | None:
+    """Returns the call that computes a product with OPENBLAS or MKL; None where it is to be added, and neither can."""
+    direct = (product.add or library == MKL) and product.is_large
+    call = _prepare_blas_calls(product, library) if direct else None
+    return call if call is not None or product.add else (np.matmul, [product.left, product.right, product.target])
 
 
 class BlasCalls:
@@ -70,12 +92,6 @@ class BlasCalls:
             self._gemm(*arguments)
 
 
-def is_large(left: Array, target: Array) -> bool:
-    """Whether a product is large enough for a direct call, and one of few matrices."""
-    rows, columns = target.shape[-2:]
-    return math.prod(target.shape[:-2]) <= MAX_MATRICES and bool(rows * columns * left.shape[-1] >= SMALL)
-
-
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
     """One product of stacks of matrices for BLAS. All three are transposed where that makes the target row-major."""
@@ -87,8 +103,9 @@ class MatrixProduct:
     turned: bool
 
     @staticmethod
-    def of(left: Array, right: Array, target: Array) -> MatrixProduct | None:
+    def of(product: DenseProduct) -> MatrixProduct | None:
         """None where BLAS cannot read the operands as they lie in memory."""
+        left, right, target = product.left, product.right, product.target
         if not left.dtype == right.dtype == target.dtype:
             return None
         layout = _find_layout(target)
@@ -106,14 +123,27 @@ class MatrixProduct:
         return rows, columns, self.left.shape[-1]
 
 
-def _prepare_blas_calls(left: Array, right: Array, target: Array, *, add: bool) -> Resolved | None:
-    gemm, found = _load_gemm(target.dtype.str), MatrixProduct.of(left, right, target)
+def _prepare_blas_calls(product: DenseProduct, library: str) -> Resolved | None:
+    gemm, found = load_gemm(product.target.dtype.str, library), MatrixProduct.of(product)
     if gemm is None or found is None:
         return None
     (turn_left, rows_left), (turn_right, rows_right), (_, rows_target) = found.layouts
-    arrays, stack = (found.left, found.right, found.target), target.shape[:-2]
+    arrays, stack = (found.left, found.right, found.target), product.target.shape[:-2]
     calls = [
-        (BY_ROWS, turn_left, turn_right, *found.sizes, 1.0, a, rows_left, b, rows_right, float(add), c, rows_target)
+        (
+            BY_ROWS,
+            turn_left,
+            turn_right,
+            *found.sizes,
+            1.0,
+            a,
+            rows_left,
+            b,
+            rows_right,
+            float(product.add),
+            c,
+            rows_target,
+        )
         for a, b, c in zip(*(_matrix_addresses(array, stack) for array in arrays), strict=True)
     ]
     return BlasCalls(gemm, calls, *arrays), []
@@ -136,14 +166,14 @@ def _matrix_addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
 
 
 @cache
-def _load_gemm(dtype: str) -> Gemm | None:
+def load_gemm(dtype: str, library: str) -> Gemm | None:
+    """The function of OPENBLAS or MKL; None where it cannot be called."""
     if dtype not in LETTERS:
         return None
     letter, number = LETTERS[dtype]
-    intel = load_mkl()
-    library, symbols = (intel, _SYMBOLS[-1:]) if intel is not None else (_load_openblas(), _SYMBOLS)
+    loaded, symbols = (load_mkl(), _SYMBOLS[-1:]) if library == MKL else (_load_openblas(), _SYMBOLS)
     for name, integer in symbols:
-        function: Any = getattr(library, name.format(letter), None)
+        function: Any = getattr(loaded, name.format(letter), None)
         if function is not None:
             matrix = [ctypes.c_void_p, integer]
             function.restype = None
@@ -156,7 +186,7 @@ def _load_gemm(dtype: str) -> Gemm | None:
 @cache
 def load_mkl() -> ctypes.CDLL | None:
     """Intel's library from where its wheel puts it, set to compute in the calling thread; None where it is missing."""
-    for path in sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so.*")):
+    for path in find_library_files(MKL_FILE):
         try:
             library = ctypes.CDLL(str(path))
             library.MKL_Set_Threading_Layer(1)
@@ -165,6 +195,12 @@ def load_mkl() -> ctypes.CDLL | None:
             continue
         return library
     return None
+
+
+def find_library_files(pattern: str) -> list[Path]:
+    """Libraries that came in wheels, which put them beside the environment's own, or beside the user's."""
+    bases = dict.fromkeys([sys.prefix, site.getuserbase() if site.ENABLE_USER_SITE else sys.prefix])
+    return [path for base in bases for path in sorted(Path(base, "lib").glob(pattern))]
 
 
 @cache

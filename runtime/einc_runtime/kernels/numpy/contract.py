@@ -5,8 +5,9 @@ The sum is multiplied by `scale` (1 by default) and rounded once.
 More than two operands are contracted in pairs, the smallest intermediate first. A pair is one `np.matmul` into the
 result: indices are grouped as batches, rows, columns and summed, and every group becomes one dimension where the
 strides allow it. Where they do not, leading rows or columns become batches if large matrices remain; else the result
-is copied from one large product, or an operand is copied. 16-bit floats are widened first, since numpy's product of
-float16 matrices is hundreds of times slower than that of float32.
+is copied from one large product, or an operand is copied. 16-bit floats are multiplied as they are where the processor
+has instructions for that, which a library uses; else they are widened first, since numpy's product of float16 matrices
+is hundreds of times slower than that of float32.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, Prepack
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair, group_indices
 from einc_runtime.kernels.indices import NamedArray, Names
 from einc_runtime.kernels.matrices import are_mergeable, is_blas_ready, split_off_batches, view_as_matrices
-from einc_runtime.kernels.numpy import blas, prepacking
+from einc_runtime.kernels.numpy import libraries, prepacking
+from einc_runtime.kernels.numpy.blas import DenseProduct
 from einc_runtime.kernels.numpy.map import build_map
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.kernels.numpy.prepacking import TakeArray
+from einc_runtime.kernels.numpy.products import prepare_product
 
 PrepareCopy = Callable[[Array, Array], Resolved]
 """Returns the call that copies an array to another of its shape, rounding or widening floats."""
-TakeArray = Callable[[Sequence[int], DType], Array]
 
 MIN_GROUP = 16
 """Matrices with fewer rows or columns are copied if that makes them larger."""
@@ -55,18 +58,33 @@ def build_contraction(
             raise CannotAdd
         return multiply(call.as_map_or_reduce)
 
+    kinds = ([call.narrow] if call.narrow and not add and libraries.is_multiplied(call.narrow) else []) + [call.kind]
+    for kind in kinds:
+        try:
+            return _build_product(call, kind, move, add)
+        except CannotMultiply:
+            continue
+    raise CannotAdd
+
+
+def _build_product(call: ContractCall, kind: str, move: PrepareCopy, add: bool) -> Kernel:
+    """The kernel whose intermediate values have the type `kind`. Raises CannotMultiply and CannotAdd."""
     scratch = ScratchAllocator()
 
     def measure(shape: Sequence[int], dtype: DType) -> Array:
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its strides are used; its pages are never touched
 
-    measuring = BlasLowering(call, measure, move, add)
+    measuring = BlasLowering(call, measure, move, add, kind)
     measuring.lower()
 
     def bind(memory: Array) -> Run:
         carved = ScratchAllocator()
-        return make_runner(BlasLowering(call, lambda *array: carved.take(*array).of(memory), move, add).lower())
+
+        def take(shape: Sequence[int], dtype: DType) -> Array:
+            return carved.take(shape, dtype).of(memory)
+
+        return make_runner(BlasLowering(call, take, move, add, kind).lower())
 
     return Kernel(bind, scratch.size, math.prod(call.extents.values()) / 20, tuple(measuring.prepacked))
 
@@ -75,12 +93,19 @@ class CannotAdd(Exception):
     """The result is no matrix product, or it must be rounded before it is added."""
 
 
-class BlasLowering:
-    """Collects the calls of one contraction; `take` returns temporary arrays."""
+class CannotMultiply(Exception):
+    """No library multiplies these operands in this type."""
 
-    def __init__(self, call: ContractCall, take: TakeArray, move: PrepareCopy, add: bool) -> None:
+
+class BlasLowering:
+    """Collects the calls of one contraction; `take` returns temporary arrays, and `kind` is the type of those."""
+
+    def __init__(
+        self, call: ContractCall, take: TakeArray, move: PrepareCopy, add: bool, kind: str | None = None
+    ) -> None:
         self.call, self.take, self.move, self.add = call, take, move, add
-        self.dtype = storage_dtype("i64" if call.kind == "i32" else call.kind)  # of all intermediate values
+        self.kind = kind = call.kind if kind is None else kind
+        self.dtype = storage_dtype("i64" if kind == "i32" else kind)  # of all intermediate values
         self.calls: list[Resolved] = []
         self.prepacked: list[PrepackedOperand] = []
 
@@ -169,21 +194,24 @@ class BlasLowering:
         """The product of two operands as matrices. A constant operand may be prepacked."""
         factors = (left, right)
         (first, for_first), (second, for_second) = (self._collect(factor) for factor in factors)
-        call = blas.prepare_added_product(first, second, target) if add else blas.prepare_product(first, second, target)
+        side = next((side for side in (1, 0) if prepacking.is_constant(factors[side][0].array)), None)
+        product = DenseProduct(first, second, target, add)
+        libraries_for = libraries.choose_library(product, side)
+        call = prepare_product(product, libraries_for.plain, self.take)
         if call is None:
-            raise CannotAdd
-        side = 1 if prepacking.is_constant(right[0].array) else 0
-        operand = factors[side][0].array
+            raise CannotAdd if add else CannotMultiply
         form = None
-        if prepacking.is_constant(operand):
-            form = prepacking.choose_form(first, second, target, side, add=add, converted=operand.dtype != self.dtype)
-        if form is None:
+        if side is not None:
+            operand = factors[side][0].array
+            converted = operand.dtype != self.dtype
+            form = prepacking.choose_form(product, side, libraries_for.packed, self.take, converted=converted)
+        if side is None or form is None:
             self.calls += [*for_first, *for_second, call]
             return
         chosen = form
 
         def make() -> Array:
-            matrix, calls = BlasLowering(self.call, np.empty, self.move, False)._collect(factors[side])
+            matrix, calls = BlasLowering(self.call, np.empty, self.move, False, self.kind)._collect(factors[side])
             make_runner(calls)()
             return chosen.pack(matrix)
 

@@ -1,0 +1,105 @@
+"""How long libraries take for some products, kept in the user's cache folder from one process to the next.
+
+A file holds for one processor, as it describes itself, and for libraries as they are installed. It is only read if it
+belongs to this user, and if it is what this module writes; else it is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from einc_runtime import disk
+from einc_runtime.strict_json import parse_json
+
+MAX_FILE_BYTES = 1 << 16
+_VERSION = 1
+_CPU_LINES = ("model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
+_ENVIRONMENT = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+
+Times = Mapping[str, Mapping[str, float]]
+
+
+def name_processor() -> str:
+    """The name of this computer's processor."""
+    return _read_processor().get("model name") or platform.processor() or platform.machine()
+
+
+def identify(files: Sequence[Path]) -> str:
+    """A text that differs for other processors and other libraries. `files` are those of the libraries."""
+    found = [f"{name}: {value}" for name, value in sorted(_read_processor().items())]
+    found += [f"{platform.machine()} numpy {np.__version__}"]
+    for path in files:
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+    found += [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
+    return "\n".join(found)
+
+
+def recall(identity: str) -> Times | None:
+    """What was remembered for this identity; None where nothing was, or where it cannot be trusted."""
+    path = _find_file(identity)
+    if not disk.is_own(path):
+        return None
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        document = parse_json(content) if len(content) <= MAX_FILE_BYTES else None
+    except (OSError, ValueError):
+        return None
+    if not isinstance(document, dict) or document.keys() != {"version", "processor", "us"}:
+        return None
+    times = document["us"]
+    return times if document["version"] == _VERSION and _are_times(times) else None
+
+
+def remember(identity: str, times: Times) -> None:
+    """Writes times, whole or not at all. A folder that cannot be written only costs the next process time."""
+    document = {"version": _VERSION, "processor": name_processor(), "us": times}
+    text = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+    def write(stream: BinaryIO) -> None:
+        if hasattr(os, "fchmod"):
+            os.fchmod(stream.fileno(), 0o600)
+        stream.write(text)
+
+    path = _find_file(identity)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.replace_file(path, write)
+
+
+def _find_file(identity: str) -> Path:
+    return disk.user_cache("libraries") / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
+
+
+def _are_times(found: object) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(own, dict) and all(type(us) is float and 0 < us < math.inf for us in own.values())
+        for own in found.values()
+    )
+
+
+@cache
+def _read_processor() -> dict[str, str]:
+    """What the system says about its first processor; nothing where there is no /proc."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            name, _, value = line.partition(":")
+            if name.strip() in _CPU_LINES:
+                found.setdefault(name.strip(), value.strip())
+            if not line.strip():
+                break
+    return found

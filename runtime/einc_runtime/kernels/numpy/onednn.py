@@ -1,0 +1,349 @@
+"""Matrix products by oneDNN (the wheel `onednn-cpu-gomp`), through its C interface.
+
+oneDNN compiles a product for its shapes, types and strides, and can take the right operand in a layout of its own.
+That layout makes products with few rows up to three times as fast, and it is the same for any number of rows. Products
+of 16-bit floats use the processor's instructions for them, and are refused here where it has none: sums are then made
+in f32 and rounded once.
+
+oneDNN has threads of its own (OpenMP). It uses the calling thread alone wherever `limit_threads(1)` was called in that
+thread, and nothing of OpenMP is started then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, find_dtype_name
+from einc_runtime.kernels.base import ALIGNMENT, address
+from einc_runtime.kernels.numpy.blas import DenseProduct, MatrixProduct, find_library_files
+
+ONEDNN = "onednn"
+FILE = "libdnnl.so.3"
+_TYPES = {"f16": 1, "bf16": 2, "f32": 3}
+_ANY_LAYOUT, _USER_SCRATCHPAD, _CPU, _IN_ORDER = 1, 1, 1, 1
+_OF_WEIGHTS, _OF_SCRATCHPAD, _IMPLEMENTATION = 131, 136, 8  # what a descriptor is asked for
+_SOURCE, _TARGET, _WEIGHTS, _SCRATCHPAD = 1, 17, 33, 80  # what an argument is
+
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""Extents, and strides in elements."""
+
+
+class OnednnError(RuntimeError):
+    """A call of oneDNN failed, or it has no fast implementation for what it was asked."""
+
+
+class _Object:
+    """Something that oneDNN made, which is destroyed with this."""
+
+    __slots__ = ("_destroy", "value")
+
+    def __init__(self, value: int, destroy: Any) -> None:
+        self.value, self._destroy = value, destroy
+
+    def __del__(self) -> None:
+        self._destroy(self.value)
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int), ("memory", ctypes.c_void_p))
+
+
+class _Library:
+    """The functions of the library, and its engine for the CPU."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+        pointer, integer = ctypes.c_void_p, ctypes.c_int
+        self._query = self._library.dnnl_primitive_desc_query_md
+        self._query.restype, self._query.argtypes = pointer, [pointer, integer, integer]
+        self.size_of = self._library.dnnl_memory_desc_get_size
+        self.size_of.restype, self.size_of.argtypes = ctypes.c_size_t, [pointer]
+        self.are_equal = self._library.dnnl_memory_desc_equal
+        self.are_equal.argtypes = [pointer, pointer]
+        self.execute = self._library.dnnl_primitive_execute
+        self.execute.argtypes = [pointer, pointer, integer, pointer]
+        self.get_threads, self.set_threads = self._library.omp_get_max_threads, self._library.omp_set_num_threads
+        self._attributes: dict[bool, _Object] = {}
+        self._engine = self.make("engine", _CPU, ctypes.c_size_t(0))
+
+    @property
+    def engine(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._engine.value)
+
+    def make(self, kind: str, *arguments: Any, suffix: str = "") -> _Object:
+        """Calls dnnl_{kind}_create{suffix}. Raises OnednnError, and MemoryError where there is too little."""
+        found = ctypes.c_void_p()
+        status = getattr(self._library, f"dnnl_{kind}_create{suffix}")(ctypes.byref(found), *arguments)
+        if status == 1:
+            raise MemoryError(f"oneDNN has no memory for a {kind}")
+        if status or found.value is None:
+            raise OnednnError(f"oneDNN makes no {kind} (status {status})")
+        ended_as = "primitive_desc" if kind.endswith("primitive_desc") else kind
+        destroy = getattr(self._library, f"dnnl_{ended_as}_destroy")
+        destroy.argtypes = [ctypes.c_void_p]
+        return _Object(found.value, destroy)
+
+    def describe(self, dtype: str, layout: Layout) -> _Object:
+        """The descriptor of an array."""
+        extents, strides = ((ctypes.c_int64 * len(part))(*part) for part in layout)
+        return self.make("memory_desc", len(extents), extents, _TYPES[dtype], strides, suffix="_with_strides")
+
+    def describe_any(self, dtype: str, extents: tuple[int, ...]) -> _Object:
+        """The descriptor of an array in the layout that a product likes best."""
+        held = (ctypes.c_int64 * len(extents))(*extents)
+        return self.make("memory_desc", len(extents), held, _TYPES[dtype], _ANY_LAYOUT, suffix="_with_tag")
+
+    def query(self, primitive: _Object, what: int) -> int:
+        """A descriptor that belongs to that of a primitive, and lives as long."""
+        return int(self._query(ctypes.c_void_p(primitive.value), what, 0) or 0)
+
+    def name_implementation(self, primitive: _Object) -> str:
+        text = ctypes.c_char_p()
+        self._library.dnnl_primitive_desc_query(
+            ctypes.c_void_p(primitive.value), _IMPLEMENTATION, 0, ctypes.byref(text)
+        )
+        return (text.value or b"").decode(errors="replace")
+
+    def attributes(self, add: bool) -> ctypes.c_void_p:
+        """Scratch memory comes from the caller; with `add`, the product is added to what its result holds."""
+        if add not in self._attributes:
+            made = self.make("primitive_attr")
+            pointer = ctypes.c_void_p(made.value)
+            self._library.dnnl_primitive_attr_set_scratchpad_mode(pointer, _USER_SCRATCHPAD)
+            if add:
+                steps = self.make("post_ops")
+                held = ctypes.c_void_p(steps.value)
+                self._library.dnnl_post_ops_append_sum(held, ctypes.c_float(1.0), 0, 0)
+                self._library.dnnl_primitive_attr_set_post_ops(pointer, held)  # copies it
+            self._attributes[add] = made
+        return ctypes.c_void_p(self._attributes[add].value)
+
+
+@cache
+def _load() -> _Library | None:
+    for path in find_library_files(FILE):
+        try:
+            return _Library(path)
+        except (OSError, AttributeError, OnednnError):
+            continue
+    return None
+
+
+def is_available() -> bool:
+    """Whether the library can be used. It is loaded, which takes some milliseconds."""
+    return _load() is not None
+
+
+def limit_threads(count: int) -> int:
+    """Lets oneDNN use so many threads where the calling thread uses it, and returns how many it could use before.
+    Does nothing while it is not loaded."""
+    library = _load() if _load.cache_info().currsize else None
+    if library is None:
+        return count
+    before: int = library.get_threads()
+    library.set_threads(count)
+    return before
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Lets oneDNN use the calling thread alone; what is made in here expects to run so."""
+    before = limit_threads(1)
+    try:
+        yield
+    finally:
+        limit_threads(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """All that decides how a product is computed, but for where its operands lie. `right` has no strides if packed."""
+
+    dtype: str
+    left: Layout
+    right: Layout
+    target: Layout
+    packed: bool
+    add: bool
+
+
+class _Primitive:
+    """A product that oneDNN has compiled."""
+
+    __slots__ = ("__weakref__", "_descriptors", "_primitive", "form", "packed_size", "scratch", "shape")
+
+    def __init__(self, shape: _Shape) -> None:
+        library = _require()
+        left, target = (library.describe(shape.dtype, layout) for layout in (shape.left, shape.target))
+        right = (
+            library.describe_any(shape.dtype, shape.right[0])
+            if shape.packed
+            else library.describe(shape.dtype, shape.right)
+        )
+        of_left, of_right, of_target = (ctypes.c_void_p(one.value) for one in (left, right, target))
+        descriptor = library.make(
+            "matmul_primitive_desc", library.engine, of_left, of_right, None, of_target, library.attributes(shape.add)
+        )
+        if library.name_implementation(descriptor).startswith("ref"):
+            raise OnednnError("oneDNN computes this element by element")
+        self.shape, self._descriptors = shape, (left, right, target, descriptor)
+        self._primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
+        self.scratch: int = library.size_of(library.query(descriptor, _OF_SCRATCHPAD) or None)
+        self.packed_size: int = library.size_of(self.right)
+        self.form = _number_form(self.right, descriptor) if shape.packed else 0
+
+    @property
+    def right(self) -> int:
+        """The descriptor of the right operand, as the primitive takes it."""
+        return _require().query(self._descriptors[3], _OF_WEIGHTS)
+
+    def bind(self, left: Array, right: Array, target: Array, scratch: Array) -> OnednnCall:
+        """The product of these operands."""
+        library, own = _require(), self._descriptors
+        pad = library.query(own[3], _OF_SCRATCHPAD)
+        places = [
+            (_SOURCE, own[0].value, address(left)),
+            (_WEIGHTS, self.right, address(right)),
+            (_TARGET, own[2].value, address(target)),
+            *([(_SCRATCHPAD, pad, address(scratch))] if self.scratch else []),
+        ]
+        return OnednnCall(self._primitive, _hold(places), (self, left, right, target, scratch))
+
+
+class OnednnCall:
+    """A call of oneDNN, with all that it needs; it may be called in one thread at a time."""
+
+    __slots__ = ("_arguments", "_count", "_execute", "_kept", "_primitive", "_stream")
+
+    def __init__(self, primitive: _Object, places: list[tuple[int, _Object]], kept: tuple[object, ...]) -> None:
+        library = _require()
+        stream = library.make("stream", library.engine, _IN_ORDER)
+        held = (_Argument * len(places))(*[_Argument(kind, memory.value) for kind, memory in places])
+        self._execute, self._primitive, self._stream = library.execute, primitive.value, stream.value
+        self._count, self._arguments = len(places), ctypes.addressof(held)
+        self._kept = (primitive, stream, held, places, kept)
+
+    def __call__(self) -> None:
+        if self._execute(self._primitive, self._stream, self._count, self._arguments):
+            raise OnednnError("oneDNN failed")
+
+
+def _hold(places: list[tuple[int, int, int]]) -> list[tuple[int, _Object]]:
+    """Memory objects for (kind, descriptor, address)."""
+    library = _require()
+    return [
+        (kind, library.make("memory", ctypes.c_void_p(descriptor), library.engine, ctypes.c_void_p(start)))
+        for kind, descriptor, start in places
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class OnednnProduct:
+    """A product whose right operand may be packed: `form` numbers its layout, which takes `packed_size` bytes.
+
+    It needs `scratch` bytes of memory.
+    """
+
+    product: MatrixProduct
+    primitive: _Primitive
+
+    @staticmethod
+    def of(product: DenseProduct, *, packed_side: int | None = None) -> OnednnProduct | None:
+        """None where the library is missing or has no fast way. `packed_side` says which operand is packed, if any."""
+        found, kind = MatrixProduct.of(product), find_dtype_name(product.target.dtype)
+        if found is None or kind not in _TYPES or _load() is None:
+            return None
+        packed = packed_side is not None
+        if packed and (product.target.ndim != 2 or packed_side == found.turned):
+            return None  # only the right operand can be packed
+        stack = product.target.shape[:-2]
+        try:
+            left, right, target = (_find_layout(array, stack) for array in (found.left, found.right, found.target))
+            return OnednnProduct(found, _share(_Shape(kind, left, right, target, packed, product.add)))
+        except (OnednnError, ValueError):
+            return None
+
+    @property
+    def form(self) -> int:
+        return self.primitive.form
+
+    @property
+    def packed_size(self) -> int:
+        return self.primitive.packed_size
+
+    @property
+    def scratch(self) -> int:
+        """Bytes; at least some, so that there is an address."""
+        return max(ALIGNMENT, self.primitive.scratch)
+
+    def pack(self, matrix: Array) -> Array:
+        """The operand in the layout that the product takes."""
+        library, matrix = _require(), matrix.T if self.product.turned else matrix
+        raw = np.empty(self.packed_size + ALIGNMENT, np.uint8)
+        start: int = -address(raw) % ALIGNMENT
+        packed = raw[start : start + self.packed_size]
+        with one_thread():
+            plain = library.describe(self.primitive.shape.dtype, _find_layout(matrix, ()))
+            given, wanted = ctypes.c_void_p(plain.value), ctypes.c_void_p(self.primitive.right)
+            descriptor = library.make("reorder_primitive_desc", given, library.engine, wanted, library.engine, None)
+            primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
+            places = [(_SOURCE, plain.value, address(matrix)), (_TARGET, self.primitive.right, address(packed))]
+            OnednnCall(primitive, _hold(places), ())()
+        return packed
+
+    def bind(self, scratch: Array, packed: Array | None = None) -> OnednnCall:
+        """The product as a call. `scratch` has as many bytes as it needs."""
+        own = self.product
+        right = own.right if packed is None else packed
+        return self.primitive.bind(own.left, right, own.target, scratch)
+
+
+_known: WeakValueDictionary[_Shape, _Primitive] = WeakValueDictionary()
+_forms: list[tuple[int, _Object]] = []
+"""Layouts of packed operands that have been seen, with the descriptors that keep them alive. There are few."""
+
+
+def _share(shape: _Shape) -> _Primitive:
+    """The only primitive of a shape; oneDNN takes up to a millisecond to make one."""
+    found = _known.get(shape)
+    if found is None:
+        with one_thread():
+            found = _known[shape] = _Primitive(shape)
+    return found
+
+
+def _number_form(descriptor: int, owner: _Object) -> int:
+    library = _require()
+    for number, (known, _) in enumerate(_forms):
+        if library.are_equal(known, descriptor):
+            return number
+    _forms.append((descriptor, owner))
+    return len(_forms) - 1
+
+
+def _require() -> _Library:
+    library = _load()
+    if library is None:
+        raise OnednnError("oneDNN is not installed")
+    return library
+
+
+def _find_layout(array: Array, stack: tuple[int, ...]) -> Layout:
+    """Extents and strides for oneDNN, which broadcasts extents of 1. Raises ValueError for strides between elements."""
+    missing = len(stack) + 2 - array.ndim
+    extents, strides = [1] * missing + list(array.shape), [0] * missing + list(array.strides)
+    for axis in range(len(stack) - 1, -1, -1):
+        if strides[axis] == 0 or extents[axis] == 1:
+            extents[axis], strides[axis] = 1, extents[axis + 1] * strides[axis + 1]
+    if any(step % array.itemsize or step <= 0 for step in strides):
+        raise ValueError("strides between elements")
+    return tuple(extents), tuple(step // array.itemsize for step in strides)
