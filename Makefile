@@ -54,7 +54,7 @@ interrupts: .venv/dev  ## 500 interrupts at random moments of every command, fro
 
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
-		tests/triton/live_far.py tests/triton/live_plans.py
+		tests/triton/live_far.py tests/triton/live_plans.py tests/triton/live_products.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check

@@ -29,7 +29,7 @@ from einc.physical.residency import Copy, Residency, Whole
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
 from einc.predict.timeline import predict_ms
-from einc_runtime.plan.epilogues import find_epilogues
+from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
 from einc_runtime.plan.schema import Block, Exchange, KernelTask, Operation, Output, Region, Tensor, TransferTask
 
@@ -298,6 +298,8 @@ class _Placer:
                 if isinstance(task, KernelTask) and task.operation in epilogues:
                     joined[first] = then
         arguments = program.tensors, program.buffers, program.tasks, self._plan.sites
+        for first, gated in find_gated_pairs(program, program.tasks).items():
+            joined |= {first: gated.then, gated.second: gated.then}
         memory = plan_memory(*arguments, joined)
         sites = zip(memory.sizes, self._machine.sites, strict=False)
         if joined and any(needed > site.memory_bytes for needed, site in sites):

@@ -109,6 +109,17 @@ class AliasedKernels:
         both = self._invocation(first), self._invocation(second)
         return self._kernels.prepare_batched_pair(*both, self._target(target))
 
+    def prepare_gated_pair(
+        self,
+        first: Invocation[GpuArray],
+        second: Invocation[GpuArray],
+        then: Invocation[GpuArray],
+        places: tuple[int, int],
+        target: GpuTarget,
+    ) -> GpuKernel | None:
+        one, other, last = (self._invocation(own) for own in (first, second, then))
+        return self._kernels.prepare_gated_pair(one, other, last, places, self._target(target))
+
     def prepare_aggregate(
         self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget
     ) -> GpuKernel:

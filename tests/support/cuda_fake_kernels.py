@@ -74,6 +74,9 @@ class NumpyKernels:
     def prepare_batched_pair(self, first, second, target):
         return None
 
+    def prepare_gated_pair(self, first, second, then, places, target):
+        return None
+
     def give_up(self, reason):
         return False
 

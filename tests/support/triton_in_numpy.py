@@ -199,6 +199,7 @@ def language(arena, number, written):
     return SimpleNamespace(
         **{name: Type(kind) for name, kind in types.items()},
         program_id=lambda axis: Tensor(np.int32(number)),
+        range=lambda start, stop, step, flatten: (Tensor(np.int32(n)) for n in range(int(start.a), stop, step)),
         arange=lambda start, stop: Tensor(np.arange(start, _power_of_two(stop), dtype=np.int32)),
         full=lambda shape, value, kind: Tensor(np.full(shape, weak(value), kind.dtype)),
         zeros=lambda shape, kind: Tensor(np.zeros(shape, kind.dtype)),

@@ -13,7 +13,9 @@ from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
 from einc_runtime.kernels.scalar_program import COMPARISONS, FUNCTIONS
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource
+from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
+from tests.support.product_cases import ProductCase
 
 assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"
 
@@ -28,7 +30,7 @@ def sources(plan):
     return [step.source for step in plan.steps if isinstance(step, KernelLaunch)]
 
 
-MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10}
+MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
 """Shared memory that a program may have."""
 
 
@@ -125,22 +127,64 @@ def test_equal_sources_are_equal_code(tmp_path, monkeypatch):
     assert compile_source(source, "sm_80").code != first.code
 
 
-def test_attention_uses_tensor_cores(tmp_path):
-    """The machine code for an H100 has warp-group products of matrices."""
+def machine_code(source, architecture, tmp_path):
+    """The instructions for an architecture, as text."""
     import shutil
     import subprocess
 
     from triton import knobs
 
-    (source,) = sources(INVOCATIONS["attention"].launches())
-    binary = compile_source(source, "sm_90")
-    file = tmp_path / "attention.cubin"
-    file.write_bytes(binary.code)
+    file = tmp_path / "kernel.cubin"
+    file.write_bytes(compile_source(source, architecture).code)
     tool = knobs.nvidia.cuobjdump.path
     assert shutil.which(tool)
-    text = subprocess.run([tool, "-sass", str(file)], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([tool, "-sass", str(file)], capture_output=True, text=True, check=True).stdout
+
+
+def test_attention_uses_tensor_cores(tmp_path):
+    """The machine code for an H100 has warp-group products of matrices."""
+    (source,) = sources(INVOCATIONS["attention"].launches())
+    text = machine_code(source, "sm_90", tmp_path)
     assert "HGMMA" in text
     assert "STL" not in text, "registers are spilled"
+
+
+PRODUCT = ProductCase(14336, 1024, 4096, added=("addend",))
+MANY_MATRICES = ProductCase(1000, 1003, 520, batch=3, kind="bf16", result="bf16", gap=4)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    "case", [PRODUCT, MANY_MATRICES, replace(PRODUCT, n=1), replace(PRODUCT, kind="f32", result="f32")], ids=str
+)
+def test_every_tile_of_a_product_compiles(case, architecture):
+    product = case.product({name: (n + 1) << 40 for n, name in enumerate(("a", "b", "c", "addend"))})
+    pair = replace(product, addend=0), replace(product, addend=0, a=5 << 40)
+    launches = [build_product(product, tile, 132) for tile in list_tiles((product,), architecture)]
+    launches += [
+        build_gated_product(pair, "t0 = silu x0; t1 = mul t0 x1", tile, 132) for tile in list_tiles(pair, architecture)
+    ]
+    assert len(launches) >= 6
+    for launch in launches:
+        binary = compile_source(launch.source, architecture)
+        assert binary.code[:4] == b"\x7fELF"
+        assert binary.shared <= MEMORY[architecture]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_products_use_tensor_cores(kind, tmp_path):
+    """The machine code for an H100 multiplies by warp groups, fetches ahead, and spills no registers."""
+    product = replace(PRODUCT, added=(), kind=kind, result=kind).product({"a": 1 << 40, "b": 2 << 40, "c": 3 << 40})
+    pair = product, replace(product, a=5 << 40)
+    launches = [build_product(product, tile, 132) for tile in list_tiles((product,), "sm_90")]
+    launches += [
+        build_gated_product(pair, "t0 = silu x0; t1 = mul t0 x1", tile, 132) for tile in list_tiles(pair, "sm_90")
+    ]
+    for launch in launches:
+        text = machine_code(launch.source, "sm_90", tmp_path)
+        assert "HGMMA" in text
+        assert "LDGSTS" in text
+        assert "STL" not in text, f"{launch.source.name} spills registers"
 
 
 def test_an_error_of_triton_is_one_line():

@@ -16,7 +16,6 @@ from einc_runtime.text import format_count
 if TYPE_CHECKING:
     from einc_runtime.execution.cuda.tuning import TimedProduct
     from einc_runtime.execution.session import Session
-    from einc_runtime.kernels.cuda.tuning import Tuning
 
 PROPOSALS, SECONDS = 16, 60.0
 
@@ -49,9 +48,9 @@ def tune_command(
 ) -> None:
     """Measure which algorithms multiply fastest on these GPUs.
 
-    For each product of matrices of a plan, cuBLASLt proposes algorithms. They are timed on the GPUs of the plan, with
-    random data, and the fastest ones are written to PLAN.tuning.json. `run` uses that file from then on, on this kind
-    of GPU and with this version of cuBLASLt.
+    For each product of matrices of a plan, cuBLASLt proposes algorithms, and there are kernels of our own. They are
+    timed on the GPUs of the plan, with random data, and the fastest ones are written to PLAN.tuning.json. `run` uses
+    that file from then on, on this kind of GPU and with this version of cuBLASLt.
     """
     with show_phases() as phase:
         phase("tuning the plan")
@@ -83,6 +82,7 @@ def tune_plan(
     """
     from einc_runtime.execution.backends import make_executor
     from einc_runtime.execution.cuda.executor import CudaExecutor
+    from einc_runtime.execution.cuda.tuning import collect_choices
     from einc_runtime.execution.session import Session
     from einc_runtime.kernels.cuda.tuning import encode_tunings, merge_tunings, read_tunings
 
@@ -94,7 +94,7 @@ def tune_plan(
         _load_random(session)
         session.execute()
         timed = executor.tune(proposals, seconds)
-    output.write_text(str(tuning_file(plan)), encode_tunings(merge_tunings(known, _collect(timed))))
+    output.write_text(str(tuning_file(plan)), encode_tunings(merge_tunings(known, collect_choices(timed))))
     return timed
 
 
@@ -105,18 +105,6 @@ def _load_random(session: Session) -> None:
     session.load_all(read_inputs(session.bundle, ("rand:0",)))
     if list_weights(session.bundle):
         session.load_weights("rand:1")
-
-
-def _collect(timed: Sequence[TimedProduct]) -> Sequence[Tuning]:
-    """The choices, by GPU and version of the library."""
-    from einc_runtime.kernels.cuda.tuning import TunedProduct, Tuning, merge_tunings
-
-    found: Sequence[Tuning] = ()
-    for one in timed:
-        own = one.alternatives
-        choice = TunedProduct(own.records[one.chosen] if one.chosen else b"", one.ms[one.chosen], one.ms[0])
-        found = merge_tunings(found, [Tuning(own.gpu, own.library, {own.name: choice})])
-    return found
 
 
 def _make_record(timed: TimedProduct) -> dict[str, Any]:

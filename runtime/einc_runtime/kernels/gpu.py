@@ -143,18 +143,31 @@ class GpuKernel:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Ways to compute one product of a plan on a device, the usual one first.
+    """Ways to compute one product of a plan on a device, or two and a map of both, the usual one first.
 
-    `name` is equal for products that take the same time, `records` name the algorithms, and `launches` enqueue them, on
-    the memory of the plan. `gpu` and `library` say where the algorithms are valid.
+    `name` is equal for products that take the same time. `records` name the algorithms: those of a library are bytes,
+    and those of our own kernel are names of tiles. `launches` enqueue them, on the memory of the plan. `gpu` and
+    `library` say where the algorithms are valid. `parts` are the names of other products of which the usual way
+    consists, and which may be tuned by themselves. All ways write the elements `result`.
     """
 
     name: str
     gpu: str
     library: str
     device: int
-    records: tuple[bytes, ...]
+    records: tuple[bytes | str, ...]
     launches: tuple[Launch, ...]
+    result: ResultBytes | None = None
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultBytes:
+    """A run of device memory with elements of a type, as many as `count`."""
+
+    pointer: int
+    count: int
+    dtype: str
 
 
 class Kernels(Protocol):
@@ -180,6 +193,17 @@ class Kernels(Protocol):
         self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget
     ) -> GpuKernel | None:
         """One kernel for two contractions that do not depend on each other; None where it would not be faster."""
+
+    def prepare_gated_pair(
+        self,
+        first: Invocation[GpuArray],
+        second: Invocation[GpuArray],
+        then: Invocation[GpuArray],
+        places: tuple[int, int],
+        target: GpuTarget,
+    ) -> GpuKernel | None:
+        """One kernel for two contractions and a map, whose operands at `places` are their results; None where there is
+        none, or no measurement has found it faster. Nobody else reads the results, so they need not be written."""
 
     def prepare_aggregate(
         self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget

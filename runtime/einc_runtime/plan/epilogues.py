@@ -1,11 +1,12 @@
-"""Finds contractions that may run together with the map after them, as the epilogue of one kernel.
+"""Finds contractions that may run together with the map after them: one as its epilogue, or two with the map of both.
 
-The compiler plans memory for these pairs, and the executor for GPUs asks its kernels whether they can do each of them.
+The compiler plans memory for these, and the executor for GPUs asks its kernels whether they can do each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, writes_of
 from einc_runtime.plan.schema import AnyTask, KernelTask
@@ -18,8 +19,20 @@ def find_epilogues(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int
     waits for comes before the contraction, or is the contraction, so that the kernel can run in its place. The
     contraction may read bytes that the map writes. That is not checked here: kernels know the addresses, and check it.
     """
-    (readers, writers), kept = find_users(tasks), find_output_buffers(bundle)
     epilogues: dict[int, tuple[int, int]] = {}
+    for number, candidates in list_contracted_operands(bundle, tasks):
+        for contraction, place in sorted(candidates, reverse=True)[:1]:  # the last contraction that it waits for
+            if all(earlier <= contraction for earlier in tasks[number].after):
+                epilogues[contraction] = number, place
+    return epilogues
+
+
+def list_contracted_operands(
+    bundle: ExecutablePlan, tasks: Sequence[AnyTask]
+) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Each map, and those of its operands that a contraction of its site computes for it alone: the contraction, and
+    the operand's place."""
+    (readers, writers), kept = find_users(tasks), find_output_buffers(bundle)
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or bundle.operations[task.operation].kernel != "map":
             continue
@@ -32,7 +45,31 @@ def find_epilogues(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int
             contracts = isinstance(first, KernelTask) and bundle.operations[first.operation].kernel == "contract"
             if contracts and first.site == task.site and writes_of(first) == (region,) and own[0] < number:
                 candidates.append((own[0], place))
-        for contraction, place in sorted(candidates, reverse=True)[:1]:  # the last contraction that it waits for
-            if all(earlier <= contraction for earlier in task.after):
-                epilogues[contraction] = number, place
-    return epilogues
+        yield number, candidates
+
+
+@dataclass(frozen=True, slots=True)
+class GatedTasks:
+    """The second contraction, and the map of both results; `places` are those of the first and the second result."""
+
+    second: int
+    then: int
+    places: tuple[int, int]
+
+
+def find_gated_pairs(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, GatedTasks]:
+    """Maps of two operands which two contractions compute for them alone, such as gate, up and silu(gate) * up, by the
+    position of the first contraction.
+
+    One kernel for all three can run in its place: what the other two wait for comes before it, or is one of the three.
+    """
+    found: dict[int, GatedTasks] = {}
+    for number, candidates in list_contracted_operands(bundle, tasks):
+        task = tasks[number]
+        if len(candidates) != 2 or not isinstance(task, KernelTask) or len(task.reads) != 2:
+            continue
+        (first, place), (second, other) = sorted(candidates)
+        alone = first < second and all(earlier < first for earlier in tasks[second].after)
+        if alone and all(earlier < first or earlier == second for earlier in task.after if earlier != first):
+            found[first] = GatedTasks(second, number, (place, other))
+    return found

@@ -25,7 +25,7 @@ from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule, schedu
 from einc_runtime.execution.rewrites import RewriteOptions, rewrite
 from einc_runtime.execution.rewrites.kernel_fusion import find_contraction_pairs
 from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget, Kernels, Launch
-from einc_runtime.plan.epilogues import find_epilogues
+from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs
 from einc_runtime.plan.schema import AnyTask, Bundle
 
 Prepared = TypeVar("Prepared")
@@ -102,8 +102,8 @@ def prepare_plan(
     staging = [resources.allocate_host(max(size, 1)) for size in schedule.staging_bytes]
     memory = DeviceMemory(bundle, devices, arenas)
     step_kernels = StepKernels(bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging)
-    prepared, pairs = _prepare_kernels(step_kernels, schedule, errors)
-    schedule = schedule.fuse_steps(pairs)
+    prepared, groups = _prepare_kernels(step_kernels, schedule, errors)
+    schedule = schedule.fuse_steps(groups)
     checks = [
         DeviceCheck(number, schedule.steps[number].task, schedule.device_of(number), kernel.status_message)
         for number, kernel in enumerate(prepared)
@@ -140,8 +140,8 @@ def prepare_plan(
 
 def _prepare_kernels(
     step_kernels: StepKernels, schedule: StreamSchedule, errors: TaskErrors
-) -> tuple[list[GpuKernel | None], dict[int, int]]:
-    """A kernel for every step that does something, and the steps whose kernel does the work of a later step, too."""
+) -> tuple[list[GpuKernel | None], dict[int, tuple[int, ...]]]:
+    """A kernel for every step that does something, and the steps whose kernel does the work of later steps, too."""
     step_of = {step.task: number for number, step in enumerate(schedule.steps)}  # of kernels, which have one step
 
     def on_device(prepare: Callable[[], Prepared], task: int, step: int) -> Prepared:
@@ -151,18 +151,25 @@ def _prepare_kernels(
         except Exception as error:
             raise errors.make_fault(error, task) from error
 
-    fused: dict[int, tuple[int, GpuKernel]] = {}
-    bundle, tasks = step_kernels.bundle, step_kernels.tasks
-    for first, (then, place) in find_epilogues(bundle, tasks).items():
-        kernel = on_device(partial(step_kernels.prepare_epilogue, first, then, place), first, step_of[first])
+    fused: dict[int, tuple[tuple[int, ...], GpuKernel]] = {}
+    taken: set[int] = set()
+
+    def fuse(first: int, others: tuple[int, ...], prepare: Callable[[], GpuKernel | None]) -> None:
+        if taken & {first, *others}:
+            return
+        kernel = on_device(prepare, first, step_of[first])
         if kernel is not None:
-            fused[first] = then, kernel
+            fused[first] = others, kernel
+            taken.update((first, *others))
+
+    bundle, tasks = step_kernels.bundle, step_kernels.tasks
+    for first, gated in find_gated_pairs(bundle, tasks).items():
+        fuse(first, (gated.second, gated.then), partial(step_kernels.prepare_gated, first, gated))
+    for first, (then, place) in find_epilogues(bundle, tasks).items():
+        fuse(first, (then,), partial(step_kernels.prepare_epilogue, first, then, place))
     for first, then in find_contraction_pairs(bundle, tasks).items():
-        if first not in fused and then not in fused:
-            kernel = on_device(partial(step_kernels.prepare_pair, first, then), first, step_of[first])
-            if kernel is not None:
-                fused[first] = then, kernel
-    done = {then for then, _ in fused.values()}
+        fuse(first, (then,), partial(step_kernels.prepare_pair, first, then))
+    done = taken - fused.keys()
     prepared: list[GpuKernel | None] = []
     for number, step in enumerate(schedule.steps):
         if step.stream is None or step.task in done:
@@ -171,7 +178,7 @@ def _prepare_kernels(
             prepared.append(fused[step.task][1])
         else:
             prepared.append(on_device(partial(step_kernels.prepare, step), step.task, number))
-    return prepared, {step_of[first]: step_of[then] for first, (then, _) in fused.items()}
+    return prepared, {step_of[first]: tuple(step_of[own] for own in others) for first, (others, _) in fused.items()}
 
 
 def _bind_kernels(

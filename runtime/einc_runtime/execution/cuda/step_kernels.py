@@ -13,6 +13,7 @@ from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.kernels.views import strides_of
+from einc_runtime.plan.epilogues import GatedTasks
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
 
@@ -60,21 +61,27 @@ class StepKernels:
 
     def prepare_epilogue(self, first: int, then: int, place: int) -> GpuKernel | None:
         """A kernel for two tasks, if there is one; operand `place` of the second is what the first computes."""
-        earlier, later = self.tasks[first], self.tasks[then]
-        assert isinstance(earlier, KernelTask)
-        assert isinstance(later, KernelTask)
-        return self.kernels.prepare_with_epilogue(
-            self.make_invocation(earlier), self.make_invocation(later), place, self._target(earlier.site)
-        )
+        earlier, later = self._invocations(first, then)
+        return self.kernels.prepare_with_epilogue(earlier, later, place, self._target_of(first))
 
     def prepare_pair(self, first: int, second: int) -> GpuKernel | None:
         """A kernel for two tasks that share an operand, if there is one."""
-        earlier, later = self.tasks[first], self.tasks[second]
-        assert isinstance(earlier, KernelTask)
-        assert isinstance(later, KernelTask)
-        return self.kernels.prepare_batched_pair(
-            self.make_invocation(earlier), self.make_invocation(later), self._target(earlier.site)
-        )
+        earlier, later = self._invocations(first, second)
+        return self.kernels.prepare_batched_pair(earlier, later, self._target_of(first))
+
+    def prepare_gated(self, first: int, own: GatedTasks) -> GpuKernel | None:
+        """A kernel for two contractions and the map of their results, if there is one."""
+        one, other, then = self._invocations(first, own.second, own.then)
+        return self.kernels.prepare_gated_pair(one, other, then, own.places, self._target_of(first))
+
+    def _invocations(self, *numbers: int) -> list[Invocation[GpuArray]]:
+        tasks = [self.tasks[number] for number in numbers]
+        return [self.make_invocation(task) for task in tasks if isinstance(task, KernelTask)]
+
+    def _target_of(self, number: int) -> GpuTarget:
+        task = self.tasks[number]
+        assert isinstance(task, KernelTask)
+        return self._target(task.site)
 
     def make_invocation(self, task: KernelTask) -> Invocation[GpuArray]:
         operation = self.bundle.operations[task.operation]

@@ -73,15 +73,19 @@ class StreamSchedule:
         assert stream is not None, "fences are on no device"
         return self.streams[stream].device
 
-    def fuse_steps(self, pairs: Mapping[int, int]) -> StreamSchedule:
-        """Lets the first step of each pair (positions of steps) do the work of the second one, too.
+    def fuse_steps(self, groups: Mapping[int, Sequence[int]]) -> StreamSchedule:
+        """Lets the first step of each group (positions of steps) do the work of the others, too.
 
-        The first step waits for what either of them waits for, and the second only passes on that the first has ended.
+        The first step waits for what any of them waits for, and the others only pass on that the first has ended.
         """
         steps = list(self.steps)
-        for first, second in pairs.items():
-            others = tuple(earlier for earlier in steps[second].after if earlier != first)
-            steps[second] = replace(steps[second], stream=None, after=(first, *others))
+        for first, more in groups.items():
+            group = {first, *more}
+            others = tuple(
+                dict.fromkeys(earlier for number in more for earlier in steps[number].after if earlier not in group)
+            )
+            for number in more:
+                steps[number] = replace(steps[number], stream=None, after=(first, *others))
             steps[first] = replace(steps[first], after=tuple(dict.fromkeys((*steps[first].after, *others))))
         return replace(self, steps=tuple(steps))
 

@@ -1,8 +1,9 @@
-"""Kernel fusion: finds pairs of tasks that one kernel could run, at the place of the earlier task.
+"""Kernel fusion: finds tasks that one kernel could run, at the place of the earliest of them.
 
-The executor for GPUs asks its kernels whether there is a kernel for a pair. A pair is right if everything that the
+The executor for GPUs asks its kernels whether there is a kernel for them. A pair is right if everything that the
 later task waits for comes before the earlier task, or is that task. Then all that the later task reads has been
 written, and all tasks that use the bytes that it writes have ended: one of the two tasks waits for each of them.
+Three tasks are right if that holds for the second one, and for the third one with the first two together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The kernels of GPUs as the CUDA executor asks for them: launch sequences are built, compiled and bound.
 
 Libraries are tried for attention before our own kernel: see `fused_attention.py`. Contractions may include the map
-after them: see `triton/epilogue.py`. Every other kernel has one provider.
+after them: see `triton/epilogue.py`. A measurement may choose other algorithms for both, or our own kernels: see
+`tuning.py`. Every other kernel has one provider.
 """
 
 from __future__ import annotations
@@ -17,14 +18,28 @@ from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, CublasError, Pro
 from einc_runtime.kernels.cuda.cublaslt import Algorithm, EpilogueLibrary
 from einc_runtime.kernels.cuda.fused_attention import AttentionLibraries
 from einc_runtime.kernels.cuda.modules import CupyModules, LoadedModules, ModuleDriver, resolve_address
+from einc_runtime.kernels.cuda.own_products import OwnProducts
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
-from einc_runtime.kernels.cuda.tuning import Tuning, find_tuning, name_product
-from einc_runtime.kernels.gpu import Alternatives, Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
+from einc_runtime.kernels.cuda.tuning import Tuning, find_tuning, name_gated_pair, name_product
+from einc_runtime.kernels.gpu import (
+    Alternatives,
+    Description,
+    GpuArray,
+    GpuKernel,
+    GpuTarget,
+    Kernels,
+    Launch,
+    ResultBytes,
+)
+from einc_runtime.kernels.triton.batched_pair import build_batched_pair, build_contraction
+from einc_runtime.kernels.triton.gated_pair import GatedPair, build_gated_pair
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.kernels import TritonKernels
-from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence
+from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, LaunchStep
 
 _UNKNOWN_ALGORITHM = "some algorithms of the plan's tuning cannot be used here: tune it again with `einc tune`"
+
+Contractions = tuple[Invocation[GpuArray], Invocation[GpuArray]]
 
 
 def open_kernels(places: Sequence[Path] | None = None, tunings: Sequence[Tuning] = ()) -> Kernels:
@@ -51,7 +66,9 @@ class CudaKernels(TritonKernels):
         self._epilogues_wanted = epilogues is None and products is None
         self._with_epilogues = False  # whether some kernel has one, or a tuned product
         self._tunings = tuple(tunings)
+        self._own = OwnProducts(self._modules)
         self._bound: dict[tuple[str, int], tuple[Gemm, int, GpuTarget]] = {}  # one of each kind, and its workspace
+        self._gated: dict[tuple[str, int], tuple[GatedPair, Contractions, Invocation[GpuArray], GpuTarget]] = {}
         self._notes: list[str] = []
         self._cublas = ""
         self._libraries = AttentionLibraries()
@@ -86,6 +103,7 @@ class CudaKernels(TritonKernels):
             return False
         self._epilogues, self._with_epilogues = None, False
         self._bound.clear()
+        self._gated.clear()
         self._notes.append(f"products of matrices take no epilogues with them: {' '.join(reason.split())[:200]}")
         return True
 
@@ -119,38 +137,108 @@ class CudaKernels(TritonKernels):
 
     def list_alternatives(self, limit: int) -> Sequence[Alternatives]:
         library = self._open_epilogues()
-        return [] if library is None else list(self._iterate_alternatives(library, limit))
+        if library is None:
+            return []
+        return [*self._iterate_alternatives(library, limit), *self._iterate_gated(library)]
 
     def _iterate_alternatives(self, library: EpilogueLibrary, limit: int) -> Iterator[Alternatives]:
-        for (name, device), (product, workspace, target) in self._bound.items():
+        for (name, device), (product, workspace, target) in list(self._bound.items()):
             self._modules.driver.use(device)
             try:
                 found = library.proposals(product, device, limit)
             except CublasError:
                 continue  # a kind of product that the library does not know, such as f64
-            records = [one.record for one in found]
-            launches = [library.launch(product, workspace, device, one) for one in found]
+            ways: list[tuple[bytes | str, Launch]]
+            ways = [(one.record, library.launch(product, workspace, device, one)) for one in found]
             if not product.epilogue:
-                records.insert(0, b"")
-                launches.insert(0, self._products.launch(product, (product.a, product.b, product.c), workspace, device))
-            if len(records) > 1:
-                yield Alternatives(name, target.name, library.version, device, tuple(records), tuple(launches))
+                usual = self._products.launch(product, (product.a, product.b, product.c), workspace, device)
+                ways.insert(0, (b"", usual))
+            if ways:
+                ways += self._own.candidates([product], "", workspace, target)
+            if len(ways) > 1:
+                records, launches = zip(*ways, strict=True)
+                yield Alternatives(name, target.name, library.version, device, records, launches, _find_result(product))
 
-    def _find_tuned(self, product: Gemm, target: GpuTarget) -> Algorithm | None:
-        """The algorithm that a measurement has chosen for products like this on this GPU; None: the usual one."""
+    def _iterate_gated(self, library: EpilogueLibrary) -> Iterator[Alternatives]:
+        """Two products and the map of both: the kernels that they are without tuning, and ours."""
+        for (name, device), (pair, contractions, then, target) in self._gated.items():
+            self._modules.driver.use(device)
+            workspace = next((own for (_, place), (_, own, _) in self._bound.items() if place == device), None)
+            if workspace is None:
+                continue
+            both = super().prepare_batched_pair(*contractions, target)
+            kernels = [both] if both is not None else [self.prepare_kernel(own, target) for own in contractions]
+            kernels.append(self.prepare_kernel(then, target))
+            ways = list(self._own.candidates(pair.products, pair.program, workspace, target))
+            if ways and all(kernel.workspace <= WORKSPACE for kernel in kernels):
+                usual = _run_in_order([kernel.bind(workspace, 0) for kernel in kernels])
+                records, launches = zip(*ways, strict=True)
+                yield Alternatives(
+                    name,
+                    target.name,
+                    library.version,
+                    device,
+                    (b"", *records),
+                    (usual, *launches),
+                    _find_result(pair.products[0]),
+                    tuple(_name_parts(contractions, target)),
+                )
+
+    def prepare_gated_pair(
+        self,
+        first: Invocation[GpuArray],
+        second: Invocation[GpuArray],
+        then: Invocation[GpuArray],
+        places: tuple[int, int],
+        target: GpuTarget,
+    ) -> GpuKernel | None:
+        if first.name != "contract" or second.name != "contract" or then.name != "map":
+            return None
+        pair = build_gated_pair(first, second, then, places)
+        if pair is None:
+            return None
+        name = name_gated_pair(pair)
+        self._gated.setdefault((name, target.device), (pair, (first, second), then, target))
+        record = self._find_choice(name, target)
+        if not isinstance(record, str):
+            return None
+        call = self._own.find(record, pair.products, pair.program, target)
+        self._note_unknown(call is None)
+        return None if call is None else self.prepare(LaunchSequence((call,)), target)
+
+    def _find_choice(self, name: str, target: GpuTarget) -> bytes | str:
+        """What a measurement has chosen on this kind of GPU with this library; b"" where that is the usual way."""
         library = self._open_epilogues() if self._tunings else None
         tuning = None if library is None else find_tuning(self._tunings, target.name, library.version)
-        choice = None if tuning is None else tuning.choices.get(name_product(product))
-        if library is None or choice is None or not choice.algorithm:
+        choice = None if tuning is None else tuning.choices.get(name)
+        return b"" if choice is None else choice.algorithm
+
+    def _find_tuned(self, product: Gemm, target: GpuTarget) -> Algorithm | None:
+        """The library's algorithm that a measurement has chosen for products like this on this GPU, if it is one."""
+        choice = self._find_choice(name_product(product), target)
+        if not choice or isinstance(choice, str) or self._epilogues is None:
             return None
-        algorithm = library.restore(choice.algorithm, product, target.device)
-        if algorithm is None and _UNKNOWN_ALGORITHM not in self._notes:
-            self._notes.append(_UNKNOWN_ALGORITHM)
+        algorithm = self._epilogues.restore(choice, product, target.device)
+        self._note_unknown(algorithm is None)
         self._with_epilogues |= algorithm is not None
         return algorithm
 
+    def _note_unknown(self, unknown: bool) -> None:
+        if unknown and _UNKNOWN_ALGORITHM not in self._notes:
+            self._notes.append(_UNKNOWN_ALGORITHM)
+
+    def _use_own(self, step: LaunchStep, target: GpuTarget) -> LaunchStep:
+        """Our own kernel in place of a product for which a measurement has chosen it."""
+        choice = self._find_choice(name_product(step), target) if isinstance(step, Gemm) else b""
+        if not isinstance(step, Gemm) or not isinstance(choice, str):
+            return step
+        call = self._own.find(choice, [step], "", target)
+        self._note_unknown(call is None)
+        return step if call is None else call
+
     def prepare(self, sequence: LaunchSequence, target: GpuTarget) -> GpuKernel:
         """Compiles all sources. Modules are loaded when the kernel is bound."""
+        sequence = replace(sequence, steps=tuple(self._use_own(step, target) for step in sequence.steps))
         calls = [step for step in sequence.steps if isinstance(step, KernelLaunch)]
         binaries = {step.source.key: self._modules.binary(step.source, target.architecture) for step in calls}
         products = any(isinstance(step, Gemm) for step in sequence.steps)
@@ -208,3 +296,16 @@ def _run_in_order(launches: Sequence[Launch]) -> Launch:
             each(stream)
 
     return launch
+
+
+def _find_result(product: Gemm) -> ResultBytes:
+    """The elements from the first one that a product writes to the last one."""
+    p = product
+    return ResultBytes(p.c, (p.batch - 1) * p.stride_c + (p.n - 1) * p.ldc + p.m, p.result)
+
+
+def _name_parts(contractions: Contractions, target: GpuTarget) -> Iterator[str]:
+    """The products that two contractions are without tuning."""
+    batch = build_batched_pair(*contractions, target.multiprocessors)
+    for sequence in [batch] if batch is not None else map(build_contraction, contractions):
+        yield from (name_product(step) for step in sequence.steps if isinstance(step, Gemm))

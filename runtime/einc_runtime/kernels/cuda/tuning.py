@@ -1,8 +1,9 @@
 """Which algorithm multiplies each product of a plan: measured once on a GPU, and kept in a file beside the plan.
 
-A choice holds for one product (its shape, types, leading dimensions and the alignment of its operands) on one kind of
-GPU with one version of cuBLASLt. Anywhere else the library's own proposal is used, as without a file. A choice names
-one algorithm, so that results have the same bits whenever it is used.
+A choice holds for one product (its shape, types, leading dimensions and the alignment of its operands), or for two and
+the map of both, on one kind of GPU with one version of cuBLASLt. Anywhere else the library's own proposal is used, as
+without a file. A choice names one algorithm of cuBLASLt, or a tile of our own kernel with the version of its compiler,
+so that results have the same bits whenever it is used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 
 from einc_runtime.errors import ReadFault
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
+from einc_runtime.kernels.triton.gated_pair import GatedPair
 from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.product import ProductTile
 from einc_runtime.strict_json import describe_json, parse_json
 
 SUFFIX = ".tuning.json"
@@ -28,12 +31,13 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class TunedProduct:
-    """The fastest way to compute a product: an algorithm of cuBLASLt, or b"" for what is used without tuning.
+    """The fastest way to compute a product: an algorithm of cuBLASLt, the text of one of our own (`name_kernel`), or
+    b"" for what is used without tuning.
 
     `ms` is its time, and `usual_ms` the time without tuning.
     """
 
-    algorithm: bytes
+    algorithm: bytes | str
     ms: float
     usual_ms: float
 
@@ -53,6 +57,17 @@ def name_product(product: Gemm) -> str:
     aligned = " ".join(str(find_alignment(address)) for address in (p.a, p.b, p.addend or p.c, p.c, p.bias))
     strides = f"{p.stride_a} {p.stride_b} {p.stride_c}" if p.batch > 1 else "0"
     return f"{p.variant}, leading {p.lda} {p.ldb} {p.ldc}, strides {strides}, aligned {aligned}"
+
+
+def name_gated_pair(pair: GatedPair) -> str:
+    """The same for two products and the map of both."""
+    one, other = pair.products
+    return f"gated {pair.program}: {name_product(one)} and {name_product(other)}"
+
+
+def name_kernel(tile: ProductTile, compiler: str) -> str:
+    """The text that stands for our own kernel with this tile, such as `128x256x64 w8 s3, triton 3.9.0`."""
+    return f"{tile.name}, {compiler}"
 
 
 def find_alignment(address: int) -> int:
@@ -82,13 +97,19 @@ def encode_tunings(tunings: Sequence[Tuning]) -> str:
             "gpu": own.gpu,
             "library": own.library,
             "products": [
-                {"product": name, "algorithm": one.algorithm.hex(), "ms": one.ms, "usual_ms": one.usual_ms}
+                {"product": name, **_encode_algorithm(one.algorithm), "ms": one.ms, "usual_ms": one.usual_ms}
                 for name, one in sorted(own.choices.items())
             ],
         }
         for own in tunings
     ]
     return json.dumps({"version": _VERSION, "tunings": records}, indent=1) + "\n"
+
+
+def _encode_algorithm(algorithm: bytes | str) -> dict[str, str]:
+    if isinstance(algorithm, str):
+        return {"algorithm": "", "kernel": algorithm}
+    return {"algorithm": algorithm.hex()}
 
 
 def read_tunings(path: Path) -> tuple[Tuning, ...]:
@@ -119,12 +140,21 @@ def _decode(document: object) -> tuple[Tuning, ...]:
 def _decode_tuning(table: Mapping[str, Any]) -> Tuning:
     choices: dict[str, TunedProduct] = {}
     for one in _list(table["products"]):
-        own = _object(one, {"product", "algorithm", "ms", "usual_ms"})
-        algorithm = bytes.fromhex(_text(own["algorithm"]))
-        if len(algorithm) not in (0, ALGORITHM_BYTES):
-            raise ValueError(f"an algorithm of {len(algorithm)} bytes, expected {ALGORITHM_BYTES}")
-        choices[_text(own["product"])] = TunedProduct(algorithm, _number(own["ms"]), _number(own["usual_ms"]))
+        with_kernel = {"kernel"} if isinstance(one, dict) and "kernel" in one else set()
+        own = _object(one, {"product", "algorithm", "ms", "usual_ms", *with_kernel})
+        choices[_text(own["product"])] = TunedProduct(
+            _decode_algorithm(own), _number(own["ms"]), _number(own["usual_ms"])
+        )
     return Tuning(_text(table["gpu"]), _text(table["library"]), choices)
+
+
+def _decode_algorithm(table: Mapping[str, Any]) -> bytes | str:
+    algorithm, kernel = bytes.fromhex(_text(table["algorithm"])), _text(table.get("kernel", ""))
+    if kernel and algorithm:
+        raise ValueError("an algorithm and a kernel for one product, expected one of them")
+    if len(algorithm) not in (0, ALGORITHM_BYTES):
+        raise ValueError(f"an algorithm of {len(algorithm)} bytes, expected {ALGORITHM_BYTES}")
+    return kernel or algorithm
 
 
 def _object(value: object, names: set[str]) -> Mapping[str, Any]:

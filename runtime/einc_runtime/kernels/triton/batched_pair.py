@@ -29,7 +29,7 @@ def build_batched_pair(
     """One batch of products, or None. Raises PlanFault for what is no contraction."""
     products: list[Gemm] = []
     for own in (first, second):
-        sequence = build_contract(own.on([as_layout(x) for x in own.inputs], [as_layout(x) for x in own.outputs]))
+        sequence = build_contraction(own)
         products += [step for step in sequence.steps if isinstance(step, Gemm)]
         if len(sequence.steps) != 1 or sequence.scratch:
             return None
@@ -38,6 +38,11 @@ def build_batched_pair(
     both = batch_products(*products)
     gains = both is not None and idle_factor(products[0], multiprocessors) > GAIN * idle_factor(both, multiprocessors)
     return LaunchSequence((both,)) if both is not None and gains else None
+
+
+def build_contraction(own: Invocation[GpuArray]) -> LaunchSequence:
+    """The launches of one contraction."""
+    return build_contract(own.on([as_layout(x) for x in own.inputs], [as_layout(x) for x in own.outputs]))
 
 
 def batch_products(one: Gemm, other: Gemm) -> Gemm | None:

@@ -73,13 +73,13 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
     products = [step for step in sequence.steps if isinstance(step, Gemm) and step.c < SCRATCH]
     if not products or sequence.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
         return None
-    if any(_overlaps(output, *operand) for product in products for operand in _read_ranges(product, output.itemsize)):
+    if any(overlaps(output, *operand) for product in products for operand in read_ranges(product, output.itemsize)):
         return None  # products must not write over what they read; the copies before them have ended
     done = [replace(product, activation=epilogue.activation) for product in products]
     in_memory = [names.output[dim] for dim in output.memory_order]
     for position in epilogue.added:
         other, own = then.inputs[position], names.inputs[position]
-        if not other.compact or (other != output and _overlaps(output, other.pointer, other.pointer + other.nbytes)):
+        if not other.compact or (other != output and overlaps(output, other.pointer, other.pointer + other.nbytes)):
             return None
         alike = (own, other.shape, other.strides) == (names.output, output.shape, output.strides)
         if alike and not done[0].addend:
@@ -91,7 +91,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
     return replace(sequence, steps=(*sequence.steps[: -len(products)], *done))
 
 
-def _read_ranges(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
+def read_ranges(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
     """The ranges of bytes that a product reads, except those in its own workspace."""
     p = product
     for address, lines, run, leading, stride in (
@@ -102,7 +102,8 @@ def _read_ranges(product: Gemm, itemsize: int) -> Iterator[tuple[int, int]]:
             yield address, address + ((p.batch - 1) * stride + (lines - 1) * leading + run) * itemsize
 
 
-def _overlaps(written: GpuArray, first: int, end: int) -> bool:
+def overlaps(written: GpuArray, first: int, end: int) -> bool:
+    """Whether an array has bytes from `first` to before `end`."""
     return first < written.pointer + written.nbytes and written.pointer < end
 
 

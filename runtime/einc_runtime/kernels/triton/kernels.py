@@ -54,6 +54,16 @@ class TritonKernels(ABC):
         sequence = build_batched_pair(first, second, target.multiprocessors)
         return None if sequence is None else self.prepare(sequence, target)
 
+    def prepare_gated_pair(
+        self,
+        first: Invocation[GpuArray],
+        second: Invocation[GpuArray],
+        then: Invocation[GpuArray],
+        places: tuple[int, int],
+        target: GpuTarget,
+    ) -> GpuKernel | None:
+        return None  # nothing was measured here
+
     def has_epilogues(self, sequence: LaunchSequence, target: GpuTarget) -> bool:
         """Whether a library has an algorithm for every product with an epilogue."""
         return False

@@ -1,0 +1,236 @@
+"""Products of matrices by a kernel of our own, as a candidate of tuning: one product, or two with the map of both.
+
+The kernel is persistent: as many programs as the GPU has multiprocessors go through the tiles of the result. Neighbours
+in time are neighbours in the result, so that operands are read from the cache. Sums are in f32, in the order of the
+summed index; everything after them (scale, additions, functions) is in f32, too, and rounded once. A tile has rows and
+columns in the order of memory: columns are the index along which the result is contiguous, cuBLAS's m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels import scalar_program
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.launches import KernelLaunch
+from einc_runtime.kernels.triton.scalar import ScalarSource
+from einc_runtime.kernels.triton.source import (
+    LaunchOptions,
+    PointerOperand,
+    assemble,
+    index_cast,
+    mask_arguments,
+)
+
+KINDS = ("f16", "bf16", "f32")
+
+GROUP = 8
+"""Tiles of rows that are computed together, column after column."""
+
+SHARED = {8: 163 << 10, 9: 227 << 10, 10: 227 << 10}
+"""Bytes of shared memory that a program may have, by the first number of the architecture; 99 KiB elsewhere."""
+LITTLE_SHARED, LESS_SHARED = frozenset({"sm_86", "sm_89"}), 99 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTile:
+    """What a program computes at a time: rows, columns, and elements of the summed index in a step; with so many
+    warps, and operands fetched `stages` steps ahead."""
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int
+    stages: int
+
+    @property
+    def name(self) -> str:
+        """Such as `128x256x64 w8 s3`."""
+        return f"{self.rows}x{self.columns}x{self.inner} w{self.warps} s{self.stages}"
+
+    def shared(self, products: Sequence[Gemm]) -> int:
+        """Bytes of the operands that are fetched ahead."""
+        rows, columns = (len({getattr(p, side) for p in products}) for side in ("b", "a"))
+        elements = self.inner * (rows * self.rows + columns * self.columns)
+        return self.stages * elements * ITEMSIZE[products[0].kind]
+
+
+_LARGE = (
+    ProductTile(128, 256, 64, 8, 3), ProductTile(256, 128, 64, 8, 3), ProductTile(128, 128, 64, 8, 4),
+    ProductTile(128, 128, 64, 4, 3), ProductTile(64, 128, 64, 4, 4), ProductTile(64, 64, 64, 4, 4),
+)  # fmt: skip
+_TWO = (
+    ProductTile(128, 128, 64, 8, 3), ProductTile(256, 64, 64, 8, 3), ProductTile(128, 64, 64, 4, 3),
+    ProductTile(64, 64, 64, 4, 4),
+)  # fmt: skip
+_FEW_ROWS = (ProductTile(16, 128, 128, 4, 4), ProductTile(16, 64, 128, 4, 4), ProductTile(16, 32, 256, 4, 3))
+_WIDE_TYPE = (ProductTile(64, 64, 32, 4, 3), ProductTile(32, 64, 32, 4, 3), ProductTile(16, 64, 64, 4, 3))
+"""Tiles for 16-bit types, for two products at once, for results of at most 16 rows, and for f32, which uses no tensor
+cores."""
+
+
+def list_tiles(products: Sequence[Gemm], architecture: str) -> tuple[ProductTile, ...]:
+    """The tiles that tuning tries for one product, or for two that share an operand; none for other types."""
+    product = products[0]
+    if product.kind not in KINDS:
+        return ()
+    tiles: tuple[ProductTile, ...]
+    if product.kind == "f32":
+        tiles = _WIDE_TYPE
+    elif product.n <= 16:
+        tiles = _FEW_ROWS
+    else:
+        tiles = _LARGE if len(products) == 1 else _TWO
+    major = int(architecture.removeprefix("sm_")) // 10
+    most = LESS_SHARED if architecture in LITTLE_SHARED else SHARED.get(major, LESS_SHARED)
+    return tuple(tile for tile in tiles if tile.shared(products) <= most)
+
+
+def parse_tile(name: str, products: Sequence[Gemm], architecture: str) -> ProductTile | None:
+    """The tile of this name, if it is one of those that tuning tries; the name may come from a file of others."""
+    return next((tile for tile in list_tiles(products, architecture) if tile.name == name), None)
+
+
+def build_product(product: Gemm, tile: ProductTile, multiprocessors: int) -> KernelLaunch:
+    """The launch of one product with its epilogue."""
+    added = [name for name, there in (("addend", product.addend), ("bias", product.bias)) if there]
+    steps = [f"add {{}} x{place + 1}" for place in range(len(added))]
+    steps += [f"{product.activation} {{}}"] if product.activation else []
+    lines, value = [], "x0"
+    for number, step in enumerate(steps or ["copy {}"]):
+        lines.append(f"t{number} = {step.format(value)}")
+        value = f"t{number}"
+    return _build([product], "; ".join(lines), tile, multiprocessors)
+
+
+def build_gated_product(
+    products: Sequence[Gemm], program: str, tile: ProductTile, multiprocessors: int
+) -> KernelLaunch:
+    """The launch of two products of one form that share an operand, and of a scalar program of both results, which
+    alone are written, to where both products would write."""
+    return _build(list(products), program, tile, multiprocessors)
+
+
+def _build(products: list[Gemm], program: str, tile: ProductTile, multiprocessors: int) -> KernelLaunch:
+    p = products[0]
+    extents = (p.batch, p.n, p.m, p.k)
+    items = _list_operands(products)
+    cast = index_cast(list(items.values()), extents)
+    counts = -(-p.n // tile.rows), -(-p.m // tile.columns)
+    tiles = p.batch * counts[0] * counts[1]
+    grid = min(tiles, max(1, multiprocessors))
+    values = [f"v{number}" for number in range(len(products))]
+    added = [name for name in ("addend", "bias") if name in items]
+    typed = scalar_program.infer(
+        scalar_program.parse(program, len(values) + len(added)), ["f32"] * (len(values) + len(added)), p.result
+    )
+    chain = ScalarSource(typed, [*values, *added])
+    body = [
+        *_locate(p.batch, counts, tile, cast),
+        *_multiply(products, items, tile, cast),
+        *(f"v{n} = total{n}" + (f" * {q.scale!r}" if q.scale != 1 else "") for n, q in enumerate(products)),
+        *(f"{name} = {_load_added(items[name], p, tile)}" for name in added),
+        *chain.lines,
+        items["c"].store(_places(items["c"]), f"({chain.value})", _edge(p, tile)),
+    ]
+    lines = [
+        f"for tile in tl.range(tl.program_id(0), {tiles}, {grid}, flatten=True):",
+        *(f"    {line}" for line in body),
+    ]
+    title = f"{' and '.join(q.variant for q in products)}: {program}; tiles {tile.name}"
+    options = LaunchOptions(chain.source(), warps=tile.warps, stages=tile.stages)
+    name = "product" if len(products) == 1 else "gated_product"
+    return assemble(name, title, list(items.values()), extents, lines, grid, options)
+
+
+def _list_operands(products: Sequence[Gemm]) -> dict[str, PointerOperand]:
+    """Operands by name, with strides along batches, rows, columns and the summed index; one that is shared is there
+    once."""
+    p = products[0]
+    found: dict[str, PointerOperand] = {}
+    for number, q in enumerate(products):
+        along_inner, along_columns = (1, p.lda) if p.transpose_a else (p.lda, 1)
+        if not number or q.a != p.a:
+            found[f"a{number}"] = _operand(f"a{number}", p.kind, (p.stride_a, 0, along_columns, along_inner), q.a)
+        along_inner, along_rows = (p.ldb, 1) if p.transpose_b else (1, p.ldb)
+        if not number or q.b != p.b:
+            found[f"b{number}"] = _operand(f"b{number}", p.kind, (p.stride_b, along_rows, 0, along_inner), q.b)
+    result = (p.stride_c, p.ldc, 1, 0)
+    found["c"] = _operand("c", p.result, result, p.c)
+    if p.addend:
+        found["addend"] = _operand("addend", p.result, result, p.addend)
+    if p.bias:
+        found["bias"] = _operand("bias", p.result, (0, 0, 1, 0), p.bias)
+    if p.batch == 1:
+        found = {name: replace(item, strides=(0, *item.strides[1:])) for name, item in found.items()}
+    return found
+
+
+def _operand(name: str, kind: str, strides: tuple[int, int, int, int], address: int) -> PointerOperand:
+    return PointerOperand(f"{name}_ptr", kind, strides, address)
+
+
+def _locate(batch: int, counts: tuple[int, int], tile: ProductTile, cast: str) -> list[str]:
+    """Lines that set the matrix of the batch, rows and columns of a tile from its number."""
+    rows, columns = counts
+    lines = [f"matrix = tile // {rows * columns}{cast}", f"place = tile % {rows * columns}"] if batch > 1 else []
+    place = "place" if batch > 1 else "tile"
+    lines += [
+        f"group = {place} // {GROUP * columns} * {GROUP}",
+        f"height = tl.minimum({rows} - group, {GROUP})",
+        f"within = {place} % {GROUP * columns}",
+        f"rows = ((group + within % height) * {tile.rows} + tl.arange(0, {tile.rows})){cast}",
+        f"columns = (within // height * {tile.columns} + tl.arange(0, {tile.columns})){cast}",
+    ]
+    return lines
+
+
+def _multiply(products: Sequence[Gemm], items: dict[str, PointerOperand], tile: ProductTile, cast: str) -> list[str]:
+    """Lines that compute a tile of every product."""
+    p = products[0]
+    masks = {
+        "b": [_limit("rows[:, None]", p.n, tile.rows), _limit("inner[None, :]", p.k, tile.inner)],
+        "a": [_limit("columns[None, :]", p.m, tile.columns), _limit("inner[:, None]", p.k, tile.inner)],
+    }
+    places = {
+        "b": {0: "matrix", 1: "rows[:, None]", 3: "inner[None, :]"},
+        "a": {0: "matrix", 2: "columns[None, :]", 3: "inner[:, None]"},
+    }
+    lines = [f"total{n} = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)" for n in range(len(products))]
+    lines.append(f"for step in range(0, {-(-p.k // tile.inner)}):")
+    inner = [f"inner = (step * {tile.inner} + tl.arange(0, {tile.inner})){cast}"]
+    for name, item in items.items():
+        side = name[0]
+        if name[1:].isdigit():
+            mask = mask_arguments(*masks[side], other="0.0")
+            inner.append(f"{name} = tl.load({item.at(places[side])}{mask})")
+    precision = ', input_precision="ieee"' if p.kind == "f32" else ""
+    for n in range(len(products)):
+        left, right = (f"{side}{n}" if f"{side}{n}" in items else f"{side}0" for side in ("b", "a"))
+        inner.append(f"total{n} = tl.dot({left}, {right}, total{n}{precision})")
+    return [*lines, *(f"    {line}" for line in inner)]
+
+
+def _places(item: PointerOperand) -> dict[int, str]:
+    places = {0: "matrix", 1: "rows[:, None]", 2: "columns[None, :]"}
+    return {axis: place for axis, place in places.items() if item.strides[axis]}
+
+
+def _load_added(item: PointerOperand, product: Gemm, tile: ProductTile) -> str:
+    """The expression that loads what is added to a tile."""
+    parts = [_limit("columns[None, :]", product.m, tile.columns)]
+    if item.strides[1]:
+        parts.insert(0, _limit("rows[:, None]", product.n, tile.rows))
+    return item.load(_places(item), " & ".join(filter(None, parts)))
+
+
+def _edge(product: Gemm, tile: ProductTile) -> str:
+    parts = _limit("rows[:, None]", product.n, tile.rows), _limit("columns[None, :]", product.m, tile.columns)
+    return " & ".join(filter(None, parts))
+
+
+def _limit(place: str, extent: int, step: int) -> str:
+    """The condition for positions inside of an extent; empty where steps fill it."""
+    return f"({place} < {extent})" if extent % step else ""
