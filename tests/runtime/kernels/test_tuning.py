@@ -22,7 +22,7 @@ from einc_runtime.kernels.cuda.tuning import (
     name_product,
     read_tunings,
 )
-from einc_runtime.kernels.gpu import GpuArray, GpuTarget
+from einc_runtime.kernels.gpu import GpuArray, GpuTarget, ResultBytes
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.plan.schema import Block
@@ -319,7 +319,7 @@ def test_our_own_kernels_are_alternatives_behind_those_of_the_library():
     assert len(modules.built) == before + 1  # nothing of ours is compiled before it is timed; the map is not ours
     product.launches[-1](5)
     assert modules.ran[-1].startswith("product_")
-    assert (product.result.pointer, product.result.count, product.result.dtype) == (17 << 20, (1 << 19) + 64 * 512, "f16")
+    assert product.result == ResultBytes(17 << 20, (1 << 19) + 64 * 512, "f16")
     assert gated.records[0] == b""
     assert gated.result.pointer == 19 << 20
     assert gated.parts == (product.name,)
