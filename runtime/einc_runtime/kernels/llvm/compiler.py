@@ -104,6 +104,11 @@ def has_wide_registers() -> bool:
     return _engine().wide
 
 
+def multiplies_bf16() -> bool:
+    """Whether the processor has instructions that multiply pairs of bf16, in registers of 512 bits."""
+    return _engine().pairs
+
+
 def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
     """Decorates a function that builds a module: the module is compiled in the background, once for equal arguments."""
     found: dict[object, Future[Compiled]] = {}
@@ -136,6 +141,7 @@ class _LlvmEngine:
         # Without instructions for 16-bit floats, LLVM would call library functions that may be missing.
         self.ready = bool(features.get("f16c") and features.get("fma")) or triple.startswith(("aarch64", "arm64"))
         self.wide = bool(features.get("avx512f"))
+        self.pairs = bool(features.get("avx512bf16"))
         # Our emitters only need their variables to become registers.
         self._passes = llvm.create_new_module_pass_manager()
         self._passes.add_sroa_pass()

@@ -1,11 +1,14 @@
-"""The kernel `contract`: numpy's matrix products, with machine code for elementwise products and conversions."""
+"""The kernel `contract`: products of few rows in machine code, others by a library's or numpy's matrix products, with
+machine code for elementwise products and conversions."""
 
 from __future__ import annotations
 
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels import scalar_program
 from einc_runtime.kernels.base import Invocation, Kernel, store
+from einc_runtime.kernels.calls.contract import ContractCall
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.few_rows import prepare_few_rows
 from einc_runtime.kernels.llvm.map import build_map, compile_map
 from einc_runtime.kernels.numpy.contract import CannotAdd, build_contraction
 from einc_runtime.kernels.numpy.pieces import Resolved
@@ -15,7 +18,8 @@ _MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf
 
 
 def build_contract(invocation: Invocation[Array]) -> Kernel:
-    return build_contraction(invocation, build_map, prepare_copy)
+    few = prepare_few_rows(ContractCall.parse(invocation), prepare_copy)
+    return build_contraction(invocation, build_map, prepare_copy) if few is None else few
 
 
 def build_added_contract(invocation: Invocation[Array]) -> Kernel | None:

@@ -1,0 +1,155 @@
+"""Emits the machine code of matrix products with few rows: a matrix, read once, times up to `MAX_ROWS` vectors.
+
+Such a product takes as long as reading the matrix takes. So the matrix is read where it lies, line after line, in one
+stream: several streams at a time reach about half of a core's read bandwidth. Sixteen lanes sum every element; lanes of
+sixteen lines are added up together, after a transposition, so that no sum crosses lanes. An element's sum depends on
+its line and its vector alone: not on where it is, nor on how the product is split.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
+
+SUMS = 4
+"""Vectors of sums that hide the latency of additions, where there are fewer vectors to multiply by."""
+
+
+class _BFloat(ir.Type):  # type: ignore[misc]
+    """The type of bf16 in LLVM, which llvmlite does not name."""
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+
+_PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
+
+
+class FewRowsForm(NamedTuple):
+    """What the code is made for: the types of the matrix, of the vectors and of the result; how many vectors there are,
+    how many lines of the matrix are read together; and whether one instruction multiplies pairs of bf16."""
+
+    matrix: str
+    vectors: str
+    result: str
+    rows: int
+    lines: int
+    pairs: bool
+
+
+@compiler.compile_once
+def emit_few_rows(form: FewRowsForm) -> ir.Module:
+    """Arguments: the number of matrices, a table with the addresses of a matrix, of its vectors and of its result for
+    each, the number of lines of a matrix and of elements in a line, three steps in bytes (between lines, between
+    vectors, between rows of the result), and the bits of an f32 that the result is multiplied by.
+
+    A row of the result belongs to a vector, and has an element for every line of the matrix; both are dense.
+    """
+    return _FewRowsEmitter(form).emit()
+
+
+class _FewRowsEmitter:
+    def __init__(self, form: FewRowsForm) -> None:
+        self.form = form
+        self.e = Emitter()
+        self.b = self.e.b
+        arguments = [self.e.argument() for _ in range(8)]
+        self.matrices, self.table, self.lines, self.depth = arguments[:4]
+        self.line_step, self.vector_step, self.row_step, self.scale = arguments[4:]
+        self.unroll = max(1, SUMS // (form.rows * form.lines))
+        with self.b.goto_entry_block():
+            tile = self.b.alloca(vector(F32), form.rows * LANES)
+        self.tile = self.b.ptrtoint(tile, I64)
+
+    def emit(self) -> ir.Module:
+        e, b = self.e, self.b
+        scale = e.broadcast(b.bitcast(b.trunc(self.scale, I32), F32))
+        with e.loop(self.matrices) as number:
+            matrix, vectors, result = (e.read(self.table, b.add(b.mul(number, I64(3)), I64(n)), I64) for n in range(3))
+            with e.loop(self.lines, LANES) as first:
+                left = b.sub(self.lines, first)
+                here = b.select(b.icmp_signed("<", left, I64(LANES)), left, I64(LANES))
+                with e.loop(here, self.form.lines) as line:
+                    self._sum_lines(matrix, vectors, b.add(first, line), line)
+                self._store(result, first, left, scale)
+        return e.finish()
+
+    def _sum_lines(self, matrix: Value, vectors: Value, line: Value, place: Value) -> None:
+        """Multiplies some lines by all vectors, and puts each product's lanes into the tile.
+
+        Lines behind the last one are read as the last one; their sums are not stored.
+        """
+        e, b, form = self.e, self.b, self.form
+        last = b.sub(self.lines, I64(1))
+        numbers = [b.add(line, I64(n)) for n in range(form.lines)]
+        numbers = [b.select(b.icmp_signed("<", number, last), number, last) for number in numbers]
+        lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
+        rows = [b.add(vectors, b.mul(self.vector_step, I64(n))) for n in range(form.rows)]
+        sums = [[[e.variable(e.number(0.0)) for _ in rows] for _ in lines] for _ in range(self.unroll)]
+        width = LANES * (2 if form.pairs else 1)
+        whole = b.and_(self.depth, I64(-width * self.unroll))
+        with e.loop(whole, width * self.unroll) as position:
+            for n in range(self.unroll):
+                self._multiply(lines, rows, sums[n], b.add(position, I64(n * width)), None)
+        self._multiply_rest(lines, rows, sums, whole)
+        for r in range(form.lines):
+            for v in range(form.rows):
+                total = b.load(sums[0][r][v])
+                for n in range(1, self.unroll):
+                    total = b.fadd(total, b.load(sums[n][r][v]))
+                e.store(total, self._tile(I64(v)), b.mul(b.add(place, I64(r)), I64(LANES)), "f32", None)
+
+    def _multiply_rest(self, lines: list[Value], rows: list[Value], sums: Any, whole: Value) -> None:
+        """The elements behind the whole vectors, under a mask."""
+        e, b = self.e, self.b
+        lanes = ir.Constant(vector(I32), list(range(LANES)))
+        with e.loop(b.sub(self.depth, whole), LANES) as position:
+            left = b.sub(b.sub(self.depth, whole), position)
+            mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(left, I32)))
+            self._multiply(lines, rows, sums[0], b.add(whole, position), mask)
+
+    def _multiply(
+        self, lines: list[Value], rows: list[Value], sums: list[list[Value]], position: Value, mask: Value | None
+    ) -> None:
+        e, b, form = self.e, self.b, self.form
+        if form.pairs and mask is None:
+            left, right = ([self._load_pairs(address, position) for address in group] for group in (lines, rows))
+        else:
+            left = [e.load(line, position, form.matrix, mask) for line in lines]
+            right = [e.load(row, position, form.vectors, mask) for row in rows]
+        for one, places in zip(left, sums, strict=True):
+            for other, place in zip(right, places, strict=True):
+                name = "llvm.x86.avx512bf16.dpbf16ps.512"
+                if form.pairs and mask is None:
+                    total = e.intrinsic(name, vector(F32), b.load(place), one, other)
+                else:
+                    total = e.multiply_add(one, other, b.load(place))
+                b.store(total, place)
+
+    def _load_pairs(self, row: Value, position: Value) -> Value:
+        place = self.b.add(row, self.b.mul(position, I64(2)))
+        return self.b.load(self.b.inttoptr(place, _PAIRS.as_pointer()), align=2)
+
+    def _store(self, result: Value, first: Value, left: Value, scale: Value) -> None:
+        """Adds up the lanes of the tile, and stores up to sixteen elements of every row."""
+        e, b, form = self.e, self.b, self.form
+        lanes = ir.Constant(vector(I32), list(range(LANES)))
+        mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(left, I32)))
+        with e.loop(I64(form.rows)) as v:
+            lines = [e.load(self._tile(v), I64(n * LANES), "f32", None) for n in range(LANES)]
+            parts = e.transpose_square(lines)
+            while len(parts) > 1:
+                half = len(parts) // 2
+                parts = [b.fadd(one, other) for one, other in zip(parts[:half], parts[half:], strict=True)]
+            total = b.fmul(parts[0], scale)
+            row = b.add(result, b.mul(self.row_step, v))
+            e.store(total, row, first, form.result, mask)
+
+    def _tile(self, v: Value) -> Value:
+        return self.b.add(self.tile, self.b.mul(v, I64(LANES * LANES * ITEMSIZE["f32"])))
