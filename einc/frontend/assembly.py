@@ -35,10 +35,12 @@ def resolve_dtype(context: LoweringContext, name: str) -> str:
 def declare_tensor(
     context: LoweringContext, kind: TensorKind, name: str, desc: TensorDesc, stored: str | None, span: SourceSpan
 ) -> TensorValue:
-    """Adds an input or weight whose name is new."""
+    """Adds an input, weight or state whose name is new."""
     _check_size(context, desc, span)
     _check_name(context, name, span)
     context.declared.add(name)
+    if kind is TensorKind.STATE:
+        return TensorValue(context.builder.state(name, desc, span), desc)
     if kind is TensorKind.INPUT:
         return TensorValue(context.builder.input(name, desc, span), desc)
     return TensorValue(context.builder.weight(name, desc, stored, span), desc)
@@ -151,7 +153,10 @@ def _add_node(
         names.append(f"{context.statement}.{context.part_count}")
     for name in names:
         _check_name(context, name, span)
-    outputs = context.builder.apply(operator, [tensor.name for tensor in inputs], names, span)
+    try:
+        outputs = context.builder.apply(operator, [tensor.name for tensor in inputs], names, span)
+    except OperatorError as error:  # about a state
+        raise context.findings.fail(error.message, span, error.hint) from None
     tensors = tuple(TensorValue(name, desc) for name, desc in zip(outputs, operator.outputs, strict=True))
     return tensors[0] if len(tensors) == 1 else MultipleResults(tensors, first_stands_for_all=True)
 

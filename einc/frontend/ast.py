@@ -141,6 +141,15 @@ class InputDecl(SyntaxNode):
 
 
 @dataclass(frozen=True, slots=True)
+class StateDecl(SyntaxNode):
+    """`state name : dtype[dims]`"""
+
+    name: Name
+    dtype: Name
+    dims: tuple[Name, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WeightDecl(SyntaxNode):
     """`weight name : dtype[dims] from "stored"`"""
 
@@ -213,6 +222,7 @@ Statement = (
     | ParamDecl
     | DimDecl
     | InputDecl
+    | StateDecl
     | WeightDecl
     | AssignStmt
     | EquationStmt

@@ -134,7 +134,7 @@ def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Co
 
 def _suggest_index(first: SpannedToken, token: SpannedToken) -> str | None:
     """What to write in place of a token that can be neither a dimension nor an index."""
-    if first.type in ("INPUT", "WEIGHT") and (token.type in ("INTEGER", "LPAR") or token.type in _OPERATORS):
+    if first.type in ("INPUT", "WEIGHT", "STATE") and (token.type in ("INTEGER", "LPAR") or token.type in _OPERATORS):
         return "dimensions are names; declare the number with `dim name = ...`"
     if token.type in ("INTEGER", "_COLON") and first.type not in ("PARAM", "DIM"):
         return "indices are names; `slice(x, rows=[0, 1])` takes positions"

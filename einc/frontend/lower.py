@@ -34,9 +34,9 @@ from einc_runtime.text import did_you_mean, format_count
 
 _KEYWORDS: dict[type[ast.Statement], str] = {
     ast.ModelDecl: "model", ast.ParamDecl: "param", ast.DimDecl: "dim", ast.BlockDecl: "block",
-    ast.PresetDecl: "preset",
+    ast.PresetDecl: "preset", ast.InputDecl: "input", ast.StateDecl: "state",
 }  # fmt: skip
-"""The statements that are evaluated before lowering, and the words that they start with."""
+"""Statements that may not stand everywhere, and the words that they start with."""
 
 
 def lower_model(
@@ -99,13 +99,13 @@ def _lower_statement(context: LoweringContext, statement: ast.Statement) -> None
         case ast.ReturnStmt():
             message = "'return' is allowed in blocks only"
             raise context.findings.fail(message, statement.span, "a model has `output y`")
-        case ast.InputDecl() if scope.is_block:
-            message = "'input' is not allowed in a block"
+        case ast.InputDecl() | ast.StateDecl() if scope.is_block:
+            message = f"'{_KEYWORDS[type(statement)]}' is not allowed in a block"
             raise context.findings.fail(message, statement.span, "pass it to the block as an argument")
         case ast.OutputStmt() if scope.is_block:
             message = "'output' is not allowed in a block"
             raise context.findings.fail(message, statement.span, "return it from the block")
-        case ast.InputDecl() | ast.WeightDecl():
+        case ast.InputDecl() | ast.WeightDecl() | ast.StateDecl():
             _lower_declaration(context, statement)
         case ast.OutputStmt():
             scope.outputs += statement.names
@@ -140,7 +140,7 @@ def _list_defined_names(statement: ast.Statement) -> tuple[ast.Name, ...]:
             return statement.targets
         case ast.EquationStmt():
             return (statement.target,)
-        case ast.InputDecl() | ast.WeightDecl():
+        case ast.InputDecl() | ast.WeightDecl() | ast.StateDecl():
             return (statement.name,)
         case ast.OutputStmt(definition=ast.AssignStmt() | ast.EquationStmt() as definition):
             return _list_defined_names(definition)
@@ -153,9 +153,9 @@ def _list_defined_names(statement: ast.Statement) -> tuple[ast.Name, ...]:
 # -- inputs and weights -----------------------------------------------------------------------------------------------
 
 
-def _lower_declaration(context: LoweringContext, statement: ast.InputDecl | ast.WeightDecl) -> None:
+def _lower_declaration(context: LoweringContext, statement: ast.InputDecl | ast.WeightDecl | ast.StateDecl) -> None:
     desc = _evaluate_type(context, statement.dtype, statement.dims)
-    kind, stored = TensorKind.INPUT, None
+    kind, stored = TensorKind.STATE if isinstance(statement, ast.StateDecl) else TensorKind.INPUT, None
     if isinstance(statement, ast.WeightDecl):
         kind = TensorKind.WEIGHT
         stored = None if statement.stored is None else _fill_stored_name(context, statement.stored)

@@ -51,6 +51,8 @@ def _format_statement(statement: ast.Statement) -> str:
             return f"dim {statement.name.text} = {print_expression(statement.value)}"
         case ast.InputDecl():
             return f"input {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]"
+        case ast.StateDecl():
+            return f"state {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]"
         case ast.WeightDecl():
             stored = "" if statement.stored is None else f" from {print_expression(statement.stored)}"
             return f"weight {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]{stored}"

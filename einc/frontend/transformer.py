@@ -82,6 +82,10 @@ class AstBuilder:
         word, name, dtype, dims = children
         return ast.InputDecl(_make_name(name), _make_name(dtype), dims.names, span=join_spans(word.span, dims.end))
 
+    def state(self, children: Children) -> ast.StateDecl:
+        word, name, dtype, dims = children
+        return ast.StateDecl(_make_name(name), _make_name(dtype), dims.names, span=join_spans(word.span, dims.end))
+
     def weight(self, children: Children) -> ast.WeightDecl:
         word, name, dtype, dims = children[:4]
         stored: ast.LiteralExpr | None = children[4] if len(children) > 4 else None

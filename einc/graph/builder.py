@@ -35,13 +35,19 @@ class GraphBuilder:
         """Declares a tensor that is loaded once; `stored` is its name in the weight file. Raises as `input` does."""
         return self._declare(GraphTensor(name, desc, TensorKind.WEIGHT, stored, span))
 
+    def state(self, name: str, desc: TensorDesc, span: SourceSpan | None = None) -> str:
+        """Declares a tensor that keeps its contents from run to run. Raises as `input` does."""
+        return self._declare(GraphTensor(name, desc, TensorKind.STATE, None, span))
+
     def apply(
         self, operator: Operator, inputs: Sequence[str], names: Iterable[str] = (), span: SourceSpan | None = None
     ) -> tuple[str, ...]:
         """Applies an operator to tensors by name, and returns the names of its outputs.
 
-        `names` are their preferred names, in order. If one is taken or missing, a new one is made.
+        `names` are their preferred names, in order. If one is taken or missing, a new one is made. Raises OperatorError
+        for an operator that reads a state and does not write over it, or is not the first one that does.
         """
+        operator = self._update_state(operator, inputs)
         preferred = list(names)
         preferred += [operator.title.split("+")[0].split("(")[0]] * (len(operator.outputs) - len(preferred))
         outputs = []
@@ -54,13 +60,29 @@ class GraphBuilder:
         self._nodes.append(Node(outputs[0], operator, tuple(inputs), tuple(outputs), span))
         return tuple(outputs)
 
+    def _update_state(self, operator: Operator, inputs: Sequence[str]) -> Operator:
+        """The operator, or that which writes over its first input where this is a state."""
+        states = [k for k, name in enumerate(inputs) if self._tensors[self._places[name]].kind is TensorKind.STATE]
+        if not states:
+            return operator
+        if states != [0]:
+            raise OperatorError(
+                f"'{inputs[states[-1]]}' is a state, and only the first argument of append may be one",
+                argument=states[-1],
+                hint="read what append returns: it has the new contents",
+            )
+        updated = operator.update()
+        if self._mentions[inputs[0]]:
+            raise OperatorError(f"'{inputs[0]}' is a state that has been appended to", argument=0)
+        return updated
+
     def save(self, name: str) -> None:
         """Makes a computed tensor an output, if it is not one yet. Raises OperatorError for any other tensor."""
         if name not in self._places:
             raise OperatorError(f"there is no tensor '{name}' to save")
         tensor = self._tensors[self._places[name]]
         if tensor.kind is not TensorKind.VALUE:
-            what = "an input" if tensor.kind is TensorKind.INPUT else "a weight"
+            what = {TensorKind.INPUT: "an input", TensorKind.WEIGHT: "a weight"}.get(tensor.kind, "a state")
             raise OperatorError(
                 f"'{name}' is {what}, and only what is computed can be saved", hint=f"save a copy of it: copy({name})"
             )
@@ -93,7 +115,7 @@ class GraphBuilder:
         return self._tensors[self._places[name]].desc
 
     def is_computed(self, name: str) -> bool:
-        """Whether a tensor is neither an input nor a weight."""
+        """Whether a tensor is neither an input nor a weight nor a state."""
         return self._tensors[self._places[name]].kind is TensorKind.VALUE
 
     def unique_name(self, name: str) -> str:

@@ -11,13 +11,15 @@ from functools import cached_property
 from einc.core.tensor import TensorDesc
 from einc.errors import InternalError, SourceSpan
 from einc.ops.base import Operator, find_joint_aggregation_fault
+from einc_runtime.plan.states import IN_PLACE
 
 
 class TensorKind(enum.Enum):
-    """Where a tensor comes from: each run, a weight file, or an operator."""
+    """Where a tensor comes from: each run, a weight file, the run before, or an operator."""
 
     INPUT = "input"
     WEIGHT = "weight"
+    STATE = "state"
     VALUE = "value"
 
 
@@ -86,10 +88,11 @@ class Graph:
 def verify_graph(graph: Graph) -> None:
     """Raises InternalError for a graph that breaks a rule: names are unique; every node reads tensors from before it,
     of its operator's types; every computed tensor has one producer; outputs are computed tensors; and the joint
-    aggregations of operators are consistent."""
+    aggregations of operators are consistent; and a state is read once, by an operator that writes over it."""
     table = graph.tensor_table()
     _require(len(table) == len(graph.tensors), "two tensors have one name")
     _require(len({node.name for node in graph.nodes}) == len(graph.nodes), "two nodes have one name")
+    updated: set[str] = set()
     present = {tensor.name for tensor in graph.tensors if tensor.kind is not TensorKind.VALUE}
     for node in graph.nodes:
         operator = node.operator
@@ -103,6 +106,11 @@ def verify_graph(graph: Graph) -> None:
             _require(name in table and name not in present, f"node {node.name} produces {name}, which it may not")
             _require_type(node.name, name, table[name].desc, desc)
             present.add(name)
+        for k, name in enumerate(node.inputs):
+            updates = k == 0 and dict(operator.kernel.attributes).get(IN_PLACE) is True
+            _require((table[name].kind is TensorKind.STATE) == updates, f"node {node.name} and state {name}")
+            _require(not updates or name not in updated, f"state {name} is updated twice")
+            updated.update([name] if updates else [])
         fault = find_joint_aggregation_fault(operator)
         _require(fault is None, f"node {node.name}: {fault}")
     _require(present == set(table), "a computed tensor has no producer")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.intervals import Interval, ShardableIndex
@@ -17,6 +17,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, compute_ends, make_unique, read_lengths, reject_others, require_tensors
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc_runtime.plan.states import IN_PLACE
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -42,7 +43,8 @@ class Append(MappedOperator):
     """`cache` [heads, rows, d] with `new` [heads, tokens, d] written into it.
 
     Rows and tokens are packed sequences of lengths `cache_lens` and `new_lens`. `positions` [tokens] count from the
-    first row of the token's sequence. If two tokens have the same position, the later one counts.
+    first row of the token's sequence. If two tokens have the same position, the later one counts. `in_place`, the cache
+    is a state, and only the new rows move.
     """
 
     family: ClassVar[str] = "append"
@@ -52,6 +54,7 @@ class Append(MappedOperator):
     positions: TensorDesc
     cache_lens: tuple[int, ...]
     new_lens: tuple[int, ...]
+    in_place: bool = False
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
@@ -72,8 +75,23 @@ class Append(MappedOperator):
         return (tuple(map(DimMap, make_unique(self.cache.dims))),)
 
     @property
+    def attributes(self) -> Attributes:
+        found: Attributes = {"cache_lens": self.cache_lens, "new_lens": self.new_lens}
+        return {**found, IN_PLACE: True} if self.in_place else found
+
+    @property
     def kernel(self) -> KernelCall:
-        return KernelCall("append", (("cache_lens", self.cache_lens), ("new_lens", self.new_lens)))
+        return KernelCall("append", tuple(self.attributes.items()))
+
+    def update(self) -> Operator:
+        return replace(self, in_place=True)
+
+    def traffic(self, function: FunctionSpec) -> int:
+        """In place, the new rows are read and written, with their positions."""
+        if not self.in_place:
+            return MappedOperator.traffic(self, function)
+        _, new, positions = function.inputs
+        return 2 * new.size * self.new.dtype.itemsize + positions.size * self.positions.dtype.itemsize
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         cache, new, positions = arrays
@@ -124,7 +142,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
             raise OperatorError(
                 f"append: sequence {number} gets {more} new rows, and its cache has {rows}", argument="new_lens"
             )
-    return Append(cache, new, positions, cache_lens, new_lens)
+    return Append(cache, new, positions, cache_lens, new_lens, attributes.get(IN_PLACE) is True)
 
 
 FAMILIES = {Append.family: restore}

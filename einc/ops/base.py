@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc, TensorType
+from einc.errors import OperatorError
 from einc_runtime.plan.schema import JointAggregation
 
 if TYPE_CHECKING:
@@ -120,6 +121,17 @@ class Operator(ABC):
     @abstractmethod
     def flops(self, function: FunctionSpec) -> int:
         """Floating point operations of one function specification."""
+
+    def update(self) -> Operator:
+        """This operator where its first input is a state, which the first output is written over.
+
+        Raises OperatorError for operators that cannot do that.
+        """
+        raise OperatorError(
+            f"{self.title} reads a state, and only append(state, ...) may do so",
+            argument=0,
+            hint="read what append returns: it has the new contents",
+        )
 
     def traffic(self, function: FunctionSpec) -> int:
         """The bytes of memory that one function specification reads and writes: each of its blocks once.

@@ -7,7 +7,7 @@ lowered to tasks, and its kernels follow. A saved output is brought home right a
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -32,6 +32,7 @@ from einc.predict.timeline import predict_ms
 from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
 from einc_runtime.plan.schema import Block, Exchange, KernelTask, Operation, Output, Region, Tensor, TransferTask
+from einc_runtime.plan.states import STATE, find_updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ class _Placer:
         self._residencies: dict[int, Residency] = {}
         has_choice = plan.spread and any(len(operation.functions) < plan.sites for operation in records.operations)
         self._occupancy = Occupancy(machine, plan.sites) if has_choice else None
+        self._updates = find_updates(records.operations)
         self._once = plan.input_placement == "once"
         self._homes = Homes(records.tensors, plan.sites)
         self._nearby = NaiveScheduler(machine, plan.sites, timed=False) if self._once else None  # for first readers
@@ -194,7 +196,7 @@ class _Placer:
         self._builder.serves = operation.name
         positions: dict[int, list[int]] = {}
         for k, tensor in enumerate(operation.inputs):
-            if self._once or tensor in self._residencies:
+            if tensor in self._residencies or (self._once and self._tensors[tensor].kind != STATE):
                 positions.setdefault(tensor, []).append(k)
         blocks = {
             tensor: [tuple(dict.fromkeys([function.inputs[k] for k in ks])) for function in functions]
@@ -222,7 +224,9 @@ class _Placer:
                     region = self._builder.load(site, tensor, block)
                 reads.append(region)
             writes = [
-                self._builder.add_buffer(site, tensor, block)
+                self._builder.add_update(tensor, reads[0])
+                if tensor in self._updates
+                else self._builder.add_buffer(site, tensor, block)
                 for tensor, block in zip(operation.outputs, function.outputs, strict=True)
             ]
             kernel = self._builder.add_kernel(site, number, f, tuple(reads), tuple(writes), after)
@@ -265,10 +269,12 @@ class _Placer:
         redundant = self._builder.find_redundant_loads()
         kept = [b for b in range(len(self._builder.buffers)) if b not in redundant]
         buffers, tasks = [self._builder.buffers[b] for b in kept], self._builder.tasks
+        aliases = self._builder.aliases
         if redundant:
             number = {b: i for i, b in enumerate(kept)}
             number.update([(b, number[larger]) for b, larger in redundant.items()])
             tasks = [renumber_buffers(task, number) for task in tasks]
+            aliases = {number[new]: number[old] for new, old in aliases.items()}
             outputs = tuple(
                 msgspec.structs.replace(output, regions=renumber_regions(output.regions, number)) for output in outputs
             )
@@ -282,13 +288,13 @@ class _Placer:
             (0,) * self._plan.sites,
             0.0,
         )
-        memory = self._plan_memory(program)
+        memory = self._plan_memory(program, aliases)
         if check_memory:
             check_capacity(self._plan, self._machine, self._tensors, memory)
         program = replace(program, buffers=memory.buffers, tasks=memory.tasks, memory=memory.sizes)
         return replace(program, predicted_ms=predict_ms(program, self._machine))
 
-    def _plan_memory(self, program: DeviceProgram) -> MemoryPlan:
+    def _plan_memory(self, program: DeviceProgram, aliases: Mapping[int, int]) -> MemoryPlan:
         """Leaves room for epilogues, unless a site has too little memory for that."""
         epilogues = {n for n, node in enumerate(self._plan.graph.nodes) if node.operator.is_epilogue}
         joined: dict[int, int] = {}
@@ -300,10 +306,10 @@ class _Placer:
         arguments = program.tensors, program.buffers, program.tasks, self._plan.sites
         for first, gated in find_gated_pairs(program, program.tasks).items():
             joined |= {first: gated.then, gated.second: gated.then}
-        memory = plan_memory(*arguments, joined)
+        memory = plan_memory(*arguments, joined, aliases)
         sites = zip(memory.sizes, self._machine.sites, strict=False)
         if joined and any(needed > site.memory_bytes for needed, site in sites):
-            memory = plan_memory(*arguments, {})
+            memory = plan_memory(*arguments, {}, aliases)
         return memory
 
     def _settle(

@@ -1,7 +1,7 @@
 """The memory plan: offsets of buffers, and dependencies that make the reuse of memory safe in every order of tasks.
 
-Inputs, weights and results have bytes of their own at the bottom of their site's arena. A scratch buffer lives from
-the first task that writes it to the last that touches it, in the order of positions, and may take the bytes of
+Inputs, weights, states and results have bytes of their own at the bottom of their site's arena. A scratch buffer lives
+from the first task that writes it to the last that touches it, in the order of positions, and may take the bytes of
 buffers that are dead by then. Since tasks run in any order that dependencies allow, everything that touched the old
 buffer last must then come before everything that writes the new one; a fence stands between where both are several.
 """
@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
@@ -95,17 +96,21 @@ def plan_memory(
     tasks: Sequence[AnyTask],
     sites: int,
     joined: Mapping[int, int],
+    aliases: Mapping[int, int] = MappingProxyType({}),
 ) -> MemoryPlan:
     """Places all buffers; arenas are as large as they need to be.
 
     `joined` names tasks, by position, that one kernel may run together with a later task: what they read stays until
-    the later task has written, so that the kernel does not write over what it reads.
+    the later task has written, so that the kernel does not write over what it reads. `aliases` has the buffers that lie
+    at the bytes of another one, which stands before them.
     """
     sizes = [align(buffer.block.size * ITEMSIZE[tensors[buffer.tensor].dtype]) for buffer in buffers]
     offsets = [0] * len(buffers)
     bottoms = [0] * sites
     for b, buffer in enumerate(buffers):
-        if buffer.role != "scratch":
+        if b in aliases:
+            offsets[b] = offsets[aliases[b]]
+        elif buffer.role != "scratch":
             offsets[b] = bottoms[buffer.site]
             bottoms[buffer.site] += sizes[b]
     uses = _collect_uses(buffers, tasks, joined)

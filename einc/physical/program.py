@@ -60,7 +60,7 @@ class DeviceProgramBuilder:
     """A device program under construction. Buffers and tasks are appended, and their positions do not change.
 
     `serves` is the operator or output that the tasks added now belong to. Offsets of buffers are 0 until memory is
-    planned.
+    planned. `aliases` has the buffers that are written over another one, and that one: they get the same offset.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -68,17 +68,24 @@ class DeviceProgramBuilder:
         self.buffers: list[Buffer] = []
         self.tasks: list[AnyTask] = []
         self.serves = ""
+        self.aliases: dict[int, int] = {}
         self._loads: dict[tuple[int, int, Block], Region] = {}
 
     def add_buffer(
-        self, site: int, tensor: int, block: Block, role: Literal["input", "weight", "scratch"] = "scratch"
+        self, site: int, tensor: int, block: Block, role: Literal["input", "weight", "state", "scratch"] = "scratch"
     ) -> Region:
         """A new buffer for `block`, as the region that fills it."""
         self.buffers.append(Buffer(site, 0, tensor, block, role))
         return Region(len(self.buffers) - 1, block)
 
+    def add_update(self, tensor: int, old: Region) -> Region:
+        """A buffer for the block of a tensor that is written over `old`, the same block of a state."""
+        region = self.add_buffer(self.buffers[old.buffer].site, tensor, old.block, "state")
+        self.aliases[region.buffer] = old.buffer
+        return region
+
     def load(self, site: int, tensor: int, block: Block) -> Region:
-        """The region at a site where `block` of an input or weight is loaded."""
+        """The region at a site where `block` of an input, weight or state is before the first task."""
         key = (site, tensor, block)
         if key not in self._loads:
             kind = self.tensors[tensor].kind

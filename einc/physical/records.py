@@ -190,9 +190,11 @@ def find_memory_orders(graph: Graph) -> Mapping[str, Order]:
     An operator may want another order, so that its kernel needs no copy of its operands: attention, for example, takes
     queries by heads, and projections to all heads put them out by tokens. Operators that only map elements pass such a
     request on from their outputs to their inputs, and the other way round. Of several requests for one tensor the first
-    holds. Tensors that are loaded or saved keep the declared order.
+    holds. Tensors that are loaded or saved keep the declared order, and so do those that are written over a state.
     """
     free = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.VALUE} - set(graph.outputs)
+    states = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.STATE}
+    free -= {node.outputs[0] for node in graph.nodes if node.inputs and node.inputs[0] in states}
     found: dict[str, Order] = {}
     alike: dict[str, list[str]] = {name: [] for name in free}
     for node in graph.nodes:

@@ -1,6 +1,7 @@
 """A session is a bundle prepared on a backend. Load inputs and weights, execute, and offload results, many times.
 
 Inputs and weights stay loaded until others are loaded, so weights need to be loaded only once for many executions.
+States keep what an execution leaves in them, for the next one.
 Threads may share a session: `run` does all of this as one step, and each step alone is refused where another thread's
 inputs would be computed (`thread_guard`).
 """
@@ -15,7 +16,8 @@ from einc_runtime.errors import ArrayFault, PlanFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus
 from einc_runtime.execution.thread_guard import ThreadGuard
 from einc_runtime.plan.regions import find_needed_tensors
-from einc_runtime.plan.schema import LOADED_ROLES, Bundle, Tensor
+from einc_runtime.plan.schema import Bundle, Region, Tensor
+from einc_runtime.plan.states import STATE
 from einc_runtime.text import quote_names, suggest_name
 
 if TYPE_CHECKING:
@@ -67,13 +69,14 @@ class Session:
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
         self._buffers: dict[str, list[int]] = {name: [] for name in self._loadable}
         for number, buffer in enumerate(bundle.buffers):
-            if buffer.role in LOADED_ROLES:
+            if bundle.tensors[buffer.tensor].kind != "value":
                 self._buffers[bundle.tensors[buffer.tensor].name].append(number)
         self._needed = {bundle.tensors[number].name for number in find_needed_tensors(bundle)}
-        self._loaded: set[str] = set()
+        self._loaded: set[str] = {tensor.name for tensor in self.states}
         self._executed = False
         self._guard = ThreadGuard()
         self._trace: Trace | None = None
+        self.clear_states()
 
     @property
     def backend(self) -> str:
@@ -112,6 +115,23 @@ class Session:
     def inputs(self) -> tuple[Tensor, ...]:
         """What can be loaded for an execution besides the weights. Those that nothing uses need not be loaded."""
         return tuple(tensor for tensor in self.bundle.tensors if tensor.kind == "input")
+
+    @property
+    def states(self) -> tuple[Tensor, ...]:
+        """What executions leave for the next one: zeros at first. They can be loaded and offloaded as well."""
+        return tuple(tensor for tensor in self.bundle.tensors if tensor.kind == STATE)
+
+    def clear_states(self) -> None:
+        """Fills all states with zeros."""
+        import numpy as np
+
+        from einc_runtime.dtypes import storage_dtype
+
+        with self._guard.entered():
+            for tensor in self.states:
+                for number in self._buffers[tensor.name]:
+                    zero = np.zeros((), storage_dtype(tensor.dtype))
+                    self._executor.fill(number, np.broadcast_to(zero, self.bundle.buffers[number].block.shape))
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -202,20 +222,23 @@ class Session:
         return milliseconds
 
     def offload(self, name: str) -> Array:
-        """A saved tensor as a new array, assembled from its blocks; bf16 comes in the type of ml_dtypes."""
+        """A saved tensor or a state as a new array, assembled from its blocks; bf16 comes in the type of ml_dtypes."""
         import numpy as np
 
         from einc_runtime.dtypes import storage_dtype
 
-        if name not in self._outputs:
+        state = name in self._tensors and self._tensors[name].kind == STATE
+        if name not in self._outputs and not state:
             raise ArrayFault(f"the plan saves no '{name}'", hint=suggest_name(name, list(self._outputs)))
         tensor = self._tensors[name]
         with self._guard.entered():
-            self._guard.require_own_inputs()
-            if not self._executed:
+            if not state:
+                self._guard.require_own_inputs()
+            if not self._executed and not state:
                 raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
             array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
-            for region in self._outputs[name].regions:
+            own = [Region(number, self.bundle.buffers[number].block) for number in self._buffers.get(name, ())]
+            for region in own if state else self._outputs[name].regions:
                 array[_slices(region.block.lower, region.block.upper)] = self._executor.fetch(region)
         return array
 

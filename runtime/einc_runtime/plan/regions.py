@@ -75,7 +75,7 @@ def find_output_buffers(bundle: ExecutablePlan) -> set[int]:
 
 
 def find_needed_tensors(bundle: ExecutablePlan) -> set[int]:
-    """The inputs and weights that a buffer or an operation takes, by position; nothing depends on any others."""
+    """The inputs, weights and states that buffers and operations take, by position; nothing depends on any others."""
     used = {buffer.tensor for buffer in bundle.buffers} | {output.tensor for output in bundle.outputs}
     used |= {tensor for operation in bundle.operations for tensor in operation.inputs}
     return {number for number in used if bundle.tensors[number].kind != "value"}

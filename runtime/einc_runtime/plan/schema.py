@@ -17,12 +17,12 @@ import msgspec
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
-BufferRole = Literal["input", "weight", "result", "scratch"]
+BufferRole = Literal["input", "weight", "state", "result", "scratch"]
 InputPlacement = Literal["replicated", "once"]
 LOADED_ROLES: tuple[BufferRole, ...] = ("input", "weight")
 Scalar = bool | int | float | str
@@ -99,13 +99,17 @@ class Tensor(Record, frozen=True):
 
     `order` lists its dimensions from the slowest to the fastest in every buffer of it; empty means the declared order.
     Tensors that are loaded or saved have the declared order.
+
+    A `state` keeps its contents from run to run. One operation reads it, as the first input of a kernel that writes its
+    output in its place; what the output has at the end is what the state has when the next run starts. At first it has
+    zeros, or what is loaded.
     """
 
     name: str
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: DTypeName
-    kind: Literal["input", "weight", "value"]
+    kind: Literal["input", "weight", "state", "value"]
     stored: str | None = None
     fan_in: int = 1
     order: tuple[int, ...] = ()
@@ -216,7 +220,9 @@ class Operation(Record, frozen=True):
 class Buffer(Record, frozen=True):
     """A dense array at byte `offset` of a site's arena, holding `block` of a tensor (a position).
 
-    `role`: input and weight buffers are filled by the loader and never reused; result buffers live to the end.
+    `role`: input and weight buffers are filled by the loader and never reused; result buffers live to the end. A state
+    has one buffer for each function of the operation that reads it, and the output of that function has another one of
+    the same block at the same bytes; both have the role `state`.
     """
 
     site: int

@@ -79,6 +79,7 @@ SIGNATURES: dict[str, KernelSignature] = {
         (KernelOperand(ANY, 3), KernelOperand(ANY, 3), _PLACES),
         (KernelOperand(ANY, 3),),
         {"cache_lens": list, "new_lens": list},
+        {"in_place": bool},
     ),
     "argmax": KernelSignature((_NUMBERS,), (_INDICES, _NUMBERS), {"axis": int}),
     "topk": KernelSignature((_NUMBERS,), (_NUMBERS, _INDICES), {"axis": int}),

@@ -20,9 +20,14 @@ from einc_runtime.plan import boxes
 from einc_runtime.plan.reachability import TaskAncestors
 from einc_runtime.plan.regions import ByteOwners, span
 from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
+from einc_runtime.plan.states import STATE
 
 LOADED = 1
-"""The content of input and weight buffers, which are complete by definition."""
+"""The content of input and weight buffers, which are complete by definition, and of a state before it is updated.
+
+Only the task that updates a state reads it (`states.validate_states`), and it writes the same bytes: from then on they
+are the contents of its output's buffer, which no other buffer shares. So these are read and checked as those of any
+other buffer, and the old ones cannot be read any more."""
 
 Content = list[tuple[Block, int]]
 """Disjoint blocks, each with its mask."""
@@ -128,7 +133,7 @@ class LiveRange:
 
 
 class SymbolicMemory:
-    """The contents of all buffers of a valid plan. At first, only input and weight buffers have contents."""
+    """The contents of all buffers of a valid plan. At first, only input, weight and state buffers have contents."""
 
     def __init__(self, bundle: Bundle, ancestors: TaskAncestors, budget: boxes.StepBudget) -> None:
         self._bundle = bundle
@@ -143,7 +148,8 @@ class SymbolicMemory:
         `task` reads it while others run; None means that it is read after the last task. Raises PlanFault where a
         part was never written, has been overwritten, or may not have been written yet when `task` starts.
         """
-        if self._bundle.buffers[region.buffer].role in LOADED_ROLES:
+        buffer = self._bundle.buffers[region.buffer]
+        if buffer.role in LOADED_ROLES or self._bundle.tensors[buffer.tensor].kind == STATE:
             return [(region.block, LOADED)]
         live = self._live.get(region.buffer)
         if live is None:

@@ -26,6 +26,7 @@ from einc_runtime.plan.schema import (
     Region,
     TransferTask,
 )
+from einc_runtime.plan.states import STATE, validate_states
 from einc_runtime.text import escape_text
 
 
@@ -35,11 +36,13 @@ def validate_tasks(plan: ExecutablePlan, corners: int) -> None:
     if plan.input_placement == "once":
         _check_homes(plan, boxes.StepBudget(corners))
     _check_tasks(plan)
+    validate_states(plan)
     _check_outputs(plan, boxes.StepBudget(corners))
 
 
 def _check_buffers(plan: ExecutablePlan) -> None:
-    """Buffers are aligned and lie in their arenas. Only scratch buffers share bytes, and only with one another."""
+    """Buffers are aligned and lie in their arenas. Only scratch buffers share bytes, and only with one another; what is
+    written over a state lies where that does (`states`)."""
     spans: list[list[tuple[int, int, int]]] = [[] for _ in plan.memory]
     for i, buffer in enumerate(plan.buffers):
         where = f"buffers[{i}]"
@@ -54,7 +57,8 @@ def _check_buffers(plan: ExecutablePlan) -> None:
         inside = buffer.offset >= 0 and end <= arena
         require(inside, where, f"bytes {buffer.offset} to {end} are outside the arena of {arena}")
         require(buffer.offset % width == 0, f"{where}.offset", f"{buffer.offset} is no multiple of {width}")
-        spans[buffer.site].append((buffer.offset, end, i))
+        if buffer.role != STATE or tensor.kind == STATE:
+            spans[buffer.site].append((buffer.offset, end, i))
     for site in spans:
         _check_overlaps(plan.buffers, sorted(site))
 
@@ -90,7 +94,7 @@ def _check_tasks(plan: ExecutablePlan) -> None:
     names = {operation.name for operation in plan.operations}
     names.update(plan.tensors[o.tensor].name for o in plan.outputs if 0 <= o.tensor < len(plan.tensors))
     aggregating = aggregation_groups(plan)
-    written = [buffer.role in LOADED_ROLES for buffer in plan.buffers]
+    written = [buffer.role in LOADED_ROLES or plan.tensors[buffer.tensor].kind == STATE for buffer in plan.buffers]
     missing = [set(range(len(operation.functions))) for operation in plan.operations]
     for i, task in enumerate(plan.tasks):
         where = f"tasks[{i}]"

@@ -168,6 +168,24 @@ def test_sources_compute_what_the_kernels_of_the_cpu_do(name, step):
     require_close([arena.fetch(array) for array in writes], expected)
 
 
+@pytest.mark.parametrize("step", [1, 2], ids=["dense", "strided"])
+@pytest.mark.parametrize(("heads", "new", "d", "places"), [(3, 1, 9, [5]), (2, 4, 40, [3, 0, 3, 3]), (1, 70, 1, None)])
+def test_sources_of_append_in_place_write_the_last_of_equal_rows(heads, new, d, places, step):
+    lens = {"cache_lens": [new + 9, 7], "new_lens": [new, 1], "in_place": True}
+    cache, rows = normal(heads, new + 16, d), normal(heads, new + 1, d)
+    positions = np.array([*(places or RNG.integers(0, new + 9, new)), 6])
+    expected = cache.copy()
+    for row, place in enumerate(positions):
+        expected[:, place + (new + 9) * (row == new)] = rows[:, row]
+    arena = Arena()
+    given = [arena.place(array, step, output=array is cache) for array in (cache, rows, positions)]
+    views = [as_layout(array) for array in given]
+    bounds = blocks([cache, rows, positions]), blocks([cache])
+    sequence = builders.build_kernel(Invocation("append", lens, views, views[:1], *bounds))
+    assert run(sequence, arena) == 0
+    assert np.array_equal(arena.fetch(given[0]), expected)
+
+
 @pytest.mark.parametrize("name", JOINT)
 def test_sources_of_joint_aggregations_compute_what_those_of_the_cpu_do(name):
     aggregation, reads, writes, dims = JOINT[name]

@@ -18,6 +18,7 @@ from einc_runtime.kernels.base import ALIGNMENT, Kernel, address
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.regions import find_offsets
 from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
+from einc_runtime.plan.states import STATE
 
 POISON = 0xFF
 """A byte that makes a not-a-number of any floating type, and -1 of an integer."""
@@ -76,7 +77,7 @@ class HostMemory:
     def poison(self) -> None:
         """Overwrites everything that a run must write before it reads it."""
         for buffer, array in zip(self.bundle.buffers, self.buffers, strict=True):
-            if buffer.role not in LOADED_ROLES:
+            if buffer.role not in (*LOADED_ROLES, STATE):
                 self.arenas[buffer.site][buffer.offset : buffer.offset + array.nbytes].fill(POISON)
 
 

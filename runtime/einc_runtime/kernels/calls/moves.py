@@ -15,6 +15,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.plan.states import IN_PLACE
 
 
 def parse_concat(invocation: Invocation[Array]) -> tuple[list[Array], list[Array]]:
@@ -103,7 +104,7 @@ class AppendCall:
     """A block of a cache, and new rows for its sequences.
 
     New row t has the position `positions[t]` in its sequence, which has `extents[t]` rows in the cache. It is written
-    to row `positions[t] + origins[t]` of the block, if the block has that row.
+    to row `positions[t] + origins[t]` of the block, if the block has that row. `in_place`, the target is the cache.
     """
 
     cache: Array
@@ -112,10 +113,11 @@ class AppendCall:
     target: Array
     extents: Array
     origins: Array
+    in_place: bool
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> AppendCall:
-        invocation.allow("cache_lens", "new_lens")
+        invocation.allow("cache_lens", "new_lens", IN_PLACE)
         (cache, new, positions), target = invocation.operands(3), invocation.output
         cache_lens, new_lens = (np.array(invocation.integers(n), np.int64) for n in ("cache_lens", "new_lens"))
         if cache.shape != target.shape or cache.dtype != target.dtype or new.dtype != target.dtype or cache.ndim != 3:
@@ -132,9 +134,10 @@ class AppendCall:
         begun, ended = np.searchsorted(cache_ends, low, side="right"), np.searchsorted(cache_ends, up)
         if first > new_ends[begun] - new_lens[begun] or last < new_ends[ended]:
             raise PlanFault(f"append to rows {low} to {up} lacks new rows: it has {first} to {last}")
+        in_place = bool(invocation.attributes.get(IN_PLACE, False))
         sequence = np.searchsorted(new_ends, np.arange(first, last), side="right")
         extents = cache_lens[sequence]
-        return AppendCall(cache, new, positions, target, extents, cache_ends[sequence] - extents - low)
+        return AppendCall(cache, new, positions, target, extents, cache_ends[sequence] - extents - low, in_place)
 
     @property
     def status_message(self) -> str:

@@ -89,7 +89,8 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
 def build_append(invocation: Invocation[Array]) -> Kernel:
     """A block of the cache, with new rows written at their positions in this block, in their order.
 
-    The kernel raises ValueFault for a position outside of its sequence.
+    In place, the block is in the target already. The kernel raises ValueFault for a position outside of its sequence,
+    before it writes anything.
     """
     call = AppendCall.parse(invocation)
     cache, new, positions, target = call.cache, call.new, call.positions, call.target
@@ -109,12 +110,12 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
             [
                 (call.require_positions, []),
                 (np.add, [positions, call.origins, goals]),
-                (np.copyto, [view_as_integers(target), view_as_integers(cache)]),
+                *([] if call.in_place else [(np.copyto, [view_as_integers(target), view_as_integers(cache)])]),
                 (write, [goals]),
             ]
         )
 
-    return Kernel(bind, scratch.size, 0.5 * (cache.size + new.size))
+    return Kernel(bind, scratch.size, 0.5 * ((0 if call.in_place else cache.size) + new.size))
 
 
 def _take(table: Array, rows: Array, target: Array) -> None:

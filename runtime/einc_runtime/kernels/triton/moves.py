@@ -257,7 +257,7 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
     """A block of the cache, with new rows written at their positions in this block; the last of equal positions counts.
 
     The second launch computes for every row of the block which new row comes last there (a maximum of integers, which
-    does not depend on the order). The third one writes every row once.
+    does not depend on the order). The third one writes every row once; in place, it writes the new rows that come last.
     """
     call = AppendCall.parse(invocation)
     cache, new, target = call.cache, call.new, call.target
@@ -270,6 +270,7 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
         -(-rows // 1024),
     )  # fmt: skip
     place = PointerOperand.of("positions", call.positions)
+    goal = PointerOperand.of("goal", scratch.take((count,), np.dtype(np.int32)))
     tables: list[tuple[str, Argument, str]] = [
         ("extents", Table.of(call.extents), "i64"),
         ("origins", Table.of(call.origins), "i64"),
@@ -285,11 +286,13 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
         "row = position + tl.load(origins + t, mask=inside, other=0)",
         f"here = inside & (wrong == 0) & (row >= 0) & (row < {rows})",
         "tl.atomic_max(latest + tl.where(here, row, 0), t, mask=here)",
+        *(["tl.store(goal + t, tl.where(here, row, -1).to(tl.int32), mask=inside)"] if call.in_place else []),
     ]
-    mark = assemble(
-        "mark", "which row is new", [place, latest], (count,), body, -(-count // 256), LaunchOptions(tables=tables)
-    )
+    marked = [place, latest, goal] if call.in_place else [place, latest]
+    mark = assemble("mark", "which row is new", marked, (count,), body, -(-count // 256), LaunchOptions(tables=tables))
 
+    if call.in_place:
+        return LaunchSequence((clear, mark, _write_new_rows(call, latest, goal)), scratch.size, call.status_message)
     bits = UNITS[cache.dtype.itemsize]
     views = {"cache": cache, "new": new[:, :1], "y": target}
     old, fresh, y = (PointerOperand.of(name, view, bits) for name, view in views.items())
@@ -308,3 +311,25 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
     ]
     write = assemble("append", f"{count} new rows", [old, fresh, line, y], target.shape, lines, tiles.count())
     return LaunchSequence((clear, mark, write), scratch.size, call.status_message)
+
+
+def _write_new_rows(call: AppendCall, latest: PointerOperand, goal: PointerOperand) -> KernelLaunch:
+    """Writes row t of `new` to row `goal[t]` of the target, if it is the last one that goes there."""
+    new, target = call.new, call.target
+    bits = UNITS[target.dtype.itemsize]
+    fresh, y = PointerOperand.of("new", new, bits), PointerOperand.of("y", target[:, :1], bits)
+    line = PointerOperand("goal", "i32", (0, 1 if new.shape[1] > 1 else 0, 0), goal.address)
+    tiles = choose_tiles(new.shape, [fresh], fresh)
+    token = tiles.subscripts(line).get(1, "0")
+    inside = tiles.mask(tiles.subscripts(fresh))
+    step = target.strides[1] // target.itemsize
+    chosen = mask_arguments("(row >= 0)", f"(last == {token})", inside)
+    known = mask_arguments(tiles.mask(tiles.subscripts(line)), other="0")
+    lines = [
+        *tiles.locate(index_cast([fresh, y], target.shape)),
+        f"row = {tiles.load(line)}.to(tl.int64)",
+        f"last = tl.load(latest + tl.where(row < 0, 0, row){known})",
+        f"tl.store({y.at(tiles.subscripts(y))} + row * {step}, {tiles.load(fresh)}{chosen})",
+    ]
+    operands = [fresh, latest, line, y]
+    return assemble("append", f"{new.shape[1]} new rows in place", operands, new.shape, lines, tiles.count())

@@ -24,6 +24,8 @@ from einc_runtime.plan.meaning.terms import (
     shifted,
     unique_names,
 )
+from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.states import IN_PLACE
 
 
 def embedding(applied: Application) -> OperatorMeaning:
@@ -46,8 +48,8 @@ def embedding(applied: Application) -> OperatorMeaning:
 
 def append(applied: Application) -> OperatorMeaning:
     """New rows written into packed sequences of a cache. A function reads the new rows of every sequence of which it
-    has a row."""
-    applied.allow(("cache_lens", "new_lens"))
+    has a row. `in_place`, they are written over those of the cache, which is a state."""
+    applied.allow(("cache_lens", "new_lens"), (IN_PLACE,))
     cache, new, positions = applied.operands(3)
     fit = cache.rank == new.rank == 3 and new.shape[::2] == cache.shape[::2] and new.dtype == cache.dtype
     fit = fit and positions.dtype in INTEGERS and positions.shape == new.shape[1:2]
@@ -66,12 +68,19 @@ def append(applied: Application) -> OperatorMeaning:
     rows = BlockAxis(1, new_rows)
     return OperatorMeaning(
         "append",
-        {"cache_lens": list(cache_lens), "new_lens": list(new_lens)},
+        {"cache_lens": list(cache_lens), "new_lens": list(new_lens), **_in_place(applied)},
         (cache,),
         indices_along(cache),
         (direct(range(3)), (BlockAxis(0), rows, BlockAxis(2)), (rows,)),
         (direct(range(3)),),
     )
+
+
+def _in_place(applied: Application) -> dict[str, Attribute]:
+    if IN_PLACE not in applied.attributes:
+        return {}
+    applied.require(applied.value(IN_PLACE, bool), "it is in place, or does not say so")
+    return {IN_PLACE: True}
 
 
 def concat(applied: Application) -> OperatorMeaning:

@@ -1,0 +1,99 @@
+"""States: tensors that keep their contents from run to run, and the operations that write over them.
+
+A state has a buffer for each function of the one operation that reads it. The function's output lies at the same bytes:
+when it has run, the old contents are gone, and all readers read the new ones, which the next run starts with. So no
+other task may read a state or write its bytes, and no run may leave a part of it as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.checks import require
+from einc_runtime.plan.regions import ExecutablePlan, reads_of, writes_of
+from einc_runtime.plan.schema import Block, Buffer, KernelTask, Operation
+
+IN_PLACE = "in_place"
+"""The attribute of kernels that write their first output over their first input."""
+STATE = "state"
+
+
+def find_updates(operations: Sequence[Operation]) -> Mapping[int, int]:
+    """For every tensor that is written over a state, that state (both are positions)."""
+    return {one.outputs[0]: one.inputs[0] for one in operations if one.kernel_attributes.get(IN_PLACE) is True}
+
+
+def validate_states(plan: ExecutablePlan) -> None:
+    """Raises PlanFault, naming the part, where a state is read, written or placed otherwise than it may be.
+
+    The operations, buffers and regions of the plan have been checked, one by one.
+    """
+    updates = find_updates(plan.operations)
+    _check_readers(plan, updates)
+    pairs = _pair_buffers(plan, updates)
+    left = set(pairs)
+    for i, task in enumerate(plan.tasks):
+        own: tuple[int, int] | None = None
+        if isinstance(task, KernelTask) and plan.operations[task.operation].outputs[0] in updates:
+            store, result = task.reads[0], task.writes[0]
+            own = store.buffer, result.buffer
+            where = f"tasks[{i}].writes[0]"
+            require(pairs.get(own[0]) == own[1], where, f"buffer {own[1]} does not lie where the state does")
+            whole = plan.buffers[own[0]].block
+            require(store.block == result.block == whole, where, f"{result.block}, and the state has {whole} there")
+            left.discard(own[0])
+        for field, regions, place in (("reads", reads_of(task), 0), ("writes", writes_of(task), 1)):
+            for k, region in enumerate(regions):
+                buffer = plan.buffers[region.buffer]
+                if buffer.role != STATE or (own is not None and k == 0 and region.buffer == own[place]):
+                    continue
+                old = plan.tensors[buffer.tensor].kind == STATE
+                message = f"buffer {region.buffer} is a state's, and only what updates it may do so"
+                require(field == "reads" and not old, f"tasks[{i}].{field}[{k}]", message)
+    for number in sorted(left):
+        raise PlanFault("no task updates this part of a state", where=f"buffers[{number}]")
+
+
+def _check_readers(plan: ExecutablePlan, updates: Mapping[int, int]) -> None:
+    """Only an operation that writes over a state reads it, and only one does."""
+    readers: set[int] = set()
+    for i, operation in enumerate(plan.operations):
+        updating = operation.outputs[0] in updates
+        for k, number in enumerate(operation.inputs):
+            where, is_state = f"operations[{i}].inputs[{k}]", plan.tensors[number].kind == STATE
+            first = updating and k == 0
+            require(is_state == first, where, f"tensor {number} is {'a' if is_state else 'no'} state")
+            require(not first or number not in readers, where, f"another operation updates tensor {number}, too")
+            readers.update([number] if first else [])
+        if updating:
+            old, new = plan.tensors[operation.inputs[0]], plan.tensors[operation.outputs[0]]
+            alike = (old.shape, old.dtype, old.order) == (new.shape, new.dtype, new.order)
+            require(alike, f"operations[{i}].outputs[0]", "it lies in memory otherwise than the state")
+
+
+def _pair_buffers(plan: ExecutablePlan, updates: Mapping[int, int]) -> dict[int, int]:
+    """For every buffer of a state the buffer of what is written over it. They have one block, at the same bytes."""
+    stores: dict[tuple[int, int, Block], int] = {}
+    results: list[tuple[int, Buffer]] = []
+    for i, buffer in enumerate(plan.buffers):
+        where, kind = f"buffers[{i}].role", plan.tensors[buffer.tensor].kind
+        if buffer.role != STATE:
+            require(kind != STATE, where, f"a {buffer.role} buffer of a state")
+        elif kind == STATE:
+            key = buffer.site, buffer.tensor, buffer.block
+            require(key not in stores, where, f"the site has {buffer.block} of the state twice")
+            stores[key] = i
+        else:
+            require(buffer.tensor in updates, where, "a state buffer of a tensor that is not written over a state")
+            results.append((i, buffer))
+    pairs: dict[int, int] = {}
+    for i, buffer in results:
+        store = stores.get((buffer.site, updates[buffer.tensor], buffer.block))
+        there = store is not None and store not in pairs and plan.buffers[store].offset == buffer.offset
+        if store is None or not there:
+            raise PlanFault("it does not lie at the bytes of a buffer of its state", where=f"buffers[{i}]")
+        pairs[store] = i
+    for store in stores.values():
+        require(store in pairs, f"buffers[{store}]", "nothing is written over this part of a state")
+    return pairs
