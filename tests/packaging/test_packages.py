@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ACCELERATORS = ("llvmlite", "onednn-cpu-gomp")
+"""Dependencies without which all works, more slowly: there are platforms that have no wheels of them."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def install(project: Path, folder: Path) -> Installation:
     dependencies.mkdir()
     (metadata,) = importlib.metadata.distributions(path=[str(packages)])
     for requirement in metadata.requires or ():
-        if "extra ==" not in requirement:
+        if "extra ==" not in requirement and not requirement.startswith(ACCELERATORS):
             link(re.split(r"[<>=!~;\s\[]", requirement, maxsplit=1)[0], dependencies)
     return Installation(packages, dependencies)
 
@@ -161,6 +163,20 @@ def test_both_projects_declare_the_same_versions_of_what_they_share() -> None:
         {"scripts/einc": "einc", "runtime/scripts/einc-runtime": "einc-runtime"},
         {"scripts/einc-runtime": "einc-runtime"},
     ]
+
+
+def test_what_is_fast_is_installed_by_default_wherever_there_are_wheels_of_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = {name: line for line in project["dependencies"] for name in ACCELERATORS if line.startswith(name)}
+    assert set(found) == set(ACCELERATORS)
+    from packaging.requirements import Requirement
+
+    places = {("linux", "x86_64"): 2, ("linux", "aarch64"): 1, ("darwin", "arm64"): 1, ("darwin", "x86_64"): 0,
+              ("win32", "AMD64"): 1, ("win32", "ARM64"): 0, ("linux", "riscv64"): 0}  # fmt: skip
+    for (system, machine), count in places.items():
+        environment = {"sys_platform": system, "platform_machine": machine, "python_version": "3.11"}
+        markers = [Requirement(line).marker for line in found.values()]
+        assert sum(marker.evaluate(environment) for marker in markers if marker is not None) == count, (system, machine)
 
 
 def test_the_two_commands_differ_only_in_their_names() -> None:

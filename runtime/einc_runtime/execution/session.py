@@ -92,10 +92,12 @@ class Session:
     def notes(self) -> tuple[str, ...]:
         """What a user should know about how the plan runs."""
         from einc_runtime.kernels.llvm import compiler
+        from einc_runtime.kernels.numpy import onednn
 
         notes = list(getattr(self._executor, "notes", ()))
         if self.backend == "cpu":
-            notes += [compiler.describe_missing(), note_unused_gpus(self.bundle) if self._is_default else None]
+            notes += [compiler.describe_missing(), onednn.describe_problem()]
+            notes += [note_unused_gpus(self.bundle) if self._is_default else None]
         return tuple(note for note in notes if note is not None)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -207,3 +208,32 @@ def test_bf16_keeps_infinities_and_not_a_numbers():
     with np.errstate(invalid="ignore"):
         exact = a.astype("f4") @ b.astype("f4").T
     assert np.array_equal(c.astype("f4"), exact, equal_nan=True)
+
+
+def test_a_library_that_cannot_be_loaded_is_left_out_and_named(monkeypatch, tmp_path):
+    (tmp_path / "libdnnl.so.3").write_bytes(b"no library")
+    monkeypatch.setattr(onednn, "find_library_files", lambda pattern: [tmp_path / pattern])
+    monkeypatch.setattr(onednn, "_problems", [])
+    monkeypatch.setattr(onednn, "_load", functools.cache(onednn._load.__wrapped__))
+    monkeypatch.setattr(libraries, "_installed", lambda: ("openblas", "onednn"))
+    assert onednn.describe_problem() is None  # nobody has asked for it
+    times = libraries._measure()
+    assert libraries._is_complete(times)
+    assert {library for own in times.values() for library in own} == {"openblas"}
+    assert "cannot be loaded" in onednn.describe_problem()
+    assert onednn.limit_threads(1) == 1
+
+
+def test_threads_of_the_caller_are_left_as_they_were():
+    if not onednn.is_available():
+        pytest.skip("oneDNN is not installed")
+    before = onednn.limit_threads(3)
+    try:
+        with onednn.one_thread():
+            assert onednn.limit_threads(1) == 1
+        rng = np.random.default_rng(0)
+        arrays = [rng.standard_normal(shape).astype("f4") for shape in ((40, 50), (60, 50), (40, 60))]
+        contract("t m, f m -> t f", *arrays)
+        assert onednn.limit_threads(3) == 3
+    finally:
+        onednn.limit_threads(before)

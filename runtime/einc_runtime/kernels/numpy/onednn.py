@@ -25,6 +25,7 @@ import numpy as np
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import ALIGNMENT, address
 from einc_runtime.kernels.numpy.blas import DenseProduct, MatrixProduct, find_library_files
+from einc_runtime.text import escape_text
 
 ONEDNN = "onednn"
 FILE = "libdnnl.so.3"
@@ -128,14 +129,25 @@ class _Library:
         return ctypes.c_void_p(self._attributes[add].value)
 
 
+_problems: list[str] = []
+"""Why a library that is installed cannot be used."""
+
+
 @cache
 def _load() -> _Library | None:
     for path in find_library_files(FILE):
         try:
             return _Library(path)
-        except (OSError, AttributeError, OnednnError):
-            continue
+        except (OSError, AttributeError, OnednnError) as error:
+            _problems.append(str(error))
     return None
+
+
+def describe_problem() -> str | None:
+    """A note for the user if oneDNN is installed, was needed, and cannot be used."""
+    if not _problems or is_available():
+        return None
+    return f"products may be slow: oneDNN is installed, but cannot be loaded ({escape_text(_problems[0], 200)})"
 
 
 def is_available() -> bool:
