@@ -6,6 +6,7 @@ included, leaves the target as it was, and no other file. Only a crash may leave
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable
@@ -100,6 +101,20 @@ def is_own(path: Path) -> bool:
     if not hasattr(os, "getuid"):
         return True
     return all(one.st_uid == os.getuid() and not one.st_mode & 0o022 for one in found)
+
+
+def forget_older_half(folder: Path, most: int) -> None:
+    """Removes the older half of the files in a folder if there are more than `most`. Another process may do the same
+    at this time. Raises OSError where the folder cannot be read."""
+    files, ages = list(folder.iterdir()), {}
+    if len(files) <= most:
+        return
+    for one in files:
+        with contextlib.suppress(OSError):
+            ages[one] = one.lstat().st_mtime_ns
+    for one in sorted(ages, key=lambda path: (ages[path], path.name))[: len(ages) // 2]:
+        with contextlib.suppress(OSError):
+            one.unlink()
 
 
 def resolve_target(path: str | os.PathLike[str]) -> Path:

@@ -74,17 +74,4 @@ def _remember(mark: Path) -> None:
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        marks = list(mark.parent.iterdir())
-        if len(marks) > MAX_REMEMBERED:
-            _forget(marks)
-
-
-def _forget(marks: list[Path]) -> None:
-    """Removes the older half. Another process may do the same at this time."""
-    ages = {}
-    for one in marks:
-        with contextlib.suppress(OSError):
-            ages[one] = one.lstat().st_mtime_ns
-    for one in sorted(ages, key=lambda path: (ages[path], path.name))[: len(ages) // 2]:
-        with contextlib.suppress(OSError):
-            one.unlink()
+        disk.forget_older_half(mark.parent, MAX_REMEMBERED)

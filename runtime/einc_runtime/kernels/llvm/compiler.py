@@ -1,15 +1,16 @@
 """Compiles kernels to machine code with LLVM when a plan first needs them.
 
-This is the only file that knows how LLVM is run (llvmlite, the extra `fast`). It compiles modules that our emitters
+This is the only file that knows how LLVM is run (llvmlite). It compiles modules that our emitters
 build from parsed scalar programs: a closed set of functions, positions and numbers. No text of a plan becomes code. A
 module has one function that takes the address of 64-bit arguments. Compiling takes some tens of milliseconds (two
-hundred for attention) once per process, so nothing is kept on disk. A thread of its own compiles while the rest of a
-plan is prepared and weights are read.
+hundred for attention) once on a machine: the code is kept in the user's cache folder (`code_cache.py`). A thread of its
+own compiles while the rest of a plan is prepared and weights are read.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import address
+from einc_runtime.kernels.llvm import code_cache
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -74,7 +76,7 @@ def describe_missing() -> str | None:
     """A note for the user if kernels that are large enough for machine code run in numpy, else None."""
     if not is_available.cache_info().currsize or is_available():
         return None
-    return "elementwise kernels run in numpy: install llvmlite (the extra 'fast') to have them compiled"
+    return "elementwise kernels run in numpy: llvmlite is not installed, or not for this processor"
 
 
 @contextmanager
@@ -118,7 +120,8 @@ def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
         with _LOCK:
             key = (args, *sorted(kwargs.items()))
             if key not in found:
-                found[key] = _compiler_thread().submit(lambda: _engine().compile(emit(*args, **kwargs)))
+                name = f"{emit.__module__}.{emit.__qualname__}"
+                found[key] = _compiler_thread().submit(lambda: _engine().load(lambda: emit(*args, **kwargs), name, key))
             return found[key]
 
     return begun
@@ -128,6 +131,7 @@ class _LlvmEngine:
     """LLVM for this processor."""
 
     def __init__(self) -> None:
+        import llvmlite
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
@@ -138,6 +142,9 @@ class _LlvmEngine:
             cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2
         )
         triple = llvm.get_default_triple()
+        version = f"{llvmlite.__version__} {llvm.llvm_version_info}"
+        self._machine = f"{version} {triple} {llvm.get_host_cpu_name()} {features.flatten()}"
+        self._numbers = itertools.count()
         # Without instructions for 16-bit floats, LLVM would call library functions that may be missing.
         self.ready = bool(features.get("f16c") and features.get("fma")) or triple.startswith(("aarch64", "arm64"))
         self.wide = bool(features.get("avx512f"))
@@ -148,19 +155,30 @@ class _LlvmEngine:
         self._builder = llvm.create_pass_builder(self._target, llvm.create_pipeline_tuning_options(speed_level=1))
         self._engine: Any = None
 
-    def compile(self, module: Any) -> Compiled:
-        """The compiled function of a module. Other threads run meanwhile; only one thread compiles."""
-        llvm = self._llvm
-        parsed = llvm.parse_assembly(str(module))
+    def load(self, emit: Callable[[], Any], emitter: str, arguments: object) -> Compiled:
+        """The function of the module that `emit` makes, compiled now or before. Only one thread compiles."""
+        key = code_cache.name_code(emitter, arguments, self._machine)
+        code = None if key is None else code_cache.recall(key)
+        name = f"kernel{next(self._numbers)}" if key is None else f"kernel_{key}"
+        if code is None:
+            code = self._compile(emit(), name)
+            if key is not None:
+                code_cache.remember(key, code)
+        if self._engine is None:
+            self._engine = self._llvm.create_mcjit_compiler(self._llvm.parse_assembly(""), self._target)
+        self._engine.add_object_file(self._llvm.object_file.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        function: Compiled = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._engine.get_function_address(name))
+        return function
+
+    def _compile(self, module: Any, name: str) -> bytes:
+        """The machine code of a module, as an object file in which its function has this name."""
+        parsed = self._llvm.parse_assembly(str(module))
+        parsed.get_function(module.name).name = name
         parsed.verify()
         self._passes.run(parsed, self._builder)
-        if self._engine is None:
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._target)
-        self._engine.add_module(parsed)
-        self._engine.finalize_object()
-        entry = self._engine.get_function_address(module.name)
-        function: Compiled = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(entry)
-        return function
+        code: bytes = self._target.emit_object(parsed)
+        return code
 
 
 @cache
