@@ -53,13 +53,19 @@ def races(bundle, tasks):
 
 
 def task_plan(buffers, tasks):
-    """Tasks on 4 by 4 buffers, each given by its site, its offset and its role."""
+    """Tasks on 4 by 4 buffers, each given by its site, its offset and its role. Each input is a tensor of its own."""
     base = Planner(3, random.Random(0))
     tensor = base.tensor("v", (4, 4), "value", ("i", "j"))
+    own = [
+        base.tensor(f"x{n}", (4, 4), "input", ("i", "j")) if b[2] == "input" else tensor for n, b in enumerate(buffers)
+    ]
     bundle = base.bundle()
     return msgspec.structs.replace(
         bundle,
-        buffers=tuple(Buffer(site, offset, tensor, box((0, 4), (0, 4)), role) for site, offset, role in buffers),
+        buffers=tuple(
+            Buffer(site, offset, of, box((0, 4), (0, 4)), role)
+            for (site, offset, role), of in zip(buffers, own, strict=True)
+        ),
         tasks=tuple(tasks),
         memory=(1 << 12,) * 3,
     )

@@ -18,8 +18,8 @@ from einc_runtime.execution.cpu.executor import MAX_COALESCED_BYTES, CpuExecutor
 from einc_runtime.execution.cuda.preparation import rewrite_for_devices
 from einc_runtime.execution.rewrites import RewriteOptions, rewrite
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
+from einc_runtime.execution.rewrites.deduplication import deduplicate
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
-from einc_runtime.execution.rewrites.gather_deduplication import deduplicate_gathers
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.kernels.numpy import blas
 from einc_runtime.plan.schema import Block, CopyTask, FenceTask, Region, TransferTask
@@ -32,6 +32,7 @@ from tests.support.rewrite_cases import (
     box,
     interpret,
     interpreter,
+    kernel,
     meaningless_plan,
     races,
     random_inputs,
@@ -64,7 +65,7 @@ def same(found, expected):
 def variants(bundle):
     """Tasks as they are, with one pass of each kind, and with all."""
     own = bundle.tasks
-    yield from [own, elide_copies(bundle, own), deduplicate_gathers(bundle, own)]
+    yield from [own, elide_copies(bundle, own), deduplicate(bundle, own)]
     yield coalesce_moves(bundle, own, MAX_COALESCED_BYTES)
     yield rewrite_for_devices(bundle, [0] * len(bundle.memory))
     yield from [rewritten(bundle), rewritten(bundle, 2)]
@@ -112,7 +113,7 @@ def test_cases_that_must_stay_as_they_are():
         return [move(Region(source, TOP), Region(buffer, TOP)), move(Region(source, LOW), Region(buffer, LOW))]
 
     def fences(bundle):
-        return sum(isinstance(task, FenceTask) for task in deduplicate_gathers(bundle, bundle.tasks))
+        return sum(isinstance(task, FenceTask) for task in deduplicate(bundle, bundle.tasks))
 
     both, use = [*gathered(2), *gathered(3)], [move(whole(2), whole(4)), move(whole(3), whole(5))]
     assert fences(plan(*both, *use)) == 2
@@ -121,6 +122,18 @@ def test_cases_that_must_stay_as_they_are():
     assert fences(plan(*gathered(2), *gathered(8), move(whole(2), whole(4)), move(whole(8), whole(5)))) == 0
     changed = [move(whole(0), whole(6)), *gathered(2, 6), move(whole(1), whole(6)), *gathered(3, 6)]
     assert fences(plan(*changed, *use)) == 0
+
+    def computed(*targets, sources=(0, 1)):
+        return [kernel([whole(source) for source in sources], [whole(target)], []) for target in targets]
+
+    assert fences(plan(*computed(2, 3), *use)) == 1
+    follow = [*computed(2, 3), *computed(6, sources=(2, 1)), *computed(7, sources=(3, 1))]
+    assert fences(plan(*follow, move(whole(6), whole(4)), move(whole(7), whole(5)))) == 2
+    assert fences(plan(*computed(2), *computed(3, sources=(1, 0)), *use)) == 0
+    assert fences(plan(*computed(2, 8), move(whole(2), whole(4)), move(whole(8), whole(5)))) == 0  # 8 is saved
+    assert fences(plan(*computed(2, 3), use[0], *gathered(2, 1), use[1])) == 0  # 2 is written again
+    between = [move(whole(0), whole(6)), *computed(2, sources=(6, 1)), move(whole(1), whole(6))]
+    assert fences(plan(*between, *computed(3, sources=(6, 1)), *use)) == 0
 
 
 def test_on_one_gpu_a_buffer_is_moved_to_at_once_and_several_gpus_keep_to_the_plan():
@@ -150,7 +163,7 @@ def test_each_pass_changes_some_of_these_plans():
     for seed, reuse in PLANS:
         bundle = plan_of(seed, reuse)
         elided = elide_copies(bundle, bundle.tasks)
-        kinds["deduplicated"] += sum(isinstance(t, FenceTask) for t in deduplicate_gathers(bundle, elided))
+        kinds["deduplicated"] += sum(isinstance(t, FenceTask) for t in deduplicate(bundle, elided))
         kinds["deduplicated"] -= sum(isinstance(t, FenceTask) for t in elided)
         kinds["coalesced"] += sum(isinstance(t, CopyTask) for t in rewritten(bundle))
     assert kinds["deduplicated"] > 100

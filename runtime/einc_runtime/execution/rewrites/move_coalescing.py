@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from einc_runtime.execution.rewrites.gather_deduplication import only_moves
+from einc_runtime.execution.rewrites.deduplication import only_moves
 from einc_runtime.execution.rewrites.lifetimes import Lifetimes
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import AnyTask, CopyTask, FenceTask

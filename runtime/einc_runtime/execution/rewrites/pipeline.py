@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import msgspec
 
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
+from einc_runtime.execution.rewrites.deduplication import deduplicate
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
-from einc_runtime.execution.rewrites.gather_deduplication import deduplicate_gathers
 from einc_runtime.execution.rewrites.kernel_splitting import count_parts, split_kernel
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.plan.regions import ExecutablePlan
@@ -89,7 +89,7 @@ def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> Sequence[
     tasks = elide_copies(bundle, bundle.tasks, options.devices, options.peers)
     if not options.one_memory:
         return tasks
-    return coalesce_moves(bundle, deduplicate_gathers(bundle, tasks), options.max_move_bytes)
+    return coalesce_moves(bundle, deduplicate(bundle, tasks), options.max_move_bytes)
 
 
 def _split(
