@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy import libraries, library_times, onednn
 from einc_runtime.kernels.numpy.blas import DenseProduct
 from einc_runtime.kernels.numpy.libraries import LibraryChoice, choose_library
@@ -165,7 +166,9 @@ needs_narrow = pytest.mark.skipif(not libraries.is_multiplied("bf16"), reason="b
 
 
 def contract(equation, *arrays, packed=True):
+    """The kernel of a product whose inputs are constant, after it ran."""
     *inputs, output = arrays
+    inputs = [array.view() for array in inputs]
     for array in inputs:
         array.flags.writeable = False
     kernel = prepare(Invocation("contract", {"equation": equation}, inputs, [output]))
@@ -196,6 +199,21 @@ def test_bf16_is_summed_in_f32_and_rounded_once(equation, shapes, packed):
     contract(equation, *arrays, packed=packed)
     error = np.abs(arrays[2].astype("f8") - exact)
     assert (error <= np.abs(exact) * 2**-8 + magnitude * 1e-6).all()  # half a unit in the last place, and sums in f32
+
+
+def test_few_rows_are_left_to_the_library_that_packs(monkeypatch):
+    if not onednn.is_available() or not compiler.is_available():
+        pytest.skip("oneDNN or llvmlite is missing")
+    arrays = [np.ones(shape, "f4") for shape in ((8, 300), (400, 300), (8, 400))]
+    found = []
+    for packs in (True, False):
+        monkeypatch.setattr(libraries, "packs_few_rows", lambda kind, packs=packs: packs)
+        monkeypatch.setattr(libraries, "choose_library", lambda product, side: LibraryChoice("onednn", "onednn"))
+        for rows in (8, 3):
+            few = [arrays[0][:rows], arrays[1], arrays[2][:rows]]
+            found.append(len(contract("t m, f m -> t f", *few).prepacked))
+            assert (few[2] == 300).all()
+    assert found == [1, 0, 0, 0]
 
 
 @needs_narrow

@@ -78,6 +78,13 @@ def is_multiplied(kind: str) -> bool:
     return narrow is not None and narrow < min(_times()[_name_kind("f32", "many rows", _CONSTANT)].values())
 
 
+def packs_few_rows(kind: str) -> bool:
+    """Whether a library multiplies few rows by constant operands of this type in a packed form."""
+    if kind in NARROW_TYPES:
+        return is_multiplied(kind)
+    return kind == "f32" and _choose(kind, FEW_ROWS, _CONSTANT) == ONEDNN
+
+
 def describe() -> dict[str, Any] | None:
     """The times that decide and what they decide, for a user; None while nothing had to be decided."""
     if not _times.cache_info().currsize or len(_installed()) == 1:
