@@ -7,6 +7,7 @@ from __future__ import annotations
 
 CAPTURE, TRITON, SHARED, CUBLAS, EPILOGUE, POOLS = "capture", "triton", "shared", "cublas", "epilogue", "pools"
 CUDNN, FLASH, FLASH2, FLASH3, FLASH4 = "cudnn", "flash", "flash-attn", "flash-attn-3", "flash-attn-4"
+CUDNN_GRAPH = "cudnn-frontend"
 ROWS, PINNED, PEERS, DEVICES, MULTIMEM = "rows", "pinned", "peers", "devices", "multimem"
 
 TOLD = {
@@ -18,6 +19,7 @@ TOLD = {
     EPILOGUE: "cuBLASLt with an epilogue, captured",
     POOLS: "PyTorch's memory pools in our capture",
     CUDNN: "attention by PyTorch's cuDNN in our capture",
+    CUDNN_GRAPH: "attention by cuDNN's own package in our capture, into our memory",
     FLASH: "attention by PyTorch's flash-attn in our capture",
     FLASH2: "attention by flash-attn in our capture",
     FLASH3: "attention by flash-attn 3 in our capture",
@@ -32,4 +34,4 @@ TOLD = {
 TIMED = (ROWS, PINNED, PEERS)
 """Those whose speed is told: each has the GPU to itself."""
 
-LIBRARIES = (CUDNN, FLASH, FLASH2, FLASH3, FLASH4)
+LIBRARIES = (CUDNN, CUDNN_GRAPH, FLASH, FLASH2, FLASH3, FLASH4)

@@ -39,7 +39,12 @@ LIBRARIES: dict[str, Callable[[Bench], str]] = {
     primitives.EPILOGUE: probes_libraries.epilogue,
     primitives.POOLS: probes_libraries.pools,
     primitives.MULTIMEM: probes_libraries.multimem,
-    **{name: partial(probes_libraries.attention, name=name) for name in primitives.LIBRARIES},
+    primitives.CUDNN_GRAPH: probes_libraries.cudnn_graph,
+    **{
+        name: partial(probes_libraries.attention, name=name)
+        for name in primitives.LIBRARIES
+        if name != primitives.CUDNN_GRAPH
+    },
 }
 
 

@@ -178,6 +178,35 @@ def attention(bench: Bench, name: str) -> str:
     return f"{library.version}, {1e3 * took:.1f} us"
 
 
+def cudnn_graph(bench: Bench) -> str:
+    """Causal attention of two sequences of 128 tokens, all of it in our memory, against its definition."""
+    from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
+    from einc_runtime.kernels.cuda.varlen_attention import VarlenAttention, attend_by_definition
+    from einc_runtime.kernels.gpu import GpuArray
+
+    _torch()
+    try:
+        library = CudnnGraphs()
+    except ImportError as error:
+        raise Absent(f"not installed ({error})"[:200]) from error
+    how = VarlenAttention((0, 128, 256), (0, 128, 256), 0, True, 0, 0.125)
+    rng, width = np.random.default_rng(6), 64
+    held = [rng.standard_normal((256, heads, width)).astype("f2") for heads in (8, 2, 2)]  # by tokens
+
+    def on_device(pointer: int, heads: int) -> GpuArray:
+        return GpuArray(pointer, (heads, 256, width), (2 * width, 2 * width * heads, 2), "f16", bench.device)
+
+    pointers = [*map(bench.upload, held), bench.empty(held[0].nbytes), bench.empty(4 * 8 * 256)]
+    inputs = [on_device(pointer, array.shape[1]) for pointer, array in zip(pointers, held, strict=False)]
+    outputs = [on_device(pointers[3], 8), GpuArray(pointers[4], (8, 256), (4 * 256, 4), "f32", bench.device)]
+    kernel = library.prepare(how, inputs, outputs, bench.driver.target(bench.device))
+    took = bench.replay(kernel.bind(bench.empty(max(kernel.workspace, 256)), 0))
+    expected_o, expected_lse = attend_by_definition(*held, how)
+    bench.require_equal(bench.download(pointers[3], held[0]), expected_o, 5e-3)
+    bench.require_equal(bench.download(pointers[4], np.empty((8, 256), "f4")), expected_lse, 2e-3)
+    return f"{library.version}, {1e3 * took:.1f} us, {kernel.workspace} bytes of workspace"
+
+
 def _torch() -> Any:
     import torch
 

@@ -1,4 +1,5 @@
-"""Libraries that compute attention: FlashAttention 2, 3 and 4, and PyTorch with the kernels behind its own attention.
+"""Libraries that compute attention: FlashAttention 2, 3 and 4, PyTorch with the kernels behind its own attention, and
+cuDNN through its own package (`cudnn_graphs.py`).
 
 A library is imported only if EINC_ATTENTION names it; without the variable, all are tried. Before a library computes
 invocations of a kind (type, width, causal, window, group), it must compute a small one correctly, together with its lse
@@ -15,6 +16,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
 from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention
 
 ENVIRONMENT = "EINC_ATTENTION"
@@ -158,11 +160,15 @@ LIBRARIES: dict[str, tuple[str, Callable[[], AttentionLibrary]]] = {
     "torch": ("torch", TorchAttention),
     "flash3": ("flash_attn_interface", FlashAttention3),
     "flash4": ("flash_attn.cute", FlashAttention4),
+    "cudnn": ("cudnn", CudnnGraphs),
 }
 """Name in EINC_ATTENTION -> module, and the class of the library. Without the variable they are tried in this order,
 except on GPUs that `_FASTEST` knows better."""
 
-_FASTEST = {9: ("flash-attn-3", "flash-attn-4", "torch cudnn"), 10: ("flash-attn-4", "torch cudnn", "flash-attn-3")}
+_FASTEST = {
+    9: ("flash-attn-3", "flash-attn-4", "torch cudnn", "cudnn-frontend"),
+    10: ("flash-attn-4", "torch cudnn", "cudnn-frontend", "flash-attn-3"),
+}
 """By the first number of the architecture, libraries with kernels for its tensor cores, as "library" or "library
 variant", the fastest first. FlashAttention 2 uses the instructions of Ampere: some 0.6 of their speed on Hopper."""
 

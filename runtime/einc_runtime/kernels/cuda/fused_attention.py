@@ -1,6 +1,7 @@
 """Attention by libraries (`attention_libraries`) in place of our own kernel, wherever they can express it.
 
-A library that can writes its result where the plan has it. What else it needs, such as the lse, it allocates with
+cuDNN through its own package takes nothing but addresses (`cudnn_graphs.py`). Of the others, a library that can writes
+its result where the plan has it. What else it needs, such as the lse, it allocates with
 PyTorch's allocator, from a pool that belongs to one stream. Kernels of one stream run one after another, so they can
 share it. The pool is filled when kernels are warmed up, and lasts until the kernels are closed, after the graph that
 uses it. Results in there are copied to where the plan has them.
@@ -20,6 +21,7 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.cuda import attention_libraries
 from einc_runtime.kernels.cuda.attention_libraries import AttentionLibrary, describe_rejection
+from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
 from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention, as_varlen, find_flaw
 from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Launch
 from einc_runtime.kernels.triton.launches import as_layout
@@ -58,6 +60,9 @@ class AttentionLibraries:
             (device, _), pool = self._pools.popitem()
             if not _device_works(device):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
+        for library in self._there or ():
+            if isinstance(library, CudnnGraphs):
+                library.close()
 
     def prepare(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel | None:
         """A kernel by the first library that fits and computes correctly on this device, or None. Raises PlanFault."""
@@ -76,15 +81,35 @@ class AttentionLibraries:
             if (library.name, variant) in self._given_up:
                 continue
             if self._is_right(library, variant, attend, how, inputs, target):
-                self._used[library.name] = library.version
-                self._taken.add((library.name, variant))
-
-                def bind(workspace: int, status: int, attend: Attend = attend) -> Launch:
-                    return self._bind(attend, how, inputs, outputs, target)
-
-                variant_name = f"attention {inputs[0].dtype}, {variant}"
-                return GpuKernel(bind, Description(library.name, library.version, variant_name))
+                kernel = self._make_kernel(library, variant, attend, how, (inputs, outputs), target)
+                if kernel is not None:
+                    self._used[library.name] = library.version
+                    self._taken.add((library.name, variant))
+                    return kernel
         return None
+
+    def _make_kernel(
+        self,
+        library: AttentionLibrary,
+        variant: str,
+        attend: Attend,
+        how: VarlenAttention,
+        arrays: tuple[Sequence[GpuArray], Sequence[GpuArray]],
+        target: GpuTarget,
+    ) -> GpuKernel | None:
+        """The kernel of a library that computes correctly; None where it refuses these operands all the same."""
+        if isinstance(library, CudnnGraphs):
+            try:
+                return library.prepare(how, *arrays, target)
+            except Exception as error:  # a library may raise anything
+                self._note(library, f"{type(error).__name__}: {error}")
+                return None
+
+        def bind(workspace: int, status: int) -> Launch:
+            return self._bind(attend, how, *arrays, target)
+
+        description = Description(library.name, library.version, f"attention {arrays[0][0].dtype}, {variant}")
+        return GpuKernel(bind, description)
 
     def _list_choices(
         self, how: VarlenAttention, inputs: Sequence[GpuArray], target: GpuTarget

@@ -50,6 +50,11 @@ class VarlenAttention:
         return len(self.queries) == 2 and not self.window and (not self.causal or self.queries == self.keys)
 
     @property
+    def is_batch(self) -> bool:
+        """Whether all sequences have as many queries, and as many keys, and no window: then they are one batch."""
+        return not self.window and len({*_gaps(self.queries)}) == len({*_gaps(self.keys)}) == 1
+
+    @property
     def whole_tiles(self) -> bool:
         """Whether all sequences begin and end at multiples of 64."""
         return not any(mark % 64 for mark in (*self.queries, *self.keys))
@@ -62,13 +67,21 @@ class VarlenAttention:
     @property
     def small(self) -> VarlenAttention:
         """A small invocation of the same kind, for a test: one sequence if it is `one_square`, of whole tiles if this
-        one is, with more keys than queries if their numbers differ; otherwise two sequences of different lengths."""
+        one is, with more keys than queries if their numbers differ; one, or two equal ones, if this `is_batch`;
+        otherwise two sequences of different lengths."""
         window = min(self.window, 7)
         if self.one_square:
             own, more = (128, 192) if self.whole_tiles else (130, 199)
             return VarlenAttention(
                 (0, own), (0, own if self.queries == self.keys else more), 0, self.causal, window, self.scale
             )
+        if self.is_batch:
+            own, more = (64, 128) if self.whole_tiles else (37, 50)
+            own = 1 if self.longest[0] == 1 else own
+            more = own if self.queries == self.keys else more
+            count = min(len(self.queries), 3)
+            marks = tuple(range(0, count * own, own)), tuple(range(0, count * more, more))
+            return VarlenAttention(*marks, 0, self.causal, window, self.scale)
         queries = (0, 1, 2) if self.longest[0] == 1 else (0, 23, 40)
         return VarlenAttention(queries, (0, 31, 72), 0, self.causal, window, self.scale)
 
