@@ -161,7 +161,7 @@ def test_a_probe_that_dies_costs_one_line_and_one_without_answer_is_no_fault():
 
 
 def test_libraries_compute_no_attention_where_none_can(monkeypatch):
-    absent = {"flash_attn": "absent", "flash_attn_3": "absent", "flash_attn_4": "absent"}
+    absent = {"flash_attn": "absent", "flash_attn_3": "absent", "flash_attn_4": "absent", "cudnn_frontend": "absent"}
     assert not without_libraries(probed(cudnn="failed", **absent)[0].probes)  # PyTorch's flash-attn can
     assert not without_libraries(probed(cudnn="absent", flash="absent", **absent)[0].probes)
     assert "cudnn: why; flash: why" in without_libraries(probed(cudnn="failed", flash="failed", **absent)[0].probes)

@@ -153,9 +153,15 @@ PRODUCT = ProductCase(14336, 1024, 4096, added=("addend",))
 MANY_MATRICES = ProductCase(1000, 1003, 520, batch=3, kind="bf16", result="bf16", gap=4)
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize(
-    "case", [PRODUCT, MANY_MATRICES, replace(PRODUCT, n=1), replace(PRODUCT, kind="f32", result="f32")], ids=str
+    ("case", "architecture"),
+    [
+        *((PRODUCT, architecture) for architecture in ("sm_80", "sm_90", "sm_100")),
+        (MANY_MATRICES, "sm_80"),
+        (replace(PRODUCT, n=1), "sm_90"),
+        (replace(PRODUCT, kind="f32", result="f32"), "sm_90"),
+    ],
+    ids=str,
 )
 def test_every_tile_of_a_product_compiles(case, architecture):
     product = case.product({name: (n + 1) << 40 for n, name in enumerate(("a", "b", "c", "addend"))})
@@ -164,7 +170,7 @@ def test_every_tile_of_a_product_compiles(case, architecture):
     launches += [
         build_gated_product(pair, "t0 = silu x0; t1 = mul t0 x1", tile, 132) for tile in list_tiles(pair, architecture)
     ]
-    assert len(launches) >= 6
+    assert len(launches) >= 4
     for launch in launches:
         binary = compile_source(launch.source, architecture)
         assert binary.code[:4] == b"\x7fELF"
