@@ -55,6 +55,9 @@ class AliasedDriver:
         if one != other:  # a device has access to its own memory, and CUDA refuses to be asked for it
             self._driver.enable_peer(one, other)
 
+    def virtual_memory(self) -> None:
+        """None: one GPU cannot be several of a multicast object."""
+
     def synchronize(self, device: int) -> None:
         self._driver.synchronize(self.real(device))
 
@@ -125,6 +128,10 @@ class AliasedKernels:
     ) -> GpuKernel:
         (own,) = self._arrays([write])
         return self._kernels.prepare_aggregate(aggregation, self._arrays(reads), own, self._target(target))
+
+    def prepare_multicast_sum(self, read: GpuArray, write: GpuArray, target: GpuTarget) -> GpuKernel | None:
+        (own,) = self._arrays([write])
+        return self._kernels.prepare_multicast_sum(read, own, self._target(target))
 
     def prepare_joint_aggregation(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         real = invocation.on(self._arrays(invocation.reads), self._arrays(invocation.writes))

@@ -24,7 +24,7 @@ TOLD = {
     FLASH2: "attention by flash-attn in our capture",
     FLASH3: "attention by flash-attn 3 in our capture",
     FLASH4: "attention by flash-attn 4 in our capture",
-    MULTIMEM: "memory by handles (cuMemCreate), and multicast",
+    MULTIMEM: "memory by handles (cuMemCreate), and sums by multicast",
     ROWS: "2-D copies, GB/s by the bytes of a row",
     PINNED: "copies from and to pinned memory",
     PEERS: "copies between GPUs, or within the only one",

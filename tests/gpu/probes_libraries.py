@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,32 +235,38 @@ def _by_torch(bench: Bench, compute: Any) -> float:
 
 
 def multimem(bench: Bench) -> str:
-    """What CUDA's driver says of memory by handles, and whether it gives some."""
-    driver, value, handle, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t()
-    told = {}
-    for name, attribute in (("memory by handles", 102), ("multicast", 132), ("handles for other nodes", 128)):
-        status = driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, bench.device)
-        told[name] = "yes" if not status and value.value else "no" if not status else f"status {status}"
-    if told["memory by handles"] != "yes":
-        raise Absent(", ".join(f"{name}: {answer}" for name, answer in told.items()))
+    """Memory by handles; over several GPUs, also a sum that the switches between them compute."""
+    from einc_runtime.execution.cuda.arenas import take_multicast_arenas
+    from einc_runtime.execution.cuda.resources import CudaResources
+    from einc_runtime.kernels.gpu import GpuArray
 
-    class Properties(ctypes.Structure):
-        """CUmemAllocationProp: pinned memory of a device."""
-
-        _fields_ = (
-            ("kind", ctypes.c_int), ("handles", ctypes.c_int), ("where", ctypes.c_int), ("device", ctypes.c_int),
-            ("security", ctypes.c_void_p), ("flags", ctypes.c_uint64),
-        )  # fmt: skip
-
-    wanted = Properties(1, 0, 1, bench.device, None, 0)
-    call = partial(_require, driver)
-    call("cuMemGetAllocationGranularity", ctypes.byref(size), ctypes.byref(wanted), 0)
-    call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(wanted), ctypes.c_uint64(0))
-    call("cuMemRelease", handle)
-    return ", ".join([*(f"{name}: {answer}" for name, answer in told.items()), f"in units of {size.value >> 20} MB"])
-
-
-def _require(driver: Any, name: str, *arguments: Any) -> None:
-    status = getattr(driver, name)(*arguments)
-    if status:
-        raise Broken(f"{name}: status {status}")
+    driver, memory = bench.driver, bench.driver.virtual_memory()
+    devices = list(range(driver.device_count()))
+    for device in devices:
+        driver.memory(device)  # CUDA is begun there
+    unit = 0 if memory is None else memory.unit(devices)
+    if memory is None or not unit:
+        raise Absent("no memory by handles, or no multicast")
+    if len(devices) < 2:
+        memory.release(memory.create(bench.device, unit))
+        return f"memory by handles in units of {unit >> 20} MB; one GPU, so that there is nothing to add"
+    for one, other in ((one, other) for one in devices for other in devices if one != other):
+        driver.enable_peer(one, other)
+    resources, count = CudaResources(driver), 1 << 20
+    try:
+        arenas = take_multicast_arenas(driver, resources, memory, 4 * count, devices, unit)
+        values = np.random.default_rng(8).integers(-9, 9, (len(devices), count)).astype("f4")
+        for device, address, own in zip(devices, arenas.addresses, values, strict=True):
+            driver.copy(device, address, own.nbytes, own.ctypes.data, own.nbytes, own.nbytes, 1)
+        read, write = (
+            GpuArray(pointer, (count,), (4,), "f32", bench.device)
+            for pointer in (arenas.multicast, bench.empty(4 * count))
+        )
+        kernel = bench.kernels.prepare_multicast_sum(read, write, driver.target(bench.device))
+        if kernel is None:
+            raise Absent("multicast memory, and no instruction that adds")
+        took = bench.replay(kernel.bind(0, 0))
+        bench.require_equal(bench.download(write.pointer, values[0]), values.sum(0))
+    finally:
+        resources.require_release()
+    return f"in units of {unit >> 20} MB; a sum of 4 MB of each of {len(devices)} GPUs in {1e3 * took:.1f} us"

@@ -14,6 +14,7 @@ import numpy as np
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.kernels.gpu import GpuTarget
 from tests.support.cuda_fake_queue import Event, Graph, Misuse, Node, PendingWork, Stream
+from tests.support.cuda_fake_virtual import KINDS, FakeVirtualMemory
 
 PITCH = 256
 
@@ -46,20 +47,23 @@ def releasing_call(method):
 class FakeDriver(PendingWork):
     """`fail_at` makes that call (counting from 0) fail, once or from there on (`lost`); `unreachable` are pairs.
 
-    `refused` are pairs of devices that could reach each other, but access to no more peers is given.
+    `refused` are pairs of devices that could reach each other, but access to no more peers is given. `multicast` is the
+    unit in bytes of multicast memory, 0 where there is none, and None where there is no memory by handles.
     """
 
     def __init__(
-        self, devices=1, *, memory=1 << 30, unreachable=(), refused=(), seed=0, fail_at=None, lost=False, status=719
-    ):
+        self, devices=1, *, memory=1 << 30, unreachable=(), refused=(), seed=0, fail_at=None, lost=False, status=719,
+        multicast=None,
+    ):  # fmt: skip
         self.devices, self.memory_bytes, self.unreachable = devices, memory, set(unreachable)
         self.refused = set(refused)
         super().__init__(seed)
         self.fail_at, self.lost, self.status = fail_at, lost, status
         self.calls: list[tuple[str, tuple]] = []
         self.held: dict[str, dict[int, object]] = {
-            kind: {} for kind in ("memory", "host", "stream", "event", "graph", "instance")
+            kind: {} for kind in ("memory", "host", "stream", "event", "graph", "instance", *KINDS)
         }
+        self.virtual = None if multicast is None else FakeVirtualMemory(self, multicast)
         self.peers: set[tuple[int, int]] = set()
         self.origin = -1
         self.broken = False
@@ -115,6 +119,9 @@ class FakeDriver(PendingWork):
             for start, (array, device) in self.held[kind].items():
                 if start <= pointer and last <= start + array.size:
                     return device
+        mapped = None if self.virtual is None else self.virtual.device_of(pointer, last)
+        if mapped is not None:
+            return mapped
         if pinned_only:
             raise Misuse("a copy touches memory that is neither a device's nor pinned, or leaves it")
         return None
@@ -216,11 +223,18 @@ class FakeDriver(PendingWork):
         arguments = target, target_pitch, source, source_pitch, width, height
 
         def run():  # also in every replay of a graph
+            if self.virtual is not None:
+                for pointer in (target, source):
+                    self.virtual.require_access(own, pointer)
             if len(ends) == 2 and tuple(ends) not in self.peers:
                 raise Misuse("a copy between devices without access")
             self._rows(*arguments)
 
         self._enqueue(stream, "copy", run)
+
+    @checked_call
+    def virtual_memory(self):
+        return self.virtual
 
     # Streams and events
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,6 +69,23 @@ class NumpyKernels:
 
     notes = ()
 
+    def prepare_multicast_sum(self, read, write, target):
+        """Adds what all devices hold, in the order of their addresses, which is none that a plan states."""
+        self._stage("prepare", "multicast")
+        parts = sorted(self.driver.virtual.parts(read.pointer))
+        views = [view(replace(read, pointer=pointer)) for pointer in parts]
+        into = view(write)
+
+        def run():
+            for pointer in (read.pointer, write.pointer):
+                self.driver.virtual.require_access(target.device, pointer)
+            into[...] = np.sum([own.astype("f4") for own in views], axis=0).astype(into.dtype)
+
+        def launch(stream):
+            self.driver.kernel(stream, "multicast sum", run)
+
+        return GpuKernel(lambda workspace, status: launch, Description("numpy", np.__version__, "multicast sum"))
+
     def prepare_with_epilogue(self, first, then, place, target):
         return None
 
@@ -104,6 +122,9 @@ class NumpyKernels:
             run = kernel.bind(np.empty(0, np.uint8) if scratch is None else scratch)
 
             def guarded():
+                if self.driver.virtual is not None:
+                    for operand in operands:
+                        self.driver.virtual.require_access(target.device, operand.pointer)
                 if not others <= self.driver.peers:
                     raise Misuse(f"{name} reads the memory of a device without access")
                 with np.errstate(all="ignore"):

@@ -11,8 +11,10 @@ from einc_runtime.dtypes import ITEMSIZE, compute_type
 from einc_runtime.errors import KernelFault
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
+from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.scalar_program import COMPARISONS, FUNCTIONS
-from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource
+from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
+from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
 from tests.support.product_cases import ProductCase
@@ -191,6 +193,19 @@ def test_products_use_tensor_cores(kind, tmp_path):
         assert "HGMMA" in text
         assert "LDGSTS" in text
         assert "STL" not in text, f"{launch.source.name} spills registers"
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_100"])
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
+def test_sums_over_gpus_are_one_instruction_for_16_bytes(kind, architecture, tmp_path):
+    """Rows of a larger array, into a dense one; the switches add, and 16 bytes are stored at once."""
+    size = ITEMSIZE[kind]
+    read = as_layout(GpuArray(1 << 40, (100, 1024), (4096 * size, size), kind, 0))
+    write = as_layout(GpuArray(2 << 40, (100, 1024), (1024 * size, size), kind, 0))
+    (launch,) = build_multicast_sum(read, write, (9, 0)).steps
+    text = machine_code(launch.source, architecture, tmp_path)
+    assert "LDGMC" in text
+    assert "STG.E.128" in text
 
 
 def test_an_error_of_triton_is_one_line():

@@ -210,6 +210,10 @@ class Kernels(Protocol):
     ) -> GpuKernel:
         """sum, prod, max or min over two or more views in their order, rounded once. It may write over the first."""
 
+    def prepare_multicast_sum(self, read: GpuArray, write: GpuArray, target: GpuTarget) -> GpuKernel | None:
+        """The sum over all devices of a multicast object of what each holds there, added by the switches between them
+        in any order, in f32; None where types or strides do not fit. `read` is a view of the object."""
+
     def prepare_joint_aggregation(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         """An aggregation of copies of a tuple; it may write over the first copy."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.driver import DriverError
+from einc_runtime.execution.cuda.virtual_memory import CudaVirtualMemory, VirtualMemory
 from einc_runtime.kernels.gpu import GpuTarget
 
 INSTALL_HINT = (
@@ -142,6 +143,12 @@ class CupyDriver:
             self._call("memcpyAsync", target, source, width * height, kind, stream)
         else:
             self._call("memcpy2DAsync", target, target_pitch, source, source_pitch, width, height, kind, stream)
+
+    def virtual_memory(self) -> VirtualMemory | None:
+        try:
+            return CudaVirtualMemory()
+        except (OSError, AttributeError):
+            return None
 
     def create_stream(self, device: int) -> int:
         self.use(device)

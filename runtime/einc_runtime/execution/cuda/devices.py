@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cuda.driver import NO_PEER_ACCESS, Driver, DriverError
@@ -88,11 +88,13 @@ def _enable(driver: Driver, device: int, peer: int) -> bool:
 class DeviceMemory:
     """One arena per site on the device `devices[site]`, every buffer at its offset, and regions as views.
 
-    `arenas` are the addresses of the arenas. Raises PlanFault for a buffer outside its arena.
+    `arenas` are the addresses of the arenas, and `multicast` the one at which an offset stands for that offset in all
+    of them (0: there is none). Raises PlanFault for a buffer outside its arena.
     """
 
-    def __init__(self, bundle: Bundle, devices: Sequence[int], arenas: Sequence[int]) -> None:
+    def __init__(self, bundle: Bundle, devices: Sequence[int], arenas: Sequence[int], multicast: int = 0) -> None:
         self.bundle, self.devices = bundle, tuple(devices)
+        self.arenas, self.multicast = tuple(arenas), multicast
         self.buffers: list[GpuArray] = []
         for number, buffer in enumerate(bundle.buffers):
             shape = buffer.block.shape
@@ -110,6 +112,20 @@ class DeviceMemory:
 
     def views(self, regions: Sequence[Region]) -> list[GpuArray]:
         return [self.view(region) for region in regions]
+
+    def view_of_all(self, regions: Sequence[Region]) -> GpuArray | None:
+        """A view that stands for all of these regions, where they are the same bytes of the arenas of all sites."""
+        sites = [self.bundle.buffers[region.buffer].site for region in regions]
+        if not self.multicast or sorted(sites) != list(range(len(self.arenas))):
+            return None
+        views = self.views(regions)
+        forms = {
+            (view.pointer - self.arenas[site], view.shape, view.strides, view.dtype)
+            for view, site in zip(views, sites, strict=True)
+        }
+        if len(forms) > 1:
+            return None
+        return replace(views[0], pointer=self.multicast + views[0].pointer - self.arenas[sites[0]])
 
 
 def require_device_memory(driver: Driver, bundle: Bundle, devices: Sequence[int]) -> None:

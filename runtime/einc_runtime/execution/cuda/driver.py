@@ -6,9 +6,12 @@ method raises DriverError for an error that CUDA reports, which may be that of a
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from einc_runtime.kernels.gpu import GpuTarget
+
+if TYPE_CHECKING:
+    from einc_runtime.execution.cuda.virtual_memory import VirtualMemory
 
 OUT_OF_MEMORY = 2
 """The status of an allocation that did not fit (cudaErrorMemoryAllocation)."""
@@ -79,6 +82,9 @@ class Driver(Protocol):
         self, target: int, target_pitch: int, source: int, source_pitch: int, width: int, height: int, stream: int
     ) -> None:
         """The same between any two memories, enqueued; host memory must be pinned."""
+
+    def virtual_memory(self) -> VirtualMemory | None:
+        """Memory by handles; None where there is no such thing."""
 
     # Streams and events
 

@@ -163,7 +163,7 @@ class CudaExecutor:
             f"GPUs {one} and {other} cannot reach each other's memory: what they exchange goes through the host's"
             for one, other in pairs
         )
-        return (*staged, *self._kernels.notes)
+        return (*staged, *self._plan.notes, *self._kernels.notes)
 
     def facts(self) -> dict[str, object]:
         """How the plan runs here: devices, the graph's size, kernels by library, and how long the last launch took."""

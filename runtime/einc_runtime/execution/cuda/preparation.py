@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from einc_runtime.execution.cuda.arenas import take_arenas
 from einc_runtime.execution.cuda.devices import (
     DeviceMemory,
     PeerAccess,
@@ -39,7 +40,7 @@ class PreparedPlan:
 
     `launches[step]` is None for steps that only pass on what they wait for. `stream_handles` are those of the streams
     of `schedule`, and `events` those of `event_schedule`. `device_bytes` is the memory taken on each device, and
-    `kernel_counts` the number of tasks by kernel and by the library that runs them.
+    `kernel_counts` the number of tasks by kernel and by the library that runs them; `notes` are about memory.
     """
 
     errors: TaskErrors
@@ -56,6 +57,7 @@ class PreparedPlan:
     device_bytes: Mapping[int, int]
     kernel_counts: Mapping[tuple[str, Description], int]
     versions: Mapping[str, str]
+    notes: tuple[str, ...]
 
 
 def rewrite_for_devices(
@@ -98,9 +100,11 @@ def prepare_plan(
         driver.fill_bytes(device, pointer, 0, size)
         return pointer
 
-    arenas = [allocate_zeros(device, size) for device, size in zip(devices, bundle.memory, strict=True)]
+    arenas = take_arenas(driver, resources, bundle.memory, devices, peers, allocate_zeros)
+    if arenas.multicast:
+        device_bytes.update(dict(zip(devices, arenas.sizes, strict=True)))
     staging = [resources.allocate_host(max(size, 1)) for size in schedule.staging_bytes]
-    memory = DeviceMemory(bundle, devices, arenas)
+    memory = DeviceMemory(bundle, devices, arenas.addresses, arenas.multicast)
     step_kernels = StepKernels(bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging)
     prepared, groups = _prepare_kernels(step_kernels, schedule, errors)
     schedule = schedule.fuse_steps(groups)
@@ -135,6 +139,7 @@ def prepare_plan(
         device_bytes=device_bytes,
         kernel_counts=_count_kernels(schedule, prepared, errors),
         versions=dict(kernels.versions()),
+        notes=(arenas.note,) if arenas.note else (),
     )
 
 

@@ -24,6 +24,16 @@ class CudaResources:
         """Calls `release` once at the end. It must not refer to this object, which would then never be collected."""
         self._releases.append(release)
 
+    def wait_for(self, device: int) -> None:
+        """Waits for this device before anything is released."""
+        self._devices.add(device)
+
+    def adopt(self, other: CudaResources) -> None:
+        """Takes over all that another one holds."""
+        self._devices |= other._devices
+        self._releases += other._releases
+        other._releases.clear()
+
     def allocate(self, device: int, size: int) -> int:
         driver = self._driver
         pointer = driver.allocate(device, size)
@@ -68,6 +78,12 @@ class CudaResources:
         """
         error: Exception | None = self._finalizer()
         return error
+
+    def require_release(self) -> None:
+        """The same, and raises that error."""
+        error = self.release()
+        if error is not None:
+            raise error
 
     @property
     def released(self) -> bool:

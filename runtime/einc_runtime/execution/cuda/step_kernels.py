@@ -96,6 +96,10 @@ class StepKernels:
         if isinstance(task, AggregateTask):
             reads, writes, target = views(task.reads), views(task.writes), self._target(task.site)
             if len(writes) == 1:
+                shared = self.memory.view_of_all(task.reads) if task.aggregation == "sum" else None
+                kernel = None if shared is None else self.kernels.prepare_multicast_sum(shared, writes[0], target)
+                if kernel is not None:
+                    return kernel
                 return self.kernels.prepare_aggregate(task.aggregation, reads, writes[0], target)
             group = self.groups[self.bundle.buffers[task.writes[0].buffer].tensor]
             return self.kernels.prepare_joint_aggregation(

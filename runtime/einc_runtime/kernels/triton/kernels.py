@@ -19,6 +19,7 @@ from einc_runtime.kernels.triton.batched_pair import build_batched_pair
 from einc_runtime.kernels.triton.epilogue import build_with_epilogue
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, Argument, LaunchSequence, LaunchStep, as_layout
+from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 
 
 class TritonKernels(ABC):
@@ -75,6 +76,10 @@ class TritonKernels(ABC):
             return builders.build_aggregate(aggregation, views[:-1], views[-1])
 
         return self.prepare(self.cache.get(("aggregate", aggregation), [*reads, write], build), target)
+
+    def prepare_multicast_sum(self, read: GpuArray, write: GpuArray, target: GpuTarget) -> GpuKernel | None:
+        sequence = build_multicast_sum(as_layout(read), as_layout(write), target.capability)
+        return None if sequence is None else self.prepare(sequence, target)
 
     def prepare_joint_aggregation(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         layouts = invocation.on([as_layout(x) for x in invocation.reads], [as_layout(x) for x in invocation.writes])
