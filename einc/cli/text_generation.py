@@ -26,9 +26,8 @@ from einc.generation.plan_cache import PlanCache, find_cache_folder
 from einc.options import CompileOptions
 from einc_runtime.cli import files, output
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.execution.session import Session
 from einc_runtime.generation.chat import render_chat
-from einc_runtime.generation.generator import Completion, Generator
+from einc_runtime.generation.generator import Completion, Generator, open_sessions
 from einc_runtime.generation.model_folder import ModelFolder
 from einc_runtime.generation.sampling import Sampling
 from einc_runtime.generation.tokenizer import MAX_PROMPT, TextTokenizer
@@ -157,9 +156,7 @@ def _find_plans(
 def _load(plans: DecoderPlans, folder: str, tokenizer: TextTokenizer | None, end_tokens: Sequence[int]) -> Generator:
     from einc_runtime.generation.generator import Generator
 
-    sessions = [Session(plan.bundle) for plan in (plans.step, *plans.pieces)]
-    for session in sessions:
-        session.load_weights(folder)
+    sessions = open_sessions([plan.bundle for plan in (plans.step, *plans.pieces)], folder)
     for note in sessions[0].notes:
         output.note(note)
     return Generator(sessions[0], sessions[1:], tokenizer=tokenizer, end_tokens=end_tokens)

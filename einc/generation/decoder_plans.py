@@ -14,13 +14,18 @@ from einc.errors import UsageError
 from einc.generation.plan_cache import KeptPlan, PlanCache
 from einc.importers.common import ImportRequest
 from einc.importers.hf import import_hf
+from einc.logical.pins import MAX_PINS, Pin
 from einc.options import CompileOptions
-from einc_runtime.plan.schema import HOST
+from einc_runtime.plan.schema import HOST, Bundle
+from einc_runtime.plan.states import STATE
 
 LENGTHS = (32, 128, 512)
 """The numbers of new tokens of a sequence that there are plans for, beside one."""
 MIN_PLACES = 256
 """The smallest cache, in tokens of a sequence. Larger ones are powers of two, so that few plans serve many lengths."""
+_SHARING = ("equation", "embedding")
+"""Families of operators that read large weights."""
+
 MAX_SEQUENCES = 8
 """Sequences at once where nothing else is asked for."""
 
@@ -92,9 +97,27 @@ def find_plans(
     """The plans for `sizes`: the number of sequences, the places of each, and the lengths of pieces."""
     batch, places, lengths = sizes
 
-    def find(tokens: int) -> KeptPlan:
+    def find(tokens: int, chosen: CompileOptions) -> KeptPlan:
         phase(f"planning {tokens} tokens of each sequence")
         text, _ = source.write_model(batch, tokens, places)
-        return cache.get(text, f"decode-{tokens}", options, phase)
+        return cache.get(text, f"decode-{tokens}", chosen, phase)
 
-    return DecoderPlans(find(1), tuple(map(find, lengths)))
+    step = find(1, options)
+    alike = replace(options, pins=make_pins(step.bundle))
+    return DecoderPlans(step, tuple(find(length, alike) for length in lengths))
+
+
+def make_pins(bundle: Bundle) -> tuple[Pin, ...]:
+    """Pins that cut weights and states as this plan does, so that other plans of the model share their memory.
+
+    Operators that this plan cuts by tokens, of which others have other numbers, are left open.
+    """
+    pins = []
+    for operation in bundle.operations:
+        kinds = [bundle.tensors[number].kind for number in operation.inputs]
+        cut = {index.name: len(index.intervals) for index in operation.indices if len(index.intervals) > 1}
+        if STATE in kinds or ("weight" in kinds and operation.family in _SHARING and "tokens" not in cut):
+            parts = [f"{name}/{count}" for name, count in cut.items()]
+            parts += [f"replicas/{operation.replicas}"] * (operation.replicas > 1)
+            pins.append(Pin(operation.name, ",".join(parts) or "whole", "the plan of a step"))
+    return tuple(pins) if len(pins) <= MAX_PINS else ()

@@ -50,8 +50,8 @@ def _write_heading(request: ImportRequest) -> list[str]:
         return comment_lines(
             "One step of decoding: the next tokens of every sequence, given the keys and values of all before them.",
             "`positions` says where each new token stands in its own sequence; its keys and values go there in the",
-            "caches, whose places after it are not looked at, whatever they hold. What comes out as `new_keys.3` goes",
-            "in as `keys.3` in the next step.",
+            "caches, whose places after it are not looked at, whatever they hold. The caches stay from one run to the",
+            "next: `keys.3` and `values.3` are those of layer 3.",
             *([LAST_COMMENT] if wants_last(request) else []),
         )
     lines = [
@@ -197,7 +197,7 @@ def _name_values(model: Decoder) -> str:
 
 
 def _name_caches(model: Decoder, request: ImportRequest) -> tuple[str, str]:
-    """The names of the keys and values that attention reads, which a layer returns, too."""
+    """The names of the keys and values that attention reads; a layer of a prefill returns them, too."""
     return ("ks", "vs") if request.decode else ("rk", _name_values(model))
 
 
@@ -223,6 +223,7 @@ def _write_mlp(model: Decoder, request: ImportRequest) -> list[str]:
     if "mlp_bias" in model.biases:
         gate, up, down = "gate + b_gate", "(up + b_up)", "down + b_down"
     each, share = ("experts, ", " * shares") if model.experts else ("", "")
+    returned = "" if request.decode else f", {', '.join(_name_caches(model, request))}"
     return [
         f"    n = {_write_norm(model, 'r', 'g_mlp')}",
         *(_write_router(model) if model.experts else []),
@@ -230,7 +231,7 @@ def _write_mlp(model: Decoder, request: ImportRequest) -> list[str]:
         f"    up[{each}tokens, d_ff] = n[tokens, d_model] * w_up[{each}d_ff, d_model]",
         f"    f = {model.activation}({gate}) * {up}{share}",
         f"    down[tokens, d_model] = f[{each}tokens, d_ff] * w_down[{each}d_model, d_ff]",
-        f"    return r + {_write_norm(model, down, 'g_mlp_out')}, {', '.join(_name_caches(model, request))}",
+        f"    return r + {_write_norm(model, down, 'g_mlp_out')}{returned}",
     ]
 
 
@@ -254,11 +255,8 @@ def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
     lines = [f"x = embedding(ids, table){scale}", "repeat n_layers as i {"]
     if request.decode:
         lines += [
-            *declare_inputs(
-                [(name, f"{model.dtype}[heads_kv, places, d_head]", "") for name in ("keys", "values")], "    "
-            ),
-            f"    x, new_keys, new_values = layer({_format_layer_arguments(model, request, model.local)})",
-            "    output new_keys, new_values",
+            *(f"    state {name:<6} : {model.dtype}[heads_kv, places, d_head]" for name in ("keys", "values")),
+            f"    x = layer({_format_layer_arguments(model, request, model.local)})",
             "}",
         ]
     else:

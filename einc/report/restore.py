@@ -13,6 +13,7 @@ from einc.logical.plan import Choice, LogicalPlan
 from einc.ops.base import Operator
 from einc.ops.reproducible import ReproducibleOperator
 from einc_runtime.plan.schema import Bundle, Operation, Tensor
+from einc_runtime.plan.states import STATE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,11 +70,17 @@ def restore_plan(bundle: Bundle) -> LogicalPlan:
 def compute_outputs(bundle: Bundle, loaded: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of the unpartitioned computation, from the operators' meaning on whole arrays.
 
-    `loaded` holds every input and weight. The plan's cuts play no part, so that a run can be compared with the result.
+    `loaded` holds every input and weight; states that are not in it are zeros. The plan's cuts play no part, so that a
+    run can be compared with the result.
     """
+    import numpy as np
+
+    from einc_runtime.dtypes import storage_dtype
+
     graph = restore_graph(bundle)
     uses = {name: len(readers) for name, readers in graph.consumers().items()}
-    values = dict(loaded)
+    states = [tensor for tensor in bundle.tensors if tensor.kind == STATE]
+    values = {one.name: np.zeros(one.shape, storage_dtype(one.dtype)) for one in states} | dict(loaded)
     for node in graph.nodes:
         results = node.operator.reference(*(values[name] for name in node.inputs))
         values.update(zip(node.outputs, results, strict=True))

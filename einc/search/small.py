@@ -33,7 +33,9 @@ def list_small_plans(space: SearchSpace, tables: TimeProblem) -> Iterator[tuple[
     shape = tuple(len(own) for own in space.problem.candidates)
     if math.prod(shape) > MAX_COMBINATIONS:
         return
-    plans = np.indices(shape).reshape(len(shape), -1)
+    free = [v for v, count in enumerate(shape) if count > 1]  # an array has no more than 64 dimensions
+    plans = np.zeros((len(shape), math.prod(shape)), dtype=np.int64)
+    plans[free] = np.indices([shape[v] for v in free]).reshape(len(free), math.prod(shape))
     least = _estimate(space, tables, plans)
     added = sum(own[plans[v]] for v, own in enumerate(tables.own))
     for n in np.lexsort((added, least))[:MAX_LISTED]:

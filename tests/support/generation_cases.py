@@ -12,8 +12,7 @@ from einc.generation.decoder_plans import DecoderSource, find_plans
 from einc.generation.plan_cache import PlanCache
 from einc.options import CompileOptions
 from einc_runtime.execution.data.safetensors import list_stored_names
-from einc_runtime.execution.session import Session
-from einc_runtime.generation.generator import Generator
+from einc_runtime.generation.generator import Generator, open_sessions
 
 DATA = Path(__file__).parents[1] / "reference" / "data"
 PROMPTS = [[5, 3, 38, 12, 40, 7, 7], [9, 31, 4]]
@@ -61,7 +60,5 @@ def make_generator(
     source = DecoderSource(config, "config.json", "model", list_stored_names(str(folder)))
     options = CompileOptions(machine="host", devices=sites, selector="eindecomp", schedule="naive")
     found = find_plans(source, options, PlanCache(plans), (batch, places, lengths), lambda _: None)
-    sessions = [Session(plan.bundle, "cpu") for plan in (found.step, *found.pieces)]
-    for session in sessions:
-        session.load_weights(str(folder))
-    return Generator(sessions[0], sessions[1:])
+    first, *others = open_sessions([plan.bundle for plan in (found.step, *found.pieces)], str(folder), "cpu")
+    return Generator(first, others)

@@ -82,11 +82,11 @@ def greedy(folder: Path, work: Path, sites: int, prompts: list[list[int]], count
             cache = np.full((heads, batch, slots, width), np.nan, array.dtype)  # what is not written must not matter
             cache[:, :, :tokens] = array.reshape(heads, batch, tokens, width)
             caches[name] = cache.reshape(heads, -1, width)
+    step.load_all(caches)
     found: list[list[int]] = [[] for _ in prompts]
     for number in range(count):
         chosen = results["logits"].argmax(-1)
         for tokens_of, token in zip(found, chosen.tolist(), strict=True):
             tokens_of.append(token)
-        results = outputs(step, ids=chosen.astype(np.int64), positions=lengths + number, **caches)
-        caches = {name.removeprefix("new_"): array for name, array in results.items() if name != "logits"}
+        results = outputs(step, ids=chosen.astype(np.int64), positions=lengths + number)
     return found

@@ -51,6 +51,7 @@ def describe_plan(bundle: Bundle) -> dict[str, Any]:
             for tensor in bundle.tensors
             if tensor.kind == "weight"
         ],
+        "states": [_describe_tensor(tensor) for tensor in bundle.tensors if tensor.kind == "state"],
         "outputs": [_describe_tensor(bundle.tensors[out.tensor]) for out in bundle.outputs],
         "operators": len(bundle.operations),
         "tasks": len(bundle.tasks),
@@ -75,7 +76,7 @@ def _format_lines(document: dict[str, Any]) -> list[str]:
         *(["reproducible: the same bits for any number of sites"] if document["reproducible"] else []),
         f"memory: at most {format_memory(max(document['memory_bytes'], default=0))} on a site",
     ]
-    for what in ("inputs", "weights", "outputs"):
+    for what in ("inputs", "weights", "states", "outputs"):
         lines += [f"{what}:", *(f"  {_format_tensor(tensor)}" for tensor in document[what])] if document[what] else []
     return lines
 

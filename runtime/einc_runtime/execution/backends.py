@@ -14,6 +14,7 @@ from einc_runtime.plan.schema import HOST, Bundle
 
 if TYPE_CHECKING:
     from einc_runtime.execution.base import Executor
+    from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.kernels.cuda.tuning import Tuning
 
 BACKENDS = ("auto", "cpu", "cuda", "null")
@@ -43,7 +44,12 @@ def is_cupy_installed() -> bool:
 
 
 def make_executor(
-    bundle: Bundle, backend: str, devices: Sequence[int] | None, no_peer: str, tunings: Sequence[Tuning] = ()
+    bundle: Bundle,
+    backend: str,
+    devices: Sequence[int] | None,
+    no_peer: str,
+    tunings: Sequence[Tuning] = (),
+    common: SharedBuffers | None = None,
 ) -> Executor:
     """The executor of a backend; see `Session` for what the arguments mean."""
     if backend not in BACKENDS:
@@ -63,7 +69,7 @@ def make_executor(
         return NullExecutor(bundle)
     from einc_runtime.execution.cpu.executor import CpuExecutor
 
-    return CpuExecutor(bundle)
+    return CpuExecutor(bundle, common=common)
 
 
 def note_unused_gpus(bundle: Bundle) -> str | None:

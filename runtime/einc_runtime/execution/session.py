@@ -23,6 +23,7 @@ from einc_runtime.text import quote_names, suggest_name
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.base import Executor, TaskRecord
+    from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.execution.trace import Trace
     from einc_runtime.kernels.cuda.tuning import Tuning
 
@@ -33,7 +34,8 @@ class Session:
     `backend` is auto, cpu or cuda (or null, which computes nothing). Auto uses the GPUs where some are visible, and the
     CPU for plans that were compiled for the host. `devices` gives each site its device; the CPU accepts any. `no_peer`
     says what happens where two GPUs cannot reach each other's memory: `stage` through the host, or `refuse`.
-    `tunings` say which algorithms multiply on GPUs (`einc_runtime.kernels.cuda.tuning.read_tunings`).
+    `tunings` say which algorithms multiply on GPUs (`einc_runtime.kernels.cuda.tuning.read_tunings`). `common` is
+    memory that sessions of several plans have together: what one of them has loaded, the others have.
 
     The plan is proved first (`proved_plans`), unless `verify` is false or the session gets an `executor` that has taken
     the plan already. Raises MissingFault where a backend, devices or memory are missing, and PlanFault for plans that
@@ -51,6 +53,7 @@ class Session:
         executor: Executor | None = None,
         verify: bool = True,
         tunings: Sequence[Tuning] = (),
+        common: SharedBuffers | None = None,
     ) -> None:
         self.bundle = bundle
         if verify and executor is None:
@@ -63,7 +66,9 @@ class Session:
                 hint="one for each site; sites may share a device, as in 0,0,1,1",
             )
         self._is_default = executor is None and backend == "auto"
-        self._executor = executor if executor is not None else make_executor(bundle, backend, devices, no_peer, tunings)
+        self._executor = (
+            executor if executor is not None else make_executor(bundle, backend, devices, no_peer, tunings, common)
+        )
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
         self._loadable = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
@@ -76,7 +81,14 @@ class Session:
         self._executed = False
         self._guard = ThreadGuard()
         self._trace: Trace | None = None
-        self.clear_states()
+        self._common = common
+        is_filled = getattr(self._executor, "is_filled", lambda number: False)
+        for tensor in bundle.tensors:
+            numbers = self._buffers.get(tensor.name, ())
+            if tensor.kind == "weight" and numbers and all(map(is_filled, numbers)):
+                self._loaded.add(tensor.name)
+        if not all(is_filled(number) for tensor in self.states for number in self._buffers[tensor.name]):
+            self.clear_states()
 
     @property
     def backend(self) -> str:
@@ -169,14 +181,23 @@ class Session:
             for name, array in pairs:
                 self._store(name, array)
 
-    def load_weights(self, source: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+    def shares_states(self, other: Session) -> bool:
+        """Whether all states of the two sessions are in the same memory."""
+        from einc_runtime.execution.shared_buffers import have_equal_states
+
+        together = self._common is not None and self._common is other._common
+        return together and self.backend == other.backend == "cpu" and have_equal_states(self.bundle, other.bundle)
+
+    def load_weights(self, source: str | os.PathLike[str] | Mapping[str, Any], *, only_missing: bool = False) -> None:
         """Loads all weights from a safetensors file, a directory of them, an .npz file, `rand:SEED`, or a mapping.
 
         The arrays of a mapping may have the names, types and shapes that they may have in a file; others are ignored.
+        `only_missing` leaves out what is loaded, for example by a session that has the same memory.
         """
         from einc_runtime.execution.data.weights import iterate_weights, list_weights
 
-        for name, array in iterate_weights(list_weights(self.bundle), source):
+        wanted = [one for one in list_weights(self.bundle) if not only_missing or one.name not in self._loaded]
+        for name, array in iterate_weights(wanted, source):
             with self._guard.entered():
                 self._store(name, array)
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from einc_runtime.errors import ArrayFault, UsageFault
+from einc_runtime.execution.session import Session
+from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.generation.sampling import GREEDY, Sampling, TokenSampler
 from einc_runtime.generation.slots import DecoderSlots, GenerationTimes
 from einc_runtime.generation.text_stream import TextStream
+from einc_runtime.plan.schema import ITEMSIZE, Bundle
 
 if TYPE_CHECKING:
-    from einc_runtime.execution.session import Session
+    from einc_runtime.execution.data.weights import WeightSource
     from einc_runtime.generation.tokenizer import TextTokenizer
 
 Prompt = str | Sequence[int]
@@ -50,6 +53,21 @@ class _Sequence:
     text: TextStream | None
     left: int
     last: int = -1
+
+
+def open_sessions(bundles: Sequence[Bundle], weights: WeightSource, backend: str = "auto") -> list[Session]:
+    """Sessions of plans of one model with their weights loaded. On a CPU they share weights and states.
+
+    Weights of 32 bits and more are not prepacked: this would take as much memory again.
+    """
+    widest = max(
+        (ITEMSIZE[one.dtype] for bundle in bundles for one in bundle.tensors if one.kind == "weight"), default=0
+    )
+    common = SharedBuffers(prepack=widest < ITEMSIZE["f32"])
+    sessions = [Session(bundle, backend, common=common) for bundle in bundles]
+    for session in sessions:
+        session.load_weights(weights, only_missing=True)
+    return sessions
 
 
 class Generator:

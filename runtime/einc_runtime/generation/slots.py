@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from einc_runtime.dtypes import storage_dtype
 from einc_runtime.errors import ArrayFault, PlanFault
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class DecodePlan:
         """Reads the sizes from the plan; raises PlanFault if it is not that of a decode step."""
         shapes = {tensor.name: tensor.shape for tensor in session.bundle.tensors}
         operation = next((one for one in session.bundle.operations if one.family == "append"), None)
-        if not {"ids", "positions", "logits"} <= shapes.keys() or operation is None:
+        if not {"ids", "positions", "logits"} <= shapes.keys() or operation is None or not session.states:
             raise PlanFault(
                 f"{session.bundle.model} is no decode step: it lacks ids, positions, logits, or a cache",
                 hint="einc import hf DIR --decode writes a model that is one",
@@ -74,7 +73,7 @@ class DecoderSlots:
                 )
         if self._step.length != 1:
             raise PlanFault(f"expected a plan that takes one token of each sequence, found {self._step.length}")
-        self._caches: dict[str, Array] = {}
+        self._last: Session = step  # whose states are those of all sequences
         self.lengths = [0] * self._step.slots
         self.times = GenerationTimes()
 
@@ -131,19 +130,20 @@ class DecoderSlots:
                 ids[slot, :front], ids[slot, front:] = tokens[0], tokens
                 positions[slot, front:] = np.arange(first, first + len(tokens))
         inputs = {"ids": ids.reshape(-1), "positions": positions.reshape(-1)}
-        wanted = [tensor.name for tensor in plan.session.inputs]
-        if "last" in wanted:
+        if any(tensor.name == "last" for tensor in plan.session.inputs):
             inputs["last"] = plan.length * np.arange(1, plan.slots + 1, dtype=np.int64) - 1
-        for tensor in plan.session.inputs:
-            if tensor.name not in inputs:
-                cache = self._caches.get(tensor.name)
-                inputs[tensor.name] = np.zeros(tensor.shape, storage_dtype(tensor.dtype)) if cache is None else cache
-        results = plan.session.run(inputs)
-        logits = results.pop("logits")
-        self._caches = {name.removeprefix("new_"): array for name, array in results.items()}
+        self._bring_states(plan.session)
+        logits = plan.session.run(inputs, ["logits"])["logits"]
         for slot, tokens in rows.items():
             self.lengths[slot] += len(tokens)
         return logits if len(logits) == plan.slots else logits[plan.length - 1 :: plan.length]
+
+    def _bring_states(self, session: Session) -> None:
+        """Copies the caches from the session that ran last, if the two do not share them."""
+        last, self._last = self._last, session
+        if last is not session and not session.shares_states(last):
+            for tensor in last.states:
+                session.load(tensor.name, last.offload(tensor.name))
 
     def _record(self, single: bool, tokens: int, runs: int, milliseconds: float) -> None:
         times = self.times

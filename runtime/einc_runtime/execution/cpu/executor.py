@@ -24,6 +24,7 @@ from einc_runtime.execution.cpu.memory import HostMemory, PrepackedWeights, allo
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
+from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.moves import build_moves
@@ -40,9 +41,9 @@ class CpuExecutor:
     """See `execution.base.Executor`.
 
     `workers` defaults to one per core. Without `rewrites`, every task is run as it stands in the plan, for comparison.
-    `scheduler` makes the threads, and `allocate` the memory of arenas and the kernels' scratch space, in bytes. For
-    tests: `poison` fills memory with not-a-numbers before each run, and `ranks` replaces the order in which ready tasks
-    start, highest first.
+    `common` is memory that it shares with executors of other plans. `scheduler` makes the threads, and `allocate` the
+    memory of arenas and the kernels' scratch space, in bytes. For tests: `poison` fills memory with not-a-numbers
+    before each run, and `ranks` replaces the order in which ready tasks start, highest first.
     """
 
     name = "cpu"
@@ -53,6 +54,7 @@ class CpuExecutor:
         workers: int | None = None,
         *,
         rewrites: bool = True,
+        common: SharedBuffers | None = None,
         poison: bool = False,
         ranks: Sequence[float] | None = None,
         scheduler: ThreadScheduler = THREADS,
@@ -61,7 +63,8 @@ class CpuExecutor:
         self.bundle, self._poison = bundle, poison
         self._scheduler, self._allocate = scheduler, allocate
         self.workers = workers or count_cores()
-        self._memory = HostMemory(bundle, shared=rewrites, allocate=allocate)
+        self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate)
+        self._common, self._keys = common, {} if common is None else dict(list_shared(bundle))
         self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites)
         costs = [kernel.nanoseconds for kernel in self._kernels]
@@ -69,7 +72,7 @@ class CpuExecutor:
         self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
-        self._prepacked = PrepackedWeights(self._kernels if rewrites else ())
+        self._prepacked = PrepackedWeights(self._kernels if rewrites and (common is None or common.prepack) else ())
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
 
@@ -107,6 +110,12 @@ class CpuExecutor:
         array = self._memory.buffers[buffer]
         np.copyto(array, values, casting="unsafe")
         self._prepacked.mark_changed(array)
+        if self._common is not None and buffer in self._keys:
+            self._common.loaded.add(self._keys[buffer])
+
+    def is_filled(self, buffer: int) -> bool:
+        """Whether the executor of another plan has filled this buffer, too."""
+        return self._common is not None and self._keys.get(buffer) in self._common.loaded
 
     def fetch(self, region: Region) -> Array:
         return self._memory.view(region)

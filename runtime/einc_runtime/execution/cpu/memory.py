@@ -14,9 +14,10 @@ from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cpu.host import available_memory, require_memory
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph, TaskError, run_tasks
+from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import ALIGNMENT, Kernel, address
 from einc_runtime.kernels.views import strides_of
-from einc_runtime.plan.regions import find_offsets
+from einc_runtime.plan.regions import buffer_bytes, find_offsets
 from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
 from einc_runtime.plan.states import STATE
 
@@ -39,19 +40,29 @@ def allocate_aligned(size: int) -> Array:
 class HostMemory:
     """One aligned arena per site, and every buffer as a view of the arena of its site.
 
-    With `shared`, sites that are loaded with the same block have it in one place, that of the first of them. Views of
-    weights are read-only: only loading changes them. Raises MissingFault where memory is short, and PlanFault for a
+    With `shared`, sites that are loaded with the same block have it in one place, that of the first of them. `common`
+    is what this plan has together with others (`shared_buffers`). What is written over a state is the same view. Views
+    of weights are read-only: only loading changes them. Raises MissingFault where memory is short, and PlanFault for a
     buffer outside its arena.
     """
 
     def __init__(
-        self, bundle: Bundle, *, shared: bool = False, allocate: Callable[[int], Array] = allocate_aligned
+        self,
+        bundle: Bundle,
+        *,
+        shared: bool = False,
+        common: SharedBuffers | None = None,
+        allocate: Callable[[int], Array] = allocate_aligned,
     ) -> None:
-        require_memory(sum(bundle.memory), f"running {bundle.model} on {len(bundle.memory)} sites")
+        keys = {} if common is None else dict(list_shared(bundle))
+        there = [number for number, key in keys.items() if common is not None and key in common.arrays]
+        needed = sum(bundle.memory) - sum(buffer_bytes(bundle, bundle.buffers[number]) for number in there)
+        require_memory(needed, f"running {bundle.model} on {len(bundle.memory)} sites")
         self.bundle = bundle
         self.arenas = [allocate(size) for size in bundle.memory]
         self.buffers: list[Array] = []
         loaded: dict[tuple[int, Block], Array] = {}
+        states: dict[tuple[int, int], Array] = {}
         for number, buffer in enumerate(bundle.buffers):
             shape = buffer.block.shape
             tensor, arena = bundle.tensors[buffer.tensor], self.arenas[buffer.site]
@@ -62,7 +73,14 @@ class HostMemory:
             array = np.ndarray(shape, dtype, arena.data, buffer.offset, strides)
             if shared and buffer.role in LOADED_ROLES:
                 array = loaded.setdefault((buffer.tensor, buffer.block), array)
+            if common is not None and number in keys:
+                array = common.arrays.setdefault(keys[number], array)
+            if tensor.kind == STATE:
+                states[buffer.site, buffer.offset] = array
             self.buffers.append(array)
+        for number, buffer in enumerate(bundle.buffers):
+            if buffer.role == STATE:
+                self.buffers[number] = states[buffer.site, buffer.offset]
 
     def view(self, region: Region) -> Array:
         """A region of a buffer, as a view."""
