@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc
 from einc.errors import OperatorError, UsageError
 
 Number: TypeAlias = bool | int | float
@@ -47,7 +47,7 @@ def read_dtype(dtype: Any) -> DType:
     """An element type by its name ("f16", "float16") or as a numpy type. Raises UsageError."""
     if isinstance(dtype, DType):
         return dtype
-    known = {member.value: member for member in DType}
+    known = {member.value: member for member in ELEMENT_TYPES}
     numpy_names = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "i32",
                    "int64": "i64", "bool_": "bool"}  # fmt: skip
     given = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", "")

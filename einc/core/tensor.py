@@ -26,6 +26,8 @@ class DType(enum.Enum):
     I32 = "i32"
     I64 = "i64"
     BOOL = "bool"
+    I8 = "i8"
+    I4X2 = "i4x2"
 
     @property
     def itemsize(self) -> int:
@@ -39,6 +41,11 @@ class DType(enum.Enum):
     @property
     def is_integer(self) -> bool:
         return self in (DType.I32, DType.I64)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it only stores weights: 8-bit integers, or two 4-bit integers in a byte. Models do not name it."""
+        return self in (DType.I8, DType.I4X2)
 
     def numpy(self) -> np.dtype[Any]:
         """The numpy type that holds it (ml_dtypes' for bf16)."""
@@ -57,11 +64,15 @@ class DType(enum.Enum):
 
 _ITEMSIZE = {
     DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8, DType.I32: 4, DType.I64: 8, DType.BOOL: 1,
+    DType.I8: 1, DType.I4X2: 1,
 }  # fmt: skip
+ELEMENT_TYPES = tuple(dtype for dtype in DType if not dtype.is_quantized)
+"""The types in which models compute."""
 _FLOATS = frozenset({DType.F16, DType.BF16, DType.F32, DType.F64})
 _NUMPY = {
     DType.F16: "float16", DType.F32: "float32", DType.F64: "float64",
     DType.I32: "int32", DType.I64: "int64", DType.BOOL: "bool",
+    DType.I8: "int8", DType.I4X2: "uint8",
 }  # fmt: skip
 
 

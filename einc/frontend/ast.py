@@ -151,12 +151,13 @@ class StateDecl(SyntaxNode):
 
 @dataclass(frozen=True, slots=True)
 class WeightDecl(SyntaxNode):
-    """`weight name : dtype[dims] from "stored"`"""
+    """`weight name : dtype[dims] as storage from "stored"`"""
 
     name: Name
     dtype: Name
     dims: tuple[Name, ...]
     stored: LiteralExpr | None = None
+    storage: Name | CallExpr | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from einc.frontend.expressions import (
 )
 from einc.frontend.findings import FOREIGN_CALLS, AlreadyReported, Findings
 from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.frontend.quantized import declare_quantized
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
 from einc.ops import registry
@@ -160,6 +161,9 @@ def _lower_declaration(context: LoweringContext, statement: ast.InputDecl | ast.
         kind = TensorKind.WEIGHT
         stored = None if statement.stored is None else _fill_stored_name(context, statement.stored)
     context.check_new(statement.name)
+    if isinstance(statement, ast.WeightDecl) and statement.storage is not None:
+        context.define(statement.name, declare_quantized(context, statement, desc, stored))
+        return
     name = context.scope.full_name(statement.name.text)
     context.define(statement.name, declare_tensor(context, kind, name, desc, stored, statement.span))
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from einc.core.tensor import DType
+from einc.core.tensor import ELEMENT_TYPES
 from einc.errors import SourceSpan
 from einc.frontend import ast, constants
 from einc.frontend.ast import iterate_parts
@@ -21,7 +21,7 @@ from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parser import parse_text
 from einc_runtime.text import did_you_mean
 
-DTYPES = tuple(dtype.value for dtype in DType)
+DTYPES = tuple(dtype.value for dtype in ELEMENT_TYPES)
 
 
 @dataclass(slots=True)

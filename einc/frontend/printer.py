@@ -55,7 +55,9 @@ def _format_statement(statement: ast.Statement) -> str:
             return f"state {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]"
         case ast.WeightDecl():
             stored = "" if statement.stored is None else f" from {print_expression(statement.stored)}"
-            return f"weight {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]{stored}"
+            storage = "" if statement.storage is None else f" as {print_expression(statement.storage)}"
+            declared = f"{statement.dtype.text}[{_format_names(statement.dims)}]"
+            return f"weight {statement.name.text} : {declared}{storage}{stored}"
         case ast.AssignStmt():
             return f"{_format_names(statement.targets)} = {print_expression(statement.value)}"
         case ast.EquationStmt():

@@ -92,6 +92,12 @@ class AstBuilder:
         end = dims.end if stored is None else stored.span
         return ast.WeightDecl(_make_name(name), _make_name(dtype), dims.names, stored, span=join_spans(word.span, end))
 
+    def quantized_weight(self, children: Children) -> ast.WeightDecl:
+        word, name, dtype, dims, storage = children[:5]
+        stored: ast.LiteralExpr | None = children[5] if len(children) > 5 else None
+        span = join_spans(word.span, (stored or storage).span)
+        return ast.WeightDecl(_make_name(name), _make_name(dtype), dims.names, stored, storage, span=span)
+
     def output_names(self, children: Children) -> ast.OutputStmt:
         word, names = children
         return ast.OutputStmt(_make_names(names), span=join_spans(word.span, names[-1].span))

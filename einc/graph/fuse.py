@@ -1,9 +1,10 @@
 """Fusion: operators that can be computed inside one another become one operator, so that no data moves between them.
 
 The operators decide whether two of them fuse (`Operator.fuse`); this pass only finds the candidates. A producer joins
-the group of its consumers if all of them have become one node and its result is not saved. A slice joins all of its
-consumers if each of them can read a part of a tensor, since that costs nothing. Nodes are visited from the last to the
-first, so that the consumers of a tensor have been fused as far as possible before its producer is visited.
+the group of its consumers if all of them have become one node and its result is not saved. A slice, or a quantized
+weight that is widened, joins all of its consumers if each of them can read what it reads, since that costs nothing.
+Nodes are visited from the last to the first, so that the consumers of a tensor have been fused as far as possible
+before its producer is visited.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def fuse(graph: Graph) -> Graph:
     readers: dict[str, list[str]] = {}  # of every tensor, the names of the kept nodes that read it
     for node in reversed(graph.nodes):
         consumers = [kept[name] for name in readers.get(node.outputs[0], ())]
-        shared = len(consumers) > 1 and node.operator.part is None
+        shared = len(consumers) > 1 and not node.operator.joins_every_reader
         if len(node.outputs) == 1 and consumers and not shared and node.outputs[0] not in saved:
             fused = [one for consumer in consumers if (one := _fuse_nodes(consumer, node)) is not None]
             if len(fused) == len(consumers):
@@ -63,6 +64,9 @@ def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
     while name in fused.inputs:
         k = fused.inputs.index(name)
         operator = fused.operator.fuse(k, producer.operator)
+        if operator is None and len(fused.inputs) == 2 and (exchanged := fused.operator.exchange()) is not None:
+            fused, k = replace(fused, operator=exchanged, inputs=fused.inputs[::-1]), 1 - k
+            operator = exchanged.fuse(k, producer.operator)
         if operator is None:
             return None
         fused = replace(fused, operator=operator, inputs=fused.inputs[:k] + producer.inputs + fused.inputs[k + 1 :])

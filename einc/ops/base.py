@@ -161,6 +161,10 @@ class Operator(ABC):
         """
         return None
 
+    def exchange(self) -> Operator | None:
+        """The operator with its two inputs in the other order, with the same result; None if there is none."""
+        return None
+
     @property
     def is_epilogue(self) -> bool:
         """Whether libraries compute this operator within the product that makes one of its inputs."""
@@ -175,6 +179,11 @@ class Operator(ABC):
     def part(self) -> TensorType | None:
         """The part of the only input that a slice puts out; None for any other operator."""
         return None
+
+    @property
+    def joins_every_reader(self) -> bool:
+        """Whether each of its readers computes it again rather than that its result is kept: it costs nothing there."""
+        return self.part is not None
 
     def restrict(self, box: TensorType) -> Restriction | None:
         """The operator that computes the part `box` of this one's only output from parts of its inputs alone.
@@ -264,18 +273,20 @@ class DimMap:
     """How one dimension of a tensor follows a shardable index.
 
     The block spans [offset + scale * lo, offset + scale * up) for the interval [lo, up) of `index`; with no index it
-    spans the whole dimension.
+    spans the whole dimension. Where a position of the dimension stands for several of the index, both bounds are
+    divided by `divisor`, which divides all of them.
     """
 
     index: str | None = None
     scale: int = 1
     offset: int = 0
+    divisor: int = 1
 
     def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
         if self.index is None:
             return (0, extent)
         lo, up = chosen[self.index]
-        return (self.offset + self.scale * lo, self.offset + self.scale * up)
+        return ((self.offset + self.scale * lo) // self.divisor, (self.offset + self.scale * up) // self.divisor)
 
 
 class MappedOperator(Operator):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, format_value, make_unique, reject_others, take_tensor_and_names
 from einc.ops.base import Attributes, Operator
@@ -56,7 +56,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 def _make_cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     reject_others("cast", attributes, "dtype")
     tensor, given = take_tensor_and_names("cast", arguments, attributes, "dtype")
-    names, known = [name for name, _ in given], [str(dtype) for dtype in DType]
+    names, known = [name for name, _ in given], [str(dtype) for dtype in ELEMENT_TYPES]
     if len(names) != 1 or names[0] not in known:
         found = " ".join(names) or "nothing"
         where = given[0][1] if given else 1

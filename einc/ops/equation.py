@@ -27,8 +27,9 @@ from einc.ops.base import (
     find_product_precision,
     find_vector_precision,
 )
+from einc.ops.dequantize import Dequantize
 from einc.ops.functions import AGGREGATIONS
-from einc.ops.scalar import ScalarProgram, compose, merge_inputs
+from einc.ops.scalar import ScalarProgram, compose, exchange_inputs, merge_inputs
 from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
 
 if TYPE_CHECKING:
@@ -178,8 +179,8 @@ class Equation(MappedOperator):
         return math.prod(extents[name] for name in set(self.labels[k]) - set(self.result))
 
     def fuse(self, k: int, producer: Operator) -> Operator | None:
-        """Fuses elementwise operators if the producer's result has every index of this one exactly once, and any part
-        of a tensor.
+        """Fuses elementwise operators if the producer's result has every index of this one exactly once, any part of a
+        tensor, and quantized weights into products.
 
         The result of a 16-bit producer is still rounded if a comparison or the like could depend on the rounding.
         """
@@ -187,6 +188,10 @@ class Equation(MappedOperator):
             boxes = (*self.reads[:k], compose_box(producer.part, self.reads[k]), *self.reads[k + 1 :])
             operands = (*self.operands[:k], *producer.inputs, *self.operands[k + 1 :])
             return replace(self, operands=operands, windows=normalize_windows(operands, boxes))
+        if isinstance(producer, Dequantize):
+            from einc.ops.quantized_product import join_dequantize
+
+            return join_dequantize(self, k, producer)
         if not isinstance(producer, Equation) or self.aggregation is not None or producer.aggregation is not None:
             return None
         read = self.labels[k]
@@ -206,6 +211,18 @@ class Equation(MappedOperator):
             labels=self.labels[:k] + inner + self.labels[k + 1 :],
             program=compose(self.program, k, producer.program, rounding),
             windows=normalize_windows(operands, boxes),
+        )
+
+    def exchange(self) -> Operator | None:
+        """A product of two operands is that of the second with the first."""
+        if self.kernel.name != "contract" or len(self.operands) != 2:
+            return None
+        return replace(
+            self,
+            operands=self.operands[::-1],
+            labels=self.labels[::-1],
+            program=exchange_inputs(self.program),
+            windows=self.windows[::-1],
         )
 
     def merge(self, first: int, second: int) -> Operator | None:

@@ -9,12 +9,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc.core.tensor import DType
+from einc.core.tensor import ELEMENT_TYPES, DType
 from einc.errors import OperatorError
 
 _FLOAT = tuple(dtype for dtype in DType if dtype.is_float)
-_NUMERIC = tuple(dtype for dtype in DType if dtype is not DType.BOOL)
-_ANY = tuple(DType)
+_NUMERIC = tuple(dtype for dtype in ELEMENT_TYPES if dtype is not DType.BOOL)
+_ANY = ELEMENT_TYPES
 _BOOL = (DType.BOOL,)
 
 
@@ -40,7 +40,7 @@ FUNCTIONS: dict[str, Signature] = {
     **dict.fromkeys(["and", "or"], Signature(2, _BOOL)),
     **dict.fromkeys(["not"], Signature(1, _BOOL)),
     **dict.fromkeys(["where"], Signature(3, _ANY)),  # its first operand is the condition, a bool of its own
-    **{f"cast:{dtype}": Signature(1, _ANY, dtype) for dtype in DType},
+    **{f"cast:{dtype}": Signature(1, _ANY, dtype) for dtype in ELEMENT_TYPES},
 }
 
 AGGREGATIONS = ("sum", "max", "min", "prod")

@@ -14,11 +14,13 @@ from einc.ops import (
     append,
     attention,
     concat,
+    dequantize,
     elementwise,
     embedding,
     equation,
     meanpool,
     norm,
+    quantized_product,
     reshape,
     rope,
     selection,
@@ -31,8 +33,8 @@ from einc.ops.base import Attributes, Operator
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, elementwise, embedding, equation, meanpool, norm, reshape, rope, selection, shorthands,
-    slicing, softmax,
+    append, attention, concat, dequantize, elementwise, embedding, equation, meanpool, norm, quantized_product, reshape,
+    rope, selection, shorthands, slicing, softmax,
 )  # fmt: skip
 """The files of the library. Each defines at least one of these:
 

@@ -223,6 +223,12 @@ def merge_inputs(program: ScalarProgram, first: int, second: int) -> ScalarProgr
     return builder.program(builder.insert(program, kept))
 
 
+def exchange_inputs(program: ScalarProgram) -> ScalarProgram:
+    """The program whose two inputs are in the other order."""
+    builder = ProgramBuilder(2)
+    return builder.program(builder.insert(program, [ScalarInput(1), ScalarInput(0)]))
+
+
 def _build_step(function: str, operands: Sequence[Operand | Number]) -> FunctionStep:
     return FunctionStep(function, tuple(x if isinstance(x, Operand) else ScalarLiteral.of(x) for x in operands))
 

@@ -43,6 +43,8 @@ def random_array(desc: TensorDesc, rng: np.random.Generator, positive: bool = Fa
     """Asymmetric data: no two elements of a float tensor alike, integers without zero."""
     if desc.dtype is DType.BOOL:
         return rng.random(desc.shape) < 0.4
+    if desc.dtype.is_quantized:
+        return rng.integers(0, 256, desc.shape, np.uint8).view(desc.dtype.numpy())
     if desc.dtype.is_integer:
         values = rng.integers(1, 10, desc.shape)
         return (values if positive else values * rng.choice([-1, 1], desc.shape)).astype(desc.dtype.numpy())

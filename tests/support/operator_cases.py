@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from einc.core.tensor import DType, TensorDesc, TensorType
+from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.functions import FUNCTIONS
 from einc.ops.scalar import ScalarProgram
+from tests.support.quantized_cases import quantized
 
 SIZES = {"t": 7, "d": 9, "f": 5, "h": 6, "s": 4, "u": 11}
 POSITIVE = {"log", "sqrt", "rsqrt", "pow", "prod", "prod_join"}
@@ -140,9 +141,9 @@ def all_cases() -> dict[str, Operator]:
     """Everything in f32, structure in the other types, and scalar functions of integers and bools."""
     cases: dict[str, Operator] = {}
     for dtype in (DType.F32, DType.F16, DType.BF16, DType.F64):
-        for table in (structural(dtype), floating(dtype)):
+        for table in (structural(dtype), floating(dtype), quantized(dtype)):
             cases |= {f"{dtype}-{name}": operator for name, operator in table.items()}
     cases |= {f"i32-{name}": operator for name, operator in structural(DType.I32).items()}
-    for dtype in DType:
+    for dtype in ELEMENT_TYPES:
         cases |= {f"{dtype}-{name}": operator for name, operator in unary_and_binary(dtype).items()}
     return cases

@@ -37,6 +37,17 @@ def test_a_chain_with_broadcast_and_transpose(dtype):
     check("map", {"program": CHAIN, "indices": "i j, j -> j i"}, [x, w], [np.empty((37, 13), dtype)], tolerance=None)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("packing", "group", "zeros"), [(1, 0, False), (1, 64, True), (2, 32, True), (2, 0, False)])
+def test_weights_are_widened(dtype, packing, group, zeros):
+    rng = np.random.default_rng(3)
+    values = rng.integers(0, 256, (5, 3, 128 // packing), np.uint8)
+    shape = (5, 3, 128 // group) if group else (5, 3)
+    points = [rng.integers(-8, 9, shape).astype("i1")] if zeros else []
+    inputs = [values.view("i1") if packing == 1 else values, normal(*shape, dtype=dtype), *points]
+    check("dequantize", {"group": group}, inputs, [np.empty((5, 3, 128), dtype)], tolerance=0)
+
+
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-20, 88.0, -88.0, 3e38, np.inf, -np.inf, np.nan]
 
 

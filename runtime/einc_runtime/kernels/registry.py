@@ -29,6 +29,8 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
         "attention": ("einc_runtime.kernels.numpy.attention", "build_attention"),
         "contract": ("einc_runtime.kernels.numpy.contract", "build_contract"),
+        "dequantize": ("einc_runtime.kernels.numpy.quantized", "build_dequantize"),
+        "quantized_contract": ("einc_runtime.kernels.numpy.quantized", "build_quantized_contract"),
         "map": ("einc_runtime.kernels.numpy.map", "build_map"),
         "reduce": ("einc_runtime.kernels.numpy.map", "build_reduce"),
         "softmax": ("einc_runtime.kernels.numpy.rows", "build_softmax"),
@@ -46,6 +48,8 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "llvm": {
         "attention": ("einc_runtime.kernels.llvm.attention", "build_attention"),
         "contract": ("einc_runtime.kernels.llvm.contract", "build_contract"),
+        "dequantize": ("einc_runtime.kernels.llvm.quantized", "build_dequantize"),
+        "quantized_contract": ("einc_runtime.kernels.llvm.quantized", "build_quantized_contract"),
         "map": ("einc_runtime.kernels.llvm.map", "build_map"),
         "softmax": ("einc_runtime.kernels.llvm.rows", "build_softmax"),
         "rmsnorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
@@ -58,6 +62,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
 REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "attention": ("einc_runtime.kernels.reproducible.attention", "build_attention"),
     "contract": ("einc_runtime.kernels.reproducible.contract", "build_contract"),
+    "quantized_contract": ("einc_runtime.kernels.reproducible.quantized", "build_quantized_contract"),
     "map": ("einc_runtime.kernels.reproducible.map", "build_map"),
     "reduce": ("einc_runtime.kernels.reproducible.sums", "build_reduce"),
     "meanpool": ("einc_runtime.kernels.reproducible.sums", "build_meanpool"),

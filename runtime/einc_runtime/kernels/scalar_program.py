@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc_runtime.dtypes import FLOATS, INTEGERS, ITEMSIZE, compute_type
+from einc_runtime.dtypes import ELEMENT_TYPES, FLOATS, INTEGERS, ITEMSIZE, compute_type
 from einc_runtime.errors import PlanFault
 
 Literal = bool | int | float
@@ -110,7 +110,7 @@ def _parse_step(part: str, position: int, arity: int) -> ProgramStep:
     if len(words) < 3 or words[0] != f"t{position}" or words[1] != "=":
         raise PlanFault(f"step {position} of a scalar program should read 't{position} = ...', found '{part[:60]}'")
     function, operands = words[2], words[3:]
-    cast = function.startswith(CAST) and function[len(CAST) :] in ITEMSIZE
+    cast = function.startswith(CAST) and function[len(CAST) :] in ELEMENT_TYPES
     if not cast and function not in FUNCTIONS:
         raise PlanFault(f"step t{position} of a scalar program uses the unknown function '{function[:40]}'")
     expected = 1 if cast else FUNCTIONS[function][0]

@@ -50,6 +50,20 @@ def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     yield from sorted(found, key=lambda cut: -cut.extent)
 
 
+def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    """Rows of the weight or of the tensor: values, scales and zero points have the weight's leading indices."""
+    equation = indices.parse(invocation.attribute("equation", str))
+    labels = (equation.inputs[0], *(equation.inputs[1][: len(shape)] for shape in invocation.inputs[1:]))
+    found = []
+    for axis, name in enumerate(equation.output):
+        own = tuple(SplitAxis(names.index(name)) if name in names else None for names in labels)
+        found.append(KernelSplit(invocation.output[axis], own, (SplitAxis(axis),)))
+    weighty = [name in equation.inputs[1] for name in equation.output]
+    yield from (
+        cut for _, cut in sorted(zip(weighty, found, strict=True), key=lambda pair: (-pair[0], -pair[1].extent))
+    )
+
+
 def _split_map(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     yield from _split_by_index(invocation.attribute("indices", str), invocation.output)
 
@@ -85,6 +99,7 @@ def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 
 _SPLITS: dict[str, Callable[[Invocation[Shape]], Iterator[KernelSplit]]] = {
     "contract": _split_contract,
+    "quantized_contract": _split_quantized,
     "map": _split_map,
     "reduce": _split_map,
     "rmsnorm": _split_rows,

@@ -20,7 +20,7 @@ HOST = "host"
 SCHEMA_VERSION = 8
 """It increases by one with every change that an older runtime could misread."""
 
-DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool"]
+DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool", "i8", "i4x2"]
 AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
 BufferRole = Literal["input", "weight", "state", "result", "scratch"]
 InputPlacement = Literal["replicated", "once"]
@@ -28,8 +28,16 @@ LOADED_ROLES: tuple[BufferRole, ...] = ("input", "weight")
 Scalar = bool | int | float | str
 Attribute = Scalar | list[Scalar]
 
-ITEMSIZE: dict[DTypeName, int] = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1}
-"""Width of one element in bytes."""
+ITEMSIZE: dict[DTypeName, int] = {
+    "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "i32": 4, "i64": 8, "bool": 1, "i8": 1, "i4x2": 1,
+}  # fmt: skip
+"""Width of one element in bytes.
+
+Quantized values are `i8`, or pairs of 4-bit integers (`i4x2`): of two neighbours, the first is in the low half of the
+byte, and each is stored plus 8. Nothing is computed in these types: the families that take them widen them.
+"""
+
+QUANTIZED: tuple[DTypeName, ...] = ("i8", "i4x2")
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):

@@ -19,6 +19,7 @@ FLOAT = ("f16", "bf16", "f32", "f64")
 INTEGER = ("i32", "i64")
 NUMBER = FLOAT + INTEGER
 BOOL = ("bool",)
+QUANTIZED = ("i8", "i4x2")
 ANY = NUMBER + BOOL
 
 
@@ -51,6 +52,8 @@ _VECTOR = KernelOperand(FLOAT, 1)
 _CUBE = KernelOperand(FLOAT, 3)
 _PLACES = KernelOperand(INTEGER, 1)
 _INDICES = KernelOperand(("i64",))
+_SCALES = (KernelOperand(QUANTIZED), KernelOperand(FLOAT))
+_ZEROS = KernelOperand(("i8",))
 _FREQUENCIES = ("factor", "low_freq_factor", "high_freq_factor", "original_length")
 
 SIGNATURES: dict[str, KernelSignature] = {
@@ -60,6 +63,10 @@ SIGNATURES: dict[str, KernelSignature] = {
     ),
     "contract": KernelSignature((_NUMBERS,), (_NUMBERS,), {"equation": str}, {"scale": float}, more=None),
     "concat": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"axis": int, "extents": list}, more=None),
+    "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_ZEROS,)),
+    "quantized_contract": KernelSignature(
+        (_ROWS, *_SCALES), (_ROWS,), {"equation": str, "group": int}, {"scale": float}, more=(_ZEROS,)
+    ),
     "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}),
     "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}),
     "rmsnorm": KernelSignature((_ROWS, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}),

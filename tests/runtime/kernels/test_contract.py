@@ -190,7 +190,7 @@ F = np.ones((2, 3), "f4")
         ({"equation": "i j, j k -> i z"}, [F, F.T], np.ones((2, 2), "f4"), "'z'"),
         ({"equation": "i j, j k -> i k"}, [F, F.T.astype("f8")], np.ones((2, 2), "f4"), "f32 and f64"),
         ({"equation": "i j, j k -> i k"}, [F > 0, F.T > 0], np.ones((2, 2), "?"), "bool"),
-        ({"equation": "i j, j k -> i k"}, [F.astype("u1"), F.T], np.ones((2, 2), "f4"), "uint8"),
+        ({"equation": "i j, j k -> i k"}, [F.astype("u1"), F.T], np.ones((2, 2), "f4"), "i4x2"),
     ],
 )
 def test_what_does_not_fit_is_refused_when_prepared(attributes, inputs, output, message):

@@ -11,8 +11,7 @@ from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.kernels.triton.epilogue import Epilogue, build_with_epilogue, parse_epilogue
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.kernels import _move_step
-from einc_runtime.kernels.triton.launches import SCRATCH
+from einc_runtime.kernels.triton.launches import SCRATCH, relocate_step
 from einc_runtime.plan.schema import Block
 from tests.support.emulated_gemm import multiply
 
@@ -262,6 +261,6 @@ def test_no_epilogue_overwrites_what_products_read():
 
 def test_addresses_are_moved_with_the_operands():
     product = Gemm(False, False, 2, 2, 2, 1, 2, 0, 2, 2, 0, SCRATCH, 2, 0, 1, "f16", "f16", addend=4)
-    moved = _move_step(product, lambda address: address + 100)
+    moved = relocate_step(product, lambda address: address + 100)
     assert (moved.a, moved.b, moved.c, moved.addend, moved.bias) == (101, 102, SCRATCH + 100, 104, 0)
     assert moved.variant == "gemm nn f16 2x2x2 add"

@@ -36,6 +36,10 @@ def zeros(*shape, dtype="f4"):
     return np.zeros(shape, dtype)
 
 
+def bytes_of(*shape):
+    return RNG.integers(0, 256, shape, np.uint8)
+
+
 def attention(q_lens, k_lens, **changes):
     base = {"causal": True, "scale": 0.3, "q_lens": q_lens, "k_lens": k_lens, "window": 0, "extras": []}
     return {**base, **changes}
@@ -83,6 +87,12 @@ CASES = {
     "min of a join": reduced("t0 = add x0 x1", "i j, j k -> i k", "min", [normal(6, 9), normal(9, 8)], 6, 8),
     "integers": ("contract", {"equation": "i k, k j -> i j"}, [np.arange(35, dtype="i4").reshape(5, 7),
                  np.arange(28, dtype="i4").reshape(7, 4)], [zeros(5, 4, dtype="i4")]),
+    "dequantize": ("dequantize", {"group": 0}, [bytes_of(3, 5, 41).view("i1"), normal(3, 5), bytes_of(3, 5).view("i1")],
+                   [zeros(3, 5, 41)]),
+    "dequantize pairs": ("dequantize", {"group": 32}, [bytes_of(7, 48), normal(7, 3, dtype=BF16)],
+                         [zeros(7, 96, dtype=BF16)]),
+    "dequantize channels": ("dequantize", {"group": 0}, [bytes_of(3, 2, 9), normal(3, dtype="f2")],
+                            [zeros(3, 2, 18, dtype="f2")]),
     "softmax": ("softmax", {"axis": 1}, [normal(5, 33)], [zeros(5, 33)]),
     "softmax across": ("softmax", {"axis": 0}, [normal(40, 6)], [zeros(40, 6)]),
     "softmax of long rows": ("softmax", {"axis": 1}, [normal(2, 20000)], [zeros(2, 20000)]),

@@ -37,6 +37,8 @@ INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cu
     "attention": ("attention", ATTENTION, [(6, 18, 8), (3, 22, 8), (3, 22, 4)], [(6, 18, 4), (6, 18)], 2),
     "attention with extras": ("attention", WITH_EXTRAS, [(4, 18, 8), (2, 22, 8), (2, 22, 8), (18,), (22,)],
                               [(4, 18, 8), (4, 18)], 2),
+    "quantized": ("quantized_contract", {"equation": "t e k, e f k -> f e t", "group": 32},
+                  [(4, 3, 64), (3, 5, 32), (3, 5, 2), (3, 5, 2)], [(5, 3, 4)], 3),
     "concat": ("concat", {"axis": 0}, [(3, 2)], [(3, 2)], 0),
 }  # fmt: skip
 
@@ -47,6 +49,9 @@ def arrays_of(name):
     found = [rng.standard_normal(shape).astype("f4") for shape in inputs]
     if kernel == "rope" and len(inputs) == 2:
         found[1] = rng.integers(0, 40, inputs[1])
+    if kernel == "quantized_contract":
+        found[1] = rng.integers(0, 256, inputs[1], np.uint8)
+        found[3] = rng.integers(-8, 9, inputs[3], np.int8)
     if attributes.get("extras"):
         found[3], found[4] = rng.integers(0, 5, inputs[3]), rng.random(inputs[4]) < 0.7
     return found, [np.full(shape, 7, "f4") for shape in outputs]

@@ -27,6 +27,10 @@ def whole(*shape: int) -> TensorForm:
     return form(*shape, dtype="i64")
 
 
+def values(*shape: int, dtype: str = "i4x2") -> TensorForm:
+    return form(*shape, dtype=dtype)
+
+
 def flags(*shape: int) -> TensorForm:
     return form(*shape, dtype="bool")
 
@@ -36,6 +40,7 @@ ROPE = {"theta": 5.0, "scaling": "none", "seq_lens": [2, 4]}
 LLAMA3 = {"scaling": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_length": 16.0}
 SEEN = {"causal": True, "scale": 0.5, "q_lens": [2, 3], "k_lens": [3, 4], "window": 0, "extras": []}
 EQUATION = {"indices": "i j, j k -> i k", "dims": ["a", "b"], "program": "t0 = mul x0 x1", "aggregation": "sum"}
+QUANTIZED = {"indices": "t k, n k -> t n", "dims": ["a", "b"], "group": 32, "factor": 1.0}
 MAP = {"indices": "i j -> i j", "dims": ["a", "b"], "program": "t0 = relu x0", "aggregation": ""}
 
 GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
@@ -58,6 +63,14 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     "meanpool": ("meanpool", [X, flags(6)], {"seq_lens": [4, 2], "into": "s"}),
     "rmsnorm": ("norm", [X, form(4)], {"kind": "rmsnorm", "eps": 0.1}),
     "layernorm": ("norm", [X, form(4), form(4)], {"kind": "layernorm", "eps": 0.1, "offset": -1.0}),
+    "dequantize": ("dequantize", [values(6, 48), form(6, 3)], {"group": 32}),
+    "dequantize rows": ("dequantize", [values(6, 48, dtype="i8"), form(6), values(6, dtype="i8")], {"group": 0}),
+    "quantized": ("quantized_product", [form(5, 96), values(6, 48), form(6, 3)], QUANTIZED),
+    "quantized part": (
+        "quantized_product",
+        [form(5, 96), values(6, 64), form(6, 4), values(6, 4, dtype="i8")],
+        {**QUANTIZED, "windows": "-, 0:6 32:128"},
+    ),
     "reshape": ("reshape", [X], {"dims": ["a", "b", "c"], "shape": [2, 3, 4]}),
     "rope": ("rope", [X], ROPE),
     "rope at": ("rope", [X, whole(6)], {"theta": 5.0, "scaling": "linear", "factor": 2.0, "extras": ["positions"]}),
@@ -72,6 +85,28 @@ F16 = "f16"
 LIES: list[tuple[str, dict[str, Any], str]] = [
     # the good one, what is changed (a number: an input; a name: an attribute; None: it is gone), a piece of the message
     ("softmax", {"axis": None}, "the attribute 'axis' is missing"),
+    ("dequantize", {"group": 16}, "groups of 16 in 96 elements"),
+    ("dequantize", {"group": -32}, "no values and scales"),
+    ("dequantize", {"group": 64}, "groups of 64 in 96 elements"),
+    ("dequantize", {"1": None}, "no values and scales"),
+    ("dequantize", {"1": form(6)}, "with f32[a=6]"),
+    ("dequantize", {"1": values(6, 3, dtype="i8")}, "of i4x2[a=6, b=48] with i8"),
+    ("dequantize", {"0": form(6, 96)}, "of f32[a=6, b=96] with"),
+    ("dequantize", {"0": values()}, "no values and scales"),
+    ("dequantize rows", {"2": form(6)}, "with f32[a=6], f32[a=6]"),
+    ("dequantize rows", {"2": values(5, dtype="i8")}, "i8[a=5]"),
+    ("quantized", {"0": form(5, 96, dtype="f16")}, "of f16[a=5, b=96] and f32"),
+    ("quantized", {"indices": "t k -> t"}, "indices do not fit"),
+    ("quantized", {"indices": "t k, n k n -> t n"}, "3 indices of 2 dimensions"),
+    ("quantized", {"indices": "k k, n k -> n k"}, "indices of 2 dimensions"),
+    ("quantized", {"indices": "k t, n k -> t n"}, "index k has two extents"),
+    ("quantized", {"indices": "t k, n k -> t t"}, "the result does not fit"),
+    ("quantized", {"indices": "t k, n k -> k n"}, "the summed indices are not"),
+    ("quantized", {"indices": "t k, n k -> k t", "0": form(6, 96)}, "the summed indices are not"),
+    ("quantized", {"factor": float("nan")}, "the factor is nan"),
+    ("quantized", {"factor": 1}, "should be float"),
+    ("quantized part", {"windows": "-, 0:6 16:112"}, "a window cuts a group"),
+    ("quantized part", {"windows": "-, 0:6 32:64"}, "index k has two extents"),
     ("softmax", {"speed": 1}, "it has no attribute 'speed'"),
     ("softmax", {"axis": True}, "should be int"),
     ("softmax", {"axis": 2}, "axis 2 of a tensor of 2 dimensions"),

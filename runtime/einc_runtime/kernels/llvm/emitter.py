@@ -22,8 +22,8 @@ Value = Any
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64, HALF, BIT = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType(1)
-_STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8}
-"""The element types that compiled kernels read and write: `compiler.FLOATS` and bool."""
+_STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8}
+"""The element types that compiled kernels read and write: `compiler.FLOATS` and bool; i8 is only read."""
 
 _numbers = itertools.count()
 
@@ -83,6 +83,10 @@ class Emitter:
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
         return self.intrinsic(f"llvm.fmuladd.v{LANES}{_suffix(a)}", a.type, a, b, c)
+
+    def fuse_multiply_add(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c, rounded once."""
+        return self.intrinsic(f"llvm.fma.v{LANES}{_suffix(a)}", a.type, a, b, c)
 
     def square_root(self, a: Value) -> Value:
         return self.intrinsic(f"llvm.sqrt.v{LANES}{_suffix(a)}", a.type, a)
@@ -150,6 +154,13 @@ class Emitter:
 
     def load(self, row: Value, position: Value, kind: str, mask: Value | None) -> Value:
         """Elements from `position` of a row as f32, or as bits for bool; 0 where the mask is off."""
+        return self.widen(self._load_stored(row, position, kind, mask), kind)
+
+    def load_bytes(self, row: Value, position: Value, mask: Value | None) -> Value:
+        """Bytes from `position` of a row as integers of 32 bits from 0 to 255; 0 where the mask is off."""
+        return self.b.zext(self._load_stored(row, position, "i8", mask), vector(I32))
+
+    def _load_stored(self, row: Value, position: Value, kind: str, mask: Value | None) -> Value:
         stored = _STORED[kind]
         place = self._place(row, position, stored)
         if mask is None:
@@ -158,7 +169,7 @@ class Emitter:
             nothing = ir.Constant(vector(stored), [0 if stored in (I8, I16) else 0.0] * LANES)
             name = f"llvm.masked.load.v{LANES}{_element(stored)}.p0"
             value = self.intrinsic(name, vector(stored), place, I32(ITEMSIZE[kind]), mask, nothing)
-        return self.widen(value, kind)
+        return value
 
     def load_one(self, row: Value, kind: str) -> Value:
         """A row's single element in every lane."""
@@ -174,6 +185,11 @@ class Emitter:
         else:
             name = f"llvm.masked.store.v{LANES}{_element(stored)}.p0"
             self.intrinsic(name, ir.VoidType(), value, place, I32(ITEMSIZE[kind]), mask)
+
+    def store_one(self, value: Value, place: Value, kind: str) -> None:
+        """Writes the first lane to an address."""
+        first = self.b.extract_element(self.round_to(value, kind), I32(0))
+        self.b.store(first, self.b.inttoptr(place, first.type.as_pointer()))
 
     def read(self, table: Value, number: Value, element: Any) -> Value:
         """Reads a scalar of an array."""
@@ -231,6 +247,8 @@ class Emitter:
             return b.fpext(value, vector(F32))
         if kind == "bf16":
             return b.bitcast(b.shl(b.zext(value, vector(I32)), self.number(16, I32)), vector(F32))
+        if kind == "i8":
+            return b.sitofp(value, vector(F32))
         return b.icmp_unsigned("!=", value, self.number(0, I8)) if kind == "bool" else value
 
     def _place(self, row: Value, position: Value, stored: Any) -> Value:

@@ -20,6 +20,8 @@ __all__ = ["JOINT_AGGREGATIONS", "KERNELS", "build_aggregate", "build_joint_aggr
 KERNELS: dict[str, tuple[str, str]] = {
     "attention": ("einc_runtime.kernels.triton.attention", "build_attention"),
     "contract": ("einc_runtime.kernels.triton.contract", "build_contract"),
+    "dequantize": ("einc_runtime.kernels.triton.quantized", "build_dequantize"),
+    "quantized_contract": ("einc_runtime.kernels.triton.quantized", "build_quantized_contract"),
     "map": ("einc_runtime.kernels.triton.map", "build_map"),
     "reduce": ("einc_runtime.kernels.triton.map", "build_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_softmax"),

@@ -17,8 +17,7 @@ from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, GpuArray
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.batched_pair import build_batched_pair
 from einc_runtime.kernels.triton.epilogue import build_with_epilogue
-from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.launches import SCRATCH, Argument, LaunchSequence, LaunchStep, as_layout
+from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout, relocate_step
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 
 
@@ -139,7 +138,7 @@ class LaunchCache:
             number = address // _APART - 1
             return arrays[number].pointer + address - bases[number]
 
-        return replace(sequence, steps=tuple(_move_step(step, relocate) for step in sequence.steps))
+        return replace(sequence, steps=tuple(relocate_step(step, relocate) for step in sequence.steps))
 
 
 def cache_key(invocation: Invocation[GpuArray], architecture: str) -> tuple[object, ...]:
@@ -147,14 +146,3 @@ def cache_key(invocation: Invocation[GpuArray], architecture: str) -> tuple[obje
     blocks = tuple((block.lower, block.upper) for block in (*invocation.input_blocks, *invocation.output_blocks))
     attributes = repr(sorted(invocation.attributes.items()))
     return invocation.name, attributes, len(invocation.inputs), blocks, architecture
-
-
-def _move_step(step: LaunchStep, relocate: Callable[[int], int]) -> LaunchStep:
-    if isinstance(step, Gemm):
-        added, bias = (relocate(pointer) if pointer else 0 for pointer in (step.addend, step.bias))
-        return replace(step, a=relocate(step.a), b=relocate(step.b), c=relocate(step.c), addend=added, bias=bias)
-
-    def pointer(argument: Argument) -> Argument:
-        return relocate(argument) if isinstance(argument, int) else argument
-
-    return replace(step, arguments=tuple(pointer(argument) for argument in step.arguments))

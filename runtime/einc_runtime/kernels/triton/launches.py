@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -109,6 +109,18 @@ class LaunchSequence:
     steps: tuple[LaunchStep, ...]
     scratch: int = 0
     status_message: str | None = None
+
+
+def relocate_step(step: LaunchStep, relocate: Callable[[int], int]) -> LaunchStep:
+    """The step on other memory: `relocate` gives the new address for each one."""
+    if isinstance(step, Gemm):
+        added, bias = (relocate(pointer) if pointer else 0 for pointer in (step.addend, step.bias))
+        return replace(step, a=relocate(step.a), b=relocate(step.b), c=relocate(step.c), addend=added, bias=bias)
+
+    def pointer(argument: Argument) -> Argument:
+        return relocate(argument) if isinstance(argument, int) else argument
+
+    return replace(step, arguments=tuple(pointer(argument) for argument in step.arguments))
 
 
 class WorkspaceAllocator:

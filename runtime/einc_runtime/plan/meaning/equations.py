@@ -37,7 +37,7 @@ def equation(applied: Application) -> OperatorMeaning:
     labels = [tuple(names.split()) for names in left.split(",")]
     result = tuple(right.split())
     applied.require(bool(arrow) and "->" not in right and len(labels) == len(applied.inputs), "indices do not fit")
-    windows = _read_windows(applied)
+    windows = read_windows(applied, applied.inputs)
     extents: dict[str, int] = {}
     for names, window in zip(labels, windows, strict=True):
         applied.require(len(names) == len(window), f"{len(names)} indices for {len(window)} dimensions")
@@ -73,15 +73,15 @@ def _place(names: Sequence[str], window: Sequence[Interval], places: dict[str, i
     return tuple(shifted(places[name], lower) for name, (lower, _) in zip(names, window, strict=True))
 
 
-def _read_windows(applied: Application) -> list[list[Interval]]:
-    """Per input the range that is read of every dimension. In `windows`, `-` stands for all of a tensor."""
-    windows = [[(0, extent) for extent in tensor.shape] for tensor in applied.inputs]
+def read_windows(applied: Application, tensors: Sequence[TensorForm]) -> list[list[Interval]]:
+    """Per tensor the range that is read of every dimension. In `windows`, `-` stands for all of a tensor."""
+    windows = [[(0, extent) for extent in tensor.shape] for tensor in tensors]
     if "windows" in applied.attributes:
         parts = applied.value("windows", str).split(", ")
         applied.require(len(parts) == len(windows), f"{len(parts)} windows for {len(windows)} inputs")
         for k, part in enumerate(parts):
             if part != "-":
-                windows[k] = _read_window(applied, part, applied.inputs[k])
+                windows[k] = _read_window(applied, part, tensors[k])
     return windows
 
 

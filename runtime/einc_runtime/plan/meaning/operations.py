@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning import equations, moves, rows, selection
+from einc_runtime.plan.meaning import equations, moves, quantized, rows, selection
 from einc_runtime.plan.meaning.attention import attention
 from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
@@ -26,10 +26,12 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "argmax": selection.argmax,
     "attention": attention,
     "concat": moves.concat,
+    "dequantize": quantized.dequantize,
     "embedding": moves.embedding,
     "equation": equations.equation,
     "meanpool": rows.meanpool,
     "norm": rows.norm,
+    "quantized_product": quantized.quantized_product,
     "reshape": moves.reshape,
     "rope": rows.rope,
     "slice": moves.cut_out,

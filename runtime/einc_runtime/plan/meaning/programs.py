@@ -27,7 +27,7 @@ _TAKES: dict[str, tuple[int, Sequence[str]]] = {
     **dict.fromkeys(("and", "or"), (2, ("bool",))),
     "not": (1, ("bool",)),
     "where": (3, _ALL),
-    **{f"cast:{name}": (1, _ALL) for name in ITEMSIZE},
+    **{f"cast:{name}": (1, _ALL) for name in _ALL},
 }
 """For each function, how many operands it takes, and of which types. `where` has a condition before two such."""
 

@@ -1,0 +1,91 @@
+"""Quantized weights of a text: `weight w : f16[n, k] as i4(group=32) from "stored"`.
+
+Such a weight is an ordinary tensor for everything that follows. In the graph, it is what `dequantize` makes of two or
+three weights, which have its name with a part: `w.values`, `w.scales` and `w.zeros`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from einc.core.tensor import DType, TensorDesc
+from einc.errors import OperatorError
+from einc.frontend import ast
+from einc.frontend.assembly import apply_equation, declare_tensor
+from einc.frontend.context import LoweringContext
+from einc.frontend.expressions import TensorValue, evaluate_value
+from einc.graph.graph import TensorKind
+from einc.ops.dequantize import Dequantize, QuantizedForm
+from einc_runtime.text import did_you_mean
+
+_STORAGES = {"i8": DType.I8, "i4": DType.I4X2}
+_LAYOUTS = {
+    "plain": ("{}", "{}_scale", "{}_zero_point"),
+    "gptq": ("gptq:{}.qweight", "gptq:{}.scales", "gptq:{}.qzeros"),
+    "gptq_v2": ("gptq_v2:{}.qweight", "gptq_v2:{}.scales", "gptq_v2:{}.qzeros"),
+    "awq": ("awq:{}.qweight", "awq:{}.scales", "awq:{}.qzeros"),
+}
+"""For each layout of files, the stored names of values, scales and zero points."""
+_PARTS = ("values", "scales", "zeros")
+_ROWS = re.compile(r"(.+)(\[\d+:\d+\])")
+
+
+def declare_quantized(
+    context: LoweringContext, statement: ast.WeightDecl, desc: TensorDesc, stored: str | None
+) -> TensorValue:
+    """Declares the parts of a quantized weight, and returns the weight that they stand for."""
+    assert statement.storage is not None
+    form, layout = _evaluate_storage(context, statement.storage)
+    try:
+        operands = form.operands(desc)
+    except OperatorError as error:
+        raise context.findings.fail(error.message, statement.storage.span, error.hint) from None
+    name = context.scope.full_name(statement.name.text)
+    rows = _ROWS.fullmatch(stored or "")
+    base, part = (rows[1], rows[2]) if rows else (stored or name, "")
+    parts = []
+    for word, pattern, operand in zip(_PARTS, _LAYOUTS[layout], operands, strict=False):
+        own = f"{name}.{word}"
+        if own in context.declared:
+            raise context.findings.fail(f"there is already a tensor '{own}'", statement.span, "rename one of the two")
+        file_name = pattern.format(base) + part
+        parts.append(declare_tensor(context, TensorKind.WEIGHT, own, operand, file_name, statement.span))
+    return apply_equation(context, Dequantize(operands, form.group), parts, (name,), statement.span)
+
+
+def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr) -> tuple[QuantizedForm, str]:
+    """The form and the layout that stand after `as`."""
+    fail = context.findings.fail
+    word = storage.function if isinstance(storage, ast.CallExpr) else storage
+    if word.text not in _STORAGES:
+        raise fail(f"a weight cannot be stored as '{word.text}'", word.span, "it can be stored as i8 or i4")
+    options: dict[str, object] = {"group": 0, "zeros": False, "channels": -1, "layout": "plain"}
+    if isinstance(storage, ast.CallExpr):
+        if storage.arguments:
+            raise fail("options have names here", storage.arguments[0].span, "as in i4(group=32, zeros=true)")
+        given: set[str] = set()
+        for keyword in storage.keywords:
+            name, value = keyword.name.text, evaluate_value(context, keyword.value)
+            if name not in options:
+                hint = did_you_mean(name, tuple(options)) or f"the options are {', '.join(options)}"
+                raise fail(f"there is no option '{name}'", keyword.span, hint)
+            if name in given:
+                raise fail(f"argument '{name}' is given twice", keyword.span)
+            if type(value) is not type(options[name]):
+                kind = {
+                    "group": "an integer",
+                    "channels": "an integer",
+                    "zeros": "true or false",
+                    "layout": "a string",
+                }[name]
+                raise fail(f"expected {kind} for '{name}'", keyword.value.span)
+            given.add(name)
+            options[name] = value
+    layout = str(options["layout"])
+    if layout not in _LAYOUTS:
+        raise fail(f"there is no layout '{layout[:40]}'", storage.span, f"the layouts are {', '.join(_LAYOUTS)}")
+    group, channels = options["group"], options["channels"]
+    assert isinstance(group, int)
+    assert isinstance(channels, int)
+    zeros = options["zeros"] is True
+    return QuantizedForm(_STORAGES[word.text], group, zeros, None if channels == -1 else channels), layout

@@ -1,0 +1,216 @@
+"""Quantized weights: integers of 8 or 4 bits with scales, and with zero points if they have them.
+
+A weight is (value - zero) * scale. There is one scale for each `group` of neighbours along the last dimension, or else
+one for each channel: each position of the first dimensions, as many as scales have. A product with a quantized weight
+reads it as it is stored (`quantized_product`). For all other readers, `Dequantize` makes the weight that the integers
+stand for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.intervals import ShardableIndex
+from einc.core.spec import FunctionSpec
+from einc.core.tensor import DType, TensorDesc
+from einc.errors import OperatorError
+from einc.ops.arguments import make_unique
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+GROUP_UNIT = 32
+"""Groups have so many elements, or a multiple of that: whole vectors of every kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedForm:
+    """How a weight is stored: `i8` or `i4x2`, in groups of so many elements (0: channels), with zero points or without.
+
+    `channels` is the number of dimensions that channels have: by default, all but the last one.
+    """
+
+    storage: DType
+    group: int = 0
+    zeros: bool = False
+    channels: int | None = None
+
+    @property
+    def packing(self) -> int:
+        """Elements in a stored value."""
+        return 2 if self.storage is DType.I4X2 else 1
+
+    def unit(self, extent: int) -> int:
+        """Rows of this extent may be cut at multiples of it."""
+        if self.group or self.packing == 1:
+            return self.group or 1
+        return GROUP_UNIT if extent % GROUP_UNIT == 0 else self.packing
+
+    def operands(self, weight: TensorDesc) -> tuple[TensorDesc, ...]:
+        """The values, scales and zero points that are stored for a weight, whose type scales have.
+
+        Raises OperatorError for a weight that cannot be stored in this form.
+        """
+        if not weight.dtype.is_float:
+            raise OperatorError(f"quantized weights stand for floats, not for {weight.dtype}")
+        if weight.rank == 0:
+            raise OperatorError("a quantized weight has at least one dimension, along which its rows are")
+        *rows, extent = weight.shape
+        if self.group < 0 or self.group % GROUP_UNIT:
+            raise OperatorError(f"groups of {self.group}", hint=f"a group has {GROUP_UNIT} elements, or a multiple")
+        for what, size in (("groups", self.group), ("bytes", self.packing)):
+            if size and extent % size:
+                dim = weight.dims[-1]
+                raise OperatorError(
+                    f"the extent {extent} of dimension '{dim}' is no multiple of {size}: no whole {what}"
+                )
+        channels = len(rows) if self.channels is None else self.channels
+        if not 0 <= channels <= len(rows) or (self.group and channels < len(rows)):
+            raise OperatorError(
+                f"channels of {channels} dimensions", hint=f"{weight} has up to {len(rows)}, and no groups"
+            )
+        each = (*rows, extent // self.group) if self.group else tuple(rows[:channels])
+        scales = TensorDesc(weight.dims[: len(each)], each, weight.dtype)
+        values = TensorDesc(weight.dims, (*rows, extent // self.packing), self.storage)
+        zeros = (TensorDesc(scales.dims, each, DType.I8),) if self.zeros else ()
+        return (values, scales, *zeros)
+
+    @staticmethod
+    def of(operands: tuple[TensorDesc, ...], group: object) -> QuantizedForm:
+        """The form of a weight with these operands; raises OperatorError where there is none."""
+        if type(group) is not int or not 2 <= len(operands) <= 3 or not operands[0].dtype.is_quantized:
+            raise OperatorError("a quantized weight has values, scales, perhaps zero points, and groups")
+        form = QuantizedForm.read(operands, group)
+        if form.operands(form.widen(operands)) != operands:
+            raise OperatorError("these are no values, scales and zero points of a quantized weight")
+        return form
+
+    @staticmethod
+    def read(operands: tuple[TensorDesc, ...], group: int) -> QuantizedForm:
+        """The form of operands that are known to be those of a weight."""
+        return QuantizedForm(operands[0].dtype, group, len(operands) == 3, None if group else operands[1].rank)
+
+    def widen(self, operands: tuple[TensorDesc, ...]) -> TensorDesc:
+        """The weight that is stored in these operands."""
+        values, scales = operands[:2]
+        if not values.rank:
+            raise OperatorError("a quantized weight has at least one dimension")
+        shape = (*values.shape[:-1], values.shape[-1] * self.packing)
+        return TensorDesc(values.dims, shape, scales.dtype)
+
+    def map_operands(self, rows: tuple[DimMap, ...], last: DimMap) -> tuple[tuple[DimMap, ...], ...]:
+        """How each operand follows the indices of a weight's dimensions, of which `last` is that of the last one."""
+        values = (*rows, DimMap(last.index, last.scale, last.offset, self.packing))
+        each = (*rows, DimMap(last.index, last.scale, last.offset, self.group)) if self.group else rows[: self.channels]
+        return (values, each, each) if self.zeros else (values, each)
+
+    @property
+    def spread(self) -> int:
+        """About the variance of random values less random zero points."""
+        own = {DType.I8: 5461, DType.I4X2: 21}
+        return own[self.storage] + self.zeros * own[DType.I8]
+
+
+def widen_values(form: QuantizedForm, arrays: tuple[Array, ...], dtype: DType) -> Array:
+    """The weight as an array of `dtype`, computed in f32 or wider, in which not a number is as good as any other."""
+    import numpy as np
+
+    values, scales, *zeros = arrays
+    wide = np.dtype(np.float64 if dtype is DType.F64 else np.float32)
+    if form.packing == 2:
+        halves = np.stack([values & 15, values >> 4], axis=-1)
+        values = halves.reshape(*values.shape[:-1], -1).astype(np.int16) - 8
+    numbers = values.astype(wide)
+
+    def spread(each: Array) -> Array:
+        if form.group:
+            return np.repeat(each, form.group, axis=-1)
+        return each.reshape(*each.shape, *[1] * (numbers.ndim - each.ndim))
+
+    with np.errstate(all="ignore"):
+        for zero in zeros:
+            numbers = numbers - spread(zero).astype(wide)
+        result: Array = (numbers * spread(scales).astype(wide)).astype(dtype.numpy())
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Dequantize(MappedOperator):
+    """(values - zeros) * scales, in the type of the scales: the weight that quantized values stand for."""
+
+    family: ClassVar[str] = "dequantize"
+
+    operands: tuple[TensorDesc, ...]
+    group: int
+
+    @property
+    def form(self) -> QuantizedForm:
+        return QuantizedForm.read(self.operands, self.group)
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return self.operands
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"group": self.group}
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        return (self.form.widen(self.operands),)
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        (weight,) = self.outputs
+        unit = self.form.unit(weight.shape[-1])
+        cuts = [None] * (weight.rank - 1) + [list_cuts(weight.shape[-1], unit)]
+        return tuple(map(ShardableIndex, self._names, weight.shape, cuts))
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        *rows, last = map(DimMap, self._names)
+        return self.form.map_operands(tuple(rows), last)
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        return (tuple(map(DimMap, self._names)),)
+
+    @property
+    def kernel(self) -> KernelCall:
+        return KernelCall("dequantize", (("group", self.group),))
+
+    @property
+    def joins_every_reader(self) -> bool:
+        return True
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        return (widen_values(self.form, arrays, self.outputs[0].dtype),)
+
+    def flops(self, function: FunctionSpec) -> int:
+        return function.outputs[0].size * (1 + self.form.zeros)
+
+    def fan_in(self, k: int) -> int:
+        """Scales are small: the weight is then about N(0, 1)."""
+        return self.form.spread if k == 1 else 1
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return make_unique(self.operands[0].dims)
+
+
+def list_cuts(extent: int, unit: int) -> tuple[int, ...] | None:
+    """Where an index of this extent may be cut; None means anywhere."""
+    return None if unit == 1 else tuple(range(unit, extent, unit))
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The weight in these tensors; raises OperatorError if they are not those of one."""
+    QuantizedForm.of(inputs, attributes.get("group"))
+    group = attributes["group"]
+    assert isinstance(group, int)
+    return Dequantize(inputs, group)
+
+
+FAMILIES = {Dequantize.family: restore}

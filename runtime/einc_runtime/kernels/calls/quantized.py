@@ -1,0 +1,162 @@
+"""Calls of the kernels that read quantized weights: attributes and operands checked against each other.
+
+A weight is (value - zero) * scale, computed in f32 (f64 for f64). Values are i8, or pairs of 4-bit integers (`i4x2`):
+the first of two neighbours is in the low half of the byte, and each is stored plus 8. Scales and zero points are one
+for each `group` of neighbours along the last dimension, or one for each channel: each position of the first dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc_runtime.dtypes import FLOATS, Array, compute_type, storage_dtype
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels import indices
+from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.kernels.calls.contract import group_indices
+from einc_runtime.kernels.indices import NamedArray, Names
+
+PACKING = {"i8": 1, "i4x2": 2}
+"""Elements in a stored value."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """The operands of a quantized weight, whose `group` is 0 where each channel has one scale."""
+
+    values: Array
+    scales: Array
+    zeros: Array | None
+    group: int
+
+    @staticmethod
+    def parse(operands: Sequence[Array], group: int) -> QuantizedWeight:
+        """Raises PlanFault for operands that do not fit each other."""
+        if not 2 <= len(operands) <= 3:
+            raise PlanFault(f"a quantized weight has values, scales, and perhaps zero points, found {len(operands)}")
+        values, scales, *zeros = operands
+        kinds = [dtype_name(array) for array in operands]
+        if kinds[0] not in PACKING or kinds[1] not in FLOATS or kinds[2:] not in ([], ["i8"]) or not values.ndim:
+            raise PlanFault(f"no quantized weight has operands of {', '.join(kinds)}")
+        extent = values.shape[-1] * PACKING[kinds[0]]
+        if group < 0 or (group and (extent % group or group % PACKING[kinds[0]])):
+            raise PlanFault(f"groups of {group} in rows of {extent}")
+        each = (*values.shape[:-1], extent // group) if group else values.shape[: min(scales.ndim, values.ndim - 1)]
+        if any(array.shape != each for array in (scales, *zeros)):
+            raise PlanFault(f"scales and zero points of shape {list(each)} were expected")
+        return QuantizedWeight(values, scales, zeros[0] if zeros else None, group)
+
+    @property
+    def packing(self) -> int:
+        return PACKING[dtype_name(self.values)]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the weight."""
+        return (*self.values.shape[:-1], self.values.shape[-1] * self.packing)
+
+    @property
+    def kind(self) -> str:
+        """The type of its scales."""
+        return dtype_name(self.scales)
+
+    @property
+    def operands(self) -> tuple[Array, ...]:
+        return (self.values, self.scales) if self.zeros is None else (self.values, self.scales, self.zeros)
+
+    def part(self, axis: int, start: int, stop: int) -> QuantizedWeight:
+        """Some positions of a dimension other than the last one."""
+        cut = (slice(None),) * axis + (slice(start, stop),)
+        scales, zeros = (x if x is None or axis >= x.ndim else x[cut] for x in (self.scales, self.zeros))
+        assert scales is not None
+        return QuantizedWeight(self.values[cut], scales, zeros, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class DequantizeCall:
+    """A weight, and where it is written."""
+
+    weight: QuantizedWeight
+    target: Array
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> DequantizeCall:
+        """Raises PlanFault for an invocation that does not widen a weight."""
+        invocation.allow("group")
+        weight, target = QuantizedWeight.parse(invocation.inputs, invocation.attribute("group", int)), invocation.output
+        if target.shape != weight.shape or dtype_name(target) not in FLOATS:
+            raise PlanFault(f"a weight of shape {list(weight.shape)} is widened, found {list(target.shape)}")
+        return DequantizeCall(weight, target)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedContractCall:
+    """A product of a tensor and a weight, summed over the indices that the result lacks, times `scale`.
+
+    `labels` are the indices of the weight, of which the last ones are summed.
+    """
+
+    tensor: NamedArray
+    weight: QuantizedWeight
+    labels: Names
+    result: NamedArray
+    extents: Mapping[str, int]
+    equation: str
+    scale: float
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> QuantizedContractCall:
+        """Raises PlanFault for an invocation that is no such product."""
+        invocation.allow("equation", "group", "scale")
+        if not 3 <= len(invocation.inputs) <= 4:
+            raise PlanFault(f"a quantized product has 3 or 4 inputs, found {len(invocation.inputs)}")
+        source, tensor, result = invocation.attribute("equation", str), invocation.inputs[0], invocation.output
+        scale = invocation.attribute("scale", float) if "scale" in invocation.attributes else 1.0
+        if not math.isfinite(scale):
+            raise PlanFault(f"the kernel attribute 'scale' is {scale}")
+        weight = QuantizedWeight.parse(invocation.inputs[1:], invocation.attribute("group", int))
+        kinds = {compute_type(dtype_name(array)) for array in (tensor, weight.scales, result)}
+        if len(kinds) != 1 or not kinds <= FLOATS:
+            raise PlanFault(f"a quantized product of {' and '.join(sorted(kinds))} is not defined")
+        equation = indices.parse(source)
+        shape_alone = np.broadcast_to(np.zeros((), storage_dtype(weight.kind)), weight.shape)
+        joined = indices.join(equation, (tensor, shape_alone), result)
+        own, labels = equation.inputs
+        summed = [name for name in labels if name not in equation.output]
+        if set(equation.output) - {*own, *labels} or any(len(set(names)) != len(names) for names in equation.inputs):
+            raise PlanFault("the indices of a quantized product occur once in an operand, and the result's in one")
+        if not summed or list(labels[-len(summed) :]) != summed or {*summed} != {*own} - {*equation.output}:
+            raise PlanFault("a quantized product sums the last indices of its weight, and no others")
+        return QuantizedContractCall(
+            NamedArray(own, tensor),
+            weight,
+            labels,
+            NamedArray(equation.output, result),
+            joined.extents,
+            source,
+            scale,
+        )
+
+    @property
+    def groups(self) -> tuple[Names, Names, Names, Names]:
+        """Its indices: batches, rows of the tensor, columns (rows of the weight), and those that are summed."""
+        batch, rows, columns, _ = group_indices(self.tensor.names, self.labels, self.result.names)
+        summed = tuple(name for name in self.labels if name not in self.result.names)
+        columns = tuple(name for name in self.labels if name in columns)
+        return tuple(name for name in self.labels if name in batch), rows, columns, summed
+
+    def count(self, names: Sequence[str]) -> int:
+        """The number of positions of indices together."""
+        return math.prod(self.extents[name] for name in names)
+
+    def product_with(self, weight: Array, target: Array, tensor: Array | None = None) -> Invocation[Array]:
+        """The product with a weight that has been widened, or with a part of it; then the target is a part, too."""
+        attributes: dict[str, str | float] = {"equation": self.equation}
+        if self.scale != 1:
+            attributes["scale"] = self.scale
+        source = self.tensor.array if tensor is None else tensor
+        return Invocation("contract", attributes, [source, weight], [target])

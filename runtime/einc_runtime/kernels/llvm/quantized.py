@@ -1,0 +1,154 @@
+"""Products with quantized weights as machine code.
+
+With few rows, a weight is read once as it is stored, and widened in registers on its way to the sums: the time is that
+of reading it. With more rows, parts of it are widened by machine code and multiplied as the kernel `contract` does it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, address, dtype_name
+from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
+from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.contract import build_contract, prepare_copy
+from einc_runtime.kernels.llvm.quantized_code import BLOCK, WeightForm, emit_product, emit_widening
+from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
+from einc_runtime.kernels.numpy import quantized as in_numpy
+from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+
+FEW = 16
+"""Up to so many rows are multiplied with the weight as it is stored."""
+
+
+def build_dequantize(invocation: Invocation[Array]) -> Kernel:
+    call = DequantizeCall.parse(invocation)
+    if not compiler.is_worthwhile(call.target.size):
+        return in_numpy.build_dequantize(invocation)
+    run = prepare_widening(call.weight, call.target)
+    return Kernel(lambda _: run, nanoseconds=call.target.size / 4)
+
+
+def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
+    call = QuantizedContractCall.parse(invocation)
+    size = call.count(call.labels)
+    if not compiler.is_worthwhile(size):
+        return in_numpy.build_product(call, in_numpy.prepare_widening, build_contract)
+    _, rows, _, _ = call.groups
+    direct = _build_direct_product(call) if call.count(rows) <= FEW else None
+    return direct or in_numpy.build_product(call, prepare_widening, build_contract)
+
+
+def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
+    """The call that writes a weight to a dense array."""
+    form = _find_form(weight, dtype_name(target))
+    names = tuple(map(str, range(target.ndim)))
+    start = target.ndim - 1 if weight.group else weight.scales.ndim
+    rows, row = names[:start], names[start:]
+    given = [NamedArray(names[: array.ndim], array) for array in (*weight.operands, target)]
+    own = [row[: len(x.names) - start] for x in given]
+    if form is None or not all(are_mergeable(x, rows) and are_mergeable(x, r) for x, r in zip(given, own, strict=True)):
+        return in_numpy.prepare_widening(weight, target)
+    if any(array.strides[-1] != array.itemsize for array in (weight.values, target) if array.shape[-1] > 1):
+        return in_numpy.prepare_widening(weight, target)
+    values, scales, *zeros = [view_as_matrices(x, (), rows, r) for x, r in zip(given[:-1], own[:-1], strict=True)]
+    output = view_as_matrices(given[-1], (), rows, row)
+    steps = _steps_of(scales, zeros[0] if zeros else None)
+    arguments = [
+        address(output), output.strides[0], address(values), values.strides[0], *steps, len(output), values.shape[1],
+    ]  # fmt: skip
+    return compiler.CompiledCall(emit_widening(form), arguments, output, *weight.operands)
+
+
+def _find_form(weight: QuantizedWeight, other: str) -> WeightForm | None:
+    """What machine code is for; None where there is none for it."""
+    known = weight.kind in compiler.FLOATS and other in compiler.FLOATS
+    if not known or weight.group % BLOCK:
+        return None
+    return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, other)
+
+
+def _steps_of(scales: Array, zeros: Array | None) -> list[int]:
+    """Addresses of scales and zero points, and the bytes between rows and between groups of each."""
+    found = []
+    for array in (scales, zeros):
+        found += [0, 0, 0] if array is None else [address(array), *array.strides[-2:]]
+    return found
+
+
+def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
+    """The product of a few rows, which reads the weight once; None where its memory or types do not suit."""
+    result, source = call.result, call.tensor.array
+    form = _find_form(call.weight, dtype_name(source))
+    batch, rows, columns, summed = call.groups
+    kept = (*batch, *columns)
+    own = [NamedArray(call.labels[: array.ndim], array) for array in call.weight.operands]
+    packed = own[0].array.strides[-1] == own[0].array.itemsize or own[0].array.shape[-1] == 1
+    if (
+        form is None
+        or not packed
+        or call.labels[: len(kept)] != kept
+        or dtype_name(result.array) not in compiler.FLOATS
+    ):
+        return None
+    inner = [tuple(name for name in summed if name in operand.names) for operand in own]
+    if not call.weight.group and own[1].names != kept:
+        return None
+    if not all(are_mergeable(x, columns) and are_mergeable(x, names) for x, names in zip(own, inner, strict=True)):
+        return None
+    values, scales, *zeros = [
+        view_as_matrices(operand, batch, columns, names) for operand, names in zip(own, inner, strict=True)
+    ]
+    count, depth = call.count(rows), call.count(summed)
+    measuring = ScratchAllocator()
+    laid = measuring.take((count, -(-depth // BLOCK) * BLOCK), np.dtype(np.float32))
+    aligned = call.tensor.align((*batch, *rows, *summed))
+    straight = NamedArray((*batch, *rows, *summed), aligned)
+    dense = are_mergeable(straight, rows) and are_mergeable(straight, summed)
+    dense = dense and (aligned.shape[-1] == 1 or aligned.strides[-1] == aligned.itemsize)
+    copied = None if dense else measuring.take(aligned.shape, np.dtype(np.float32))
+    if copied is not None:
+        form = form._replace(other="f32")
+    direct = are_mergeable(result, rows) and are_mergeable(result, columns)
+    held = (
+        None if direct else measuring.take([call.extents[n] for n in (*batch, *rows, *columns)], np.dtype(np.float32))
+    )
+    kind = dtype_name(result.array) if direct else "f32"
+    code = emit_product(form, count, kind, struct.unpack("<i", struct.pack("<f", call.scale))[0])
+    steps = _steps_of(scales, zeros[0] if zeros else None)
+
+    def bind(memory: Array) -> Run:
+        calls: list[Resolved] = []
+        tensor, target = straight, result
+        if copied is not None:
+            tensor = NamedArray(straight.names, copied.of(memory))
+            calls.append(prepare_copy(aligned, tensor.array))
+        if held is not None:
+            target = NamedArray((*batch, *rows, *columns), held.of(memory))
+        left, output = view_as_matrices(tensor, batch, rows, summed), view_as_matrices(target, batch, rows, columns)
+        laid_out = laid.of(memory)
+        for place in np.ndindex(*output.shape[:-2]):
+            a, c, b = left[place], output[place], values[place]
+            parts = [steps[0] + _offset(scales, place), *steps[1:3], steps[3], *steps[4:]]
+            if zeros:
+                parts[3] += _offset(zeros[0], place)
+            arguments = [
+                address(a), a.strides[0], address(laid_out), laid_out.strides[0], address(b), b.strides[0], *parts,
+                address(c), *c.strides, len(b), b.shape[1],
+            ]  # fmt: skip
+            calls.append((compiler.CompiledCall(code, arguments, a, c, b, laid_out, *call.weight.operands), []))
+        if held is not None:
+            calls.append(prepare_copy(target.align(result.names), result.array))
+        return make_runner(calls)
+
+    elements = call.count(call.labels)
+    stored = elements / call.weight.packing
+    return Kernel(bind, measuring.size, max(stored / 12, elements * (count + 2) / 30))
+
+
+def _offset(array: Array, place: tuple[int, ...]) -> int:
+    return sum(n * stride for n, stride in zip(place, array.strides, strict=False))

@@ -1,0 +1,261 @@
+"""Machine code that reads quantized weights: it widens them into memory, or in registers for products of few rows.
+
+Bytes are read 16 at a time. With 4-bit values these are 32 elements: the even ones are in the low halves, the odd ones
+in the high halves. So the other operand of a product is laid out in the same way first, in blocks of 32 elements. Each
+element of a product is one chain of fused multiply-adds per lane, in the order of k; lanes are added in a fixed order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.compiler import LANES
+
+BLOCK = 2 * LANES
+"""Elements that are laid out together; groups are multiples of it."""
+SUMS = 16
+"""Sums that stay in registers."""
+UNROLLED = 8
+"""Steps of a group that are written out."""
+
+Value = Any
+
+
+class WeightForm(NamedTuple):
+    """How a weight is stored: elements in a value, elements in a group (0: rows), the type of scales, whether there are
+    zero points. `other` is the type of the other operand, or of what is written."""
+
+    packing: int
+    group: int
+    kind: str
+    zeros: bool
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of a weight: the addresses of its values, scales and zero points."""
+
+    values: Value
+    scales: Value
+    zeros: Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What is the same for all elements of a group: each in every lane, and a table of all weights of 4 bits."""
+
+    scale: Value
+    zero: Value | None
+    table: Value | None
+
+
+class _Reader:
+    """Emits code that reads a weight; the first arguments that are not taken yet describe it."""
+
+    def __init__(self, e: Any, form: WeightForm) -> None:
+        from einc_runtime.kernels.llvm.emitter import F32, I32, vector
+
+        self.e, self.form = e, form
+        self.values, self.row_step = e.argument(), e.argument()
+        self.scales, self.scale_row, self.scale_step = (e.argument() for _ in range(3))
+        self.zeros, self.zero_row, self.zero_step = (e.argument() for _ in range(3))
+        self.floats, self.integers = vector(F32), vector(I32)
+
+    def row(self, number: Value) -> _Row:
+        b = self.e.b
+        return _Row(
+            b.add(self.values, b.mul(number, self.row_step)),
+            b.add(self.scales, b.mul(number, self.scale_row)),
+            b.add(self.zeros, b.mul(number, self.zero_row)),
+        )
+
+    def group(self, row: _Row, number: Value) -> _Group:
+        """The scale and the zero point of a group."""
+        from llvmlite import ir
+
+        e, b = self.e, self.e.b
+        scale = e.load_one(b.add(row.scales, b.mul(number, self.scale_step)), self.form.kind)
+        zero = e.load_one(b.add(row.zeros, b.mul(number, self.zero_step)), "i8") if self.form.zeros else None
+        if self.form.packing == 1 or not compiler.has_wide_registers():
+            return _Group(scale, zero, None)
+        numbers = ir.Constant(self.floats, [float(n - 8) for n in range(LANES)])
+        return _Group(scale, zero, b.fmul(numbers if zero is None else b.fsub(numbers, zero), scale))
+
+    def widen(self, row: _Row, group: _Group, position: Value, mask: Value | None) -> list[Value]:
+        """The elements in 16 bytes: a vector, or two with 4-bit values. Where the mask is off, they are 0."""
+        e, b = self.e, self.e.b
+        if self.form.packing == 1:
+            vectors = [self._scale(e.load(row.values, position, "i8", mask), group)]
+        else:
+            pairs = e.load_bytes(row.values, position, mask)
+            halves = [pairs, b.lshr(pairs, e.number(4, pairs.type.element))]
+            vectors = [self._look_up(half, group) for half in halves]
+        nothing = e.number(0.0)
+        return vectors if mask is None else [b.select(mask, one, nothing) for one in vectors]
+
+    def _look_up(self, half: Value, group: _Group) -> Value:
+        e, b = self.e, self.e.b
+        if group.table is not None:  # it reads the low four bits alone
+            return e.intrinsic("llvm.x86.avx512.permvar.sf.512", self.floats, group.table, half)
+        number = b.sitofp(b.and_(half, e.number(15, half.type.element)), self.floats)
+        return self._scale(b.fsub(number, e.number(8.0)), group)
+
+    def _scale(self, number: Value, group: _Group) -> Value:
+        b = self.e.b
+        return b.fmul(number if group.zero is None else b.fsub(number, group.zero), group.scale)
+
+    def sweep(self, rows: list[_Row], count: Value, body: Callable[[list[_Group], Value, Value | None], None]) -> None:
+        """Calls `body(groups, position, mask)` for all positions of 16 bytes in rows of `count` bytes."""
+        from einc_runtime.kernels.llvm.emitter import I64
+
+        e, b = self.e, self.e.b
+        if not self.form.group:
+            groups = [self.group(row, I64(0)) for row in rows]
+            e.sweep(count, lambda position, mask: body(groups, position, mask))
+            return
+        width = self.form.group // self.form.packing
+        with e.loop(b.sdiv(count, I64(width))) as number:
+            groups = [self.group(row, number) for row in rows]
+            start = b.mul(number, I64(width))
+            if width <= UNROLLED * LANES:
+                for step in range(0, width, LANES):
+                    body(groups, b.add(start, I64(step)), None)
+            else:
+                with e.loop(I64(width), LANES) as step:
+                    body(groups, b.add(start, step), None)
+
+
+@compiler.compile_once
+def emit_widening(form: WeightForm) -> Any:
+    """Arguments: the address and the row step of the target, those of the values, addresses and steps (of rows, of
+    groups) of scales and of zero points, the number of rows, and the bytes in a row."""
+    from einc_runtime.kernels.llvm.emitter import I32, I64, Emitter, vector
+
+    from llvmlite import ir  # isort: skip
+
+    e = Emitter()
+    b = e.b
+    target, target_step = e.argument(), e.argument()
+    reader = _Reader(e, form)
+    rows, width = e.argument(), e.argument()
+    orders = [ir.Constant(vector(I32), [n // 2 + n % 2 * LANES + h * LANES // 2 for n in range(LANES)]) for h in (0, 1)]
+    with e.loop(rows) as number:
+        row = reader.row(number)
+        line = b.add(target, b.mul(number, target_step))
+
+        def body(groups: list[_Group], position: Value, mask: Value | None) -> None:
+            vectors = reader.widen(row, groups[0], position, mask)
+            if form.packing == 1:
+                e.store(vectors[0], line, position, form.other, mask)
+                return
+            first = b.mul(position, I64(2))
+            for half, order in enumerate(orders):
+                here = b.add(first, I64(half * LANES))
+                part = None if mask is None else _mask_below(e, b.sub(b.mul(width, I64(2)), here))
+                e.store(b.shuffle_vector(*vectors, order), line, here, form.other, part)
+
+        reader.sweep([row], width, body)
+    return e.finish()
+
+
+def _mask_below(e: Any, left: Value) -> Value:
+    """The first `left` lanes."""
+    from einc_runtime.kernels.llvm.emitter import I32, I64, vector
+
+    from llvmlite import ir  # isort: skip
+
+    lanes = ir.Constant(vector(I32), list(range(LANES)))
+    bounded = e.b.select(e.b.icmp_signed("<", left, I64(LANES)), left, I64(LANES))
+    return e.b.icmp_signed("<", lanes, e.broadcast(e.b.trunc(bounded, I32)))
+
+
+@compiler.compile_once
+def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
+    """The products of `count` rows of a tensor with all rows of a weight, times the float with the bits `scale`.
+
+    Arguments: the address and the row step of the tensor, those of memory where it is laid out, those of the values,
+    addresses and steps of scales and of zero points, the address and both steps of the target, which has type `kind`,
+    the number of rows of the weight, and the bytes in each.
+    """
+    from einc_runtime.kernels.llvm.emitter import I64, Emitter
+
+    e = Emitter()
+    b = e.b
+    tensor, tensor_step, laid, laid_step = (e.argument() for _ in range(4))
+    reader = _Reader(e, form)
+    target, target_row, target_column, rows, width = (e.argument() for _ in range(5))
+    for m in range(count):
+        number = I64(m)
+        _lay_out(e, form, b.add(tensor, b.mul(number, tensor_step)), b.add(laid, b.mul(number, laid_step)), width)
+
+    tile = min(count, 4)
+    height = max(1, min(8, SUMS // tile))
+    factor = struct.unpack("<f", struct.pack("<i", scale))[0]
+    last = b.sub(rows, I64(1))
+    with e.loop(rows, height) as first:
+        numbers = [b.add(first, I64(r)) for r in range(height)]
+        own = [reader.row(b.select(b.icmp_signed("<", n, last), n, last)) for n in numbers]
+        for start in range(0, count, tile):
+            lines = [b.add(laid, b.mul(laid_step, I64(m))) for m in range(start, min(start + tile, count))]
+            sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in own]
+
+            def body(
+                groups: list[_Group],
+                position: Value,
+                mask: Value | None,
+                own: list[_Row] = own,
+                lines: list[Value] = lines,
+                sums: list[list[Value]] = sums,
+            ) -> None:
+                here = b.mul(position, I64(form.packing))
+                factors = [
+                    [e.load(line, b.add(here, I64(h * LANES)), "f32", None) for h in range(form.packing)]
+                    for line in lines
+                ]
+                for row, group, totals in zip(own, groups, sums, strict=True):
+                    for h, weights in enumerate(reader.widen(row, group, position, mask)):
+                        for x, total in zip(factors, totals, strict=True):
+                            b.store(e.fuse_multiply_add(weights, x[h], b.load(total)), total)
+
+            for total in (one for totals in sums for one in totals):
+                b.store(e.number(0.0), total)  # variables have their first value only once
+            reader.sweep(own, width, body)
+            for number, totals in zip(numbers, sums, strict=True):
+                with b.if_then(b.icmp_signed("<", number, rows)):
+                    for m, total in enumerate(totals, start):
+                        value = e.across(b.load(total), lambda one, other: b.fadd(one, other))
+                        if factor != 1:
+                            value = b.fmul(value, e.number(factor))
+                        place = b.add(target, b.add(b.mul(target_row, I64(m)), b.mul(target_column, number)))
+                        e.store_one(value, place, kind)
+    return e.finish()
+
+
+def _lay_out(e: Any, form: WeightForm, source: Value, target: Value, width: Value) -> None:
+    """Writes a row of the tensor as f32 in the order in which the weight's elements are read, up to whole blocks."""
+    from einc_runtime.kernels.llvm.emitter import I32, I64, vector
+
+    from llvmlite import ir  # isort: skip
+
+    b = e.b
+    if form.packing == 1:
+        e.sweep(width, lambda at, mask: e.store(e.load(source, at, form.other, mask), target, at, "f32", None))
+        return
+    orders = [ir.Constant(vector(I32), list(range(half, BLOCK, 2))) for half in range(2)]
+
+    def body(position: Value, mask: Value | None) -> None:
+        first = b.mul(position, I64(2))
+        pair = []
+        for half in range(2):
+            here = b.add(first, I64(half * LANES))
+            part = None if mask is None else _mask_below(e, b.sub(b.mul(width, I64(2)), here))
+            pair.append(e.load(source, here, form.other, part))
+        for half, order in enumerate(orders):
+            e.store(b.shuffle_vector(*pair, order), target, b.add(first, I64(half * LANES)), "f32", None)
+
+    e.sweep(width, body)

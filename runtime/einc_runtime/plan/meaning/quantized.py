@@ -1,0 +1,139 @@
+"""Families that read quantized weights: `dequantize`, which widens one, and products with one.
+
+A weight of [rows..., k] is stored as integers of 8 bits, or as pairs of 4 bits in bytes. It has a scale for
+each `group` of neighbours along k, or else for each channel: for each position of the first dimensions, as many as
+scales have. It has as many zero points, if it has any. k is cut between groups; without them anywhere between bytes,
+but rows of pairs between runs of 32 where 32 divides them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from einc_runtime.plan.meaning.equations import MAX_INDICES, read_windows
+from einc_runtime.plan.meaning.terms import (
+    FLOATS,
+    Application,
+    Axes,
+    BlockAxis,
+    IndexForm,
+    OperatorMeaning,
+    TensorForm,
+    direct,
+    shifted,
+    unique_names,
+)
+from einc_runtime.plan.schema import Attribute
+
+RUN = 32
+
+
+def dequantize(applied: Application) -> OperatorMeaning:
+    """The weight: (value - zero) * scale."""
+    applied.allow(("group",))
+    weight, unit = _read_weight(applied, applied.inputs)
+    places = direct(range(weight.rank))
+    names = unique_names(weight.dims)
+    return OperatorMeaning(
+        "dequantize",
+        {"group": applied.value("group", int)},
+        (weight,),
+        tuple(
+            _index(name, extent, unit if n == weight.rank - 1 else 1)
+            for n, (name, extent) in enumerate(zip(names, weight.shape, strict=True))
+        ),
+        _place_operands(applied, applied.inputs, weight, places),
+        (places,),
+    )
+
+
+def quantized_product(applied: Application) -> OperatorMeaning:
+    """`indices` are those of a tensor, of the weight and of the result. Summed are the last indices of the weight."""
+    applied.allow(("indices", "dims", "group", "factor"), ("windows",))
+    applied.require(len(applied.inputs) > 0, "it has no inputs")
+    tensor, *stored = applied.inputs
+    weight, unit = _read_weight(applied, tuple(stored))
+    applied.require(tensor.dtype == weight.dtype, f"of {tensor} and {weight}")
+    text, dims = applied.value("indices", str), applied.items("dims", str)
+    left, arrow, right = text.partition("->")
+    labels, result = [tuple(names.split()) for names in left.split(",")], tuple(right.split())
+    applied.require(bool(arrow) and "->" not in right and len(labels) == 2, "indices do not fit")
+    windows = read_windows(applied, (tensor, weight))
+    extents: dict[str, int] = {}
+    for names, window in zip(labels, windows, strict=True):
+        applied.require(
+            len(names) == len(window) == len(set(names)), f"{len(names)} indices of {len(window)} dimensions"
+        )
+        for name, (lower, upper) in zip(names, window, strict=True):
+            applied.require(extents.setdefault(name, upper - lower) == upper - lower, f"index {name} has two extents")
+    summed = [name for name in labels[1] if name not in result]
+    applied.require(
+        len(set(result)) == len(result) == len(dims) and set(result) <= set(extents), "the result does not fit"
+    )
+    applied.require(len(extents) <= MAX_INDICES, f"{len(extents)} indices; at most {MAX_INDICES} are supported")
+    inner = bool(summed) and set(summed) == set(labels[0]) - set(result)
+    inner = inner and list(labels[1][-len(summed) :]) == summed
+    applied.require(inner, "the summed indices are not those that both have, the last ones of the weight")
+    applied.require(all(bound % unit == 0 for bound in windows[1][-1]), "a window cuts a group")
+    factor = applied.value("factor", float)
+    applied.require(math.isfinite(factor), f"the factor is {factor}")
+    places = {name: position for position, name in enumerate(extents)}
+    axes = [
+        tuple(shifted(places[name], lower) for name, (lower, _) in zip(names, window, strict=True))
+        for names, window in zip(labels, windows, strict=True)
+    ]
+    attributes: dict[str, Attribute] = {"equation": text, "group": applied.value("group", int)}
+    if factor != 1:
+        attributes["scale"] = factor
+    return OperatorMeaning(
+        "quantized_contract",
+        attributes,
+        (TensorForm(dims, tuple(extents[name] for name in result), tensor.dtype),),
+        tuple(_index(name, extent, unit if name == labels[1][-1] else 1) for name, extent in extents.items()),
+        (axes[0], *_place_operands(applied, tuple(stored), weight, axes[1])),
+        (direct([places[name] for name in result]),),
+    )
+
+
+def _read_weight(applied: Application, stored: tuple[TensorForm, ...]) -> tuple[TensorForm, int]:
+    """The weight that is stored in these tensors, and the unit in which its last dimension may be cut."""
+    group = applied.value("group", int)
+    applied.require(2 <= len(stored) <= 3 and stored[0].rank > 0 and group >= 0, "there are no values and scales")
+    values, scales, *zeros = stored
+    packing = {"i8": 1, "i4x2": 2}.get(values.dtype, 0)
+    applied.require(packing > 0 and scales.dtype in FLOATS, f"of {values} with {scales}")
+    *rows, last = values.shape
+    extent = last * packing
+    applied.require(group % RUN == 0 and (group == 0 or extent % group == 0), f"groups of {group} in {extent} elements")
+    each = (*rows, extent // group) if group else tuple(rows[: scales.rank])
+    dims = values.dims[: len(each)]
+    fit = (scales.dims, scales.shape) == (dims, each)
+    fit = fit and all((zero.dims, zero.shape, zero.dtype) == (dims, each, "i8") for zero in zeros)
+    applied.require(fit, f"of {values} with {', '.join(map(str, stored[1:]))}")
+    unit = group or (packing if packing == 1 or extent % RUN else RUN)
+    return TensorForm(values.dims, (*rows, extent), scales.dtype), unit
+
+
+def _index(name: str, extent: int, unit: int) -> IndexForm:
+    return IndexForm(name, extent, None if unit == 1 else tuple(range(unit, extent, unit)))
+
+
+def _place_operands(
+    applied: Application, stored: tuple[TensorForm, ...], weight: TensorForm, axes: Axes
+) -> tuple[Axes, ...]:
+    """The blocks of the operands for a block of the weight: as many values, or groups, as there are in it."""
+    group, (*rows, last) = applied.value("group", int), axes
+    packing = weight.shape[-1] // max(1, stored[0].shape[-1])
+    values = (*rows, _divided(last, packing))
+    each = (*rows, _divided(last, group)) if group else tuple(rows[: stored[1].rank])
+    return (values, *(each for _ in stored[1:]))
+
+
+def _divided(axis: BlockAxis, divisor: int) -> BlockAxis:
+    """A dimension of which each position stands for `divisor` positions of the axis."""
+
+    def bounds(lower: int, upper: int) -> tuple[int, int]:
+        start, stop = axis.bounds(lower, upper)
+        return start // divisor, stop // divisor
+
+    return BlockAxis(axis.index, bounds)

@@ -1,0 +1,132 @@
+"""Quantized weights from the text to the graph: their parts, the products that read them, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from einc.core.tensor import DType, TensorDesc
+from einc.errors import ModelError, OperatorError
+from einc.frontend import build
+from einc.graph.fuse import fuse
+from einc.graph.graph import Graph
+from einc.ops.dequantize import Dequantize, QuantizedForm
+from tests.support.quantized_cases import FORMS, quantized
+
+TEXT = """
+model quantized
+dim t = 3
+dim n = 6
+dim h = 3
+dim k = 96
+input x : f16[t, k]
+weight w : f16[n, k] as i4(group=32, zeros=true) from "m.w.weight"
+weight v : f16[h, n, k] as i8
+weight rows : f16[n, k] as i4(group=96, layout="gptq") from "m.rows[2:8]"
+weight o : f16[n, h, k] as i8(channels=1)
+"""
+
+
+def graph_of(lines: str, **options: str) -> Graph:
+    return build(TEXT + lines, "quantized.ein", **options)  # type: ignore[arg-type]
+
+
+def describe(graph: Graph) -> list[str]:
+    return [f"{node.operator.title}({', '.join(node.inputs)})" for node in graph.nodes]
+
+
+def test_a_weight_is_declared_by_its_parts() -> None:
+    graph = graph_of("y[t, n] = x[t, k] * w[n, k]\noutput y\n", dtype="bf16")
+    found = [(t.name, str(t.desc), t.stored) for t in graph.tensors if t.name.startswith(("w", "v", "rows", "o"))]
+    assert found[:3] == [
+        ("w.values", "i4x2[n=6, k=48]", "m.w.weight"),
+        ("w.scales", "bf16[n=6, k=3]", "m.w.weight_scale"),
+        ("w.zeros", "i8[n=6, k=3]", "m.w.weight_zero_point"),
+    ]
+    assert ("v.scales", "bf16[h=3, n=6]", "v_scale") in found
+    assert ("o.scales", "bf16[n=6]", "o_scale") in found
+    assert ("rows.values", "i4x2[n=6, k=48]", "gptq:m.rows.qweight[2:8]") in found
+
+
+def test_products_read_what_is_stored_and_others_read_what_it_stands_for() -> None:
+    both = graph_of("y[t, n] = x[t, k] * w[n, k]\nz[t, n] = w[n, k] * x[t, k] * 2.0\noutput y, z\n")
+    assert describe(fuse(both)) == ["quantized_product(x, w.values, w.scales, w.zeros)"] * 2
+    assert [node.operator.attributes["factor"] for node in fuse(both).nodes] == [1.0, 2.0]
+    mixed = graph_of("y[t, n] = x[t, k] * w[n, k]\nz = w + 1.0\noutput y, z\n")
+    assert describe(fuse(mixed)) == ["dequantize(w.values, w.scales, w.zeros)", "contract(x, w)", "add(w)"]
+    turned = graph_of("y[t, k] = sum[n](x[t, k] * w[n, k])\noutput y\n")
+    assert describe(fuse(turned))[0] == "dequantize(w.values, w.scales, w.zeros)"
+    heads = graph_of("y[h, t, n] = x[t, k] * v[h, n, k]\nz[t] = y[h, t, n] * y[h, t, n]\noutput z\n")
+    assert describe(fuse(heads)) == ["quantized_product(x, v.values, v.scales)", "contract(y, y)"]
+
+
+def test_slices_become_windows_of_both_sides() -> None:
+    lines = "a = slice(x, t=[1, 3], k=[32, 96])\nb = slice(w, n=[2, 5], k=[0, 64])\n"
+    graph = fuse(graph_of(lines + "y[r, c] = a[r, j] * b[c, j]\noutput y\n"))
+    assert describe(graph) == ["quantized_product(x, w.values, w.scales, w.zeros)"]
+    assert graph.nodes[0].operator.attributes["windows"] == "1:3 32:96, 2:5 0:64"
+    uneven = "a = slice(x, k=[16, 80])\nb = slice(w, k=[16, 80])\ny[r, c] = a[r, j] * b[c, j]\noutput y\n"
+    assert describe(fuse(graph_of(uneven)))[0] == "dequantize(w.values, w.scales, w.zeros)"
+
+
+def test_cuts_are_between_groups() -> None:
+    operator = quantized(DType.F32)["product_i4_groups_zeros"]
+    (t, k, n) = operator.indices
+    assert (t.cuts, n.cuts, k.cuts) == (None, None, (32, 64))
+    spec = operator.build_spec((((0, 5),), k.intervals(2), ((0, 7),)))
+    blocks = [[str(block) for block in function.inputs] for function in spec.functions]
+    assert blocks == [
+        ["[0:5, 0:32]", "[0:7, 0:16]", "[0:7, 0:1]", "[0:7, 0:1]"],
+        ["[0:5, 32:96]", "[0:7, 16:48]", "[0:7, 1:3]", "[0:7, 1:3]"],
+    ]
+    assert operator.traffic(spec.functions[1]) == 5 * 64 * 4 + 7 * 32 + 7 * 2 * 4 + 7 * 2 + 5 * 7 * 4
+    assert operator.flops(spec.functions[1]) == 2 * 5 * 7 * 64
+    assert quantized(DType.F32)["product_odd"].indices[1].cuts == tuple(range(2, 22, 2))
+    assert quantized(DType.F32)["product_i4"].indices[1].cuts == (32, 64)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_meaning_of_a_weight_element_by_element(name: str) -> None:
+    form, rng = FORMS[name], np.random.default_rng(3)
+    operands = form.operands(TensorDesc(("n", "k"), (3, 64), DType.F32))
+    values = rng.integers(0, 256, operands[0].shape, np.uint8).view(operands[0].dtype.numpy())
+    scales = rng.standard_normal(operands[1].shape).astype("f4")
+    zeros = [rng.integers(-128, 128, desc.shape).astype("i1") for desc in operands[2:]]
+    (found,) = Dequantize(operands, form.group).reference(values, scales, *zeros)
+    for n in range(3):
+        for k in range(64):
+            at = (n, k // form.group) if form.group else n
+            number = int(values[n, k // form.packing])
+            if form.packing == 2:
+                number = (number // 16 if k % 2 else number % 16) - 8
+            zero = int(zeros[0][at]) if zeros else 0
+            assert found[n, k] == np.float32(number - zero) * scales[at]
+
+
+BAD = {
+    "as i3": "a weight cannot be stored as 'i3'",
+    "as i4(32)": "options have names here",
+    "as i4(groups=32)": "there is no option 'groups'",
+    "as i4(group=true)": "expected an integer for 'group'",
+    'as i4(zeros="yes")': "expected true or false for 'zeros'",
+    "as i4(group=32, group=32)": "argument 'group' is given twice",
+    "as i4(group=20)": "groups of 20",
+    "as i4(group=64)": "no multiple of 64",
+    "as i8(channels=2)": "channels of 2 dimensions",
+    'as i4(layout="tiled")': "there is no layout 'tiled'",
+}
+
+
+@pytest.mark.parametrize("storage", BAD)
+def test_what_cannot_be_stored_is_refused(storage: str) -> None:
+    with pytest.raises(ModelError, match=BAD[storage].replace("(", r"\(")):
+        graph_of(f"weight bad : f16[n, k] {storage}\noutput z = x + 1.0\n")
+
+
+def test_a_weight_of_integers_is_not_quantized() -> None:
+    with pytest.raises(ModelError, match="stand for floats"):
+        graph_of("weight bad : i32[n, k] as i8\noutput z = x + 1.0\n")
+    with pytest.raises(ModelError, match="there is no element type 'i8'"):
+        graph_of("weight bad : i8[n, k]\noutput z = x + 1.0\n")
+    with pytest.raises(OperatorError, match="bytes"):
+        QuantizedForm(DType.I4X2).operands(TensorDesc(("n", "k"), (3, 5), DType.F32))

@@ -1,0 +1,162 @@
+"""Kernels that read quantized weights, against sums in f64 written down here; and values that are special."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from einc_runtime.dtypes import Array
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.registry import prepare
+
+pytestmark = pytest.mark.usefixtures("provider")
+TYPES = {"f32": np.dtype("f4"), "f16": np.dtype("f2"), "bf16": np.dtype(ml_dtypes.bfloat16), "f64": np.dtype("f8")}
+TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "bf16": 1.6e-2, "f64": 1e-13}
+
+
+@dataclass
+class Weight:
+    """Operands, and the weight that they stand for in f64, element by element."""
+
+    operands: list[Array]
+    wide: Array
+
+
+def make_weight(
+    rng: np.random.Generator, shape: tuple[int, ...], bits: int, group: int, zeros: bool, kind: str
+) -> Weight:
+    *rows, k = shape
+    low = 1 << bits - 1
+    numbers = rng.integers(-low, low, shape)
+    each = (*rows, k // group) if group else tuple(rows)
+    scales = (rng.standard_normal(each) * 0.02).astype(TYPES[kind])
+    points = rng.integers(-8, 9, each) if zeros else np.zeros(each, int)
+    wide = np.empty(shape)
+    for place in np.ndindex(*shape):
+        own = (*place[:-1], place[-1] // group) if group else place[:-1]
+        wide[place] = (int(numbers[place]) - int(points[own])) * float(scales[own])
+    if bits == 8:
+        values = numbers.astype(np.int8)
+    else:
+        values = ((numbers[..., 0::2] + 8) | (numbers[..., 1::2] + 8) << 4).astype(np.uint8)
+    return Weight([values, scales, *([points.astype(np.int8)] if zeros else [])], wide)
+
+
+def run(invocation: Invocation[Array]) -> Array:
+    with compiler.compile_all():
+        kernel = prepare(invocation)
+    memory = np.full(kernel.scratch + 64, 255, np.uint8)
+    start = -memory.ctypes.data % 64
+    call = kernel.bind(memory[start : start + kernel.scratch])
+    with np.errstate(all="ignore"):  # as executors run kernels
+        call()
+        call()
+    return invocation.output
+
+
+# bits, group, zero points, rows, rows of the weight, summed, type: each value of each in several company
+CASES = [
+    (4, 32, False, 1, 37, 96, "f32"), (4, 32, True, 3, 7, 64, "bf16"), (4, 64, True, 1, 9, 128, "f16"),
+    (4, 128, False, 6, 5, 256, "bf16"), (4, 0, True, 2, 6, 70, "f32"), (4, 0, False, 1, 19, 34, "f16"),
+    (8, 0, False, 1, 11, 45, "bf16"), (8, 0, True, 5, 12, 77, "f32"), (8, 32, False, 4, 8, 96, "f16"),
+    (8, 288, True, 1, 3, 288, "f32"), (4, 32, True, 33, 6, 96, "f32"), (8, 0, False, 40, 9, 50, "bf16"),
+    (4, 32, True, 2, 5, 64, "f64"), (8, 0, False, 1, 4, 6, "f64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_products_are_sums_of_products_with_the_weight(case: tuple[int, int, bool, int, int, int, str]) -> None:
+    bits, group, zeros, rows, columns, depth, kind = case
+    rng = np.random.default_rng(len(str(case)) + rows)
+    weight = make_weight(rng, (columns, depth), bits, group, zeros, kind)
+    x = rng.standard_normal((rows, depth)).astype(TYPES[kind])
+    out = np.full((rows, columns), 7, TYPES[kind])
+    attributes = {"equation": "m k, n k -> m n", "group": group, "scale": 0.5}
+    run(Invocation("quantized_contract", attributes, [x, *weight.operands], [out]))
+    expected = 0.5 * x.astype("f8") @ weight.wide.T
+    assert np.abs(out.astype("f8") - expected).max() <= TOLERANCE[kind] * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("bits", "group", "zeros"), [(4, 32, True), (4, 0, False), (8, 0, True), (8, 64, False)])
+@pytest.mark.parametrize("kind", TYPES)
+def test_weights_are_widened_exactly(bits: int, group: int, zeros: bool, kind: str) -> None:
+    weight = make_weight(np.random.default_rng(bits + group), (3, 4, 64 if group else 22), bits, group, zeros, kind)
+    out = np.full(weight.wide.shape, 7, TYPES[kind])
+    run(Invocation("dequantize", {"group": group}, weight.operands, [out]))
+    wide = weight.wide if kind == "f64" else weight.wide.astype("f4")  # f32 holds a product of so few bits exactly
+    np.testing.assert_array_equal(out, wide.astype(TYPES[kind]))
+
+
+def test_rows_columns_and_batches_lie_in_any_order() -> None:
+    rng = np.random.default_rng(5)
+    weight = make_weight(rng, (3, 5, 64), 4, 32, True, "f32")
+    x = rng.standard_normal((64, 3, 4)).astype("f4").transpose(2, 1, 0)
+    out = np.full((5, 4, 3), 7, "f4").transpose(2, 0, 1)
+    attributes = {"equation": "t e k, e f k -> e f t", "group": 32}
+    run(Invocation("quantized_contract", attributes, [x, *weight.operands], [out]))
+    np.testing.assert_allclose(out, np.einsum("tek,efk->eft", x, weight.wide), rtol=0, atol=2e-5)
+    summed = make_weight(rng, (5, 3, 32), 8, 0, False, "f32")
+    y, two = rng.standard_normal((3, 2, 32)).astype("f4"), np.full((2, 5), 7, "f4")
+    attributes = {"equation": "h t d, j h d -> t j", "group": 0}
+    run(Invocation("quantized_contract", attributes, [y, *summed.operands], [two]))
+    np.testing.assert_allclose(two, np.einsum("htd,jhd->tj", y, summed.wide), rtol=0, atol=2e-4)
+    operands = [summed.operands[0], summed.operands[1][:, 0].copy()]  # a channel is all that is summed
+    run(Invocation("quantized_contract", attributes, [y, *operands], [two]))
+    channels = summed.wide * (operands[1][:, None] / summed.operands[1])[..., None]
+    np.testing.assert_allclose(two, np.einsum("htd,jhd->tj", y, channels), rtol=0, atol=2e-4)
+    out = np.full((5, 3, 32), 7, "f4")
+    run(Invocation("dequantize", {"group": 0}, operands, [out]))
+    np.testing.assert_allclose(out, channels, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("bits", "group", "rows"), [*product((4, 8), (0, 32), (1, 20))])
+def test_hostile_scales_give_what_the_formula_gives(bits: int, group: int, rows: int) -> None:
+    rng = np.random.default_rng(7)
+    weight = make_weight(rng, (6, 64), bits, group, True, "f32")
+    scales = weight.operands[1].reshape(6, -1)
+    scales[0], scales[1], scales[2], scales[3] = 0, np.inf, np.nan, -np.inf
+    x = rng.standard_normal((rows, 64)).astype("f4")
+    x[0, :3] = 0
+    out = np.full((rows, 6), 7, "f4")
+    run(Invocation("quantized_contract", {"equation": "m k, n k -> m n", "group": group}, [x, *weight.operands], [out]))
+    numbers = np.full((6, 64), 7, "f4")
+    with np.errstate(all="ignore"):
+        run(Invocation("dequantize", {"group": group}, weight.operands, [numbers]))
+        expected = x @ numbers.T
+    assert np.isnan(expected[:, 1:4]).all()
+    assert (expected[:, 0] == 0).all()
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+BAD = {  # a change of attributes or operands, and what is said
+    "group": ({"group": 24}, {}, "groups of 24"),
+    "negative": ({"group": -32}, {}, "groups of -32"),
+    "values": ({}, {1: np.zeros((5, 32), "f4")}, "no quantized weight"),
+    "scales": ({}, {2: np.zeros((5, 1), "f4")}, "shape"),
+    "zeros": ({}, {3: np.zeros((5, 2), "i4")}, "no quantized weight"),
+    "tensor": ({}, {0: np.zeros((3, 64), "f8")}, "not defined"),
+    "extent": ({}, {0: np.zeros((3, 60), "f4")}, "extent"),
+    "order": ({"equation": "m k, k n -> m n"}, {}, "extent"),
+    "sum": ({"equation": "m k, n k -> m k"}, {}, "extent"),
+    "scale": ({"scale": float("inf")}, {}, "inf"),
+    "other": ({"speed": 1}, {}, "unknown kernel attribute"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_does_not_fit_is_refused(name: str) -> None:
+    attributes, operands, message = BAD[name]
+    inputs = [np.zeros((3, 64), "f4"), np.zeros((5, 32), "u1"), np.zeros((5, 2), "f4"), np.zeros((5, 2), "i1")]
+    for k, array in operands.items():
+        inputs[k] = array
+    given = {"equation": "m k, n k -> m n", "group": 32, **attributes}
+    with pytest.raises(PlanFault, match=message):
+        prepare(Invocation("quantized_contract", given, inputs, [np.zeros((3, 5), "f4")]))
+    with pytest.raises(PlanFault):
+        prepare(Invocation("dequantize", {"group": 32}, inputs[1:3], [np.zeros((5, 32), "f4")]))

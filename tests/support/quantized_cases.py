@@ -1,0 +1,66 @@
+"""Operators that read quantized weights in every form: i8 and i4, by channel and in groups, with zero points or not."""
+
+from __future__ import annotations
+
+from einc.core.tensor import DType, TensorDesc, TensorType
+from einc.ops.base import Operator
+from einc.ops.dequantize import Dequantize, QuantizedForm
+from einc.ops.equation import build_equation
+from einc.ops.quantized_product import QuantizedProduct
+from einc.ops.scalar import ScalarProgram
+
+FORMS = {
+    "i8": QuantizedForm(DType.I8),
+    "i8_zeros": QuantizedForm(DType.I8, zeros=True),
+    "i8_groups": QuantizedForm(DType.I8, 32),
+    "i4": QuantizedForm(DType.I4X2),
+    "i4_groups": QuantizedForm(DType.I4X2, 32),
+    "i4_groups_zeros": QuantizedForm(DType.I4X2, 32, zeros=True),
+}
+
+
+def make_product(
+    form: QuantizedForm, weight: TensorDesc, tensor: TensorDesc, indices: str, *, windows: tuple[TensorType, ...] = ()
+) -> Operator:
+    """The product that fusion makes of a contraction with a widened weight: "t k, n k -> t n" are its indices."""
+    left, _, right = indices.partition("->")
+    labels = [tuple(part.split()) for part in left.split(",")]
+    program = ScalarProgram.parse("t0 = mul x0 x1", 2)
+    result = [(name, name) for name in right.split()]
+    inputs = list(zip((tensor, weight), labels, strict=True))
+    contraction = build_equation(inputs, result, program, "sum", windows)
+    fused = contraction.fuse(1, Dequantize(form.operands(weight), form.group))
+    assert isinstance(fused, QuantizedProduct)
+    return fused
+
+
+def quantized(dtype: DType) -> dict[str, Operator]:
+    """Rows of uneven number, groups that a number of sites does not divide."""
+    made: dict[str, Operator] = {}
+    weight, tensor = TensorDesc(("n", "k"), (7, 96), dtype), TensorDesc(("t", "k"), (5, 96), dtype)
+    for name, form in FORMS.items():
+        made[f"dequantize_{name}"] = Dequantize(form.operands(weight), form.group)
+        made[f"product_{name}"] = make_product(form, weight, tensor, "t k, n k -> t n")
+    groups, zeros = FORMS["i4_groups"], FORMS["i4_groups_zeros"]
+    heads = TensorDesc(("j", "h", "d"), (5, 3, 64), dtype)
+    made["product_two_summed"] = make_product(
+        groups, heads, TensorDesc(("h", "t", "d"), (3, 4, 64), dtype), "h t d, j h d -> t j"
+    )
+    made["product_channels"] = make_product(
+        QuantizedForm(DType.I8, channels=1),
+        heads,
+        TensorDesc(("h", "t", "d"), (3, 4, 64), dtype),
+        "h t d, j h d -> j t",
+    )
+    made["dequantize_channels"] = Dequantize(QuantizedForm(DType.I4X2, zeros=True, channels=1).operands(heads), 0)
+    experts = TensorDesc(("e", "f", "k"), (3, 5, 64), dtype)
+    made["product_batch"] = make_product(
+        zeros, experts, TensorDesc(("t", "e", "k"), (4, 3, 64), dtype), "t e k, e f k -> e t f"
+    )
+    made["product_heads"] = make_product(FORMS["i8"], experts, TensorDesc(("k",), (64,), dtype), "k, e f k -> f e")
+    made["product_odd"] = make_product(
+        FORMS["i4"], TensorDesc(("n", "k"), (3, 22), dtype), TensorDesc(("t", "k"), (2, 22), dtype), "t k, n k -> n t"
+    )
+    windows = (TensorType((1, 32), (4, 96)), TensorType((2, 0), (7, 64)))
+    made["product_parts"] = make_product(zeros, weight, tensor, "t k, n k -> t n", windows=windows)
+    return made
