@@ -8,7 +8,7 @@ wait for. The turns are interleaved, and the medians are reported.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -20,6 +20,7 @@ import numpy as np
 from einc_runtime.dtypes import storage_dtype
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.cuda import attention_libraries
+from einc_runtime.kernels.cuda.tuning import Tuning
 from einc_runtime.plan.schema import Bundle
 from tests.gpu import gpu_states
 from tests.gpu.cases import Benchmark, Definitions
@@ -30,10 +31,12 @@ from tests.gpu.products import by_algorithm
 from tests.gpu.steps import by_pytorch, steps
 
 ROUNDS = 7
+PROPOSALS, FOR_TUNING = 8, 10.0
+"""Algorithms of cuBLASLt that are tried for each product, and seconds after which no product is begun."""
 LONGEST = 4000
 """Characters of a traceback."""
 SITES = 8
-ONE, MANY, OWN = "einc", f"einc, {SITES} sites", "einc, own attention"
+ONE, MANY, OWN, TUNED = "einc", f"einc, {SITES} sites", "einc, own attention", "einc, tuned"
 EAGER, FAST, JAX = "torch eager", "torch compiled, CUDA graph", "jax"
 NO_TIME = "there was no time for it"
 
@@ -110,10 +113,12 @@ def run(benchmark: Benchmark, place: Place, seconds: float, ceilings: Ceilings |
         EAGER: partial(_torch, bundle, arrays, outcome, place, "eager"),
         MANY: lambda: _einc(MANY, compiled(benchmark, definitions, SITES), arrays, outcome, place),
         FAST: partial(_torch, bundle, arrays, outcome, place, "compiled"),
+        TUNED: partial(_tuned, bundle, arrays, outcome, place),
         JAX: partial(_jax, bundle, arrays, outcome, place),
         OWN: partial(_with_own_attention, bundle, arrays, outcome, place),
     }
-    for name, there in ((OWN, benchmark.model == "llama_block"), (MANY, benchmark.many), (JAX, benchmark.many)):
+    is_block = benchmark.model == "llama_block"
+    for name, there in ((OWN, is_block), (TUNED, is_block), (MANY, benchmark.many), (JAX, benchmark.many)):
         if not there:
             del makers[name]
     contenders: dict[str, Contender] = {}
@@ -126,7 +131,7 @@ def run(benchmark: Benchmark, place: Place, seconds: float, ceilings: Ceilings |
                 contender = make()
                 contenders[name] = contender
                 outcome.take(measured({name: contender}, place.seconds, rounds=1))
-                if EAGER in contenders and name in (ONE, EAGER, MANY, OWN):
+                if EAGER in contenders and name in (ONE, EAGER, MANY, OWN, TUNED):
                     _compare(contenders, outcome)
             except Exception as error:
                 contenders.pop(name, None)
@@ -172,7 +177,7 @@ def _tellers(
 
 def _compare(contenders: Mapping[str, Contender], outcome: Outcome) -> None:
     """Errors of einc's that are not known yet."""
-    new = [name for name in (ONE, MANY, OWN) if name in contenders and name not in outcome.errors]
+    new = [name for name in (ONE, MANY, OWN, TUNED) if name in contenders and name not in outcome.errors]
     theirs = {"y": contenders[EAGER].result()}
     for name in new:
         outcome.errors[name] = largest_error({"y": contenders[name].result()}, theirs)
@@ -237,8 +242,35 @@ def _drawn(bundle: Bundle, place: Place) -> Arrays:
     return arrays
 
 
-def _einc(name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
-    executor = place.executor(bundle)
+def _tuned(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
+    """One site, with the algorithms and kernels of our own that `einc tune` would choose."""
+    from einc_runtime.execution.cuda.tuning import collect_choices
+
+    begin, executor = perf_counter(), place.executor(bundle)
+    try:
+        session = Session(bundle, executor=executor)
+        session.load_all(arrays)
+        session.execute()
+        timed = executor.tune(PROPOSALS, FOR_TUNING)
+    finally:
+        executor.close()
+    lines = [
+        f"{TUNED}: {one.alternatives.name}: {one.ms[0]:.4f} -> {one.ms[one.chosen]:.4f} ms"
+        f"{_name_record(one.alternatives.records[one.chosen])}, {len(one.ms)} ways"
+        for one in timed
+    ]
+    outcome.kernels += [*lines, f"{TUNED}: {len(timed)} products in {perf_counter() - begin:.0f} s"]
+    return _einc(TUNED, bundle, arrays, outcome, place, collect_choices(timed))
+
+
+def _name_record(record: bytes | str) -> str:
+    return f" by our own kernel {record}" if isinstance(record, str) else ""
+
+
+def _einc(
+    name: str, bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place, tunings: Sequence[Tuning] = ()
+) -> Contender:
+    executor = place.executor(bundle, tunings=tunings)
     session = Session(bundle, executor=executor)
     session.load_all(arrays)
     launches = []

@@ -9,7 +9,7 @@ from typing import Any
 from tests.gpu.cases import BENCHMARKS, TOLERANCE
 
 Record = Mapping[str, Any]
-ONE, MANY, OWN = "einc", "einc, 8 sites", "einc, own attention"
+ONE, MANY, OWN, TUNED = "einc", "einc, 8 sites", "einc, own attention", "einc, tuned"
 NO_TIME = "there was no time for it"
 
 

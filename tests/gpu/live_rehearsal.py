@@ -70,6 +70,7 @@ def require_probes(text):
         assert f"| {told} | {status} |" in text
     assert re.search(r"\| 0, 1 \| 4096 \| [0-9.]+ \| [0-9.]+ \| [0-9.]+ \|", text)  # links
     assert "**failed**" not in text
+    assert re.search(r"a kernel from (above )?\d+ bytes on. Plans leave rows below 128 bytes", text)
 
 
 def require_raw(target):
@@ -85,17 +86,20 @@ def require_speed(text, printed):
     """Every benchmark is measured, and held against PyTorch's result."""
     for own in BENCHMARKS:
         cells = next(line for line in text.splitlines() if line.startswith(f"| {own.title} |")).split("|")[2:-1]
-        ours, by_own, eager, fast, _jax, ratio, many, host, error = (cell.strip() for cell in cells)
+        ours, tuned, by_own, eager, fast, _jax, ratio, many, host, error = (cell.strip() for cell in cells)
         assert all(re.fullmatch(r"[0-9.]+ \([0-9]+%\)", number) for number in (ours, eager, fast))
         assert all(float(number.split()[0]) > 0 for number in (ours, eager, fast))
-        assert bool(by_own) == (own.model == "llama_block")
-        assert ratio
+        assert bool(by_own) == bool(tuned) == (own.model == "llama_block")
+        assert len(ratio.split(", ")) == 1 + bool(tuned)
         assert bool(many) == own.many
         assert len(host.split(", ")) == (2 if own.many else 1)
         assert 0 < float(error) < 2e-2
         assert f"  {own.title}: " in printed
         for whose in ("einc", "einc, 8 sites", "torch") if own.many else ("einc", "torch"):  # where the time goes
             assert f"\n{own.title}, {whose}:\n" in text
+    assert re.search(
+        r"- einc, tuned: product [0-9x]+: [0-9.]+ -> [0-9.]+ ms, 2 ways|- einc, tuned: \d+ products in", text
+    )
     assert "**wrong**" not in text
     assert "not in turns" not in text
     assert re.search(r"TB/s to and from memory .*, and \S+ TFLOP/s of products", text)

@@ -6,7 +6,7 @@ numpy's then, and times mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # packages that travel as wheels are not there yet when this 
     from einc_runtime.execution.cuda.driver import Driver
     from einc_runtime.execution.cuda.executor import CudaExecutor
     from einc_runtime.execution.session import Session
+    from einc_runtime.kernels.cuda.tuning import Tuning
     from einc_runtime.kernels.gpu import Kernels
     from einc_runtime.plan.schema import Bundle
 
@@ -82,12 +83,12 @@ class Place:
 
         return CupyDriver(), open_kernels()
 
-    def executor(self, bundle: Bundle, layout: Layout = Layout.ONE) -> CudaExecutor:
+    def executor(self, bundle: Bundle, layout: Layout = Layout.ONE, tunings: Sequence[Tuning] = ()) -> CudaExecutor:
         from einc_runtime.execution.cuda.executor import CudaExecutor
 
         sites = len(bundle.memory)
         if layout is Layout.ONE and not self.rehearsal:
-            return CudaExecutor(bundle, [0] * sites)
+            return CudaExecutor(bundle, [0] * sites, tunings=tunings)
         driver, kernels = self._parts(self.gpus if layout is Layout.SPREAD else 1, seed=len(bundle.tasks))
         devices = [0] * sites
         if layout is Layout.SPREAD:

@@ -19,7 +19,7 @@ from tests.gpu.places import Place, of
 from tests.gpu.probe_bench import Absent, Bench, Broken
 
 OK, FAILED, ABSENT = "ok", "failed", "absent"
-LONGEST = 300
+LONGEST = 400
 """Characters of a reason."""
 LINK_SIZES = (64 << 10, 1 << 20, 16 << 20, 256 << 20)
 SMALL_LINK_SIZES = (64, 4096)

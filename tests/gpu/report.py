@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tests.gpu.findings import Findings, Record, holds
 from tests.gpu.layouts import Layout
-from tests.gpu.primitives import TOLD
+from tests.gpu.primitives import ROWS, TOLD
 from tests.gpu.speed_page import describe_ceilings, describe_speed
 
 LONGEST = 300
@@ -54,7 +54,22 @@ def _probes(findings: Findings) -> list[str]:
         status = findings.sanitizer["status"]
         status = "**failed**" if status == "failed" else status
         lines.append(f"| one case under compute-sanitizer | {status} | {_cell(findings.sanitizer['detail'])} |")
-    return [*lines, ""]
+    return [*lines, "", *_row_width(findings)]
+
+
+def _row_width(findings: Findings) -> list[str]:
+    """What was measured for the narrowest rows of CUDA's copies, beside what plans are made with."""
+    from einc_runtime.execution.cuda.step_kernels import MIN_ROW_BYTES
+
+    told = next((own["detail"] for own in findings.probes if own["probe"] == ROWS and own["status"] == "ok"), "")
+    _, _, least = told.partition("MIN_ROW_BYTES: ")
+    if not least:
+        return []
+    return [
+        f"CUDA copies rows about as fast as a kernel from {least} bytes on. Plans leave rows below {MIN_ROW_BYTES} "
+        "bytes to a kernel (`MIN_ROW_BYTES` in `step_kernels.py`).",
+        "",
+    ]
 
 
 def _cell(text: str) -> str:

@@ -30,6 +30,7 @@ def test_the_page_tells_what_holds_and_what_does_not():
     assert row.split("|")[2:] == [
         " 1.000 (3%) ",
         "  ",
+        "  ",
         " 1.200 ",
         " 1.000 ",
         "  ",
@@ -79,6 +80,24 @@ def test_figures_that_miss_their_targets_are_in_bold():
     assert "| LLaMA block, 8K tokens | a | 0.2000 | 0.1700 own | **0.85** |" in text
     assert "3.1 TB/s to and from memory" in text
     assert "are in `raw.json`" in text
+
+
+def test_a_tuned_plan_stands_beside_the_others_and_is_held_against_the_best():
+    own = timing()
+    own |= {"ms": own["ms"] | {"einc": 1.2, "einc, tuned": 0.9, "torch eager": 1.0}}
+    text = page(Findings(benchmarks=[own]), {}, 1.0)
+    row = next(line for line in text.splitlines() if line.startswith("| LLaMA block, 8K tokens"))
+    assert row.split("|")[3] == " 0.900 "
+    best = min(own["ms"][name] for name in own["ms"] if not name.startswith("einc"))
+    assert f"| **{1.2 / best:.3f}**, {0.9 / best:.3f} |" in row
+
+
+def test_the_least_width_of_rows_is_told_beside_what_plans_are_made_with():
+    probe = {"probe": "rows", "status": "ok", "detail": "copy / kernel: 64 B 10 / 20; MIN_ROW_BYTES: above 4096"}
+    text = page(Findings([record()], probes=[probe]), {}, 1.0)
+    assert "about as fast as a kernel from above 4096 bytes on. Plans leave rows below 128 bytes" in text
+    for other in ({"status": "failed"}, {"detail": "copy / kernel: 64 B 10; no kernel: why"}):
+        assert "Plans leave rows" not in page(Findings([record()], probes=[probe | other]), {}, 1.0)
 
 
 def test_errors_of_libraries_and_of_our_own_attention_stand_apart():

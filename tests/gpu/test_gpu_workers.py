@@ -18,6 +18,7 @@ from tests.gpu import benchmark, facts, places, processes, stages, worker
 from tests.gpu.benchmark import Contender, measured
 from tests.gpu.cases import BENCHMARKS, CASES
 from tests.gpu.ceilings import Ceilings
+from tests.gpu.correctness import arrays_of
 from tests.gpu.findings import Findings
 from tests.gpu.layouts import Layout
 from tests.gpu.places import CPU, GPU, of
@@ -303,6 +304,7 @@ def contended(monkeypatch, seconds, **made):
     monkeypatch.setattr(benchmark, "_torch", lambda *arguments: make(arguments[-1]))
     monkeypatch.setattr(benchmark, "_jax", lambda *_: make("jax"))
     monkeypatch.setattr(benchmark, "_with_own_attention", lambda *_: make("own attention"))
+    monkeypatch.setattr(benchmark, "_tuned", lambda *_: make("tuned"))
     monkeypatch.setattr(benchmark, "perf_counter", lambda: clock[0])
     return [replace(outcome, ms=dict(outcome.ms)) for outcome in benchmark.run(own, CPU, seconds, CEILINGS)]
 
@@ -311,10 +313,10 @@ def test_outcomes_grow_and_contenders_are_closed(monkeypatch):
     one = Told()
     many = Told(tells=RuntimeError("no events are left"))
     outcomes = contended(monkeypatch, 1000, one=one, many=many, jax=ImportError("no jax"))
-    assert [len(outcome.ms) for outcome in outcomes] == [1, 2, 3, 4, 4, 5, 5, 5]
-    assert [outcome.complete for outcome in outcomes] == [False] * 6 + [True] * 2
+    assert [len(outcome.ms) for outcome in outcomes] == [1, 2, 3, 4, 5, 5, 6, 6, 6]
+    assert [outcome.complete for outcome in outcomes] == [False] * 7 + [True] * 2
     assert outcomes[-1].steps == {"einc": ["a table"], "torch": ["products"]}
-    assert outcomes[-1].errors == {"einc": 0, "einc, 8 sites": 0, "einc, own attention": 0}
+    assert outcomes[-1].errors == {"einc": 0, "einc, 8 sites": 0, "einc, own attention": 0, "einc, tuned": 0}
     no_events = "steps of einc, 8 sites"
     assert outcomes[-1].problems == {"jax": "ImportError: no jax", no_events: "RuntimeError: no events are left"}
     assert "in make" in outcomes[-1].tracebacks["jax"]
@@ -328,9 +330,36 @@ def test_nothing_is_begun_after_the_time_and_what_is_wrong_is_seen(monkeypatch):
     assert last.complete
     assert set(last.ms) == {"einc", "torch eager", "einc, 8 sites"}
     assert last.problems == dict.fromkeys(
-        ("torch compiled, CUDA graph", "jax", "einc, own attention"), benchmark.NO_TIME
+        ("torch compiled, CUDA graph", "einc, tuned", "jax", "einc, own attention"), benchmark.NO_TIME
     )
     assert last.errors == {"einc": 0.5, "einc, 8 sites": 0}
+
+
+def test_a_tuned_plan_runs_with_what_was_chosen(monkeypatch):
+    """On the fake driver: the second of two ways is faster, and the executor that is measured is made with it."""
+    own, made = BENCHMARKS[1], []
+    bundle = benchmark.compiled(own, CPU.definitions(own), 1)
+    arrays = arrays_of(bundle)
+    executor = type(CPU).executor
+
+    def recorded(self, bundle, *arguments, tunings=()):
+        made.append(tuple(tunings))
+        return executor(self, bundle, *arguments, tunings=tunings)
+
+    monkeypatch.setattr(type(CPU), "executor", recorded)
+    monkeypatch.setattr(benchmark, "FOR_TUNING", 100.0)
+    outcome = benchmark.Outcome("block1k")
+    contender = benchmark._tuned(bundle, arrays, outcome, CPU)
+    first, (tuning,) = made
+    assert first == ()
+    assert tuning.gpu == "Fake 0"
+    assert tuning.choices
+    assert {own.algorithm for own in tuning.choices.values()} == {"numpy"}
+    assert any("by our own kernel numpy, 2 ways" in line for line in outcome.kernels)
+    contender.enqueue()
+    contender.wait()
+    assert np.isfinite(contender.result().astype("f8")).all()
+    contender.close()
 
 
 def test_arguments_of_workers_name_the_place():

@@ -10,7 +10,7 @@ import numpy as np
 from einc_runtime.dtypes import storage_dtype
 from einc_runtime.errors import ValueFault
 from einc_runtime.kernels import registry
-from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Description, GpuKernel
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, Description, GpuKernel, ResultBytes
 from einc_runtime.kernels.triton.epilogue import build_with_epilogue
 from tests.support.cuda_fake import Misuse
 
@@ -38,6 +38,7 @@ class NumpyKernels:
         self.driver, self.fail = driver, fail
         self.closed = 0
         self.targets = set()
+        self.products = {}
 
     def prepare_kernel(self, invocation, target):
         self._stage("prepare", invocation.name)
@@ -95,6 +96,25 @@ class NumpyKernels:
     def prepare_gated_pair(self, first, second, then, places, target):
         return None
 
+    def list_alternatives(self, limit):
+        """Two ways for a product of every form: the usual one computes it twice, and so takes longer."""
+
+        def twice(launch):
+            return lambda stream: (launch(stream), launch(stream))
+
+        return [
+            Alternatives(
+                name,
+                target.name,
+                "numpy",
+                target.device,
+                (b"", "numpy"),
+                (twice(launch), launch),
+                ResultBytes(output.pointer, output.size, output.dtype) if output.compact else None,
+            )
+            for name, (launch, output, target) in self.products.items()
+        ][:limit]
+
     def give_up(self, reason):
         return False
 
@@ -137,6 +157,9 @@ class NumpyKernels:
                 self._stage("launch", name)
                 self.driver.kernel(stream, name, guarded)
 
+            if name == "contract":
+                shape = "x".join(map(str, operands[-1].shape))
+                self.products.setdefault(f"product {shape}", (launch, operands[-1], target))
             return launch
 
         return GpuKernel(bind, Description("numpy", np.__version__, name), kernel.scratch, complaint)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.base import Invocation, JointInvocation
@@ -148,7 +148,8 @@ class Alternatives:
     `name` is equal for products that take the same time. `records` name the algorithms: those of a library are bytes,
     and those of our own kernel are names of tiles. `launches` enqueue them, on the memory of the plan. `gpu` and
     `library` say where the algorithms are valid. `parts` are the names of other products of which the usual way
-    consists, and which may be tuned by themselves. All ways write the elements `result`.
+    consists, and which may be tuned by themselves. All ways write the elements `result`. `jobs` are sources of kernels
+    that have to be compiled, each with its architecture.
     """
 
     name: str
@@ -159,6 +160,7 @@ class Alternatives:
     launches: tuple[Launch, ...]
     result: ResultBytes | None = None
     parts: tuple[str, ...] = ()
+    jobs: tuple[tuple[Any, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

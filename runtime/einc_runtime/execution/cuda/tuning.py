@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +53,8 @@ def time_products(
     seconds: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[TimedProduct]:
-    """The times of all products, in their order, as many as there is time for."""
+    """The times of all products, in their order, as many as there is time for. Kernels are compiled before that."""
+    _compile_all([job for product in products for job in product.jobs], seconds)
     begin = perf_counter()
     found: list[TimedProduct] = []
     gains: dict[str, float] = {}
@@ -64,6 +67,16 @@ def time_products(
         if progress is not None:
             progress(number + 1, len(products))
     return found
+
+
+def _compile_all(jobs: Sequence[tuple[Any, str]], seconds: float) -> None:
+    """Compiles on all processors at once; what fails, or is not reached in this time, is compiled when it is timed."""
+    if jobs:
+        from einc_runtime.execution.cuda.precompile import compile_all
+        from einc_runtime.kernels.cuda.kernel_cache import user_directory
+
+        with suppress(MissingFault, OSError):
+            compile_all(jobs, user_directory(), seconds=seconds, failed=[])
 
 
 def collect_choices(timed: Sequence[TimedProduct]) -> Sequence[Tuning]:

@@ -153,11 +153,12 @@ class CudaKernels(TritonKernels):
             if not product.epilogue:
                 usual = self._products.launch(product, (product.a, product.b, product.c), workspace, device)
                 ways.insert(0, (b"", usual))
-            if ways:
-                ways += self._own.candidates([product], "", workspace, target)
+            own = list(self._own.candidates([product], "", workspace, target)) if ways else []
+            ways += [(one.record, one.launch) for one in own]
             if len(ways) > 1:
                 records, launches = zip(*ways, strict=True)
-                yield Alternatives(name, target.name, library.version, device, records, launches, _find_result(product))
+                jobs, result = tuple((one.source, target.architecture) for one in own), _find_result(product)
+                yield Alternatives(name, target.name, library.version, device, records, launches, result, jobs=jobs)
 
     def _iterate_gated(self, library: EpilogueLibrary) -> Iterator[Alternatives]:
         """Two products and the map of both: the kernels that they are without tuning, and ours."""
@@ -169,19 +170,19 @@ class CudaKernels(TritonKernels):
             both = super().prepare_batched_pair(*contractions, target)
             kernels = [both] if both is not None else [self.prepare_kernel(own, target) for own in contractions]
             kernels.append(self.prepare_kernel(then, target))
-            ways = list(self._own.candidates(pair.products, pair.program, workspace, target))
-            if ways and all(kernel.workspace <= WORKSPACE for kernel in kernels):
+            own = list(self._own.candidates(pair.products, pair.program, workspace, target))
+            if own and all(kernel.workspace <= WORKSPACE for kernel in kernels):
                 usual = _run_in_order([kernel.bind(workspace, 0) for kernel in kernels])
-                records, launches = zip(*ways, strict=True)
                 yield Alternatives(
                     name,
                     target.name,
                     library.version,
                     device,
-                    (b"", *records),
-                    (usual, *launches),
+                    (b"", *(one.record for one in own)),
+                    (usual, *(one.launch for one in own)),
                     _find_result(pair.products[0]),
                     tuple(_name_parts(contractions, target)),
+                    tuple((one.source, target.architecture) for one in own),
                 )
 
     def prepare_gated_pair(

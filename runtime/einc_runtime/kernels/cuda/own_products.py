@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.kernels.cuda.modules import LoadedModules
 from einc_runtime.kernels.cuda.tuning import name_kernel
 from einc_runtime.kernels.gpu import GpuTarget, Launch
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.launches import KernelLaunch
+from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource
 from einc_runtime.kernels.triton.product import (
     ProductTile,
     build_gated_product,
@@ -17,6 +18,15 @@ from einc_runtime.kernels.triton.product import (
     list_tiles,
     parse_tile,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCandidate:
+    """A kernel of ours that tuning tries: its record, its launch, and its source."""
+
+    record: str
+    launch: Launch
+    source: KernelSource
 
 
 class OwnProducts:
@@ -42,12 +52,13 @@ class OwnProducts:
 
     def candidates(
         self, products: Sequence[Gemm], program: str, workspace: int, target: GpuTarget
-    ) -> Iterator[tuple[str, Launch]]:
-        """Records and launches, for tuning; a kernel is compiled when it is first launched. None without a compiler."""
+    ) -> Iterator[OwnCandidate]:
+        """What tuning tries; a kernel is compiled when it is first launched. None without a compiler."""
         if self._modules.compiler is not None:
             for tile in list_tiles(products, target.architecture):
-                launch = _compile_late(self._modules, _build(products, program, tile, target), workspace, target)
-                yield name_kernel(tile, self._modules.compiler), launch
+                call = _build(products, program, tile, target)
+                launch = _compile_late(self._modules, call, workspace, target)
+                yield OwnCandidate(name_kernel(tile, self._modules.compiler), launch, call.source)
 
 
 def _build(products: Sequence[Gemm], program: str, tile: ProductTile, target: GpuTarget) -> KernelLaunch:
