@@ -132,9 +132,11 @@ GPU_PYTHON_BIN ?= python3
 gpu-check:  ## test and measure the GPU of this machine; writes docs/gpu-results.md
 	$(GPU_PYTHON_BIN) tests/gpu
 
-# For a machine without a network: what it may lack of what einc needs (rich brings three more), for its Python.
+# For a machine without a network: what it may lack of what einc needs (rich brings three more), for its Python; and
+# cuDNN's own package, so that its attention can be probed.
 GPU_PYTHON ?= 3.12
-GPU_WHEELS := click highspy lapx lark markdown-it-py mdurl ml_dtypes msgpack msgspec pygments rich threadpoolctl
+GPU_WHEELS := click highspy lapx lark markdown-it-py mdurl ml_dtypes msgpack msgspec nvidia-cudnn-frontend pygments rich \
+	threadpoolctl
 
 gpu-wheels: .venv/base  ## download packages that gpu-check may need on another machine into wheels/
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
