@@ -19,6 +19,7 @@ from einc_runtime.errors import KernelFault, MissingFault, RuntimeFault, ValueFa
 from einc_runtime.execution import task_errors
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
+from einc_runtime.execution.cpu.batches import batch_tasks
 from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
 from einc_runtime.execution.cpu.memory import HostMemory, PrepackedWeights, allocate_aligned
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
@@ -68,8 +69,10 @@ class CpuExecutor:
         self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites)
         costs = [kernel.nanoseconds for kernel in self._kernels]
-        chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
-        self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
+        batches = batch_tasks([item.task.after for item in self._tasks], costs, self.workers if rewrites else 0)
+        own = batches.members
+        chosen = None if ranks is None else [max(ranks[self._tasks[task].origin] for task in part) for part in own]
+        self._graph = RankedTaskGraph.of(batches.after, batches.nanoseconds, chosen, own)
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         self._prepacked = PrepackedWeights(self._kernels if rewrites and (common is None or common.prepack) else ())
@@ -151,7 +154,7 @@ class CpuExecutor:
         return run_task
 
     def _prepare(self, item: RewrittenTask) -> Kernel:
-        with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(item.siblings):
+        with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(item.alike):
             return self._prepare_kernel(item.task)
 
     def _prepare_kernel(self, task: AnyTask) -> Kernel:

@@ -29,21 +29,27 @@ RunTask = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class RankedTaskGraph:
-    """For every task its successors, the number of its predecessors, its estimated nanoseconds, and its rank.
+    """For every node its successors, the number of its predecessors, estimated nanoseconds, its rank, and its tasks.
 
-    Of the tasks that are ready, the one with the highest rank starts first.
+    Of the nodes that are ready, the one with the highest rank starts first. A worker runs all tasks of a node, in their
+    order; usually there is one.
     """
 
     successors: tuple[tuple[int, ...], ...]
     predecessors: tuple[int, ...]
     nanoseconds: tuple[float, ...]
     ranks: tuple[float, ...]
+    members: tuple[tuple[int, ...], ...]
 
     @staticmethod
     def of(
-        after: Sequence[Sequence[int]], nanoseconds: Sequence[float], ranks: Sequence[float] | None = None
+        after: Sequence[Sequence[int]],
+        nanoseconds: Sequence[float],
+        ranks: Sequence[float] | None = None,
+        members: Sequence[tuple[int, ...]] | None = None,
     ) -> RankedTaskGraph:
-        """From what every task waits for. Unless ranks are given, a task's rank is the longest chain after it."""
+        """From what every node waits for. Unless ranks are given, a node's rank is the longest chain after it; unless
+        members are, a node is the task of its number."""
         successors: list[list[int]] = [[] for _ in after]
         for number, earlier_tasks in enumerate(after):
             for earlier in earlier_tasks:
@@ -54,7 +60,9 @@ class RankedTaskGraph:
                 rest = max((lengths[later] for later in successors[number]), default=0.0)
                 lengths[number] = START_NS + nanoseconds[number] + rest
             ranks = lengths
-        return RankedTaskGraph(tuple(map(tuple, successors)), tuple(map(len, after)), tuple(nanoseconds), tuple(ranks))
+        held = [(number,) for number in range(len(after))] if members is None else members
+        waits = tuple(map(len, after))
+        return RankedTaskGraph(tuple(map(tuple, successors)), waits, tuple(nanoseconds), tuple(ranks), tuple(held))
 
 
 class TaskError(Exception):
@@ -169,16 +177,18 @@ class _PoolState:
     ) -> None:
         task: int | None = None
         try:
-            run_task, now = start_worker(worker), self.now
-            task = self._next(None)
-            while task is not None:
-                if log is None:
-                    run_task(task)
-                else:
-                    start = now()
-                    run_task(task)
-                    log.append((task, worker, start - origin, now() - origin))
-                task = self._next(task)
+            run_task, now, members = start_worker(worker), self.now, self.graph.members
+            node = self._next(None)
+            while node is not None:
+                for task in members[node]:
+                    if log is None:
+                        run_task(task)
+                    else:
+                        start = now()
+                        run_task(task)
+                        log.append((task, worker, start - origin, now() - origin))
+                task = None
+                node = self._next(node)
         except BaseException as error:
             with self.changed:
                 if self.error is None:

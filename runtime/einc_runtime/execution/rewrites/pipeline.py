@@ -26,13 +26,14 @@ from einc_runtime.plan.schema import AnyTask, FenceTask, KernelTask
 class RewrittenTask(msgspec.Struct, frozen=True):
     """A task as it is run. `origin` is the position in the plan of the task that it was made from.
 
-    `siblings` counts the tasks that differ from this one only in their site and in their part of the data; it includes
-    this one.
+    `siblings` counts the tasks that differ from this one only in their site and in their part of the data, and `alike`
+    those that one kernel with the same attributes runs, for any operation. Both include this one.
     """
 
     task: AnyTask
     origin: int
     siblings: int = 1
+    alike: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,14 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
     """
     tasks = _rewrite_moves(bundle, options) if options.enabled else bundle.tasks
     families = [_family(task) for task in tasks]
-    sizes = Counter(families)
+    names = [(own.kernel, repr(sorted(own.kernel_attributes.items()))) for own in bundle.operations]
+    kernels = [
+        names[task.operation] if isinstance(task, KernelTask) else family
+        for task, family in zip(tasks, families, strict=True)
+    ]
+    sizes, alike = Counter(families), Counter(kernels)
     rewritten = [
-        RewrittenTask(task, number, sizes[families[number]])
+        RewrittenTask(task, number, sizes[families[number]], alike[kernels[number]])
         for number, task in enumerate(tasks)
         if options.keep_fences or not isinstance(task, FenceTask)
     ]
@@ -102,7 +108,7 @@ def _split(
     parts = split_kernel(bundle.operations[task.operation], task, count)
     if len(parts) == 1:
         return (item,)
-    return [RewrittenTask(part, item.origin, item.siblings * len(parts)) for part in parts]
+    return [RewrittenTask(part, item.origin, item.siblings * len(parts), item.alike * len(parts)) for part in parts]
 
 
 def _add_own(items: Sequence[RewrittenTask], waits: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -20,6 +20,8 @@ from einc_runtime.kernels.numpy.attention import make_attention
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+WORK = 8
+"""A pair of a query and a key is as much work as so many elements of other kernels, at least."""
 ROWS = 512
 """Query rows, with all heads of a group, that go through their keys together."""
 TILE = 240
@@ -38,7 +40,7 @@ def prepare_attention(call: AttentionCall) -> Kernel:
     arrays = (call.q, call.k, call.v, call.o, call.mask)
     dense = all(x is None or x.strides[-1] == x.itemsize or x.shape[-1] == 1 for x in arrays)
     few = call.k.shape[1] < 1 << 30
-    if call.dtype != np.float32 or not (dense and few and compiler.is_worthwhile(pairs)):
+    if call.dtype != np.float32 or not (dense and few and compiler.is_worthwhile(WORK * pairs)):
         return make_attention(call)
     allocation = _AttentionMemory.allocate(call)
 
