@@ -13,7 +13,7 @@ from einc.ops.attention import Attention
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import attention as llvm_attention
-from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm import compiler, few_queries
 from einc_runtime.kernels.numpy import attention as numpy_attention
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.plan.schema import Block
@@ -198,6 +198,39 @@ def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
     arrays = operands(3, 1, 45, 54, d, dv, dtype)
     check(a, [*arrays, RNG(3).random(54) < 0.7])
     check(a | {"extras": [], "window": 17}, arrays)
+
+
+FEW = [
+    ((1, 1, 2), (37, 300, 20), (8, 1), (5, 4), np.float32, {"causal": True, "window": 29}),
+    ((1, 3), (70, 90), (6, 3), (48, 37), BF16, {"causal": True, "softcap": 0.75}),
+    ((4,), (65,), (2, 2), (21, 150), np.float16, {}),
+]
+
+
+@pytest.mark.parametrize("tile", [16, 64, 256])
+@pytest.mark.parametrize(("q_lens", "k_lens", "heads", "widths", "dtype", "more"), FEW)
+def test_few_queries(q_lens, k_lens, heads, widths, dtype, more, tile, monkeypatch):
+    """With positions and without; all of them, and blocks that begin and end inside of sequences."""
+    monkeypatch.setattr(few_queries, "TILE", tile)
+    a = attributes(q_lens, k_lens, scale=1 / widths[0], **more)
+    arrays = operands(*heads, sum(q_lens), sum(k_lens), *widths, dtype)
+    q, k, v = arrays
+    group = heads[0] // heads[1]
+    check(a, arrays)
+    check(a, [q[group:], k[1:, 3:-5], v[1:, 3:-5]] if heads[1] > 1 else arrays, (0, 3 * (heads[1] > 1)), (group, 1))
+    positions = RNG(4).integers(-1, max(k_lens), sum(q_lens))
+    check(a | {"extras": ["positions"]}, [*arrays, positions])
+    check(a | {"extras": ["positions"]}, [*arrays, positions.astype(np.int32)])
+
+
+def test_few_queries_read_keys_once_for_a_group(provider):
+    if provider == "numpy":
+        pytest.skip("numpy has one way")
+    arrays = operands(6, 2, 2, 90, 32, 32)
+    a = attributes((1, 1), (40, 50))
+    outputs = [np.empty((6, 2, 32), np.float32), np.empty((6, 2), np.float32)]
+    kernel = prepare(Invocation("attention", a, arrays, outputs, *blocks(a, arrays, [], (0, 0), (0, 0))))
+    assert kernel.nanoseconds == (arrays[1].nbytes + arrays[2].nbytes) / few_queries.BYTES_PER_NS
 
 
 def pair(rng, extent):

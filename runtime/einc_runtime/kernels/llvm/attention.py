@@ -12,9 +12,11 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
-from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION, AttentionCall
+from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.few_queries import prepare_few_queries
+from einc_runtime.kernels.llvm.visible_keys import find_visible_keys
 from einc_runtime.kernels.numpy.attention import make_attention
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ _LIMIT, _PLACE = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
-    return prepare_attention(AttentionCall.parse(invocation))
+    call = AttentionCall.parse(invocation)
+    few = prepare_few_queries(call)
+    return prepare_attention(call) if few is None else few
 
 
 def prepare_attention(call: AttentionCall) -> Kernel:
@@ -81,7 +85,7 @@ class _AttentionMemory:
         fixed, queries = s.positions is None, s.q.shape[1]
         limits = np.empty(queries, _LIMIT), np.empty(queries, _LIMIT)
         if fixed:
-            _find_visible_keys(s, *limits)
+            find_visible_keys(s, *limits)
         return _AttentionMemory(
             tuple((part.queries.start, part.queries.stop - part.queries.start, part.origin) for part in parts),
             emit_attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
@@ -143,20 +147,10 @@ class _BoundAttention:
 
     def run(self) -> None:
         if self.s.positions is not None:
-            _find_visible_keys(self.s, *self.limits)
+            find_visible_keys(self.s, *self.limits)
         self.code()
         blind = self.sums == 0
         if blind.any():  # hidden values that are not numbers leave others there
             self.s.o[blind] = 0
         np.log(self.sums, out=self.sums)
         np.add(self.sums, self.largest, out=self.s.lse)
-
-
-def _find_visible_keys(s: AttentionCall, first: Array, last: Array) -> None:
-    """Writes the keys that every query sees, from `first` to `last`, within the block."""
-    for rows in s.sequences():
-        (lo, up), own = rows.keys, rows.queries
-        found = np.arange(own.start, own.stop) if s.positions is None else s.positions[own]
-        after = np.clip(found.astype(_PLACE), LOWEST_POSITION, HIGHEST_POSITION) + (rows.ahead + 1)
-        last[own] = np.clip(after, lo, up) if s.visible.causal else up
-        first[own] = np.clip(after - s.visible.window, lo, last[own]) if s.visible.window else lo

@@ -225,6 +225,14 @@ class Emitter:
             width //= 2
         return lines
 
+    def sum_lanes(self, lines: Sequence[Value]) -> Value:
+        """The sums of the lanes of `LANES` vectors, each in a lane of its own, added up in one fixed order."""
+        parts = self.transpose_square(lines)
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [self.b.fadd(one, other) for one, other in zip(parts[:half], parts[half:], strict=True)]
+        return parts[0]
+
     def round_to(self, value: Value, kind: str) -> Value:
         """Values in their stored type: ties are rounded to even, and every not-a-number becomes a quiet one."""
         b = self.b

@@ -143,11 +143,7 @@ class _FewRowsEmitter:
         mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(left, I32)))
         with e.loop(I64(form.rows)) as v:
             lines = [e.load(self._tile(v), I64(n * LANES), "f32", None) for n in range(LANES)]
-            parts = e.transpose_square(lines)
-            while len(parts) > 1:
-                half = len(parts) // 2
-                parts = [b.fadd(one, other) for one, other in zip(parts[:half], parts[half:], strict=True)]
-            total = b.fmul(parts[0], scale)
+            total = b.fmul(e.sum_lanes(lines), scale)
             row = b.add(result, b.mul(self.row_step, v))
             e.store(total, row, first, form.result, mask)
 
