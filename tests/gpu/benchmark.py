@@ -113,8 +113,8 @@ def run(benchmark: Benchmark, place: Place, seconds: float, ceilings: Ceilings |
         EAGER: partial(_torch, bundle, arrays, outcome, place, "eager"),
         MANY: lambda: _einc(MANY, compiled(benchmark, definitions, SITES), arrays, outcome, place),
         FAST: partial(_torch, bundle, arrays, outcome, place, "compiled"),
-        TUNED: partial(_tuned, bundle, arrays, outcome, place),
         JAX: partial(_jax, bundle, arrays, outcome, place),
+        TUNED: partial(_tuned, bundle, arrays, outcome, place),
         OWN: partial(_with_own_attention, bundle, arrays, outcome, place),
     }
     is_block = benchmark.model == "llama_block"

@@ -144,6 +144,21 @@ output sum, both
 """
 """Steps that products of matrices may take with them."""
 
+QUANTIZED = """
+model quantized
+dim tokens = 23
+dim d = 96
+dim f = 64
+input  x    : f32[tokens, d]
+weight up   : f32[f, d] as i8
+weight down : f32[d, f] as i4(group=32, zeros=true)
+h[tokens, f] = x[tokens, d] * up[f, d]
+y[tokens, d] = h[tokens, f] * down[d, f]
+wide = abs(down)
+output y, wide
+"""
+"""Weights of 8 and 4 bits: in products, and widened for something else."""
+
 TEXTS = {
     "epilogues": EPILOGUES,
     "elementwise": ELEMENTWISE,
@@ -151,4 +166,5 @@ TEXTS = {
     "rows": ROWS,
     "attention_cases": ATTENTION,
     "merges": MERGES,
+    "quantized": QUANTIZED,
 }

@@ -44,6 +44,10 @@ LOST = 3
 REHEARSED = 6
 """Kernels that a rehearsal compiles; the tests have them all."""
 
+FOR_BLOCKS, FOR_OTHERS = 1.8, 1.3
+"""Of an equal share of the time that is left: the first benchmarks are the most important, and blocks are also
+tuned."""
+
 Record = dict[str, Any]
 Plan = tuple[Benchmark | Case, int, tuple[int, ...]]
 """What is compiled, for how many sites, and the device of every site."""
@@ -139,7 +143,8 @@ def benchmarks(place: Place, first: int, seconds: float, known: ceilings.Ceiling
             continue
         yield {"start": position}
         share = (seconds - (perf_counter() - begin)) / (len(BENCHMARKS) - position)
-        for outcome in run(benchmark, place, 1.3 * share, known):  # the first ones are the most important
+        more = FOR_BLOCKS if benchmark.model == "llama_block" else FOR_OTHERS
+        for outcome in run(benchmark, place, more * share, known):
             yield {"position": position, **asdict(outcome)}
         if not place.works():
             sys.stdout.flush()
