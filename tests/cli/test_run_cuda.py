@@ -138,7 +138,8 @@ def test_a_plan_is_tuned_once_and_runs_with_what_was_chosen(plan, driver, einc, 
     assert einc("run", plan, *GIVEN, "--tune").code == 0
     assert len(KERNELS) == count + 1  # it was not tuned again
     said = einc("tune", plan, "--json")
-    assert json.loads(said.out)["products"][0]["tuned"] is True
+    first = json.loads(said.out)["products"][0]
+    assert (first["tuned"], first["refused"], first["kernel"]) == (True, 0, "")
     assert "1 product" in einc("tune", plan).out
     Path(plan + ".tuning.json").write_text("{}")
     assert einc("run", plan, *GIVEN).code == 74

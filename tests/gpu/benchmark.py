@@ -7,6 +7,7 @@ wait for. The turns are interleaved, and the medians are reported.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -256,7 +257,7 @@ def _tuned(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Co
         executor.close()
     lines = [
         f"{TUNED}: {one.alternatives.name}: {one.ms[0]:.4f} -> {one.ms[one.chosen]:.4f} ms"
-        f"{_name_record(one.alternatives.records[one.chosen])}, {len(one.ms)} ways"
+        f"{_name_record(one.alternatives.records[one.chosen])}, {len(one.ms)} ways, {one.ms.count(math.inf)} refused"
         for one in timed
     ]
     outcome.kernels += [*lines, f"{TUNED}: {len(timed)} products in {perf_counter() - begin:.0f} s"]

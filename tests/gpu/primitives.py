@@ -7,7 +7,7 @@ from __future__ import annotations
 
 CAPTURE, TRITON, SHARED, CUBLAS, EPILOGUE, POOLS = "capture", "triton", "shared", "cublas", "epilogue", "pools"
 CUDNN, FLASH, FLASH2, FLASH3, FLASH4 = "cudnn", "flash", "flash-attn", "flash-attn-3", "flash-attn-4"
-CUDNN_GRAPH = "cudnn-frontend"
+CUDNN_GRAPH, PRODUCTS = "cudnn-frontend", "products"
 ROWS, PINNED, PEERS, DEVICES, MULTIMEM = "rows", "pinned", "peers", "devices", "multimem"
 
 TOLD = {
@@ -17,6 +17,7 @@ TOLD = {
     SHARED: "a Triton kernel with more than 48 KB of shared memory, captured",
     CUBLAS: "cuBLAS, captured",
     EPILOGUE: "cuBLASLt with an epilogue, captured",
+    PRODUCTS: "our own kernels for products, captured",
     POOLS: "PyTorch's memory pools in our capture",
     CUDNN: "attention by PyTorch's cuDNN in our capture",
     CUDNN_GRAPH: "attention by cuDNN's own package in our capture, into our memory",

@@ -37,6 +37,7 @@ LIBRARIES: dict[str, Callable[[Bench], str]] = {
     primitives.SHARED: probes_libraries.shared,
     primitives.CUBLAS: probes_libraries.cublas,
     primitives.EPILOGUE: probes_libraries.epilogue,
+    primitives.PRODUCTS: probes_libraries.products,
     primitives.POOLS: probes_libraries.pools,
     primitives.MULTIMEM: probes_libraries.multimem,
     primitives.CUDNN_GRAPH: probes_libraries.cudnn_graph,

@@ -122,6 +122,37 @@ def _product(bench: Bench) -> tuple[Any, Any, Any, Any, Any]:
     return product, left, right, addend, np.empty((n, m), "f2")
 
 
+def products(bench: Bench) -> str:
+    """One product with an addition and relu, and two with silu(x0) * x1 of both, with the first tile for this GPU."""
+    from dataclasses import replace
+
+    from einc_runtime.kernels.cuda import kernel_cache
+    from einc_runtime.kernels.cuda.modules import CupyModules, LoadedModules
+    from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
+
+    modules, target = LoadedModules(kernel_cache.directories(), CupyModules()), bench.driver.target(bench.device)
+    product, left, right, addend, result = _product(bench)
+    other = np.random.default_rng(5).standard_normal(left.shape).astype("f2")
+    second = replace(product, a=bench.upload(other))
+    one, two = left.T.astype("f8") @ right.T.astype("f8"), other.T.astype("f8") @ right.T.astype("f8")
+    added = replace(product, addend=bench.upload(addend), activation="relu")
+    ways = (
+        (list_tiles((added,), target.architecture)[0], (added,), np.maximum(one + addend.T.astype("f8"), 0)),
+        (list_tiles((product, second), target.architecture)[0], (product, second), one / (1 + np.exp(-one)) * two),
+    )
+    told = []
+    for tile, own, expected in ways:
+        if len(own) == 1:
+            call = build_product(own[0], tile, target.multiprocessors)
+        else:
+            call = build_gated_product(own, "t0 = silu x0; t1 = mul t0 x1", tile, target.multiprocessors)
+        binary = modules.binary(call.source, target.architecture)
+        took = bench.replay(modules.launch(call, binary, 0, 0, target))
+        bench.require_equal(bench.download(product.c, result).T, expected, 5e-3)
+        told.append(f"{tile.name} {1e3 * took:.1f} us")
+    return ", ".join(told)
+
+
 def pools(bench: Bench) -> str:
     """What PyTorch allocates in a capture of ours comes from a pool of its own, and stays there."""
     torch = _torch()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.kernels.cuda import cublas, cublaslt
+from einc_runtime.kernels.cuda import modules as cuda_modules
+from einc_runtime.kernels.triton import product
 from tests.gpu import check as gpu_check
 from tests.gpu import primitives, probe_worker, probes_copies, worker
 from tests.gpu.cases import CASES
@@ -90,6 +94,54 @@ def test_probes_of_products_compare_with_numpy(monkeypatch):
     assert "13.0" in probe_worker.LIBRARIES[primitives.CUBLAS](bench)
     with pytest.raises(Broken, match="computes something else"):
         probe_worker.LIBRARIES[primitives.EPILOGUE](bench)
+
+
+class OwnCall:
+    """A launch of our own kernel, as the products that it computes."""
+
+    source = None
+
+    def __init__(self, products):
+        self.products = products
+
+
+class OwnModules:
+    """Computes what our own kernels do, on the host's memory; `wrong` leaves the second product out."""
+
+    wrong, driver = False, None
+
+    def __init__(self, places, modules):
+        pass
+
+    def binary(self, source, architecture):
+        return None
+
+    def launch(self, call, *_):
+        def run():
+            multiply(call.products[0])
+            if len(call.products) == 1 or self.wrong:
+                return
+            one, count = call.products[0], call.products[0].m * call.products[0].n
+            result = np.frombuffer((ctypes.c_uint8 * (2 * count)).from_address(one.c), np.float16)
+            first = result.astype("f8")
+            multiply(call.products[1])
+            result[:] = first / (1 + np.exp(-first)) * result
+
+        return lambda stream: self.driver.kernel(stream, "own", run)
+
+
+def test_the_probe_of_our_own_products_compares_with_numpy(monkeypatch):
+    driver = FakeDriver(1)
+    monkeypatch.setattr(OwnModules, "driver", driver)
+    monkeypatch.setattr(cuda_modules, "LoadedModules", OwnModules)
+    monkeypatch.setattr(cuda_modules, "CupyModules", lambda: None)
+    monkeypatch.setattr(product, "build_product", lambda own, tile, count: OwnCall([own]))
+    monkeypatch.setattr(product, "build_gated_product", lambda own, program, tile, count: OwnCall(own))
+    told = probe_worker.LIBRARIES[primitives.PRODUCTS](bench_on(driver))
+    assert len(re.findall(r"\d+x\d+x\d+ w\d s\d [0-9.]+ us", told)) == 2
+    monkeypatch.setattr(OwnModules, "wrong", True)
+    with pytest.raises(Broken, match="computes something else"):
+        probe_worker.LIBRARIES[primitives.PRODUCTS](bench_on(driver))
 
 
 def test_an_error_of_the_driver_is_told(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ def tune_command(
         output.say_json({"file": path, "products": products})
         return
     for own in products:
-        gain = f" -> {own['ms']:.4f} ms" if own["tuned"] else ", as it was"
+        gain = f" -> {own['ms']:.4f} ms{_name_kernel(own)}" if own["tuned"] else ", as it was"
         output.say(f"{own['product']}: {own['usual_ms']:.4f} ms{gain} ({format_count(own['tried'], 'way')} tried)")
     output.say(f"{path}: {format_count(len(products), 'product')}")
 
@@ -108,6 +109,7 @@ def _load_random(session: Session) -> None:
 
 
 def _make_record(timed: TimedProduct) -> dict[str, Any]:
+    record = timed.alternatives.records[timed.chosen]
     return {
         "product": timed.alternatives.name,
         "gpu": timed.alternatives.gpu,
@@ -115,4 +117,10 @@ def _make_record(timed: TimedProduct) -> dict[str, Any]:
         "usual_ms": timed.ms[0],
         "ms": timed.ms[timed.chosen],
         "tuned": timed.chosen > 0,
+        "refused": sum(math.isinf(ms) for ms in timed.ms),
+        "kernel": record if isinstance(record, str) else "",
     }
+
+
+def _name_kernel(record: dict[str, Any]) -> str:
+    return f" by our own kernel {record['kernel']}" if record["kernel"] else ""

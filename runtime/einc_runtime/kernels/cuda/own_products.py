@@ -68,11 +68,19 @@ def _build(products: Sequence[Gemm], program: str, tile: ProductTile, target: Gp
 
 
 def _compile_late(modules: LoadedModules, call: KernelLaunch, workspace: int, target: GpuTarget) -> Launch:
+    """A launch that is compiled and loaded when it is first made. Raises KernelFault where the GPU refuses it, such as
+    for too many registers."""
     loaded: list[Launch] = []
 
     def launch(stream: int) -> None:
-        if not loaded:
-            loaded.append(modules.launch(call, modules.binary(call.source, target.architecture), workspace, 0, target))
-        loaded[0](stream)
+        try:
+            if not loaded:
+                binary = modules.binary(call.source, target.architecture)
+                loaded.append(modules.launch(call, binary, workspace, 0, target))
+            loaded[0](stream)
+        except (KernelFault, MissingFault):
+            raise
+        except Exception as error:  # of the driver's binding, whose types are not known here
+            raise KernelFault(f"{call.source.name} cannot be launched: {error}") from error
 
     return launch
