@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -54,7 +54,8 @@ interrupts: .venv/dev  ## 500 interrupts at random moments of every command, fro
 
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
-		tests/triton/live_far.py tests/triton/live_plans.py tests/triton/live_products.py
+		tests/triton/live_far.py tests/triton/live_plans.py tests/triton/live_products.py \
+		tests/triton/live_reproducible.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
@@ -105,6 +106,9 @@ check: lint types imports test  ## run all checks that a change must pass
 
 bench: .venv/dev  ## measure run times in pairs, as ratios
 	$(BIN)/python -m tests.bench
+
+bench-reproducible: .venv/dev  ## what reproducible plans cost on this CPU, in pairs that run in turns
+	$(BIN)/python -m tests.bench.reproducible --pairs 15 --write
 
 bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against their bounds, and compile times
 	$(BIN)/python -m tests.bench.simulator

@@ -1,6 +1,8 @@
 """What reproducible plans cost: their time against that of other plans of the same models, paired and in turns.
 
-python -m tests.bench.reproducible [--pairs 15] [--write]      --write puts the figures into docs/reproducible.md
+python -m tests.bench.reproducible [--pairs 15] [--only decoding] [--write]
+
+--write puts the figures into docs/reproducible.md; with --only, which takes a part of a model's name, the others stay.
 """
 
 from __future__ import annotations
@@ -28,44 +30,45 @@ CASES: tuple[tuple[str, str, str, dict[str, object]], ...] = (
     ("block, 512 tokens", "llama_block", "f32", {**BLOCK, "seq_lens": [512]}),
     ("block, 512 tokens", "llama_block", "bf16", {**BLOCK, "seq_lens": [512]}),
     ("decoding, batch 1", "llama_decode", "f32", {**LAYERS, "batch": 1, "cache": 512}),
+    ("decoding, batch 1", "llama_decode", "bf16", {**LAYERS, "batch": 1, "cache": 512}),
     ("decoding, batch 8", "llama_decode", "f32", {**LAYERS, "batch": 8, "cache": 512}),
     ("decoding, batch 8", "llama_decode", "bf16", {**LAYERS, "batch": 8, "cache": 512}),
 )
 """What it is, the model, its element type, and its extents."""
+START, END = "<!-- cost -->\n", "<!-- end of cost -->"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.reproducible", description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=15, help="runs of each of the two plans")
+    parser.add_argument("--only", default="", help="the models with this in their name")
     parser.add_argument("--write", action="store_true", help="put the figures into docs/reproducible.md")
     options = parser.parse_args(arguments)
+    page = PAGE.read_text()
+    before, _, rest = page.partition(START)
+    known, _, after = rest.partition(END)
     lines = [
+        f"`python -m tests.bench.reproducible --pairs {options.pairs}`",
+        "",
         "| model | type | sites | predicted | measured, times as long | quartiles |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for what, model, dtype, sizes in CASES:
         for sites in (1, 4):
-            lines.append(_compare(what, model, dtype, sizes, sites, options.pairs))
-            print(lines[-1], flush=True)
-    text = "\n".join(
-        [
-            f"`python -m tests.bench.reproducible --pairs {options.pairs}`",
-            "",
-            *lines,
-            "",
-            f"<sub>{report.machine()}</sub>",
-        ]
-    )
-    print(text)
+            key = f"| {what} | {dtype} | {sites} |"
+            if options.only in what:
+                lines.append(f"{key} {_compare(model, dtype, sizes, sites, options.pairs)}")
+                print(lines[-1], flush=True)
+            else:
+                lines += [line for line in known.splitlines() if line.startswith(key)]
+    lines += ["", f"<sub>{report.machine()}</sub>"]
     if options.write:
-        page = PAGE.read_text()
-        start, end = "<!-- cost -->\n", "<!-- end of cost -->"
-        before, _, rest = page.partition(start)
-        PAGE.write_text(f"{before}{start}{text}\n{end}{rest.partition(end)[2]}")
+        PAGE.write_text(f"{before}{START}{chr(10).join(lines)}\n{END}{after}")
     return 0
 
 
-def _compare(what: str, model: str, dtype: str, sizes: dict[str, object], sites: int, pairs: int) -> str:
+def _compare(model: str, dtype: str, sizes: dict[str, object], sites: int, pairs: int) -> str:
+    """The last three cells of a row."""
     text = (ROOT / "models" / f"{model}.ein").read_text()
     definitions = tuple((name, str(value)) for name, value in sizes.items())
     plans = [
@@ -88,7 +91,7 @@ def _compare(what: str, model: str, dtype: str, sizes: dict[str, object], sites:
             ratios.append(took[1] / took[0])
     low, middle, high = statistics.quantiles(ratios, n=4)
     predicted = (plans[1].predicted_ms or 0.0) / (plans[0].predicted_ms or 1.0)
-    return f"| {what} | {dtype} | {sites} | {predicted:.2f} | {middle:.2f} | {low:.2f} to {high:.2f} |"
+    return f"{predicted:.2f} | {middle:.2f} | {low:.2f} to {high:.2f} |"
 
 
 def _load(plan: Bundle) -> Session:

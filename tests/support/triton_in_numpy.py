@@ -17,6 +17,7 @@ from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
 from einc_runtime.kernels.triton.source import HEADER
+from tests.support.tensor_cores import multiply_tiles
 
 GAP = 4096
 """Bytes between operands that nobody may touch."""
@@ -174,9 +175,13 @@ def language(arena, number, written):
             cell[0] = max(cell[0], one)
 
     def dot(a, b, acc=None, input_precision=None, out_dtype=None):
-        kind = np.float64 if a.a.dtype == np.float64 else np.float32
-        product = a.a.astype(kind) @ b.a.astype(kind)
-        return Tensor(product if acc is None else product + acc.a)
+        return Tensor(multiply_tiles(a.a, b.a, None if acc is None else acc.a))
+
+    def add_up(x, axis):
+        """In an order of its own: threads hold a tile in ways that depend on all that is around."""
+        kind = x.a.dtype if x.a.dtype != bool else np.int32
+        order = np.random.default_rng([number, *x.a.shape]).permutation(x.a.shape[axis])
+        return Tensor(np.add.accumulate(x.a.take(order, axis), axis, kind).take(-1, axis))
 
     def unary(function):
         return lambda x: x.apply(function)
@@ -205,13 +210,15 @@ def language(arena, number, written):
         full=lambda shape, value, kind: Tensor(np.full(shape, weak(value), kind.dtype)),
         zeros=lambda shape, kind: Tensor(np.zeros(shape, kind.dtype)),
         cast=lambda value, kind: Tensor(bare(value).astype(kind.dtype)),
+        reshape=lambda x, shape: Tensor(x.a.reshape(shape)), trans=lambda x: Tensor(x.a.T),
+        split=lambda x: (Tensor(x.a[..., 0]), Tensor(x.a[..., 1])),
         broadcast=lambda a, b: tuple(Tensor(x) for x in np.broadcast_arrays(bare(a), bare(b))),
         where=lambda c, a, b: Tensor(np.where(bare(c), weak(a), weak(b)).astype(_common(a, b))),
         multiple_of=lambda value, multiple: value,
         pointer_type=lambda kind: Type(np.int64, kind.dtype),
         load=load, store=store, atomic_max=atomic_max, dot=dot, reduce=fold,
         max=reduce_with(np.max), min=reduce_with(np.min),
-        sum=lambda x, axis: Tensor(np.sum(x.a, axis=axis, dtype=x.a.dtype if x.a.dtype != bool else np.int32)),
+        sum=add_up,
         exp=unary(np.exp), exp2=unary(np.exp2), log=unary(np.log), log2=unary(np.log2), sqrt=unary(np.sqrt),
         sqrt_rn=unary(np.sqrt), abs=unary(np.abs), floor=unary(np.floor), cos=unary(np.cos), sin=unary(np.sin),
         erf=unary(erf), div_rn=lambda a, b: Tensor(np.divide(weak(a), weak(b))),
@@ -249,9 +256,10 @@ def run(sequence, arena):
             pointee = {"i8": np.int8, "i16": np.int16, "bool": np.int8}.get(kind)
             pointers.append(Tensor(np.int64(argument), np.dtype(pointee) if pointee else storage_dtype(kind)))
         written = []
+        code = compile(launch.source.text.replace(HEADER, ""), launch.source.name, "exec")
         for number in range(launch.grid):
             names = {"triton": SimpleNamespace(jit=lambda f: f), "tl": language(arena, number, written)}
-            exec(compile(launch.source.text.replace(HEADER, ""), launch.source.name, "exec"), names)
+            exec(code, names)
             with np.errstate(all="ignore"):
                 names[launch.source.name](*pointers)
         places = np.concatenate([*written, np.zeros(0, np.int64)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 
+import ml_dtypes
 import numpy as np
 
 from einc_runtime.dtypes import find_dtype_name
@@ -12,6 +13,7 @@ from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
 from tests.support.emulated_gemm import multiply
+from tests.support.tensor_cores import multiply_tiles
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
@@ -65,30 +67,28 @@ def load(source):
 
 
 def repair():
-    """Corrects the interpreter, which keeps bf16 as bits and would multiply matrices of bits."""
+    """Corrects the interpreter, which keeps bf16 as bits and would multiply matrices of bits, by a library whose order
+    of sums depends on the tile."""
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
-    if hasattr(builder, "product_of_bits"):
-        return
-    builder.product_of_bits = builder.create_dot
 
-    def create_dot(self, a, b, *rest):
-        widened = [
-            interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl_float32())
-            if x.dtype.scalar.is_bf16()
-            else x
-            for x in (a, b)
-        ]
-        return self.product_of_bits(*widened, *rest)
+    def create_dot(self, a, b, total, *rest):
+        tiles = [x.data.view(ml_dtypes.bfloat16) if x.dtype.scalar.is_bf16() else x.data for x in (a, b)]
+        return interpreter.TensorHandle(multiply_tiles(*tiles, total.data), total.dtype.scalar)
 
     builder.create_dot = create_dot
+    if not hasattr(builder, "own_load"):  # which refuses masks that are single values widened to a tile
+        builder.own_load, builder.own_store = builder.create_masked_load, builder.create_masked_store
+    builder.create_masked_load = lambda self, at, mask, *rest: self.own_load(at, _as_mask(mask), *rest)
+    builder.create_masked_store = lambda self, at, value, mask, *rest: self.own_store(at, value, _as_mask(mask), *rest)
 
 
-def tl_float32():
-    import triton.language as tl
+def _as_mask(mask):
+    from triton.language import int1
+    from triton.runtime.interpreter import TensorHandle
 
-    return tl.float32
+    return mask if mask.data.dtype == np.bool_ else TensorHandle(mask.data.astype(np.bool_), int1)
 
 
 def run(calls, scratch=0, status=None):

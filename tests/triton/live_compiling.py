@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.scalar_program import COMPARISONS, FUNCTIONS
+from einc_runtime.kernels.triton.builders import ORDERED
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
@@ -149,6 +151,41 @@ def test_attention_uses_tensor_cores(tmp_path):
     text = machine_code(source, "sm_90", tmp_path)
     assert "HGMMA" in text
     assert "STL" not in text, "registers are spilled"
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", [name for name, case in INVOCATIONS.items() if case.kernel in ORDERED])
+def test_every_kernel_of_reproducible_plans_compiles(name, architecture):
+    for source in sources(mark(INVOCATIONS[name]).launches()):
+        assert compile_source(source, architecture).shared <= MEMORY[architecture]
+
+
+def mark(case):
+    return replace(case, attributes={**case.attributes, "reproducible": True})
+
+
+@pytest.mark.parametrize(("architecture", "expected"), [("sm_80", "HMMA.16816.F32.BF16"), ("sm_90", "HGMMA.64x64x16")])
+def test_products_of_every_block_have_the_same_instructions(architecture, expected, tmp_path):
+    """Whatever the numbers of rows and columns and the layout are, and wherever operands begin."""
+    found = []
+    for rows, columns, by_rows, shift in ((1, 4096, True, 0), (512, 33, False, 2), (64, 64, True, 16)):
+        weight = array("bf16", 300, columns) if by_rows else array("bf16", 300, columns, strides=(1, 301))
+        operands = [array("bf16", rows, 300), weight]
+        one = mark(made("contract", {"equation": "i k, k j -> i j"}, operands, array("bf16", rows, columns)))
+        (source,) = sources(one.launches(shift))
+        text = machine_code(source, architecture, tmp_path)
+        found.append(set(re.findall(r"H[GM]*MMA[.\w]+", text)))
+        assert "STL" not in text
+    assert found[0] == found[1] == found[2]
+    assert all(name.startswith(expected) for name in found[0])
+    assert found[0]
+
+
+def test_what_is_not_fused_has_no_fused_instruction(tmp_path):
+    program = {"program": "t0 = mul x0 x1; t1 = add t0 x1", "indices": "i, i -> i"}
+    case = made("map", program, [array("f32", 500), array("f32", 500)], array("f32", 500))
+    fused = ["FFMA" in machine_code(*sources(one.launches()), "sm_90", tmp_path) for one in (case, mark(case))]
+    assert fused == [True, False]
 
 
 PRODUCT = ProductCase(14336, 1024, 4096, added=("addend",))

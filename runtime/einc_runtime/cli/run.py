@@ -157,7 +157,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
         if not options.no_verify:
             phase("proving the plan")
             with files.reading(options.plan):
-                require_proof(bundle)
+                require_proof(bundle, decoded=True)
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
         tunings = _read_tunings(options, bundle, phase)
         phase("loading inputs and weights")

@@ -55,11 +55,6 @@ def make_executor(
     if backend not in BACKENDS:
         raise MissingFault(f"there is no backend '{backend[:40]}'", hint=f"there are {', '.join(BACKENDS)}")
     if uses_gpus(bundle, backend):
-        if bundle.reproducible:
-            raise MissingFault(
-                "this plan is reproducible, and there are no such kernels for GPUs",
-                hint="run it with --backend cpu, or compile the model without --reproducible",
-            )
         from einc_runtime.execution.cuda.executor import CudaExecutor
 
         return CudaExecutor(bundle, devices, no_peer=no_peer, tunings=tunings)

@@ -24,18 +24,20 @@ MAX_SMALL_TASKS = 300
 """Plans of so few tasks are proved in less time than it takes to look for their proof, some milliseconds."""
 
 
-def require_proof(bundle: Bundle) -> bool:
-    """Proves a plan, or finds that this has been done before; then the result is true.
+def require_proof(bundle: Bundle, *, decoded: bool = False) -> bool:
+    """Proves a plan, or finds that this has been done before; then the result is true. A plan that is `decoded` comes
+    from `codec.decode`, which has validated it.
 
     Raises PlanFault where the plan cannot be proved. A folder that cannot be used only costs time.
     """
+    prove = proof.prove_decoded if decoded else proof.prove
     if len(bundle.tasks) <= MAX_SMALL_TASKS:
-        proof.prove(bundle)
+        prove(bundle)
         return False
     mark = _find_mark(bundle)
     if mark is not None and disk.is_own(mark):
         return True
-    proof.prove(bundle)
+    prove(bundle)
     if mark is not None:
         _remember(mark)
     return False

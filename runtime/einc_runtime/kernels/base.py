@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array, DType, find_dtype_name
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import Attribute, Block
 
 ALIGNMENT = 64
@@ -72,6 +73,19 @@ class Invocation(Generic[View]):
     def on(self, inputs: Sequence[Other], outputs: Sequence[Other]) -> Invocation[Other]:
         """The same kernel on other memory."""
         return Invocation(self.name, self.attributes, inputs, outputs, self.input_blocks, self.output_blocks)
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether it has the attribute of reproducible plans. Raises PlanFault where that is anything but true."""
+        if ATTRIBUTE not in self.attributes:
+            return False
+        if not self.attribute(ATTRIBUTE, bool):
+            raise PlanFault(f"the kernel attribute '{ATTRIBUTE}' is true, or is left out")
+        return True
+
+    def without_mark(self) -> Invocation[View]:
+        """The same invocation without the attribute of reproducible plans."""
+        return replace(self, attributes={name: value for name, value in self.attributes.items() if name != ATTRIBUTE})
 
     def operands(self, count: int) -> Sequence[View]:
         """The inputs, which must be `count` many."""

@@ -8,10 +8,8 @@ partial tuples have a table of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import (
     Invocation,
     JointInvocation,
@@ -23,7 +21,6 @@ from einc_runtime.kernels.base import (
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.plan.reproducible import ATTRIBUTE
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -97,22 +94,12 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
     block is that it lies in (docs/reproducible.md).
     """
     table = PROVIDERS["numpy"] | PROVIDERS[provider]
-    if not is_reproducible(invocation):
+    if not invocation.is_reproducible:
         build: KernelBuilder = find_kernel_builder(invocation.name, table)
         return build(invocation)
-    attributes = {name: value for name, value in invocation.attributes.items() if name != ATTRIBUTE}
     with compiler.compile_all():
         build = find_kernel_builder(invocation.name, table | REPRODUCIBLE)
-        return build(replace(invocation, attributes=attributes))
-
-
-def is_reproducible(invocation: Invocation[Array]) -> bool:
-    """Whether an invocation has the attribute. Raises PlanFault where it is anything but true."""
-    if ATTRIBUTE not in invocation.attributes:
-        return False
-    if not invocation.attribute(ATTRIBUTE, bool):
-        raise PlanFault(f"the kernel attribute '{ATTRIBUTE}' is true, or is left out")
-    return True
+        return build(invocation.without_mark())
 
 
 def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:

@@ -66,6 +66,11 @@ PROVED = (
 def prove(bundle: Bundle) -> None:
     """Raises PlanFault, naming the task, operation and region, at the first thing that does not hold."""
     validate(bundle)
+    prove_decoded(bundle)
+
+
+def prove_decoded(bundle: Bundle) -> None:
+    """As `prove`, of a plan that `codec.decode` has read and so has validated: that is a third of the work."""
     require_reproducible(bundle)
     prove_operations(bundle)
     prove_data(bundle)

@@ -67,6 +67,17 @@ def test_a_proof_is_remembered(home: Path, proofs: list[Bundle]) -> None:
     assert len(list(home.iterdir())) == 2
 
 
+def test_what_was_decoded_is_proved_and_not_validated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(bundle: Bundle) -> None:
+        raise AssertionError("validated again")
+
+    good, wrong = (codec.decode(codec.encode(bundle)) for bundle in (two_site_plan(), wrong_plan()))
+    monkeypatch.setattr(proof, "validate", refuse)
+    assert not proved_plans.require_proof(good, decoded=True)
+    with pytest.raises(PlanFault, match="tasks"):
+        proved_plans.require_proof(wrong, decoded=True)
+
+
 def test_another_program_proves_again(home: Path, proofs: list[Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = two_site_plan()
     proved_plans.require_proof(bundle)

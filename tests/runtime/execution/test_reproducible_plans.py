@@ -11,8 +11,8 @@ from einc.ops import registry
 from einc.ops.reproducible import find_ordered_indices
 from einc.options import CompileOptions
 from einc.report.restore import compute_outputs
-from einc_runtime.errors import MissingFault, PlanFault
-from einc_runtime.execution.backends import make_executor
+from einc_runtime.errors import PlanFault
+from einc_runtime.execution.cuda.precompile import list_sources
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.proof import prove
@@ -134,7 +134,17 @@ def test_what_it_costs_is_in_the_plan():
     assert compile_case("ffn", 2, 2, "f32", time_limit=5.0).unrestricted_ms is None
 
 
-def test_gpus_have_no_such_kernels():
-    bundle = compile_case("ffn", 2, 2, "f32", time_limit=5.0)
-    with pytest.raises(MissingFault, match="reproducible"):
-        make_executor(bundle, "cuda", None, "stage")
+def test_gpus_have_kernels_of_their_own_for_them():
+    """None of another plan, and none in which the compiler may choose what to fuse, but the products' own chain."""
+    for model in ("llama_block", "llama_decode"):
+        plain, marked = (
+            {source.name: source for source in list_sources(bundle, "sm_90")}
+            for bundle in (
+                compile_case(model, 2, 1, "bf16", time_limit=5.0, reproducible=kind) for kind in (False, True)
+            )
+        )
+        own = {name: source for name, source in marked.items() if name not in plain}
+        assert {name.rpartition("_")[0] for name in own} >= {"product", "attention", "rmsnorm", "map", "rope"}
+        assert {name.rpartition("_")[0] for name, source in own.items() if source.fuses} == {"product"}
+        moves = {name.rpartition("_")[0] for name in marked if name in plain}
+        assert moves <= {"moves", "move", "copy", "clear", "latest", "append"}, moves

@@ -74,7 +74,7 @@ class CudaKernels(TritonKernels):
         self._libraries = AttentionLibraries()
 
     def prepare_kernel(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel:
-        if invocation.name == "attention":
+        if invocation.name == "attention" and not invocation.is_reproducible:
             fused = self._libraries.prepare(invocation, target)
             if fused is not None:
                 return fused

@@ -59,7 +59,7 @@ def compile_source(source: KernelSource, architecture: str) -> KernelBinary:
 
     attributes = {(position,): [["tt.divisibility", ALIGNMENT]] for position, yes in enumerate(source.aligned) if yes}
     capability = int(architecture.removeprefix("sm_"))
-    options = {"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": True}
+    options = {"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": source.fuses}
     try:
         compiled: Any = triton.compile(
             ASTSource(_load_function(source), source.signature(), constexprs={}, attrs=attributes),

@@ -4,12 +4,16 @@ A program has a tile of query rows of one sequence: some queries, each with all 
 and values of a group are read once for all of them. It goes through the keys that its rows can see in blocks, with
 running maxima and sums. Keys that all rows see need no mask and have a loop of their own. Where there are few rows and
 many keys (decoding), keys are divided among programs, and their results are combined by their lse.
+
+In reproducible plans (`ordered`), blocks of keys begin at multiples of their length from the start of a sequence, tiles
+have one size, and one program goes through all keys. A block that a row does not see multiplies its sums by 1 and adds
+0, whether it is computed or not. The sums of weights are kept for each place in a block, and added up at the end.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +23,7 @@ from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITI
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.triton.joint_aggregation import build_logsumexp
 from einc_runtime.kernels.triton.launches import Argument, KernelLaunch, LaunchSequence, Table, WorkspaceAllocator
+from einc_runtime.kernels.triton.ordered_sums import write_tree
 from einc_runtime.kernels.triton.scalar import HELPERS
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
@@ -32,6 +37,10 @@ from einc_runtime.kernels.triton.source import (
 
 PROGRAMS = 264
 """With fewer programs, keys are divided among programs: two for each multiprocessor of a large GPU."""
+
+ORDERED_ROWS = 64
+"""The rows of a tile in reproducible plans, also where there are fewer: the fewest for which all tensor cores have
+instructions of one kind."""
 
 MIN_SHARE = 512
 """The least number of keys in a share."""
@@ -65,25 +74,31 @@ class AttentionTile:
         return AttentionTile(min(2 * small, max(16, power_of_two(rows))), small, 4, 2)
 
 
-def build_attention(invocation: Invocation[Array], architecture: str) -> LaunchSequence:
+def build_ordered_attention(invocation: Invocation[Array], architecture: str) -> LaunchSequence:
+    """The same, with one order for every query, whatever the queries beside it are."""
+    return build_attention(invocation, architecture, ordered=True).without_fusion()
+
+
+def build_attention(invocation: Invocation[Array], architecture: str, ordered: bool = False) -> LaunchSequence:
     """softmax(scale * q k^T) v, over the keys that each query sees; 0, with an lse of -inf, where it sees none."""
     call = AttentionCall.parse(invocation)
     head = power_of_two(max(16, call.q.shape[2], call.v.shape[2]))
     group = call.q.shape[0] // call.k.shape[0]
     heads = min(group, 64)
     longest = max((rows.queries.stop - rows.queries.start for rows in call.sequences()), default=1)
-    shape = AttentionTile.choose(dtype_name(call.q), head, heads * longest, architecture)
+    shape = AttentionTile.choose(dtype_name(call.q), head, ORDERED_ROWS if ordered else heads * longest, architecture)
+    shape = replace(shape, rows=min(shape.rows, ORDERED_ROWS), warps=8) if ordered else shape
     heads = min(heads, shape.rows)
     work = _list_tiles(call, max(1, shape.rows // heads))
     programs = len(work) * call.k.shape[0] * -(-group // heads)
     keys = max((int(row[3] - row[2]) for row in work), default=0)
-    shares = max(1, min(MAX_SHARES, PROGRAMS // programs, keys // MIN_SHARE))
+    shares = 1 if ordered else max(1, min(MAX_SHARES, PROGRAMS // programs, keys // MIN_SHARE))
     if shares == 1:
-        return LaunchSequence((_AttentionSource(call, shape, heads, call.o, call.lse, 1).call(work),))
+        return LaunchSequence((_AttentionSource(call, shape, heads, (call.o, call.lse), 1, ordered).call(work),))
     scratch = WorkspaceAllocator()
     parts = scratch.take((shares, *call.o.shape), call.lse.dtype)
     logs = scratch.take((shares, *call.lse.shape), call.lse.dtype)
-    first = _AttentionSource(call, shape, heads, parts, logs, shares).call(work)
+    first = _AttentionSource(call, shape, heads, (parts, logs), shares, ordered).call(work)
     copies = [(parts[n], logs[n]) for n in range(shares)]
     like = (parts[0], call.lse)  # the types that are combined; results are rounded as they are written
     combined = build_logsumexp(JointAggregationCall(copies, like, ((0, 1, 2), (0, 1))), rounded=call.o)
@@ -92,34 +107,43 @@ def build_attention(invocation: Invocation[Array], architecture: str) -> LaunchS
 
 def _list_tiles(call: AttentionCall, queries: int) -> Array:
     """A row for every tile: its first query, the number of queries, the first key of its sequence and the end of its
-    keys, and how far queries are ahead of keys.
+    keys, how far queries are ahead of keys, and where the sequence starts, which may be before the block.
 
     Tiles that see most keys come first, so that the last programs to start are short.
     """
     rows = [
-        (part.queries.start, part.queries.stop - part.queries.start, part.keys[0], part.keys[1], part.ahead)
+        (part.queries.start, part.queries.stop - part.queries.start, *part.keys, part.ahead, part.origin)
         for sequence in call.sequences()
         for part in sequence.split(queries)
     ]
 
-    def seen(row: tuple[int, int, int, int, int]) -> int:
+    def seen(row: tuple[int, int, int, int, int, int]) -> int:
         if call.positions is not None:
             return 0
-        first, count, low, up, ahead = row
+        first, count, low, up, ahead, _ = row
         low, up = call.visible.span(first + ahead, first + count - 1 + ahead, (low, up))
         return up - low
 
-    return np.array(sorted(rows, key=lambda row: (-seen(row), row)), np.int64).reshape(-1, 5)
+    return np.array(sorted(rows, key=lambda row: (-seen(row), row)), np.int64).reshape(-1, 6)
 
 
 class _AttentionSource:
     """Writes the source for tiles of query rows, with `heads` heads of a group for each query.
 
-    Keys may be in shares; then the outputs `o` and `lse` have the shares as their first dimension.
+    Keys may be in shares; then the `outputs` o and lse have the shares as their first dimension.
     """
 
-    def __init__(self, s: AttentionCall, shape: AttentionTile, heads: int, o: Array, lse: Array, shares: int) -> None:
-        self.s, self.shape, self.heads, self.shares = s, shape, heads, shares
+    def __init__(
+        self,
+        s: AttentionCall,
+        shape: AttentionTile,
+        heads: int,
+        outputs: tuple[Array, Array],
+        shares: int,
+        ordered: bool,
+    ) -> None:
+        self.s, self.shape, self.heads, self.shares, self.ordered = s, shape, heads, shares, ordered
+        o, lse = outputs
         self.kind = dtype_name(s.q)
         self.number = LANGUAGE["f64" if self.kind == "f64" else "f32"]
         self.group = s.q.shape[0] // s.k.shape[0]
@@ -158,6 +182,7 @@ class _AttentionSource:
         ]
         items, shape = list(self.items.values()), self.shape
         helpers = HELPERS[self.tanh] if s.softcap else ""
+        helpers += write_tree("add_in_order", shape.rows, shape.keys) if self.ordered else ""
         return assemble(
             "attention", title, items, s.q.shape, lines, grid, LaunchOptions(helpers, tables, shape.warps, shape.stages)
         )
@@ -170,7 +195,7 @@ class _AttentionSource:
             lines += [f"share = tile % {self.shares}", f"tile = tile // {self.shares}"]
         return [
             *lines,
-            f"row = work + (tile % {tiles}) * 5",
+            f"row = work + (tile % {tiles}) * 6",
             f"head = tile // {tiles}",
             "first = tl.load(row)",
             "count = tl.load(row + 1)",
@@ -201,6 +226,9 @@ class _AttentionSource:
         if visible.window:
             lines.append(f"start = tl.maximum(start, tl.min(place, 0) - {visible.window - 1})")
         lines.append("stop = tl.maximum(stop, start)")
+        if self.ordered:
+            keys = self.shape.keys
+            lines += ["here = start", "start = tl.load(row + 5)", f"start += (here - start) // {keys} * {keys}"]
         if self.shares > 1:
             keys = self.shape.keys
             lines += [
@@ -220,7 +248,7 @@ class _AttentionSource:
             f"at = {_tile_address('q', *terms)}",
             f"queries = tl.load(at{where})",
             f'most = tl.full([{self.shape.rows}], float("-inf"), {self.number})',
-            f"total = tl.zeros([{self.shape.rows}], {self.number})",
+            f"total = tl.zeros([{self.shape.rows}{f', {self.shape.keys}' if self.ordered else ''}], {self.number})",
             f"sums = tl.zeros([{self.shape.rows}, {self.v_span}], {self.number})",
         ]
 
@@ -228,7 +256,8 @@ class _AttentionSource:
         """Lines that go through the keys, in two loops if only the last keys may be hidden from a row."""
         keys, visible = self.shape.keys, self.s.visible
         hidden = ["    " + line for line in self._write_block(hiding=True)]
-        if self.s.mask is not None or visible.window:
+        parts = self.ordered and any(part.keys[0] > part.origin for part in self.s.sequences())
+        if self.s.mask is not None or visible.window or parts:
             return [f"for begin in range(start, stop, {keys}):", *hidden]
         seen = "tl.minimum(stop, tl.min(place, 0) + 1)" if visible.causal else "stop"
         return [
@@ -245,11 +274,12 @@ class _AttentionSource:
         precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
         if kind == "f64":  # otherwise Triton sums in f32, or reports a type error
             precision += ", out_dtype=tl.float64"
-        k_there = "(n[None, :] < stop)" if hiding else ""
-        v_there = ("let[:, None]" if s.mask is not None else "(n[:, None] < stop)") if hiding else ""
+        k_there = f"{self._known}[None, :]" if hiding else ""
+        v_there = ("let[:, None]" if s.mask is not None else f"{self._known}[:, None]") if hiding else ""
         k_at = _tile_address("k_base", ("e[:, None]", self._strides("k")[2]), ("n[None, :]", self._strides("k")[1]))
         v_at = _tile_address("v_base", ("n[:, None]", self._strides("v")[1]), ("f[None, :]", self._strides("v")[2]))
-        base = "base" if hiding else "new"
+        careful = hiding or self.ordered  # with infinite scores, it would matter which loop a block is in
+        base = "base" if careful else "new"
         return [
             f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
             f"keys = tl.load({k_at}{mask_arguments(k_there, self.q_in.format('e[:, None]'), other='0')})",
@@ -257,10 +287,10 @@ class _AttentionSource:
             *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
             *(self._write_hiding() if hiding else []),
             f"new = tl.maximum(most, tl.max(scores, 1){times})",
-            *(['base = tl.where(new == float("-inf"), 0.0, new)'] if hiding else []),
+            *(['base = tl.where(new == float("-inf"), 0.0, new)'] if careful else []),
             f"weights = tl.exp2(scores{times} - {base}[:, None])",
             f"fade = tl.exp2(most - {base})",
-            "total = total * fade + tl.sum(weights, 1)",
+            "total = total * fade[:, None] + weights" if self.ordered else "total = total * fade + tl.sum(weights, 1)",
             f"values = tl.load({v_at}{mask_arguments(v_there, self.v_in, other='0')})",
             "sums = sums * fade[:, None]",
             f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
@@ -269,13 +299,13 @@ class _AttentionSource:
 
     def _write_hiding(self) -> list[str]:
         """Lines that set scores to -inf where a row does not see a key."""
-        visible, lines, seen = self.s.visible, [], ["(n[None, :] < stop)"]
+        visible, lines, seen = self.s.visible, [], [f"{self._known}[None, :]"]
         if visible.causal:
             seen.append("(n[None, :] <= place[:, None])")
         if visible.window:
             seen.append(f"(n[None, :] > place[:, None] - {visible.window})")
         if self.s.mask is not None:
-            lines = [f"let = tl.load(mask + n * {self.items['mask'].strides[0]}, mask=n < stop, other=0) != 0"]
+            lines = [f"let = tl.load(mask + n * {self.items['mask'].strides[0]}, mask={self._known}, other=0) != 0"]
             seen.append("let[None, :]")
         return [*lines, f'scores = tl.where({" & ".join(seen)}, scores, float("-inf"))']
 
@@ -285,13 +315,20 @@ class _AttentionSource:
         share = {name: [("share", self.items[name].strides[0])] if self.shares > 1 else [] for name in kinds}
         o_terms = zip(("own[:, None]", "query[:, None]", "f[None, :]"), self._strides("o"), strict=True)
         lse_terms = zip(("own", "query"), self._strides("lse"), strict=True)
+        ordered = ["total = add_in_order(total)", "sums = sums + 0.0"]  # a hidden block may have changed -0 to 0
         return [
+            *(ordered if self.ordered else []),
             "sums = tl.where((total == 0)[:, None], 0.0, sums / tl.where(total == 0, 1.0, total)[:, None])",
             f"at = {_tile_address('o', *share['o'], *o_terms)}",
             f"tl.store(at, sums.to({kinds['o']}){mask_arguments('inside[:, None]', self.v_in)})",
             f"at = {_tile_address('lse', *share['lse'], *lse_terms)}",
             f"tl.store(at, ((most + tl.log2(total)) * {math.log(2)!r}).to({kinds['lse']}), mask=inside)",
         ]
+
+    @property
+    def _known(self) -> str:
+        """The condition for keys that some row of the tile may see."""
+        return "((n >= here) & (n < stop))" if self.ordered else "(n < stop)"
 
     @property
     def _head_of_keys(self) -> str:

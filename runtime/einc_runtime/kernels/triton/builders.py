@@ -38,6 +38,18 @@ KERNELS: dict[str, tuple[str, str]] = {
 }
 """Kernel name -> module and builder."""
 
+ORDERED: dict[str, tuple[str, str]] = {
+    "attention": ("einc_runtime.kernels.triton.attention", "build_ordered_attention"),
+    "contract": ("einc_runtime.kernels.triton.ordered_products", "build_ordered_contract"),
+    "reduce": ("einc_runtime.kernels.triton.ordered_sums", "build_ordered_reduce"),
+    "softmax": ("einc_runtime.kernels.triton.rows", "build_ordered_softmax"),
+    "rmsnorm": ("einc_runtime.kernels.triton.rows", "build_ordered_norm"),
+    "layernorm": ("einc_runtime.kernels.triton.rows", "build_ordered_norm"),
+    "meanpool": ("einc_runtime.kernels.triton.rows", "build_ordered_meanpool"),
+}
+"""The kernels of reproducible plans that add anything up. The others compute each element by itself, or choose among
+elements."""
+
 JOINT_AGGREGATIONS: dict[str, tuple[str, str]] = {
     "logsumexp": ("einc_runtime.kernels.triton.joint_aggregation", "build_logsumexp"),
     "argmax": ("einc_runtime.kernels.triton.joint_aggregation", "build_argmax"),
@@ -53,10 +65,16 @@ SIZED = frozenset({"attention"})
 def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> LaunchSequence:
     """The launches of a kernel; its operands are layouts (`launches.as_layout`).
 
+    With the attribute `reproducible`, the bits of each result depend on what it is computed from alone, whatever the
+    block is that it lies in (docs/reproducible.md).
+
     Raises PlanFault for an unknown kernel, or one that does not take these operands.
     """
-    build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, KERNELS)
-    return build(invocation, architecture) if invocation.name in SIZED else build(invocation)
+    ordered = invocation.is_reproducible
+    build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, KERNELS | (ORDERED if ordered else {}))
+    plain = invocation.without_mark() if ordered else invocation
+    sequence = build(plain, architecture) if invocation.name in SIZED else build(plain)
+    return sequence.without_fusion() if ordered and invocation.name not in ORDERED else sequence
 
 
 def build_joint_aggregation(invocation: JointInvocation[Array]) -> LaunchSequence:

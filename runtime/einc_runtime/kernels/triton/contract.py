@@ -115,7 +115,7 @@ class _GemmLowering:
         matrices = (_find_matrix(a, rows, summed), _find_matrix(b, summed, columns), _find_matrix(c, rows, columns))
         assert all(matrix is not None for matrix in matrices)
         stacks = [tuple(_find_axes(x, [n])[0].stride for x in (a, b, c)) for n in batch]
-        walks = _merge_batches([(self.call.extents[n], s[0], s[1], s[2]) for n, s in zip(batch, stacks, strict=True)])
+        walks = merge_dimensions([(self.call.extents[n], s[0], s[1], s[2]) for n, s in zip(batch, stacks, strict=True)])
         inner = max(walks, key=lambda walk: walk[0], default=(1, 0, 0, 0))
         if inner in walks:
             walks.remove(inner)
@@ -161,8 +161,9 @@ def _find_matrix(operand: NamedArray, first: Names, second: Names) -> Matrix | N
     return None if matrix.find_order() is None else matrix
 
 
-def _merge_batches(dimensions: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Batch dimensions (extent, and strides in a, b and c) with neighbours merged where all three allow it."""
+def merge_dimensions(dimensions: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Dimensions (extent, and strides in a, b and c) with neighbours merged where all three allow it; without those of
+    extent 1."""
     merged: list[tuple[int, int, int, int]] = []
     for extent, *strides in dimensions:
         if extent == 1:

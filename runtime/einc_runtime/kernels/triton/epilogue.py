@@ -56,9 +56,12 @@ def parse_epilogue(source: str, arity: int, place: int) -> Epilogue | None:
 def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray], place: int) -> LaunchSequence | None:
     """Products, and copies before them, for a contraction and a map whose operand at `place` is its result.
 
-    None where no product can do both. That is also the case where the map writes over what the products read: in a plan
-    it may, since the contraction ends before the map begins. Raises PlanFault for what is no contraction or no map.
+    None where no product can do both, and in reproducible plans, whose products no library computes. Also where the map
+    writes over what the products read: in a plan it may, since the contraction ends before the map begins. Raises
+    PlanFault for what is no contraction or no map.
     """
+    if first.is_reproducible:
+        return None
     then.allow("program", "indices")
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
     epilogue, names = parse_epilogue(source, len(then.inputs), place), indices.parse(equation)

@@ -37,8 +37,11 @@ def build_gated_pair(
     """The products of two contractions, whose results are the operands of a map at `places`, with its program.
 
     None where they do not fit: where they are no single products of one form that share an operand, where the map
-    permutes, or where it writes over what the products read. Raises PlanFault for other kernels.
+    permutes, or where it writes over what the products read; and in reproducible plans, whose products have a kernel of
+    their own. Raises PlanFault for other kernels.
     """
+    if first.is_reproducible or second.is_reproducible:
+        return None
     then.allow("program", "indices")
     program, equation = (then.attribute(name, str) for name in ("program", "indices"))
     (output,), names = then.outputs, indices.parse(equation)

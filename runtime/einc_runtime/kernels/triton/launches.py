@@ -40,6 +40,8 @@ class KernelSource:
     """One kernel: the function `name` in the module `text`, called with pointers to elements of `types`.
 
     `aligned` says which pointers are multiples of ALIGNMENT; `warps` and `stages` are Triton's num_warps, num_stages.
+    Unless the source `fuses`, every product and every sum is rounded by itself. Otherwise the compiler chooses which of
+    them become fused multiply-adds, and may choose differently in kernels for other blocks.
     """
 
     name: str
@@ -48,11 +50,18 @@ class KernelSource:
     aligned: tuple[bool, ...]
     warps: int = 4
     stages: int = 3
+    fuses: bool = True
 
     @property
     def key(self) -> str:
         """A hash that is equal for equal kernels only: the name under which compiled code is kept."""
         return _digest(self)
+
+    def without_fusion(self) -> KernelSource:
+        """The same source, not fused, under a name of its own, since profilers tell kernels apart by their names."""
+        plain = replace(self, fuses=False)
+        name = f"{self.name.rpartition('_')[0]}_{plain.key[:8]}"
+        return replace(plain, name=name, text=self.text.replace(f"def {self.name}(", f"def {name}("))
 
     def signature(self) -> dict[str, str]:
         """Argument name -> Triton's type, in order; the names are read from the source's def line."""
@@ -64,6 +73,7 @@ class KernelSource:
 @lru_cache(maxsize=4096)
 def _digest(source: KernelSource) -> str:
     parts = [source.name, source.text, source.types, source.aligned, source.warps, source.stages]
+    parts += [] if source.fuses else ["not fused"]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -109,6 +119,14 @@ class LaunchSequence:
     steps: tuple[LaunchStep, ...]
     scratch: int = 0
     status_message: str | None = None
+
+    def without_fusion(self) -> LaunchSequence:
+        """The same launches, with every product and every sum rounded by itself."""
+        steps = (
+            replace(step, source=step.source.without_fusion()) if isinstance(step, KernelLaunch) else step
+            for step in self.steps
+        )
+        return replace(self, steps=tuple(steps))
 
 
 def relocate_step(step: LaunchStep, relocate: Callable[[int], int]) -> LaunchStep:

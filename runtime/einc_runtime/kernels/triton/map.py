@@ -60,12 +60,13 @@ ELEMENTS = 2048
 SHARED_OUT = 16
 """The least number of loop steps in a share: reductions with fewer steps are not divided."""
 
-_COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "largest({0}, {1})", "min": "smallest({0}, {1})"}
+COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "largest({0}, {1})", "min": "smallest({0}, {1})"}
+"""Aggregation -> the expression that combines two values, which may call `COMBINE_HELPERS`."""
 _FINISH = {
     "sum": "tl.sum(acc, {0})", "prod": "tl.reduce(acc, {0}, product)",
     "max": "tl.reduce(acc, {0}, largest)", "min": "tl.reduce(acc, {0}, smallest)",
 }  # fmt: skip
-_HELPER = {"sum": (), "prod": ("product",), "max": ("largest",), "min": ("smallest",)}
+COMBINE_HELPERS = {"sum": (), "prod": ("product",), "max": ("largest",), "min": ("smallest",)}
 
 
 def build_reduce(invocation: Invocation[Array]) -> LaunchSequence:
@@ -201,7 +202,7 @@ def _launch_one(
     padded = [PointerOperand(r.name, r.dtype, (0, *r.strides) if shared else r.strides, r.address) for r in reads]
     cast = index_cast([*padded, target], spans)
     chain = ScalarSource(call.steps, [f"v{k}" for k in range(len(reads))])
-    value, identity = f"{chain.value}.to({LANGUAGE[number]})", _identity(aggregation, number)
+    value, identity = f"{chain.value}.to({LANGUAGE[number]})", write_identity(aggregation, number)
 
     lines = work.tiles.locate(cast)
     if shared:
@@ -217,7 +218,7 @@ def _launch_one(
         body.append(f"v{k} = {item.load(subscripts, work.mask(subscripts))}")
     body += chain.lines
     counted = f"tl.where({work.inside}, {value}, {identity})" if work.inside else value
-    body.append(f"acc = {_COMBINE[aggregation].format('acc', counted)}")
+    body.append(f"acc = {COMBINE[aggregation].format('acc', counted)}")
     lines += [f"for step in range({bounds}):", *("    " + line for line in body)] if loops else ["step = 0", *body]
     lines.append(f"result = {_FINISH[aggregation].format(1)}")
     if work.tiles.rows is None:
@@ -229,11 +230,18 @@ def _launch_one(
     lines.append(target.store(places, "result", work.tiles.mask(kept)))
     grid = work.tiles.count() * (work.shares if shared else 1)
     return assemble(
-        "reduce", title, [*reads, target], work.extents, lines, grid, LaunchOptions(chain.source(*_HELPER[aggregation]))
+        "reduce",
+        title,
+        [*reads, target],
+        work.extents,
+        lines,
+        grid,
+        LaunchOptions(chain.source(*COMBINE_HELPERS[aggregation])),
     )
 
 
-def _identity(aggregation: str, number: str) -> str:
+def write_identity(aggregation: str, number: str) -> str:
+    """The value of a type that an aggregation leaves others unchanged by."""
     if aggregation in ("sum", "prod"):
         return "0" if aggregation == "sum" else "1"
     if number == "i64":

@@ -2,6 +2,9 @@
 
 They compute in f32 or wider. A row that fits into a program's registers is read once; longer rows are read several
 times, tile by tile.
+
+In the variants for reproducible plans, which are called ordered, the length of a row alone decides how it is divided
+into tiles, and the elements of a tile are added up in one order.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.rows import MeanPoolCall, NormCall, SoftmaxCall
 from einc_runtime.kernels.triton.launches import LaunchSequence, Table
+from einc_runtime.kernels.triton.ordered_sums import write_tree
 from einc_runtime.kernels.triton.scalar import write_square_root
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
@@ -34,22 +38,22 @@ MAX_WHOLE_ROW = 16384
 """The longest row of f32 that is held in registers: 32 of them for each of 512 threads."""
 
 
-def build_softmax(invocation: Invocation[Array]) -> LaunchSequence:
+def build_softmax(invocation: Invocation[Array], ordered: bool = False) -> LaunchSequence:
     """exp(x - max) / sum(exp(x - max)) along one axis, which cannot overflow."""
     call = SoftmaxCall.parse(invocation)
     x, y = merge_leading_axes([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
-    rows = _RowTiles([x, y], ["x_ptr", "y_ptr"])
+    rows = _RowTiles([x, y], ["x_ptr", "y_ptr"], ordered)
     if rows.whole:
         lines = [
             rows.load("x", 'float("-inf")'),
             "e = tl.exp(x - tl.max(x, 1)[:, None])",
-            rows.store("(e / tl.sum(e, 1)[:, None])"),
+            rows.store(f"(e / {rows.add_up('e')}[:, None])"),
         ]
     else:
         first = [
             rows.load("x", 'float("-inf")'),
             "new = tl.maximum(most, tl.max(x, 1))",
-            "total = total * tl.exp(most - new) + tl.sum(tl.exp(x - new[:, None]), 1)",
+            f"total = total * tl.exp(most - new) + {rows.add_up('tl.exp(x - new[:, None])')}",
             "most = new",
         ]
         lines = [
@@ -61,13 +65,17 @@ def build_softmax(invocation: Invocation[Array]) -> LaunchSequence:
     return rows.call("softmax", f"softmax of rows of {x.shape[-1]}", lines)
 
 
-def build_norm(invocation: Invocation[Array]) -> LaunchSequence:
+def build_ordered_softmax(invocation: Invocation[Array]) -> LaunchSequence:
+    return build_softmax(invocation, ordered=True).without_fusion()
+
+
+def build_norm(invocation: Invocation[Array], ordered: bool = False) -> LaunchSequence:
     """x / sqrt(mean(x * x) + eps) * (gain + offset); layernorm takes x - mean(x) for x, and adds the bias."""
     call = NormCall.parse(invocation)
     x, y = merge_leading_axes([call.source, call.target])
     vectors = [vector[(None,) * (x.ndim - 1)] for vector in call.vectors]
     centered = len(vectors) > 1
-    rows = _RowTiles([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"])
+    rows = _RowTiles([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"], ordered)
     extent = x.shape[-1]
     inside = rows.inside
     result = f"x{' - mean' if centered else ''}"
@@ -80,8 +88,8 @@ def build_norm(invocation: Invocation[Array]) -> LaunchSequence:
     if rows.whole:
         lines = [
             rows.load("x", "0"),
-            *([f"mean = tl.sum(x, 1)[:, None] / {float(extent)!r}"] if centered else []),
-            f"squares = tl.sum({square}, 1)[:, None]",
+            *([f"mean = {rows.add_up('x')}[:, None] / {float(extent)!r}"] if centered else []),
+            f"squares = {rows.add_up(square)}[:, None]",
             root,
             *finish,
         ]
@@ -90,23 +98,29 @@ def build_norm(invocation: Invocation[Array]) -> LaunchSequence:
         mean = [
             f"total = {zeros}",
             *rows.loop([rows.load("x", "0"), "total += x"]),
-            f"mean = tl.sum(total, 1)[:, None] / {float(extent)!r}",
+            f"mean = {rows.add_up('total')}[:, None] / {float(extent)!r}",
         ]
         lines = [
             *(mean if centered else []),
             f"total = {zeros}",
             *rows.loop([rows.load("x", "0"), f"total += {square}"]),
-            "squares = tl.sum(total, 1)[:, None]",
+            f"squares = {rows.add_up('total')}[:, None]",
             root,
             *rows.loop([rows.load("x", "0"), *finish]),
         ]
     return rows.call(invocation.name, f"{invocation.name} of rows of {extent}, eps {call.eps}", lines)
 
 
-class _RowTiles:
-    """Tiles of rows. The first operand is read and the last one written; rows lie along the last axis of all."""
+def build_ordered_norm(invocation: Invocation[Array]) -> LaunchSequence:
+    return build_norm(invocation, ordered=True).without_fusion()
 
-    def __init__(self, views: Sequence[Array], names: Sequence[str]) -> None:
+
+class _RowTiles:
+    """Tiles of rows. The first operand is read and the last one written; rows lie along the last axis of all. Where
+    they are `ordered`, their width follows from the length of rows alone."""
+
+    def __init__(self, views: Sequence[Array], names: Sequence[str], ordered: bool) -> None:
+        self.ordered = ordered
         self.items = [PointerOperand.of(name, view) for name, view in zip(names, views, strict=True)]
         self.extents = views[0].shape
         self.cast = index_cast(self.items, self.extents)
@@ -122,9 +136,14 @@ class _RowTiles:
         limit = MAX_WHOLE_ROW if self.kind == "f32" else MAX_WHOLE_ROW // 2
         self.width = power_of_two(self.extent)
         height = min(power_of_two(self.extents[rows]), 32) if rows is not None and across else 1
-        self.whole = self.width * height <= limit
-        if not self.whole:
-            self.width = max(1, TILE // height)
+        if ordered:
+            self.whole = self.width <= limit
+            self.width = self.width if self.whole else TILE
+            height = min(height, limit // self.width)
+        else:
+            self.whole = self.width * height <= limit
+            if not self.whole:
+                self.width = max(1, TILE // height)
         if rows is not None and not across:
             height = min(power_of_two(self.extents[rows]), max(1, TILE // self.width))
         self.tiles = TileGrid((*self.extents[:-1], 1), rows, None, height, 1)
@@ -152,6 +171,10 @@ class _RowTiles:
             masks.append(self.inside)
         return subscripts, " & ".join(filter(None, masks))
 
+    def add_up(self, tile: str) -> str:
+        """The expression for the sums of a tile's rows."""
+        return f"{'add_in_order(' if self.ordered else 'tl.sum('}{tile}{')' if self.ordered else ', 1)'}"
+
     def load(self, name: str, other: str) -> str:
         item = next(item for item in self.items if item.name == f"{name}_ptr")
         return f"{name} = {item.load(*self._place(item), other)}"
@@ -167,9 +190,9 @@ class _RowTiles:
             where.append(f"k = {self.span}")
         size = self.width * self.tiles.height
         warps = 4 if size <= 2048 else 8 if size <= 4096 else 16
-        call = assemble(
-            name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), LaunchOptions(warps=warps)
-        )
+        helpers = write_tree("add_in_order", self.tiles.height, self.width) if self.ordered else ""
+        options = LaunchOptions(helpers, warps=warps)
+        call = assemble(name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), options)
         return LaunchSequence((call,))
 
 
@@ -177,7 +200,7 @@ TOKENS = 16
 """Tokens of a sequence in a program's tile."""
 
 
-def build_meanpool(invocation: Invocation[Array]) -> LaunchSequence:
+def build_meanpool(invocation: Invocation[Array], ordered: bool = False) -> LaunchSequence:
     """A program for some columns of a sequence. Tokens where the mask is false are not read; the mean of none is 0."""
     call = MeanPoolCall.parse(invocation)
     source, target, spans = call.source, call.target, call.spans
@@ -204,11 +227,16 @@ def build_meanpool(invocation: Invocation[Array]) -> LaunchSequence:
         f"    at = x + t[:, None] * {x.strides[0]} + c[None, :] * {x.strides[1]}",
         f"    sums += tl.load(at{mask_arguments('let[:, None]', inside, other='0')}){x.load_suffix}",
         "    count += let.to(tl.int32)",
-        f"mean = tl.sum(sums, 0) / tl.maximum(tl.sum(count, 0), 1).to({LANGUAGE[kind]})",
+        f"total = {'add_in_order(tl.trans(sums))' if ordered else 'tl.sum(sums, 0)'}",
+        f"mean = total / tl.maximum(tl.sum(count, 0), 1).to({LANGUAGE[kind]})",
         tiles.store(y, "mean"),
     ]
     title = f"means of {len(spans)} sequences"
-    tables = [("spans", Table.of(spans), "i64")]
-    return LaunchSequence(
-        (assemble("meanpool", title, [x, gate, y], source.shape, lines, tiles.count(), LaunchOptions(tables=tables)),)
-    )
+    helpers = write_tree("add_in_order", width, TOKENS) if ordered else ""
+    options = LaunchOptions(helpers, tables=[("spans", Table.of(spans), "i64")])
+    return LaunchSequence((assemble("meanpool", title, [x, gate, y], source.shape, lines, tiles.count(), options),))
+
+
+def build_ordered_meanpool(invocation: Invocation[Array]) -> LaunchSequence:
+    """Lanes of tokens from the start of each sequence, which are then added up."""
+    return build_meanpool(invocation, ordered=True).without_fusion()
