@@ -123,6 +123,27 @@ def test_constant_operands_in_a_layout_of_their_own_change_no_bit(provider):
                 assert (bits(target) == bits(plain)).all()
 
 
+@pytest.mark.parametrize("dtype", [BF16, np.dtype("f2")], ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1300), (9, 555), (90, 77)])
+def test_constant_operands_of_16_bits_are_kept_in_16_bits(rows, columns, dtype, provider):
+    rng = np.random.default_rng(8)
+    x, w = draw(rng, (rows, 300), dtype), draw(rng, (300, columns), dtype)
+    plain = np.empty((rows, columns), dtype)
+    run("contract", {"equation": "i k, k j -> i j"}, [x, w], plain)
+    assert np.allclose(plain.astype("f4"), x.astype("f4") @ w.astype("f4"), rtol=0.02, atol=0.2)
+    for right, equation in ((w, "i k, k j -> i j"), (w.T.copy(), "i k, j k -> i j")):
+        right.flags.writeable = False
+        target = np.empty((rows, columns), dtype)
+        kernel = prepare(Invocation("contract", {"equation": equation, "reproducible": True}, [x, right], [target]))
+        go = kernel.bind(np.zeros(kernel.scratch, np.uint8))
+        for operand in kernel.prepacked:
+            operand.make()
+            assert operand.data.itemsize == 2
+        assert len(kernel.prepacked) == (provider == "llvm")
+        go()
+        assert (bits(target) == bits(plain)).all()
+
+
 PROGRAMS = ["t0 = gelu x0; t1 = mul t0 x1", "t0 = exp x0; t1 = add t0 x1", "t0 = tanh x0; t1 = silu t0; t2 = sub t1 x1",
             "t0 = abs x0; t1 = add t0 0.5; t2 = log t1; t3 = pow t1 1.7; t4 = mul t2 t3; t5 = add t4 x1"]  # fmt: skip
 

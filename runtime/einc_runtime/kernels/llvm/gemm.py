@@ -30,12 +30,13 @@ class TileShape(NamedTuple):
 
 
 @compiler.compile_once
-def emit_gemm(shape: TileShape) -> Any:
+def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
     """Arguments: the number of products, a table with the addresses of two operands and a target for each, the numbers
     of rows, columns and k, and three steps in bytes: between panels of columns, between positions of k in these, and
     between rows of the target.
 
-    Rows are packed in panels of `shape.rows`, as `emit_pack` does. A panel of columns has a vector of them at each k.
+    Rows are packed in panels of `shape.rows`, as `emit_pack` does. A panel of columns has a vector of them at each k;
+    columns are of type `kind`, and widened in registers.
     """
     from einc_runtime.kernels.llvm.emitter import I32, I64, Emitter, Value, vector
 
@@ -67,7 +68,7 @@ def emit_gemm(shape: TileShape) -> Any:
         place, line = e.variable(a), e.variable(column)
         with e.loop(count):
             here_a, here_b = b.load(place), b.load(line)
-            vectors = [e.load(here_b, I64(v * LANES), "f32", masks[v]) for v in width]
+            vectors = [e.load(here_b, I64(v * LANES), kind, masks[v]) for v in width]
             for r in height:
                 factor = e.load_one(b.add(here_a, I64(4 * r)), "f32")
                 for v in width:

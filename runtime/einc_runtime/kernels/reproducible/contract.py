@@ -89,7 +89,7 @@ class _OrderedLowering(BlasLowering):
             self.calls += [*for_rows, *for_columns, (product.multiply(rows, columns), [])]
             return
         factor = constant[0]
-        form = PackedForm(product, factor is of_columns)
+        form = PackedForm(product, factor is of_columns, factor[0].array.dtype)
 
         def make() -> Array:
             matrix, calls = type(self)(self.call, np.empty, self.move, False)._collect(factor)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType
-from einc_runtime.kernels.base import Run, address
+from einc_runtime.kernels.base import Run, address, dtype_name
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.numpy.pieces import Resolved
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class OrderedProduct:
         return _pack(self.columns.swapaxes(-1, -2), _packed_tile(self.height).columns, take)
 
     def multiply(self, rows: Array, columns: Array | None) -> Run:
-        """The call for packed operands; columns that are not packed (None) are read in place."""
+        """The call for packed operands; columns that are not packed (None) are read in place. Packed columns may have
+        16 bits."""
         from einc_runtime.kernels.llvm.gemm import TileShape, emit_gemm
 
         depth, stack = self.rows.shape[-1], self.target.shape[:-2]
@@ -85,20 +87,23 @@ class OrderedProduct:
             steps = (4 * tile.columns, self.columns.strides[-2])
         else:
             tile, source = _packed_tile(self.height), _find_packed(columns, self.columns)
-            steps = (4 * tile.columns * depth, 4 * tile.columns)
+            steps = (columns.itemsize * tile.columns * depth, columns.itemsize * tile.columns)
         parts = (_find_packed(rows, self.rows), source, _find_matrices(self.target))
         table = np.stack([np.broadcast_to(part, stack).ravel() for part in parts], axis=-1)
         kept = (self.target, self.columns, rows, table) if columns is None else (self.target, columns, rows, table)
         arguments = [len(table), address(table), *self.target.shape[-2:], depth, *steps, self.target.strides[-2]]
-        return compiler.CompiledCall(emit_gemm(tile), arguments, *kept)
+        kind = "f32" if columns is None else dtype_name(columns)
+        return compiler.CompiledCall(emit_gemm(tile, kind), arguments, *kept)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedForm:
-    """The layout of a constant operand: the rows or the columns of a product, packed."""
+    """The layout of a constant operand: the rows or the columns of a product, packed. Columns that the operand has in
+    16 bits (`stored`) are packed in these, so that as much is read as is stored."""
 
     product: OrderedProduct
     of_columns: bool
+    stored: DType
 
     @property
     def _operand(self) -> Array:
@@ -113,8 +118,12 @@ class PackedForm:
         return "ordered", self.of_columns, self._width, self._operand.shape, self._operand.strides
 
     @property
+    def _dtype(self) -> DType:
+        return self.stored if self.of_columns and self.stored.itemsize == 2 else np.dtype(np.float32)
+
+    @property
     def size(self) -> int:
-        return self._operand.size * 4
+        return self._operand.size * self._dtype.itemsize
 
     def pack(self, matrix: Array) -> Array:
         """The packed operand, from one that lies in memory as this product's does."""
@@ -122,7 +131,12 @@ class PackedForm:
         packed, calls = _pack(lines, self._width, _allocate)
         for function, arguments in calls:
             function(*arguments)
-        return packed
+        if self._dtype == packed.dtype:
+            return packed
+        narrow = np.empty(packed.shape, self._dtype)
+        function, arguments = prepare_copy(packed, narrow)  # exact: these numbers came from 16 bits
+        function(*arguments)
+        return narrow
 
 
 def add_outer_products(left: Array, right: Array, target: Array, part: Array) -> None:

@@ -62,12 +62,12 @@ def build_ordered_contract(invocation: Invocation[Array]) -> LaunchSequence:
         return build_reduce(call.as_map_or_reduce)  # integers have no order
     if len(call.operands) == 1:
         return build_ordered_reduce(call.as_map_or_reduce)
-    lowering = _OrderedLowering(call)
+    lowering = _ChainLowering(call)
     lowering.lower()
     return LaunchSequence(tuple(lowering.steps), lowering.scratch.size)
 
 
-class _OrderedLowering:
+class _ChainLowering:
     """Collects the steps of one contraction."""
 
     def __init__(self, call: ContractCall) -> None:
