@@ -10,8 +10,11 @@ from einc.compiler import Compiled, compile_model
 from einc.errors import OperatorError
 from einc.options import CompileOptions
 from einc.report.document import explain
-from einc.report.restore import compute_outputs, restore_graph, restore_plan
-from einc_runtime.plan.schema import Bundle
+from einc.report.restore import compute_outputs, measure_movements, restore_graph, restore_plan
+from einc_runtime.cli.comparison import ROUNDING, compare, tolerance_of
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.schema import AggregateTask, Bundle
+from tests.support.plan_arrays import arrays_of, results
 
 MODEL = """
 model m
@@ -71,3 +74,23 @@ def test_outputs_that_are_read_again_are_there_in_the_end():
     x = np.array([-1.0, 0.5, 2.0])
     found = compute_outputs(bundle, {"x": x})
     assert {name: array.tolist() for name, array in found.items()} == {"h": [0, 0.5, 2], "y": [-1, 1, 4]}
+
+
+def test_a_mean_whose_terms_cancel_moves_more_than_its_own_rounding():
+    """bf16[17] in two parts: partial sums are rounded, and the result is much smaller than they are."""
+    text = 'model m\ndim n = 17\ninput x : bf16[n]\ny = mean(x, "n")\noutput y\n'
+    bundle = compile_model(text, "m.ein", CompileOptions("host", 2, selector="eindecomp", time_limit=3.0)).bundle
+    assert any(isinstance(task, AggregateTask) for task in bundle.tasks)
+    tolerance, alarms, refused = tolerance_of(bundle), 0, 0
+    for seed in range(60):
+        arrays = arrays_of(bundle, seed)
+        found, exact = results(Session(bundle), arrays), compute_outputs(bundle, arrays)
+        alarms += not compare(found, exact, tolerance).holds
+        moved = measure_movements(bundle, arrays, tolerance * ROUNDING)
+        assert compare(found, exact, tolerance, moved).holds
+        wrong = {"y": found["y"] + (arrays["x"][0] / 17).astype(found["y"].dtype)}  # one term counts twice
+        if abs(exact["y"]) < 0.05 < abs(arrays["x"][0]) / 10:
+            assert not compare(wrong, exact, tolerance, moved).holds
+            refused += 1
+    assert alarms
+    assert refused

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from einc_runtime.cli.base import EincCommand, examples
-from einc_runtime.cli.run import RunOptions, run_options, run_plan
+from einc_runtime.cli.run import Reference, RunOptions, run_options, run_plan
 
 
 @click.command(
@@ -29,6 +29,6 @@ def run_command(check: bool, **arguments: Any) -> None:
     does, whatever machine it was compiled for. A plan is proved before it runs; the proofs of large plans are
     remembered.
     """
-    from einc.report.restore import compute_outputs
+    from einc.report.restore import compute_outputs, measure_movements
 
-    run_plan(RunOptions(**arguments), compute_outputs if check else None)
+    run_plan(RunOptions(**arguments), Reference(compute_outputs, measure_movements) if check else None)

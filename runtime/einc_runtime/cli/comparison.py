@@ -55,14 +55,31 @@ class Comparison:
         )
 
 
-def compare(results: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float) -> Comparison:
-    """The largest errors of `results` over the outputs that `expected` has."""
-    errors = [_compute_errors(results[name], array) for name, array in expected.items()]
+ROUNDING = 1 / 40
+"""A rounding to nearest in f16 or bf16, as a part of the tolerance."""
+
+ROUNDINGS = 10
+"""How many of what a rounding of every value moves an output are tolerated."""
+
+
+def compare(
+    results: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    tolerance: float,
+    movements: Mapping[str, float] | None = None,
+) -> Comparison:
+    """The largest errors of `results` over the outputs that `expected` has.
+
+    `movements` says how far outputs move if every value is changed by up to `ROUNDING` of the tolerance: an error of
+    `ROUNDINGS` times that is within the tolerance, too.
+    """
+    moved = {name: ROUNDINGS * own / tolerance for name, own in (movements or {}).items() if tolerance}
+    errors = [_compute_errors(results[name], array, moved.get(name, 0.0)) for name, array in expected.items()]
     return Comparison(max((e[0] for e in errors), default=0.0), max((e[1] for e in errors), default=0.0), tolerance)
 
 
-def _compute_errors(results: Array, expected: Array) -> tuple[float, float]:
-    """The largest difference, and that relative to the largest expected value."""
+def _compute_errors(results: Array, expected: Array, least: float) -> tuple[float, float]:
+    """The largest difference, and that relative to the largest expected value, which is taken as `least` at least."""
     import numpy as np
 
     if results.shape != expected.shape:
@@ -76,7 +93,7 @@ def _compute_errors(results: Array, expected: Array) -> tuple[float, float]:
     absolute = float(np.max(np.abs(a[finite] - b[finite]), initial=0.0))
     if results.dtype.kind in "iub":
         absolute = max(absolute, 1.0)
-    largest = float(np.max(np.abs(b[finite]), initial=0.0))
+    largest = max(least, float(np.max(np.abs(b[finite]), initial=0.0)))
     return absolute, 0.0 if absolute == 0 else absolute / largest if largest else math.inf
 
 

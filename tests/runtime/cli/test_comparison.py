@@ -67,3 +67,12 @@ def test_what_is_said_has_all_three_numbers():
     said = "largest error 2, relative to the largest value 0.333 ({} the tolerance of {})"
     assert str(of([4.0], [6.0])) == said.format("above", "0")
     assert str(of([4.0], [6.0], 0.5)) == said.format("within", "0.5")
+
+
+def test_where_sums_cancel_an_error_is_relative_to_what_roundings_move():
+    found, expected = {"y": np.array([0.003])}, {"y": np.array([0.001])}
+    assert not compare(found, expected, 0.08).holds
+    assert compare(found, expected, 0.08, {"y": 0.0002}).holds
+    assert not compare(found, expected, 0.08, {"y": 0.00019}).holds
+    assert not compare(found, expected, 0.08, {"other": 1.0}).holds
+    assert not compare({"y": np.array([NAN])}, expected, 0.08, {"y": 1.0}).holds

@@ -41,6 +41,7 @@ KERNELS: dict[str, tuple[str, str]] = {
 ORDERED: dict[str, tuple[str, str]] = {
     "attention": ("einc_runtime.kernels.triton.attention", "build_ordered_attention"),
     "contract": ("einc_runtime.kernels.triton.ordered_products", "build_ordered_contract"),
+    "quantized_contract": ("einc_runtime.kernels.triton.quantized", "build_ordered_quantized_contract"),
     "reduce": ("einc_runtime.kernels.triton.ordered_sums", "build_ordered_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_ordered_softmax"),
     "rmsnorm": ("einc_runtime.kernels.triton.rows", "build_ordered_norm"),

@@ -6,6 +6,7 @@ A product widens its weight into workspace, in the type of the tensor, and multi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, address, dtype_name
@@ -19,6 +20,7 @@ from einc_runtime.kernels.triton.launches import (
     WorkspaceAllocator,
     relocate_step,
 )
+from einc_runtime.kernels.triton.ordered_products import build_ordered_contract
 from einc_runtime.kernels.triton.source import PointerOperand, assemble, index_cast, power_of_two
 
 BLOCK = 1024
@@ -33,8 +35,15 @@ def build_dequantize(invocation: Invocation[Array]) -> LaunchSequence:
     return LaunchSequence((widen(call.weight, call.target),))
 
 
-def build_quantized_contract(invocation: Invocation[Array]) -> LaunchSequence:
-    """A launch that widens the weight, and those of `contract`."""
+def build_ordered_quantized_contract(invocation: Invocation[Array]) -> LaunchSequence:
+    """As for other plans, with products in one order: each widened element has one result wherever it lies."""
+    return build_quantized_contract(invocation, build_ordered_contract)
+
+
+def build_quantized_contract(
+    invocation: Invocation[Array], multiply: Callable[[Invocation[Array]], LaunchSequence] = build_contract
+) -> LaunchSequence:
+    """A launch that widens the weight, and those of `multiply`, which builds a `contract`."""
     call = QuantizedContractCall.parse(invocation)
     allocator = WorkspaceAllocator()
     widened = allocator.take(call.weight.shape, storage_dtype(dtype_name(call.tensor.array)))
@@ -45,7 +54,7 @@ def build_quantized_contract(invocation: Invocation[Array]) -> LaunchSequence:
         moved.size = place - SCRATCH
         return moved.take(widened.shape, widened.dtype)
 
-    product = build_contract(call.product_with(put(SCRATCH + APART), call.result.array))
+    product = multiply(call.product_with(put(SCRATCH + APART), call.result.array))
     place = first + -(-product.scratch // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
     def relocate(old: int) -> int:
