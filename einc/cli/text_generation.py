@@ -26,6 +26,7 @@ from einc.generation.plan_cache import PlanCache, find_cache_folder
 from einc.options import CompileOptions
 from einc_runtime.cli import files, output
 from einc_runtime.cli.progress import show_phases
+from einc_runtime.errors import UsageFault
 from einc_runtime.generation.chat import render_chat
 from einc_runtime.generation.generator import Completion, Generator, open_sessions
 from einc_runtime.generation.model_folder import ModelFolder
@@ -65,6 +66,8 @@ def generate(chosen: GenerateArguments) -> None:
     sampling = Sampling(chosen.temperature, chosen.top_p, chosen.seed)
     clock = _Clock()
     source = _read_source(chosen.folder)
+    if source.stored is None:
+        raise UsageFault("there is no .safetensors file in this folder", where=chosen.folder)
     with files.reading(chosen.folder):
         folder = ModelFolder(chosen.folder)
         end_tokens = folder.read_end_tokens()
@@ -156,7 +159,8 @@ def _find_plans(
 def _load(plans: DecoderPlans, folder: str, tokenizer: TextTokenizer | None, end_tokens: Sequence[int]) -> Generator:
     from einc_runtime.generation.generator import Generator
 
-    sessions = open_sessions([plan.bundle for plan in (plans.step, *plans.pieces)], folder)
+    with files.reading(folder):
+        sessions = open_sessions([plan.bundle for plan in (plans.step, *plans.pieces)], folder)
     for note in sessions[0].notes:
         output.note(note)
     return Generator(sessions[0], sessions[1:], tokenizer=tokenizer, end_tokens=end_tokens)
