@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -76,6 +76,16 @@ SITES = tuple(
 )  # fmt: skip
 
 
+WITHOUT = ("einc without mkl", "einc without onednn", "einc without mkl onednn")
+
+EXTRAS = tuple(
+    replace(case, name=f"extras-{case.name}", title=f"{case.title}, without libraries that are installed",
+            competitors=(EINC, *WITHOUT), targets={"einc without": 1.05})
+    for case in CASES if case.name in ("chain_a", "block512", "block2048bf16", "minilm")
+)  # fmt: skip
+"""No library that is installed makes a case more than 5 percent slower than it is without it."""
+
+
 def sites_of(case: Case, competitor: str) -> int:
     """How many sites a competitor's plan has; what is no plan of ours reads its tensors from einc's."""
     words = competitor.split()
@@ -84,4 +94,11 @@ def sites_of(case: Case, competitor: str) -> int:
 
 def dtype_of(case: Case, competitor: str) -> str:
     words = competitor.split()
-    return words[1] if words[0] == EINC and len(words) > 1 and not words[1].isdigit() else case.dtype
+    named = words[0] == EINC and len(words) > 1 and not words[1].isdigit() and words[1] != "without"
+    return words[1] if named else case.dtype
+
+
+def hidden_libraries(competitor: str) -> tuple[str, ...]:
+    """The libraries that einc does without in this competitor."""
+    words = competitor.split()
+    return tuple(words[2:]) if words[1:2] == ["without"] else ()

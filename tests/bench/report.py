@@ -61,30 +61,46 @@ def section(case: Case, rows: list[Row], command: str) -> str:
     return "\n".join([*lines, "", f"<sub>{machine()}</sub>", f"<!-- end of {case.name} -->"])
 
 
-def machine() -> str:
-    """The processor, its cores, and the versions of what took part."""
-    model = platform.processor() or platform.machine()
+def processor() -> str:
+    """The name of this computer's processor."""
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
         if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def machine() -> str:
+    """The processor, its cores, and the versions of what took part."""
     versions = [f"Python {platform.python_version()}"]
-    for package in ("numpy", "mkl", "llvmlite", "torch", "jax"):
+    for package in ("numpy", "onednn-cpu-gomp", "mkl", "llvmlite", "torch", "jax"):
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             versions.append(f"no {package}")
-    return f"{model}; {', '.join(versions)}"
+    return f"{processor()}; {', '.join(versions)}"
 
 
 def write(sections: dict[str, str]) -> None:
-    """Puts each section in the place of the one of its name, or at the end."""
+    """Puts each section in the place of the one of its name and of this processor, or at the end.
+
+    Figures of another processor stay where they are.
+    """
     text = DOCUMENT.read_text()
     for name, body in sections.items():
-        first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        if first in text and last in text:
-            before, rest = text.split(first, 1)
-            text = before + body + rest.split(last, 1)[1]
-        else:
-            text = text.rstrip("\n") + "\n\n" + body + "\n"
+        label = name
+        found = _find(text, name)
+        if found is not None and processor() not in text[slice(*found)]:
+            label = f"{name}, {processor()}"
+            body = body.replace(f"<!-- {name} -->", f"<!-- {label} -->").replace(f"of {name} -->", f"of {label} -->")
+            found = _find(text, label)
+        before, after = (text.rstrip("\n") + "\n\n", "\n") if found is None else (text[: found[0]], text[found[1] :])
+        text = before + body + after
     DOCUMENT.write_text(text)
+
+
+def _find(text: str, label: str) -> tuple[int, int] | None:
+    """Where a section begins and ends."""
+    first, last = f"<!-- {label} -->", f"<!-- end of {label} -->"
+    if first not in text or last not in text:
+        return None
+    return text.index(first), text.index(last) + len(last)
