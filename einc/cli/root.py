@@ -24,6 +24,7 @@ root = LazyGroup(
         "exprog": (f"{_COMMANDS}.exprog:group", "Check, simulate and optimize exchange programs."),
         "machine": (f"{_COMMANDS}.machine:group", "List, show, detect and import machines."),
         "models": (f"{_COMMANDS}.models:group", "List and copy the models that come with einc."),
+        "quantize": (f"{_COMMANDS}.quantize:quantize_command", "Make weights of 8 or 4 bits from a published folder."),
         "import": (f"{_COMMANDS}.imports:group", "Make models from other formats."),
     },
     help="Compile AI computations for several GPUs: einc decides how every operator is cut, where each piece runs, and "

@@ -78,7 +78,6 @@ def read_element_type(fields: ConfigFields) -> str:
 
 def refuse_other_forms(fields: ConfigFields) -> None:
     """Notes a problem for each field, common to all families, that asks for something no importer supports."""
-    fields.require("quantization_config", (), "quantized weights cannot be read")
     fields.require("is_encoder_decoder", (False,), "encoder-decoder models are not")
     fields.require("add_cross_attention", (False,), "cross attention is not")
     fields.require("pruned_heads", ({},), "pruned heads are not")

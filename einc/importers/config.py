@@ -61,6 +61,11 @@ class ConfigFields:
             found = [*found, Diagnostic(f"{self.where}: and {len(self._problems) - len(found)} more problems")]
         raise ModelError(found)
 
+    def names(self) -> frozenset[str]:
+        """The names of all fields, which count as known then."""
+        self._asked.update(self._document)
+        return frozenset(self._document)
+
     def value(self, *names: str) -> Any:
         """What stands under the first of these names that has something other than null, else None."""
         self._asked.update(names)

@@ -13,6 +13,7 @@ from einc.importers.common import ImportRequest
 from einc.importers.config import ConfigFields
 from einc.importers.decoders import Decoder
 from einc.importers.families import Experts
+from einc.importers.quantization import quantize_weights
 from einc.importers.writing import (
     StoredNames,
     StoredWeight,
@@ -38,7 +39,7 @@ def write_decoder(
     model: Decoder, request: ImportRequest, stored: StoredNames, name: str, fields: ConfigFields
 ) -> list[str]:
     """The lines of the model's text after its heading."""
-    whole, layer = list_weights(model)
+    whole, layer = (quantize_weights(model.quantization, table, stored) for table in list_weights(model))
     stored.check([(whole, 1), (layer, model.n_layers)])
     lines = [*_write_heading(request), f"model {name}", "", *_write_numbers(model, request, fields), ""]
     lines += [*_write_inputs(request), "", *declare_weights(whole, model.dtype), ""]
@@ -95,6 +96,7 @@ def _write_numbers(model: Decoder, request: ImportRequest, fields: ConfigFields)
         ("heads_q", str(model.heads_q), ""),
         ("heads_kv", str(model.heads_kv), ""),
         ("d_head", str(model.d_head), ""),
+        *([("d_attn", "heads_q * d_head", "")] if model.flat_heads else []),
         *([("experts", str(model.experts), "")] if model.experts else []),
         ("d_ff", str(model.d_ff), ""),
         ("vocab", str(model.vocab), ""),
@@ -168,8 +170,18 @@ def _write_attention(model: Decoder, request: ImportRequest) -> list[str]:
     return [
         *lines,
         f"    a = attention(rq, {keys}, {values}, {', '.join(_list_mask_arguments(model, request))})",
-        "    o[tokens, d_model] = a[heads_q, tokens, d_head] * w_o[d_model, heads_q, d_head]",
+        *_write_output(model),
         f"    r = x + {_write_norm(model, 'o + b_o' if 'attention_bias' in model.biases else 'o', 'g_attn_out')}",
+    ]
+
+
+def _write_output(model: Decoder) -> list[str]:
+    """The lines of the projection after attention."""
+    if not model.flat_heads:
+        return ["    o[tokens, d_model] = a[heads_q, tokens, d_head] * w_o[d_model, heads_q, d_head]"]
+    return [
+        '    flat = reshape(transpose(a, "tokens", "heads_q", "d_head"), tokens=tokens, d_attn=d_attn)',
+        "    o[tokens, d_model] = flat[tokens, d_attn] * w_o[d_model, d_attn]",
     ]
 
 
@@ -314,7 +326,7 @@ def _list_attention(model: Decoder) -> list[StoredWeight]:
         StoredWeight("w_q", "heads_q, d_head, d_model", q),
         StoredWeight("w_k", "heads_kv, d_head, d_model", k),
         StoredWeight("w_v", "heads_kv, d_head, d_model", v),
-        StoredWeight("w_o", "d_model, heads_q, d_head", o),
+        StoredWeight("w_o", f"d_model, {'d_attn' if model.flat_heads else 'heads_q, d_head'}", o),
     ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from einc.importers.common import MAX_EXTENT, MAX_LAYERS, MAX_LENGTH, read_element_type, refuse_other_forms
 from einc.importers.config import ConfigFields
 from einc.importers.families import FAMILIES, DecoderFamily
+from einc.importers.quantization import Quantization, read_quantization
 from einc.importers.rotary import RotaryEmbedding, read_rotary
 from einc_runtime.strict_json import describe_json
 
@@ -42,6 +43,12 @@ class Decoder:
     biases: frozenset[str]  # those of the family's bias fields that are true
     tied: bool
     longest: int
+    quantization: Quantization | None = None
+
+    @property
+    def flat_heads(self) -> bool:
+        """Whether the results of heads are one dimension for the projection after attention."""
+        return self.quantization is not None and self.quantization.splits_heads(self.d_head)
 
     @property
     def qkv_bias(self) -> bool:
@@ -90,6 +97,7 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
         biases=frozenset(name for name in family.biases if fields.flag(name, False)),
         tied=fields.flag("tie_word_embeddings", family.tied),
         longest=longest,
+        quantization=read_quantization(fields),
     )
 
 

@@ -63,6 +63,7 @@ def read_encoder(fields: ConfigFields, head: str) -> Encoder:
     if d_model % heads:
         fields.fail(f"hidden_size: expected a multiple of the {heads} num_attention_heads, found {d_model}")
     refuse_other_forms(fields)
+    fields.require("quantization_config", (), "quantized weights of encoders cannot be read")
     fields.require("is_decoder", (False,), "an encoder sees in both directions")
     fields.require("position_embedding_type", ("absolute",), "positions are embedded by a table")
     return Encoder(

@@ -26,18 +26,21 @@ _TAKEN = frozenset(
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
     """A weight's name in the text, its dimensions, and its name in the files, where `{i}` is the layer, and `*`
-    the number of each of `count` tensors. Its type is the model's where it has none of its own."""
+    the number of each of `count` tensors. Its type is the model's where it has none of its own. A quantized weight has
+    what stands behind `as`, and `parts`: what the names of its parts in files end with."""
 
     name: str
     dims: str
     stored: str
     dtype: str = ""
     count: int = 1
+    storage: str = ""
+    parts: tuple[str, ...] = ("",)
 
     def files(self, layer: int) -> list[str]:
         """The names in the files, without the rows that are taken of a tensor."""
         name = self.stored.partition("[")[0].replace("{i}", str(layer))
-        return [name.replace("*", str(number)) for number in range(self.count)]
+        return [name.replace("*", str(number)) + part for number in range(self.count) for part in self.parts]
 
 
 def name_rows(stored: str, counts: Sequence[int]) -> list[str]:
@@ -66,9 +69,11 @@ def _align_columns(start: str, between: str, rows: Rows) -> list[str]:
 
 
 def declare_weights(table: Sequence[StoredWeight], dtype: str, indent: str = "") -> list[str]:
-    """`weight name : dtype[dims] from "stored"`, aligned."""
+    """`weight name : dtype[dims] as storage from "stored"`, aligned."""
     names = max(len(weight.name) for weight in table)
-    types = [f"{weight.dtype or dtype}[{weight.dims}]" for weight in table]
+    types = [
+        f"{weight.dtype or dtype}[{weight.dims}]{f' as {weight.storage}' if weight.storage else ''}" for weight in table
+    ]
     longest = max(map(len, types))
     return [
         f'{indent}weight {weight.name:<{names}} : {type_:<{longest}} from "{weight.stored}"'
@@ -118,6 +123,14 @@ class StoredNames:
             found = (name for name in names if name.replace("{i}", "0") in (self._names or ()))
             spelled.append(replace(weight, stored=next(found, weight.stored)))
         return spelled
+
+    def has_quantized(self, weight: StoredWeight, part: str) -> bool:
+        """Whether the files have a weight's `part`, a piece of a name that only quantized weights have. Where there are
+        no files, the projections are quantized."""
+        base = weight.files(0)[0].removesuffix(".weight")
+        if self._names is None:
+            return base.endswith("_proj") and ".weight" in weight.stored
+        return f"{base}{part}" in self._names
 
     def check(self, tables: Sequence[tuple[Sequence[StoredWeight], int]]) -> None:
         """Notes a problem for every weight that the files lack; each table comes with its number of layers."""

@@ -72,7 +72,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "fused biases": (PHI3 | {"attention_bias": True}, "attention_bias: true is not supported: in a phi3 "),
     "other activation": (GEMMA | {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not supported: in a '),
     "both directions": (GEMMA | {"use_bidirectional_attention": True}, "use_bidirectional_attention: true is not"),
-    "quantized": (LLAMA | {"quantization_config": {"bits": 4}}, "an object of 1 field is not supported: quantized"),
+    "quantized": (LLAMA | {"quantization_config": {"bits": 4}}, "quant_method is missing"),
     "unknown": (LLAMA | {"logit_scale": 0.1}, "logit_scale: unknown field, 0.1"),
     "misspelt": (without(LLAMA, "hidden_act") | {"hiden_act": "silu"}, "did you mean 'hidden_act'?"),
     "architecture": (LLAMA | {"architectures": ["GPT2LMHeadModel"]}, '"GPT2LMHeadModel" is not supported'),

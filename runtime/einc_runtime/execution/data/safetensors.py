@@ -39,7 +39,8 @@ MAX_READ_BYTES = 1 << 28
 MAX_RANK = 32
 """The most dimensions that an array has in every version of numpy, and a tensor in a plan."""
 
-_DTYPES = {"F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool"}
+_DTYPES = {"F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool",
+           "I8": "i8", "U8": "i4x2"}  # fmt: skip
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -94,6 +95,10 @@ class SafetensorsFile:
         if entry.dtype == "bf16":
             return data.view("<u2").astype(np.uint16, copy=False).view(dtype).reshape(entry.shape)
         return data.view(dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(entry.shape)
+
+    def read_bytes(self, name: str) -> Array:
+        """The bytes of a tensor of any type. Raises ArrayFault where the file has become shorter."""
+        return self._read(self.entries[name])
 
     def _read(self, entry: SafetensorsEntry) -> Array:
         try:

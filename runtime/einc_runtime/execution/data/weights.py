@@ -6,7 +6,8 @@ shape is the declared one, or each of its dimensions is the product of consecuti
 
 The name of a weight in files may stand for a part of a tensor, or for several tensors: `qkv[8:16]` are the rows of
 `qkv` from 8 up to 16, and `experts.*.up` are `experts.0.up`, `experts.1.up` and so on, one for each position of the
-weight's first dimension. A tensor that has exactly this name comes first.
+weight's first dimension. A tensor that has exactly this name comes first. Parts of quantized weights are converted from
+the layouts of published files: `gptq:NAME`, `awq:NAME`, and plain ones (`quantized_layouts`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -27,8 +27,10 @@ import numpy as np
 from einc_runtime.dtypes import FLOATS, Array, find_dtype_name, storage_dtype
 from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.data.npy import NpzFile, describe_tensor
+from einc_runtime.execution.data.quantized_layouts import split_layout, view_layout
 from einc_runtime.execution.data.random_arrays import RANDOM_PREFIX, make_random_array, parse_seed
 from einc_runtime.execution.data.safetensors import SafetensorsFile, open_folder
+from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
 from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import Bundle, Tensor
 from einc_runtime.text import did_you_mean
@@ -41,23 +43,6 @@ _CONVERSIONS = {("f32", declared) for declared in FLOATS} | _WIDENED
 """Pairs of a stored and a declared type that may differ: float32 is rounded or widened, 16-bit floats are widened."""
 
 _ROWS = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredArray:
-    """A stored array's type, its shape, and how to read it for a weight."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    read: Callable[[Tensor], Array]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredArrays:
-    """The names of all stored arrays, and a function that finds the array of a name. Unused arrays are not checked."""
-
-    names: Collection[str]
-    find: Callable[[str], StoredArray]
 
 
 def list_weights(bundle: Bundle) -> tuple[Tensor, ...]:
@@ -167,7 +152,8 @@ def _match(tensor: Tensor, files: StoredArrays) -> StoredArray | str:
 
 def _find(tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
     """The array that a weight's name in files stands for, or else its own name; None where neither exists."""
-    name = tensor.stored or tensor.name
+    layout, name = split_layout(tensor.stored or tensor.name)
+    files = view_layout(files, layout, tensor)
     if name in files.names:
         return files.find(name)
     if (match := _ROWS.fullmatch(name)) and match["name"] in files.names:

@@ -1,0 +1,70 @@
+"""`einc quantize`: weights of 8 or 4 bits from a published folder."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from einc.errors import UsageError
+from einc_runtime.cli import files, output
+from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.progress import show_phases
+from einc_runtime.errors import WriteFault
+from einc_runtime.text import format_memory
+
+
+@click.command(
+    "quantize",
+    cls=EincCommand,
+    short_help="Make weights of 8 or 4 bits from a published folder.",
+    epilog=examples(
+        "einc quantize llama-3-8b -o llama-3-8b-int8",
+        "einc quantize llama-3-8b -o llama-3-8b-int4 --bits 4 --group 32",
+        "einc import hf llama-3-8b-int4 --decode -o decode.ein",
+    ),
+)
+@click.argument("folder", metavar="DIR")
+@click.option("-o", "--output", "target", metavar="DIR2", required=True, help="The folder to write; it is new.")
+@click.option("--bits", type=click.Choice(["8", "4"]), default="8", help="Bits of a weight.  [default: 8]")
+@click.option(
+    "--group",
+    type=click.IntRange(0),
+    help="Neighbours in a row that share a scale, a multiple of 32; 0 for a row.  [default: 0 for 8 bits, else 32]",
+)
+@click.option("--zeros", is_flag=True, help="Give every scale a zero point.")
+@click.option("--head", is_flag=True, help="Quantize the matrix of the logits (lm_head), too.")
+@json_option
+def quantize_command(
+    folder: str, target: str, bits: str, group: int | None, zeros: bool, head: bool, as_json: bool
+) -> None:
+    """Make weights of 8 or 4 bits from a published folder of safetensors, by rounding to nearest.
+
+    The linear layers are quantized; embeddings, norms and biases stay as they are. The new folder is in the layout of
+    compressed-tensors, with the error of each tensor printed: the root mean square of what rounding changed, relative
+    to that of the tensor. `einc import hf` reads it.
+    """
+    from einc.quantizing.folders import quantize_folder
+    from einc.quantizing.rounding import RoundingScheme
+
+    files.require_present(folder, or_folder=True)
+    if not os.path.isdir(folder):
+        raise UsageError("expected a folder with safetensors files", where=folder)
+    size = (32 if bits == "4" else 0) if group is None else group
+    if size % 32:
+        raise UsageError(f"--group is {size}, and groups are multiples of 32")
+    scheme = RoundingScheme(int(bits), size, zeros)
+    try:
+        with show_phases() as phase:
+            found = quantize_folder(folder, target, scheme, head, phase)
+    except OSError as error:
+        raise WriteFault(f"cannot quantize: {error.strerror or error}", where=str(error.filename or target)) from None
+    if as_json:
+        tensors = [{"name": one.name, "shape": list(one.shape), "relative_error": one.relative} for one in found.errors]
+        output.say_json({"folder": target, "bytes_before": found.before, "bytes": found.after, "tensors": tensors})
+        return
+    width = max(len(one.name) for one in found.errors)
+    for one in found.errors:
+        output.say(f"{one.name:<{width}}  {' x '.join(map(str, one.shape)):>14}  error {one.relative:.4f}")
+    sizes = f"{format_memory(found.before)} became {format_memory(found.after)}"
+    output.note(f"{target}: {len(found.errors)} tensors of {bits} bits; {sizes}")

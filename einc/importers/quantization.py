@@ -1,0 +1,162 @@
+"""Quantized weights of published models: what the configuration says, and the names of their parts in files.
+
+Known are GPTQ, AWQ, and of compressed-tensors the formats pack-quantized and int-quantized. The names in the files say
+which weights are quantized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from einc.importers.config import ConfigFields
+from einc.importers.writing import StoredNames, StoredWeight
+from einc_runtime.strict_json import describe_json
+
+MAX_GROUP = 2**20
+_WEIGHT = ".weight"
+_HARMLESS = (
+    "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "dataset", "do_fuse",
+    "exllama_config", "fuse_max_seq_len", "global_compression_ratio", "hub_config", "is_marlin_format", "lm_head",
+    "meta", "model_file_base_name", "model_name_or_path", "model_seqlen", "modules_in_block_to_quantize",
+    "modules_to_fuse", "modules_to_not_convert", "module_name_preceding_first_block", "pad_token_id", "pack_dtype",
+    "quantization_status", "static_groups", "sym", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
+    "max_input_length", "ignore", "version", "sparsity_config", "transform_config",
+)  # fmt: skip
+"""Fields that say how weights were quantized, or which: their values and names are in the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the quantized weights of a model are stored; `group` is 0 where each row has one scale."""
+
+    layout: str
+    bits: int
+    group: int
+    zeros: bool
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What the names of a weight's parts in files end with, in place of `.weight`."""
+        if self.layout != "plain":
+            return (".qweight", ".scales", ".qzeros")
+        return (".weight_scale", *([".weight_zero_point"] if self.zeros else []))
+
+    def format_storage(self, channels: int = 0) -> str:
+        """What stands behind `as`; `channels` is for weights without groups whose rows have several dimensions."""
+        options = [f"group={self.group}"] if self.group else [f"channels={channels}"] * (channels > 0)
+        options += ["zeros=true"] * self.zeros + [f'layout="{self.layout}"'] * (self.layout != "plain")
+        return f"i{self.bits}" + (f"({', '.join(options)})" if options else "")
+
+    def splits_heads(self, d_head: int) -> bool:
+        """Whether a group along all heads is no part of one head."""
+        return self.group > 0 and d_head % self.group > 0
+
+
+def read_quantization(fields: ConfigFields) -> Quantization | None:
+    """How weights are stored, or None where none is quantized. Problems are noted."""
+    inner = fields.nested("quantization_config")
+    if inner is None:
+        return None
+    method = inner.text("quant_method")
+    readers = {"gptq": _read_gptq, "awq": _read_awq, "compressed-tensors": _read_compressed}
+    if method not in readers:
+        if method:
+            inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
+        return None
+    found = readers[method](inner)
+    inner.check_unknown(_HARMLESS, ())
+    return found
+
+
+def _read_group(fields: ConfigFields, name: str = "group_size") -> int:
+    """The size of groups, 0 where a row is one."""
+    if fields.value(name) in (-1, None):
+        return 0
+    group = fields.integer(name, MAX_GROUP)
+    if group % 32:
+        fields.fail(f"{name}: {group} is not supported: groups are multiples of 32")
+    return group
+
+
+def _read_bits(fields: ConfigFields, name: str, known: Collection[int]) -> int:
+    bits = fields.integer(name, 64)
+    if bits not in known:
+        fields.fail(f"{name}: {bits} is not supported", f"supported are {', '.join(map(str, known))}")
+    return bits
+
+
+def _read_gptq(fields: ConfigFields) -> Quantization:
+    layout = fields.choice("checkpoint_format", {"gptq": "gptq", "gptq_v2": "gptq_v2"}, "gptq")
+    bits, group = _read_bits(fields, "bits", (4, 8)), _read_group(fields)
+    if fields.flag("desc_act", False) and group:
+        fields.require("desc_act", (False,), "groups that are ordered by activations are no neighbours")
+    return _require_groups(fields, Quantization(layout, bits, group, True))
+
+
+def _read_awq(fields: ConfigFields) -> Quantization:
+    fields.require("version", ("gemm", "GEMM"), "other versions have other orders")
+    fields.require("zero_point", (True,), "it has zero points")
+    name = "bits" if fields.value("bits") is not None else "w_bit"
+    group = _read_group(fields, "group_size" if fields.value("group_size") is not None else "q_group_size")
+    return _require_groups(fields, Quantization("awq", _read_bits(fields, name, (4,)), group, True))
+
+
+def _require_groups(fields: ConfigFields, found: Quantization) -> Quantization:
+    """GPTQ and AWQ store scales as rows of groups, also if there is one group."""
+    if not found.group:
+        fields.fail("group_size: one group for a whole row is not supported in this layout")
+    return found
+
+
+def _read_compressed(fields: ConfigFields) -> Quantization | None:
+    fields.require("format", ("pack-quantized", "int-quantized"), "values of other formats are not integers in rows")
+    fields.require("kv_cache_scheme", (), "caches are not quantized")
+    schemes = fields.nested("config_groups")
+    names = sorted(schemes.names()) if schemes is not None else []
+    if schemes is None or len(names) != 1:
+        fields.fail(f"config_groups: expected one group of weights, found {len(names)}")
+        return None
+    scheme = schemes.nested(names[0])
+    weights = scheme.nested("weights") if scheme is not None else None
+    if scheme is None or weights is None:
+        fields.fail("config_groups: the group has no weights")
+        return None
+    scheme.require("input_activations", (), "activations are not quantized")
+    scheme.require("output_activations", (), "activations are not quantized")
+    scheme.require("targets", (["Linear"],), "linear layers are quantized")
+    scheme.check_unknown(("format",), ())
+    bits = _read_bits(weights, "num_bits", (4, 8))
+    weights.require("type", ("int",), "weights are integers")
+    weights.require("dynamic", (False,), "scales are stored")
+    weights.require("actorder", ("static", "weight"), "groups are neighbours")
+    strategy = weights.choice("strategy", {"group": "group", "channel": "channel"})
+    group = _read_group(weights) if strategy == "group" else 0
+    zeros = not weights.flag("symmetric", True)
+    weights.check_unknown(
+        ("observer", "observer_kwargs", "block_structure", "scale_dtype", "zp_dtype", "group_size"), ()
+    )
+    return Quantization("plain", bits, group, zeros)
+
+
+def quantize_weights(
+    quantization: Quantization | None, table: Sequence[StoredWeight], stored: StoredNames
+) -> list[StoredWeight]:
+    """The table with those weights as they are stored that the files have quantized."""
+    if quantization is None:
+        return list(table)
+    part = quantization.parts[0]
+    return [_quantize(one, quantization) if stored.has_quantized(one, part) else one for one in table]
+
+
+def _quantize(weight: StoredWeight, quantization: Quantization) -> StoredWeight:
+    """A weight whose rows have several dimensions, as those of heads do, has one scale for all of them."""
+    base, _, rows = weight.stored.partition(_WEIGHT)
+    plain = quantization.layout == "plain"
+    heads = weight.dims.startswith("d_model, heads")
+    return replace(
+        weight,
+        stored=f"{base}{_WEIGHT if plain else ''}{rows}",
+        storage=quantization.format_storage(1 if heads else 0),
+        parts=tuple(part.removeprefix(_WEIGHT) if plain else part for part in quantization.parts),
+    )

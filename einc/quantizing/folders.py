@@ -1,0 +1,232 @@
+"""Quantizes the weights of a published folder into a new one, in the layout of compressed-tensors.
+
+Linear layers are quantized: the matrices of `..._proj.weight` and of experts, and with `head` that of the logits, if it
+has a tensor of its own. Embeddings, norms and biases are copied: rows of embeddings are looked up, not multiplied.
+One tensor is in memory at a time, and rows of it as floats. The new folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from einc.quantizing.rounding import Array, RoundingScheme, pack_words, round_rows
+from einc_runtime.errors import ArrayFault, UsageFault
+from einc_runtime.execution.data.safetensors import INDEX_FILE, SafetensorsEntry, SafetensorsFile, open_folder
+from einc_runtime.strict_json import parse_json
+
+_LINEAR = re.compile(r"(.+(_proj|\.experts\.\d+\.w[123]))\.weight")
+_HEAD = "lm_head.weight"
+_FLOATS = {"f16": "F16", "bf16": "BF16", "f32": "F32"}
+_STORED = {**_FLOATS, "f64": "F64", "i32": "I32", "i64": "I64", "bool": "BOOL", "i8": "I8", "i4x2": "U8"}
+_COPIED = (".json", ".txt", ".model", ".md", ".jinja")
+CONFIGURATION = "config.json"
+ROWS_AT_ONCE = 1 << 22
+"""Elements that are rounded at a time."""
+
+Phase = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """A quantized tensor: its name, its shape, and how far it is from the one it was made of, relative to that."""
+
+    name: str
+    shape: tuple[int, ...]
+    relative: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedFolder:
+    """The errors of all quantized tensors in the order of the files, and the bytes of all tensors before and after."""
+
+    errors: tuple[TensorError, ...]
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+
+
+def quantize_folder(source: str, target: str, scheme: RoundingScheme, head: bool, phase: Phase) -> QuantizedFolder:
+    """Writes the folder. Raises UsageFault, ArrayFault for weights that cannot be quantized, and OSError."""
+    if os.path.lexists(target):
+        raise UsageFault("there is something of this name already", where=target, hint="name a new folder")
+    files = open_folder(source)
+    config = _read_config(source)
+    chosen = _choose(files, scheme, head, source)
+    place = Path(target).absolute()
+    temporary = place.parent / f".einc-{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    temporary.mkdir()
+    try:
+        errors: list[TensorError] = []
+        before = after = 0
+        opened = {id(file): file for file in files.values()}
+        names: dict[str, str] = {}
+        for file in sorted(opened.values(), key=lambda one: one.path):
+            name = os.path.basename(file.path)
+            own = [tensor for tensor in file.entries if files.get(tensor) is file]
+            phase(f"quantizing {name}")
+            parts = [part for tensor in own for part in _plan(file.entries[tensor], tensor, scheme, tensor in chosen)]
+            before += sum(file.entries[tensor].end - file.entries[tensor].begin for tensor in own)
+            after += sum(part.size for part in parts)
+            names |= {part.name: name for part in parts}
+            with open(temporary / name, "xb") as stream:
+                _write_header(stream, parts)
+                for tensor in own:
+                    errors += _write_tensor(stream, file, tensor, scheme, tensor in chosen)
+                _sync(stream)
+        if os.path.lexists(os.path.join(source, INDEX_FILE)):
+            _write_json(temporary / INDEX_FILE, {"metadata": {"total_size": after}, "weight_map": names})
+        for entry in sorted(Path(source).iterdir()):
+            if entry.is_file() and entry.suffix in _COPIED and entry.name not in (INDEX_FILE, CONFIGURATION):
+                shutil.copyfile(entry, temporary / entry.name)
+        skipped = [] if head or _HEAD not in files else ["lm_head"]
+        _write_json(temporary / CONFIGURATION, {**config, "quantization_config": _describe(scheme, skipped)})
+        os.rename(temporary, place)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return QuantizedFolder(tuple(errors), before, after)
+
+
+def _read_config(source: str) -> dict[str, Any]:
+    path = os.path.join(source, CONFIGURATION)
+    with open(path, "rb") as stream:
+        data = stream.read(1 << 22)
+    try:
+        found = parse_json(data)
+    except ValueError as error:
+        raise ArrayFault(f"this is no configuration: {error}", where=path) from None
+    if not isinstance(found, dict):
+        raise ArrayFault("this is no configuration: expected an object in braces", where=path)
+    if found.get("quantization_config") is not None:
+        raise UsageFault("its weights are quantized already", where=path)
+    return found
+
+
+def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: bool, source: str) -> frozenset[str]:
+    """The tensors that are quantized."""
+    chosen = [name for name in files if _LINEAR.fullmatch(name) or (head and name == _HEAD)]
+    if not chosen:
+        raise UsageFault("there is no linear layer to quantize: no tensor '..._proj.weight'", where=source)
+    unit = scheme.group or (1 if scheme.bits == 8 else 32)
+    for name in chosen:
+        entry = files[name].entries[name]
+        if len(entry.shape) != 2 or entry.dtype not in _FLOATS:
+            raise ArrayFault(
+                f"'{name[:100]}' is {entry.dtype}{list(entry.shape)}, and matrices of floats are quantized"
+            )
+        if entry.shape[1] % unit:
+            raise ArrayFault(
+                f"'{name[:100]}' has rows of {entry.shape[1]}, no multiple of {unit}", hint="take another --group"
+            )
+    return frozenset(chosen)
+
+
+def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized: bool) -> Iterator[_Part]:
+    """The tensors that are written for one."""
+    if not quantized:
+        yield _Part(name, _STORED.get(entry.dtype, entry.dtype), entry.shape, entry.end - entry.begin)
+        return
+    rows, depth = entry.shape
+    groups = depth // scheme.group if scheme.group else 1
+    if scheme.bits == 8:
+        yield _Part(name, "I8", (rows, depth), rows * depth)
+    else:
+        yield _Part(f"{name}_packed", "I32", (rows, depth // 8), rows * depth // 2)
+    width = {"f32": 4}.get(entry.dtype, 2)
+    yield _Part(f"{name}_scale", _FLOATS[entry.dtype], (rows, groups), rows * groups * width)
+    if scheme.zeros:
+        size = -(-rows // 8) if scheme.bits == 4 else rows
+        kind, each = ("I32", 4) if scheme.bits == 4 else ("I8", 1)
+        yield _Part(f"{name}_zero_point", kind, (size, groups), size * groups * each)
+
+
+def _write_header(stream: BinaryIO, parts: list[_Part]) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for part in parts:
+        header[part.name] = {"dtype": part.dtype, "shape": part.shape, "data_offsets": [start, start + part.size]}
+        start += part.size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(len(text).to_bytes(8, "little") + text)
+
+
+def _write_tensor(
+    stream: BinaryIO, file: SafetensorsFile, name: str, scheme: RoundingScheme, quantized: bool
+) -> list[TensorError]:
+    """Writes the data of a tensor, or of the parts of a quantized one."""
+    if not quantized:
+        stream.write(memoryview(file.read_bytes(name)))  # type: ignore[arg-type]
+        return []
+    weight = file.array(name)
+    rows, depth = weight.shape
+    step = max(1, ROWS_AT_ONCE // max(1, depth))
+    scales: list[Array] = []
+    zeros: list[Array] = []
+    square = lost = 0.0
+    for start in range(0, rows, step):
+        try:
+            found = round_rows(weight[start : start + step], scheme)
+        except ValueError as error:
+            raise ArrayFault(f"'{name[:100]}' cannot be quantized: {error}", where=file.path) from None
+        values = found.values if scheme.bits == 8 else pack_words(found.values, 4)
+        _write_array(stream, values)
+        scales.append(found.scales)
+        zeros += [] if found.zeros is None else [found.zeros]
+        square, lost = square + found.square, lost + found.lost
+    _write_array(stream, np.concatenate(scales))
+    if zeros:
+        points = np.concatenate(zeros)
+        _write_array(stream, points if scheme.bits == 8 else pack_words(points.T, 4).T)
+    return [TensorError(name, (rows, depth), (lost / square) ** 0.5 if square else 0.0)]
+
+
+def _write_array(stream: BinaryIO, array: Array) -> None:
+    dense = np.ascontiguousarray(array)
+    if dense.dtype.kind in "if":
+        dense = dense.astype(dense.dtype.newbyteorder("<"), copy=False)
+    stream.write(memoryview(dense.view(np.uint8).reshape(-1)))  # type: ignore[arg-type]
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    with open(path, "xb") as stream:
+        stream.write((json.dumps(document, indent=2) + "\n").encode())
+        _sync(stream)
+
+
+def _sync(stream: BinaryIO) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _describe(scheme: RoundingScheme, skipped: list[str]) -> dict[str, Any]:
+    """The field of the configuration that says how weights are stored."""
+    weights = {
+        "num_bits": scheme.bits, "type": "int", "symmetric": not scheme.zeros, "dynamic": False,
+        "strategy": "group" if scheme.group else "channel", "group_size": scheme.group or None,
+    }  # fmt: skip
+    none = {"input_activations": None, "output_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized" if scheme.bits == 8 else "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, **none}},
+        "ignore": skipped,
+        "kv_cache_scheme": None,
+    }

@@ -1,0 +1,97 @@
+"""`einc import hf` of quantized models: what stands behind `as`, and which forms are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from einc.frontend import build
+from tests.support.import_configs import LLAMA, MIXTRAL, PHI3, faults, imported
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True, "damp_percent": 0.1}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}
+WEIGHTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False, "strategy": "channel", "group_size": None}
+PLAIN = {
+    "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"],
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": WEIGHTS, "input_activations": None}},
+}  # fmt: skip
+WIDE = {"hidden_size": 192, "intermediate_size": 128, "head_dim": 32}
+
+
+def weights(**changes: Any) -> dict[str, Any]:
+    return {**PLAIN, "config_groups": {"group_0": {"targets": ["Linear"], "weights": {**WEIGHTS, **changes}}}}
+
+
+def lines(config: dict[str, Any], quantization: dict[str, Any]) -> dict[str, str]:
+    """The declarations of weights by their names; the text is valid."""
+    text = imported(config | WIDE | {"quantization_config": quantization}).text
+    build(text, "m.ein")
+    found = (line.split(" : ") for line in text.splitlines() if line.strip().startswith("weight "))
+    return {" ".join(name.split()[1:]): " ".join(rest.split()) for name, rest in found}
+
+
+def test_each_layout_says_how_weights_are_stored() -> None:
+    found = lines(LLAMA, GPTQ)
+    assert found["w_up"] == (
+        'f16[d_ff, d_model] as i4(group=32, zeros=true, layout="gptq") from "model.layers.{i}.mlp.up_proj"'
+    )
+    assert found["head"] == 'f16[vocab, d_model] from "lm_head.weight"'
+    assert 'layout="gptq_v2"' in lines(LLAMA, {**GPTQ, "checkpoint_format": "gptq_v2"})["w_q"]
+    assert 'as i4(group=64, zeros=true, layout="awq") from' in lines(LLAMA, AWQ)["w_q"]
+    found = lines(LLAMA, PLAIN)
+    assert found["w_q"].startswith("f16[heads_q, d_head, d_model] as i8 from")
+    assert found["w_o"].startswith("f16[d_model, heads_q, d_head] as i8(channels=1) from")
+    assert (
+        "as i4(group=32, zeros=true) from"
+        in lines(LLAMA, weights(num_bits=4, strategy="group", group_size=32, symmetric=False))["w_down"]
+    )
+
+
+def test_groups_that_do_not_fit_into_heads_make_them_one_dimension() -> None:
+    assert lines(LLAMA, AWQ)["w_o"].startswith("f16[d_model, d_attn] as i4(group=64")
+    assert lines(LLAMA, GPTQ)["w_o"].startswith("f16[d_model, heads_q, d_head] as i4(group=32")
+
+
+def test_rows_of_fused_projections_are_taken_of_each_part() -> None:
+    found = lines(PHI3 | {"max_position_embeddings": 64}, GPTQ)
+    assert found["w_k"].endswith('from "model.layers.{i}.self_attn.qkv_proj[192:256]"')
+
+
+def test_the_files_say_which_weights_are_quantized() -> None:
+    config = MIXTRAL | WIDE | {"quantization_config": weights()}
+    plain = imported(MIXTRAL | WIDE).text
+    names = {tensor.stored for tensor in build(plain, "m.ein").tensors if tensor.stored}
+    names |= {name.replace("*", str(k)) for name in names for k in range(int(MIXTRAL["num_local_experts"]))}
+    experts = {f"{name}_scale" for name in names if ".experts." in name and "*" not in name}
+    text = imported(config, stored=frozenset(names | experts)).text
+    assert text.count(" as i8 from") == 3
+    missing = frozenset((names | experts) - {max(experts)})
+    assert any("have no" in fault and "_scale" in fault for fault in faults(config, stored=missing))
+
+
+BAD = {
+    "method": ({"quant_method": "bitsandbytes"}, "quant_method"),
+    "bits": ({**GPTQ, "bits": 3}, "bits: 3 is not supported"),
+    "order": ({**GPTQ, "desc_act": True}, "ordered by activations"),
+    "group": ({**GPTQ, "group_size": 20}, "groups are multiples of 32"),
+    "whole rows": ({**GPTQ, "group_size": -1}, "one group for a whole row"),
+    "checkpoint": ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format"),
+    "version": ({**AWQ, "version": "gemv"}, "other versions have other orders"),
+    "unknown": ({**AWQ, "speed": 3}, "speed: unknown field"),
+    "format": ({**PLAIN, "format": "float-quantized"}, "format"),
+    "activations": (
+        {**PLAIN, "config_groups": {"group_0": {"weights": WEIGHTS, "input_activations": {"num_bits": 8}}}},
+        "activations are not quantized",
+    ),
+    "floats": (weights(type="float"), "weights are integers"),
+    "two groups": ({**PLAIN, "config_groups": {"a": {}, "b": {}}}, "expected one group of weights, found 2"),
+    "no weights": ({**PLAIN, "config_groups": {"a": {"weights": None}}}, "the group has no weights"),
+    "dynamic": (weights(dynamic=True), "scales are stored"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_other_forms_are_refused(name: str) -> None:
+    quantization, message = BAD[name]
+    assert any(message in fault for fault in faults(LLAMA | {"quantization_config": quantization}))

@@ -1,0 +1,160 @@
+"""`einc quantize`: rounding against a search for the nearest, and folders that run as the weights they stand for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from einc.cli.main import main
+from einc.quantizing.rounding import Array, RoundingScheme, pack_words, round_rows
+from einc_runtime.cli.files import read_plan
+from einc_runtime.execution.session import Session
+
+DEPTH, HEADS, WIDTH, WORDS = 96, 3, 64, 41
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": WORDS, "hidden_size": DEPTH,
+    "intermediate_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": 1,
+    "head_dim": 32, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+    "torch_dtype": "float32", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False,
+}  # fmt: skip
+SCHEMES = [RoundingScheme(8), RoundingScheme(8, 32, True), RoundingScheme(4, 32), RoundingScheme(4, 96, True)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny model in two files with an index, and a file beside them."""
+    rng = np.random.default_rng(1)
+    layer = "model.layers.0."
+    shapes = {
+        "model.embed_tokens": (WORDS, DEPTH), "model.norm": (DEPTH,), "lm_head": (WORDS, DEPTH),
+        **{f"{layer}{name}": (DEPTH,) for name in ("input_layernorm", "post_attention_layernorm")},
+        f"{layer}self_attn.q_proj": (DEPTH, DEPTH), f"{layer}self_attn.k_proj": (32, DEPTH),
+        f"{layer}self_attn.v_proj": (32, DEPTH), f"{layer}self_attn.o_proj": (DEPTH, DEPTH),
+        f"{layer}mlp.gate_proj": (WIDTH, DEPTH), f"{layer}mlp.up_proj": (WIDTH, DEPTH),
+        f"{layer}mlp.down_proj": (DEPTH, WIDTH),
+    }  # fmt: skip
+    arrays = {f"{n}.weight": (rng.standard_normal(s) / s[-1] ** 0.5).astype("f4") for n, s in shapes.items()}
+    made = tmp_path / "model"
+    made.mkdir()
+    names = sorted(arrays)
+    files = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
+    for file, own in files.items():
+        safetensors.numpy.save_file({name: arrays[name] for name in own}, made / file)
+    index = {"weight_map": {name: file for file, own in files.items() for name in own}}
+    (made / "model.safetensors.index.json").write_text(json.dumps(index))
+    (made / "config.json").write_text(json.dumps(CONFIG))
+    (made / "tokenizer.json").write_text("{}")
+    return made
+
+
+def widened(folder: Path) -> dict[str, Array]:
+    """The weights that a folder stands for, by the documented formulas of compressed-tensors."""
+    stored: dict[str, Array] = {}
+    for file in folder.glob("*.safetensors"):
+        stored |= safetensors.numpy.load_file(file)
+
+    def unpack(words: Array) -> Array:
+        nibbles = [(words.view("u4") >> np.uint32(4 * place)) & np.uint32(15) for place in range(8)]
+        return np.stack(nibbles, axis=-1).reshape(len(words), -1).astype("i8") - 8
+
+    found = {}
+    for name, array in stored.items():
+        base = name.removesuffix("_packed")
+        if f"{base}_scale" not in stored:
+            if not name.endswith(("_scale", "_zero_point")):
+                found[name] = array
+            continue
+        numbers, scales = unpack(array) if array.dtype == np.int32 else array.astype("i8"), stored[f"{base}_scale"]
+        zeros = stored.get(f"{base}_zero_point")
+        if zeros is not None and zeros.dtype == np.int32:
+            zeros = unpack(np.ascontiguousarray(zeros.T)).T[: len(numbers)]
+        group = numbers.shape[1] // scales.shape[1]
+        for n, k in np.ndindex(*scales.shape):
+            numbers[n, k * group : (k + 1) * group] -= 0 if zeros is None else int(zeros[n, k])
+        found[base] = (numbers * np.repeat(scales.astype("f8"), group, 1)).astype("f4")
+    return found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("kind", ["f4", ml_dtypes.bfloat16])
+def test_every_element_becomes_the_nearest_integer(scheme: RoundingScheme, kind: Any) -> None:
+    weight = (np.random.default_rng(4).standard_normal((5, 96)) * 0.03).astype(kind)
+    weight[2] = 0
+    found = round_rows(weight, scheme)
+    group = scheme.group or 96
+    levels = np.arange(scheme.low, -scheme.low)
+    for n, k in np.ndindex(5, 96):
+        scale = float(found.scales[n, k // group])
+        zero = 0 if found.zeros is None else int(found.zeros[n, k // group])
+        errors = np.abs((levels - zero) * scale - float(weight[n, k]))
+        own = abs((int(found.values[n, k]) - zero) * scale - float(weight[n, k]))
+        assert own <= errors.min() + 1e-7
+    change = np.sqrt(found.lost / found.square)
+    assert 0 < change < (0.01 if scheme.bits == 8 else 0.12)
+    assert found.scales.dtype == weight.dtype
+
+
+def test_the_largest_element_is_exact_without_zero_points() -> None:
+    weight = np.array([[0.5, -0.25, 0.125, -4.0] * 8], "f4")
+    found = round_rows(weight, RoundingScheme(4))
+    assert (found.values.min(), found.values.max(), float(found.scales[0, 0])) == (-8, 1, 0.5)
+    assert pack_words(np.array([[-8, 7, 0, 0, 0, 0, 0, -8, 1]]), 4).view("u4").tolist() == [[0x088888F0, 9]]
+
+
+SLOW = [pytest.param(options, marks=pytest.mark.slow) for options in ("--bits 8", "--bits 8 --group 32 --zeros --head")]
+
+
+@pytest.mark.parametrize("options", ["--bits 4 --group 32 --zeros", *SLOW, pytest.param("", marks=pytest.mark.slow)])
+def test_a_folder_runs_as_the_weights_it_stands_for(
+    options: str, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made"
+    assert main(["quantize", str(folder), "-o", str(made), *options.split(), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    weights, before = widened(made), widened(folder)
+    assert weights.keys() == before.keys()
+    tensors = {one["name"]: one for one in document["tensors"]}
+    assert len(tensors) == 7 + ("--head" in options)
+    for name, array in before.items():
+        lost = np.linalg.norm(weights[name] - array) / np.linalg.norm(array)
+        assert lost == pytest.approx(tensors[name]["relative_error"] if name in tensors else 0, rel=1e-4)
+    assert document["bytes"] < document["bytes_before"] / 2
+    results = []
+    for source, text in ((made, made), (weights, folder)):
+        model, plan = tmp_path / "m.ein", tmp_path / "m.bin"
+        assert main(["import", "hf", str(text), "-o", str(model), "--tokens", "5", "--logits", "all"]) == 0
+        assert main(["compile", str(model), "-o", str(plan), "-m", "host", "--devices", "1"]) == 0
+        with Session(read_plan(str(plan))) as session:
+            session.load_weights(source)
+            session.load("ids", np.array([3, 7, 1, 40, 9]))
+            session.execute()
+            results.append(session.offload("logits"))
+    assert "as i" in (tmp_path / "m.ein").read_text() or source is weights
+    np.testing.assert_allclose(results[0], results[1], atol=2e-5)
+    assert (made / "tokenizer.json").exists()
+
+
+def test_nothing_is_left_of_a_folder_that_fails(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made"
+    arrays = safetensors.numpy.load_file(folder / "b.safetensors")
+    name = next(name for name in arrays if "proj" in name)
+    arrays[name][1, 2] = np.nan
+    safetensors.numpy.save_file(arrays, folder / "b.safetensors")
+    assert main(["quantize", str(folder), "-o", str(made)]) == 65
+    assert "not finite" in capfd.readouterr().err
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model"]
+    assert main(["quantize", str(folder), "-o", str(made), "--bits", "4", "--group", "64"]) == 65
+    assert "no multiple of 64" in capfd.readouterr().err
+    assert main(["quantize", str(folder), "-o", str(folder)]) == 2
+    assert main(["quantize", str(folder), "-o", str(made), "--group", "48"]) == 2
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": {}}))
+    assert main(["quantize", str(folder), "-o", str(made)]) == 2
+    assert "quantized already" in capfd.readouterr().err
