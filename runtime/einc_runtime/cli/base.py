@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from einc_runtime.address_space import LIBRARIES, require_address_space
 from einc_runtime.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ class EincCommand(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(_debug_option())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Raises MemoryError where a limit leaves less memory than the command's libraries need."""
+        require_address_space(LIBRARIES)
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The epilog, in which PROGRAM stands for the program that the command belongs to."""

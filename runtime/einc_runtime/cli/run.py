@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -147,7 +148,9 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     on_stdout = options.uses_of_stdout
     if len(on_stdout) > 1:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
+    from einc_runtime.address_space import OF_RUNS, OF_WORKERS, require_address_space
     from einc_runtime.cli import arrays
+    from einc_runtime.execution.backends import uses_gpus
     from einc_runtime.execution.proved_plans import require_proof
     from einc_runtime.execution.session import Session
     from einc_runtime.execution.trace import format_trace, make_task_events
@@ -160,6 +163,8 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
             from einc_runtime.kernels.cuda import kernel_cache
 
             kernel_cache.add_directory(kernel_cache.directory_beside(options.plan))
+        if not uses_gpus(bundle, options.backend):
+            require_address_space(sum(bundle.memory) + OF_RUNS + OF_WORKERS * (os.cpu_count() or 1))
         sources = [options.plan, options.weights, *options.inputs, *options.expect]
         arrays.check_outputs(bundle, options.targets, options.trace, sources)
         if not options.no_verify:
