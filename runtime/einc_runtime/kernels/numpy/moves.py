@@ -86,6 +86,10 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
     return Kernel(bind, scratch.size, 1.0 * target.size)
 
 
+FEW_ROWS = 16
+"""New rows of an append that are written one by one: finding the last of equal ones takes longer."""
+
+
 def build_append(invocation: Invocation[Array]) -> Kernel:
     """A block of the cache, with new rows written at their positions in this block, in their order.
 
@@ -97,12 +101,19 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
     scratch = ScratchAllocator()
     place = scratch.take((new.shape[1],), np.dtype(np.int64))
 
+    into, fresh = view_as_integers(target), view_as_integers(new)
+
     def write(goals: Array) -> None:
+        if len(goals) <= FEW_ROWS:
+            for row, goal in enumerate(goals.tolist()):
+                if 0 <= goal < target.shape[1]:
+                    into[:, goal] = fresh[:, row]
+            return
         inside = np.flatnonzero((goals >= 0) & (goals < target.shape[1]))
         goals = goals[inside]
         # Of equal goals the last one is kept, whatever order numpy writes in.
         goals, latest = np.unique(goals[::-1], return_index=True)
-        view_as_integers(target)[:, goals] = view_as_integers(new)[:, inside[::-1][latest]]
+        into[:, goals] = fresh[:, inside[::-1][latest]]
 
     def bind(memory: Array) -> Run:
         goals = place.of(memory)
