@@ -12,6 +12,7 @@ from einc.generation.decoder_plans import DecoderSource, find_plans
 from einc.generation.plan_cache import PlanCache
 from einc.options import CompileOptions
 from einc_runtime.execution.data.safetensors import list_stored_names
+from einc_runtime.execution.session import Session
 from einc_runtime.generation.generator import Generator, open_sessions
 
 DATA = Path(__file__).parents[1] / "reference" / "data"
@@ -52,13 +53,23 @@ def write_folder(target: Path, name: str = "llama-scaled") -> Path:
     return target
 
 
+def make_sessions(
+    folder: Path, plans: Path, sizes: tuple[int, int, tuple[int, ...]], sites: int = 1, *, together: bool = True
+) -> list[Session]:
+    """Sessions for so many sequences, places of each, and lengths of pieces; `together` they share their memory."""
+    config = (folder / "config.json").read_bytes()
+    source = DecoderSource(config, "config.json", "model", list_stored_names(str(folder)))
+    options = CompileOptions(machine="host", devices=sites, selector="eindecomp", schedule="naive")
+    found = find_plans(source, options, PlanCache(plans), sizes, lambda _: None)
+    bundles = [plan.bundle for plan in (found.step, *found.pieces)]
+    if together:
+        return open_sessions(bundles, str(folder), "cpu")
+    return [session for bundle in bundles for session in open_sessions([bundle], str(folder), "cpu")]
+
+
 def make_generator(
     folder: Path, plans: Path, batch: int, places: int, lengths: tuple[int, ...], sites: int = 1
 ) -> Generator:
     """A generator of a folder, without a tokenizer."""
-    config = (folder / "config.json").read_bytes()
-    source = DecoderSource(config, "config.json", "model", list_stored_names(str(folder)))
-    options = CompileOptions(machine="host", devices=sites, selector="eindecomp", schedule="naive")
-    found = find_plans(source, options, PlanCache(plans), (batch, places, lengths), lambda _: None)
-    first, *others = open_sessions([plan.bundle for plan in (found.step, *found.pieces)], str(folder), "cpu")
+    first, *others = make_sessions(folder, plans, (batch, places, lengths), sites)
     return Generator(first, others)

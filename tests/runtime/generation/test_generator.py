@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from einc_runtime.errors import ArrayFault, UsageFault
+from einc_runtime.errors import ArrayFault, PlanFault, UsageFault
+from einc_runtime.execution.session import Session
 from einc_runtime.generation.generator import Generator
 from einc_runtime.generation.sampling import Sampling
-from tests.support.generation_cases import DATA, PROMPTS, expected_tokens, make_generator
+from tests.support.generation_cases import DATA, PROMPTS, expected_tokens, make_sessions
+from tests.support.state_plans import compile_steps
 
 NAME = "llama-scaled"
 
 
+SIZES = 2, 19, (2, 4)
+"""Two sequences at once, and prompts in pieces of up to 4 tokens."""
+
+
 @pytest.fixture(scope="module")
-def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
-    """Two sequences at once, and prompts in pieces of up to 4 tokens."""
-    return make_generator(DATA / NAME, tmp_path_factory.mktemp("plans"), 2, 19, (2, 4))
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("plans")
+
+
+@pytest.fixture(scope="module")
+def generator(plans: Path) -> Generator:
+    step, *pieces = make_sessions(DATA / NAME, plans, SIZES)
+    assert all(piece.shares_states(step) for piece in pieces)
+    return Generator(step, pieces)
+
+
+def test_sessions_that_share_nothing_pass_caches_on(generator: Generator, plans: Path) -> None:
+    """As on GPUs."""
+    step, *pieces = make_sessions(DATA / NAME, plans, SIZES, together=False)
+    assert not pieces[0].shares_states(step)
+    prompts = [PROMPTS[1], *PROMPTS, PROMPTS[0]]
+    assert Generator(step, pieces).generate(prompts, 6) == generator.generate(prompts, 6)
+
+
+def test_plans_that_do_not_fit_together_are_refused(generator: Generator, plans: Path) -> None:
+    _, piece, _ = make_sessions(DATA / NAME, plans, SIZES)
+    with pytest.raises(PlanFault, match="takes one token of each sequence, found 2"):
+        Generator(piece)
+    other = Session(compile_steps(1), "cpu")
+    with pytest.raises(PlanFault, match="steps is no decode step"):
+        Generator(other)
+    (larger,) = make_sessions(DATA / NAME, plans, (1, 19, ()))
+    with pytest.raises(PlanFault, match="2 sequences of 19 places, and another one 1 of 19"):
+        Generator(larger, [piece])
 
 
 def test_prompts_in_pieces_give_the_tokens_of_transformers(generator: Generator) -> None:
