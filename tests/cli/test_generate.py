@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.generation_cases import DATA, PROMPTS, expected_tokens, write_folder
+
+STORIES = Path(__file__).parents[2] / "models" / "stories"
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,21 @@ def test_prompts_are_continued_by_plans_that_are_kept(einc: Callable[..., Any], 
     assert stopped.out.splitlines()[0] == f"[1] {words(tokens[0][:3])} "
     assert "1 plan compiled" in stopped.err  # the one that was broken
     assert einc("describe", step).code == 0
+
+
+@pytest.mark.parametrize("sites", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
+def test_the_model_of_stories_tells_one(einc: Callable[..., Any], sites: int) -> None:
+    """The command of the README; the story is one by the grammar that the model was trained on."""
+    found = einc("generate", STORIES, "Mia the fox", "--sites", sites)
+    assert found.code == 0, found.err
+    specification = importlib.util.spec_from_file_location("stories", STORIES / "train.py")
+    assert specification is not None
+    assert specification.loader is not None
+    stories = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(stories)
+    assert stories.is_story(f"Mia the fox{found.out.rstrip()}"), found.out
+    assert found.out == (STORIES / "fox.txt").read_text()
+    assert not stories.is_story(f"Mia the fox{found.out.rstrip()}".replace("She likes", "He likes"))
 
 
 def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_path: Path) -> None:

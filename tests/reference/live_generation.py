@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers
 
 from tests.support import reference_models
 from tests.support.generation_cases import make_generator
@@ -24,3 +25,13 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
         for prompts, tokens in ((PROMPTS, expected), (PROMPTS[3:4], expected[3:4])):
             generator = make_generator(tmp_path / "model", tmp_path, len(prompts), 112, (8, 16), sites)
             assert [one.tokens for one in generator.generate(prompts, COUNT)] == tokens, sites
+
+
+def test_the_model_of_stories_is_that_of_transformers(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "models" / "stories"
+    model = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
+    prompts = [[71], [50, 3, 9, 120, 7], [5, 8]]
+    expected = [reference_models.greedy(model, prompt, 48) for prompt in prompts]
+    for sites in (1, 8):
+        generator = make_generator(folder, tmp_path, len(prompts), 64, (8,), sites)
+        assert [one.tokens for one in generator.generate(prompts, 48)] == expected, sites
