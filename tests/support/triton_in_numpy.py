@@ -91,6 +91,10 @@ class Tensor:
     def __getitem__(self, key):
         return Tensor(self.a[key], self.pointee)
 
+    @property
+    def T(self):
+        return Tensor(self.a.T)
+
     def __index__(self):
         return int(self.a)
 
@@ -183,6 +187,18 @@ def language(arena, number, written):
         order = np.random.default_rng([number, *x.a.shape]).permutation(x.a.shape[axis])
         return Tensor(np.add.accumulate(x.a.take(order, axis), axis, kind).take(-1, axis))
 
+    def make_tensor_descriptor(base, shape, strides, block_shape):
+        if strides[-1] != 1 or int(base.a) % 16 or any(step * base.pointee.itemsize % 16 for step in strides[:-1]):
+            raise Misuse("tiles of a matrix whose lines do not begin at 16 bytes")
+
+        def load_tile(starts):
+            places = [int(bare(start)) + np.arange(n) for start, n in zip(starts, block_shape, strict=True)]
+            inside = (places[0] < shape[0])[:, None] & (places[1] < shape[1])[None, :]
+            offsets = places[0][:, None] * strides[0] + places[1][None, :]
+            return load(base + Tensor(np.where(inside, offsets, 0)), Tensor(inside), Tensor(np.zeros((), base.pointee)))
+
+        return SimpleNamespace(load=load_tile)
+
     def unary(function):
         return lambda x: x.apply(function)
 
@@ -216,6 +232,7 @@ def language(arena, number, written):
         where=lambda c, a, b: Tensor(np.where(bare(c), weak(a), weak(b)).astype(_common(a, b))),
         multiple_of=lambda value, multiple: value,
         pointer_type=lambda kind: Type(np.int64, kind.dtype),
+        make_tensor_descriptor=make_tensor_descriptor,
         load=load, store=store, atomic_max=atomic_max, dot=dot, reduce=fold,
         max=reduce_with(np.max), min=reduce_with(np.min),
         sum=add_up,

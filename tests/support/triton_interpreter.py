@@ -80,7 +80,9 @@ def repair():
     builder.create_dot = create_dot
     if not hasattr(builder, "own_load"):  # which refuses masks that are single values widened to a tile
         builder.own_load, builder.own_store = builder.create_masked_load, builder.create_masked_store
-    builder.create_masked_load = lambda self, at, mask, *rest: self.own_load(at, _as_mask(mask), *rest)
+    builder.create_masked_load = lambda self, at, mask, *rest, **named: self.own_load(
+        at, _as_mask(mask), *rest, **named
+    )
     builder.create_masked_store = lambda self, at, value, mask, *rest: self.own_store(at, value, _as_mask(mask), *rest)
 
 

@@ -76,7 +76,7 @@ class InterpretedKernels(TritonKernels):
         return GpuKernel(bind, Description("interpreted", "", ""), workspace, plan.status_message)
 
 
-def interpreted(bundle, devices=1):
+def interpreted(bundle, devices=1, kernels=InterpretedKernels):
     driver = FakeDriver(devices, seed=len(bundle.tasks), memory=1 << 36)
     places = [site * devices // len(bundle.memory) for site in range(len(bundle.memory))]
-    return Session(bundle, executor=CudaExecutor(bundle, places, driver=driver, kernels=InterpretedKernels(driver)))
+    return Session(bundle, executor=CudaExecutor(bundle, places, driver=driver, kernels=kernels(driver)))

@@ -7,9 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from einc_runtime.kernels.triton.gated_pair import build_gated_pair
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
+from tests.gpu.cases import CASES as CHECKED
+from tests.gpu.cases import TOLERANCE as ALLOWED
+from tests.gpu.correctness import arrays_of, compiled, largest_error, reference
 from tests.support.product_cases import CASES, GATES, ProductCase, require_close
 from tests.support.triton_interpreter import run
+from tests.support.triton_plans import InterpretedKernels, interpreted
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -66,3 +73,46 @@ def test_not_a_number_and_infinity_stay_where_they_are():
         assert found[:, 7].all()
         assert found.sum() == 31
         assert arrays["c"][0, 9, 9] == np.inf
+
+
+class OwnProducts(InterpretedKernels):
+    """Multiplies with our own kernels everywhere, as if tuning had chosen them; `gated` counts tasks done at once."""
+
+    def __init__(self, driver):
+        super().__init__(driver)
+        self.replaced = self.gated = 0
+
+    def prepare(self, plan, target):
+        steps = [self._replace(step, target) if isinstance(step, Gemm) else step for step in plan.steps]
+        return super().prepare(replace(plan, steps=tuple(steps)), target)
+
+    def _replace(self, product, target):
+        tiles = list_tiles((product,), target.architecture)
+        self.replaced += bool(tiles)
+        return build_product(product, tiles[-1], 7) if tiles else product
+
+    def prepare_gated_pair(self, first, second, then, places, target):
+        pair = build_gated_pair(first, second, then, places)
+        if pair is None:
+            return None
+        self.gated += 1
+        tile = list_tiles(pair.products, target.architecture)[-1]
+        call = build_gated_product(pair.products, pair.program, tile, 7)
+        return super().prepare(LaunchSequence((call,)), target)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "sites"), [("llama_block", "f16", 1), ("epilogues", "bf16", 1), ("ffn", "f32", 2)]
+)
+def test_plans_with_our_own_kernels_for_products(name, dtype, sites):
+    case = next(case for case in CHECKED if (case.name, case.dtype) == (name, dtype) and not case.slow)
+    bundle = compiled(case, sites, dtype)
+    arrays = arrays_of(bundle)
+    with interpreted(bundle, 1, OwnProducts) as session:
+        session.load_all(arrays)
+        session.execute()
+        found = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+        kernels = session._executor._kernels
+        assert kernels.replaced > 0
+        assert kernels.gated == (name == "llama_block")
+    assert largest_error(found, reference(case, arrays)) <= ALLOWED[dtype]
