@@ -228,7 +228,9 @@ def test_products_use_tensor_cores(kind, tmp_path):
     for launch in launches:
         text = machine_code(launch.source, "sm_90", tmp_path)
         assert "HGMMA" in text
-        assert "LDGSTS" in text
+        bulk = "make_tensor_descriptor" in launch.source.text
+        assert ("UTMALDG" if bulk else "LDGSTS") in text
+        assert compile_source(launch.source, "sm_90").scratch == (128 * (len(launch.arguments) - 1) if bulk else 0)
         assert "STL" not in text, f"{launch.source.name} spills registers"
 
 

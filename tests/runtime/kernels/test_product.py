@@ -38,6 +38,58 @@ def test_products_are_those_of_the_definition(case, programs):
     require_close(arena.fetch(where["c"]), case.expected(arrays), case.result)
 
 
+LINES_OF_16_BYTES = [
+    ProductCase(40, 24, 56, turned=turned, kind=kind, result=kind, added=added)
+    for turned, kind, added in (
+        ((True, False), "f16", ("addend",)),
+        ((False, False), "bf16", ()),
+        ((False, True), "f16", ("bias",)),
+        ((True, True), "bf16", ()),
+    )
+]
+"""In every order of operands, with rows, columns and a summed index that tiles do not fill."""
+
+
+@pytest.mark.parametrize("case", LINES_OF_16_BYTES, ids=str)
+def test_tiles_that_are_copied_as_such_compute_the_same(case):
+    arena, arrays = Arena(1 << 18), case.operands()
+    where = placed(arena, arrays)
+    product = case.product({name: array.pointer for name, array in where.items()})
+    launch = build_product(product, replace(SMALL, bulk=True), 2)
+    assert launch.source.text.count("make_tensor_descriptor") == 2
+    run(LaunchSequence((launch,)), arena)
+    require_close(arena.fetch(where["c"]), case.expected(arrays), case.result)
+
+
+def test_two_products_by_tiles_that_are_copied_as_such():
+    case = LINES_OF_16_BYTES[0]
+    case = replace(case, added=())
+    arena, first, second = Arena(1 << 18), case.operands(1), case.operands(2)
+    where = placed(arena, first)
+    one = case.product({name: array.pointer for name, array in where.items()})
+    two = replace(one, a=arena.place(second["a"]).pointer)
+    (program, meaning) = next(iter(GATES.items()))
+    launch = build_gated_product((one, two), program, replace(SMALL, bulk=True), 2)
+    assert launch.source.text.count("make_tensor_descriptor") == 3
+    run(LaunchSequence((launch,)), arena)
+    expected = meaning(case.products(first), case.products({**second, "b": first["b"]}))
+    require_close(arena.fetch(where["c"]), expected, "f16")
+
+
+def test_tiles_are_copied_as_such_where_lines_begin_at_16_bytes_on_hopper_and_blackwell():
+    product = ProductCase(4096, 4096, 4096).product({"a": 16, "b": 32, "c": 48})
+
+    def bulk(own, architecture="sm_90"):
+        return any(tile.bulk for tile in list_tiles((own,), architecture))
+
+    assert bulk(product)
+    assert bulk(product, "sm_100")
+    for architecture in ("sm_80", "sm_89", "sm_120"):
+        assert not bulk(product, architecture)
+    for other in ({"a": 24}, {"b": 40}, {"lda": 4100}, {"ldb": 4097}, {"batch": 2}, {"n": 16}):
+        assert not bulk(replace(product, **other)), other
+
+
 @pytest.mark.parametrize("shared", ["a", "b"])
 @pytest.mark.parametrize("program", GATES)
 @pytest.mark.parametrize(

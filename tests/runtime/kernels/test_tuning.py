@@ -219,7 +219,7 @@ class Compiled:
             raise KernelFault("Triton could not compile it")
         return KernelBinary(source.name, b"", 4, 0, COMPILER)
 
-    def launch(self, call, binary, memory, status, target):
+    def launch(self, call, binary, memory, status, target, scratch=0):
         def run(stream):
             self.ran.append(call.source.name)
             return "own", call, stream

@@ -82,7 +82,7 @@ def store(source: KernelSource, architecture: str, binary: KernelBinary, place: 
     stem = place / f"{_stem(source)}.{architecture}"
     note = {
         "function": binary.function, "warps": binary.warps, "shared": binary.shared, "compiler": binary.compiler,
-        "sha256": hashlib.sha256(binary.code).hexdigest(),
+        "sha256": hashlib.sha256(binary.code).hexdigest(), "scratch": binary.scratch,
     }  # fmt: skip
     files = {
         place / f"{_stem(source)}.py": source.text.encode(),
@@ -117,7 +117,10 @@ def _read(stem: Path) -> KernelBinary | None:
         return None
     if not 1 <= note["warps"] <= 32 or not 0 <= note["shared"] < 1 << 20 or not note["function"].isidentifier():
         return None
-    return KernelBinary(note["function"], code, note["warps"], note["shared"], note["compiler"])
+    scratch = note.get("scratch", 0)  # which earlier versions did not write
+    if type(scratch) is not int or not 0 <= scratch < 1 << 20:
+        return None
+    return KernelBinary(note["function"], code, note["warps"], note["shared"], note["compiler"], scratch)
 
 
 def _read_bounded(path: Path) -> bytes:

@@ -17,7 +17,7 @@ from einc_runtime.kernels.cuda import cublaslt, kernel_cache
 from einc_runtime.kernels.cuda.cublas import WORKSPACE, Cublas, CublasError, ProductLibrary
 from einc_runtime.kernels.cuda.cublaslt import Algorithm, EpilogueLibrary
 from einc_runtime.kernels.cuda.fused_attention import AttentionLibraries
-from einc_runtime.kernels.cuda.modules import CupyModules, LoadedModules, ModuleDriver, resolve_address
+from einc_runtime.kernels.cuda.modules import CupyModules, LoadedModules, ModuleDriver, resolve_address, scratch_size
 from einc_runtime.kernels.cuda.own_products import OwnProducts
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.cuda.tuning import Tuning, find_tuning, name_gated_pair, name_product
@@ -243,18 +243,21 @@ class CudaKernels(TritonKernels):
         calls = [step for step in sequence.steps if isinstance(step, KernelLaunch)]
         binaries = {step.source.key: self._modules.binary(step.source, target.architecture) for step in calls}
         products = any(isinstance(step, Gemm) for step in sequence.steps)
-        workspace = sequence.scratch + (WORKSPACE if products else 0)
+        before = sequence.scratch + (WORKSPACE if products else 0)
+        more = max((scratch_size(call, binaries[call.source.key]) for call in calls), default=0)
 
         def bind(memory: int, status: int) -> Launch:
             launches = [
                 self._launch_product(step, memory, sequence.scratch, target)
                 if isinstance(step, Gemm)
-                else self._modules.launch(step, binaries[step.source.key], memory, status, target)
+                else self._modules.launch(
+                    step, binaries[step.source.key], memory, status, target, memory + before if more else 0
+                )
                 for step in sequence.steps
             ]
             return _run_in_order(launches)
 
-        return GpuKernel(bind, self._describe(sequence, binaries, target), workspace, sequence.status_message)
+        return GpuKernel(bind, self._describe(sequence, binaries, target), before + more, sequence.status_message)
 
     def _describe(
         self, sequence: LaunchSequence, binaries: Mapping[str, KernelBinary], target: GpuTarget

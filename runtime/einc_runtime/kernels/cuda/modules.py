@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
 from einc_runtime.kernels.cuda.triton_compile import HIDDEN, KernelBinary
-from einc_runtime.kernels.gpu import GpuTarget, Launch
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuTarget, Launch
 from einc_runtime.kernels.triton.launches import SCRATCH, Argument, KernelLaunch, KernelSource, StatusPointer, Table
 
 
@@ -38,15 +38,22 @@ class LoadedModules:
             self._binaries[key] = self._find_or_compile(source, architecture)
         return self._binaries[key]
 
-    def launch(self, call: KernelLaunch, binary: KernelBinary, memory: int, status: int, target: GpuTarget) -> Launch:
-        """A launch with its workspace and its status word; the device is current."""
+    def launch(
+        self, call: KernelLaunch, binary: KernelBinary, memory: int, status: int, target: GpuTarget, scratch: int = 0
+    ) -> Launch:
+        """A launch with its workspace and its status word; the device is current. `scratch` is the address of
+        `scratch_size` bytes."""
+        assert scratch or not binary.scratch, f"{call.source.name} needs scratch memory"
         key = (target.device, call.source.key)
         if key not in self._functions:
             module, function = self.driver.load(binary.code, binary.function, binary.shared)
             self._loaded.append((target.device, module))
             self._functions[key] = function
         pointers = [self._pointer(argument, memory, status, target) for argument in call.arguments]
-        return make_launch(self.driver, self._functions[key], call.grid, binary.warps, binary.shared, pointers)
+        hidden = (scratch if binary.scratch else 0, *[0] * (HIDDEN - 1))
+        return make_launch(
+            self.driver, self._functions[key], call.grid, binary.warps, binary.shared, (*pointers, *hidden)
+        )
 
     def close(self) -> None:
         """Releases everything, also after errors, such as a lost device; raises the first error at the end."""
@@ -159,12 +166,17 @@ class CupyModules:
         self._runtime.free(pointer)
 
 
+def scratch_size(call: KernelLaunch, binary: KernelBinary) -> int:
+    """The bytes of scratch memory for all programs of a launch, a multiple of WORKSPACE_ALIGNMENT."""
+    return -(-binary.scratch * call.grid // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
 def make_launch(
     driver: ModuleDriver, function: int, grid: int, warps: int, shared: int, pointers: Sequence[int]
 ) -> Launch:
-    """A launch whose parameters are these pointers, followed by those that Triton adds, which are 0."""
-    count = len(pointers) + HIDDEN
-    values = (ctypes.c_uint64 * count)(*pointers, *[0] * HIDDEN)
+    """A launch whose parameters are these pointers, of which the last ones are those that Triton adds."""
+    count = len(pointers)
+    values = (ctypes.c_uint64 * count)(*pointers)
     size = ctypes.sizeof(ctypes.c_uint64)
     addresses = (ctypes.c_uint64 * count)(*(ctypes.addressof(values) + size * n for n in range(count)))
     parameters, threads = ctypes.addressof(addresses), 32 * warps

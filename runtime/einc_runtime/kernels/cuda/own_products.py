@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.errors import KernelFault, MissingFault
-from einc_runtime.kernels.cuda.modules import LoadedModules
+from einc_runtime.kernels.cuda.cublas import WORKSPACE
+from einc_runtime.kernels.cuda.modules import LoadedModules, scratch_size
 from einc_runtime.kernels.cuda.tuning import name_kernel
 from einc_runtime.kernels.gpu import GpuTarget, Launch
 from einc_runtime.kernels.triton.gemm import Gemm
@@ -76,7 +77,9 @@ def _compile_late(modules: LoadedModules, call: KernelLaunch, workspace: int, ta
         try:
             if not loaded:
                 binary = modules.binary(call.source, target.architecture)
-                loaded.append(modules.launch(call, binary, workspace, 0, target))
+                if scratch_size(call, binary) > WORKSPACE:
+                    raise KernelFault(f"{call.source.name} needs more scratch memory than there is")
+                loaded.append(modules.launch(call, binary, 0, 0, target, workspace))
             loaded[0](stream)
         except (KernelFault, MissingFault):
             raise

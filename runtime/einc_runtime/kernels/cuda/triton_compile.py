@@ -16,15 +16,16 @@ from importlib.util import find_spec
 from typing import Any
 
 from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
 from einc_runtime.kernels.triton.launches import ALIGNMENT, KernelSource
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
 """The architectures for which kernels can be compiled."""
 
 HIDDEN = 2
-"""Parameters after a kernel's own: memory for tools of Triton, which these kernels do not use."""
+"""Parameters after a kernel's own: scratch memory, and memory for tools of Triton, which these kernels do not use."""
 
-_SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
+_SPECIAL = ("profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
 
 INSTALL_HINT = "pip install triton, or run where the plan's kernels have been compiled ahead"
 
@@ -32,13 +33,15 @@ INSTALL_HINT = "pip install triton, or run where the plan's kernels have been co
 @dataclass(frozen=True, slots=True)
 class KernelBinary:
     """A compiled kernel. `shared` is dynamic shared memory in bytes; its parameters are the source's pointers, and
-    HIDDEN pointers more, which are 0."""
+    HIDDEN pointers more: the first is that of `scratch` bytes of workspace for every program, in which kernels describe
+    matrices to the unit that copies tiles of them (0 where that is 0), and the other is 0."""
 
     function: str
     code: bytes
     warps: int
     shared: int
     compiler: str
+    scratch: int = 0
 
 
 def version() -> str | None:
@@ -74,8 +77,11 @@ def compile_source(source: KernelSource, architecture: str) -> KernelBinary:
     special = any(getattr(facts, name, 0) for name in _SPECIAL) or facts.num_ctas != 1
     if special or entry is None or entry[1].count(".param") > len(source.types) + HIDDEN:
         raise KernelFault(f"Triton compiled {source.name} to what only Triton can launch")
+    if getattr(facts, "global_scratch_align", 1) > WORKSPACE_ALIGNMENT:
+        raise KernelFault(f"Triton compiled {source.name} to what needs scratch memory of a larger alignment")
     name, code = str(facts.name), bytes(compiled.asm["cubin"])
-    return KernelBinary(name, code, int(facts.num_warps), int(facts.shared), version() or "triton")
+    scratch = int(getattr(facts, "global_scratch_size", 0))
+    return KernelBinary(name, code, int(facts.num_warps), int(facts.shared), version() or "triton", scratch)
 
 
 def _load_function(source: KernelSource) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels import scalar_program
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.launches import KernelLaunch
+from einc_runtime.kernels.triton.launches import ALIGNMENT, KernelLaunch
 from einc_runtime.kernels.triton.scalar import ScalarSource
 from einc_runtime.kernels.triton.source import (
     LaunchOptions,
@@ -37,18 +37,19 @@ LITTLE_SHARED, LESS_SHARED = frozenset({"sm_86", "sm_89"}), 99 << 10
 @dataclass(frozen=True, slots=True)
 class ProductTile:
     """What a program computes at a time: rows, columns, and elements of the summed index in a step; with so many
-    warps, and operands fetched `stages` steps ahead."""
+    warps, and operands fetched `stages` steps ahead: by all threads, or by the unit that copies tiles (`bulk`)."""
 
     rows: int
     columns: int
     inner: int
     warps: int
     stages: int
+    bulk: bool = False
 
     @property
     def name(self) -> str:
-        """Such as `128x256x64 w8 s3`."""
-        return f"{self.rows}x{self.columns}x{self.inner} w{self.warps} s{self.stages}"
+        """Such as `128x256x64 w8 s3 bulk`."""
+        return f"{self.rows}x{self.columns}x{self.inner} w{self.warps} s{self.stages}" + " bulk" * self.bulk
 
     def shared(self, products: Sequence[Gemm]) -> int:
         """Bytes of the operands that are fetched ahead."""
@@ -65,10 +66,18 @@ _TWO = (
     ProductTile(128, 128, 64, 8, 3), ProductTile(256, 64, 64, 8, 3), ProductTile(128, 64, 64, 4, 3),
     ProductTile(64, 64, 64, 4, 4),
 )  # fmt: skip
+_LARGE_BULK = (
+    ProductTile(128, 256, 64, 8, 3, bulk=True), ProductTile(128, 256, 64, 8, 4, bulk=True),
+    ProductTile(128, 128, 64, 8, 4, bulk=True),
+)  # fmt: skip
+_TWO_BULK = (ProductTile(128, 128, 64, 8, 3, bulk=True), ProductTile(128, 128, 64, 8, 4, bulk=True))
 _FEW_ROWS = (ProductTile(16, 128, 128, 4, 4), ProductTile(16, 64, 128, 4, 4), ProductTile(16, 32, 256, 4, 3))
 _WIDE_TYPE = (ProductTile(64, 64, 32, 4, 3), ProductTile(32, 64, 32, 4, 3), ProductTile(16, 64, 64, 4, 3))
-"""Tiles for 16-bit types, for two products at once, for results of at most 16 rows, and for f32, which uses no tensor
-cores."""
+"""Tiles for 16-bit types, for two products at once, the same for the unit that copies tiles, for results of at most 16
+rows, and for f32, which uses no tensor cores."""
+
+BULK = (9, 10)
+"""The first numbers of architectures whose unit for copies of tiles is used."""
 
 
 def list_tiles(products: Sequence[Gemm], architecture: str) -> tuple[ProductTile, ...]:
@@ -83,9 +92,18 @@ def list_tiles(products: Sequence[Gemm], architecture: str) -> tuple[ProductTile
         tiles = _FEW_ROWS
     else:
         tiles = _LARGE if len(products) == 1 else _TWO
+        if int(architecture.removeprefix("sm_")) // 10 in BULK and all(map(_has_bulk_form, products)):
+            tiles += _LARGE_BULK if len(products) == 1 else _TWO_BULK
     major = int(architecture.removeprefix("sm_")) // 10
     most = LESS_SHARED if architecture in LITTLE_SHARED else SHARED.get(major, LESS_SHARED)
     return tuple(tile for tile in tiles if tile.shared(products) <= most)
+
+
+def _has_bulk_form(product: Gemm) -> bool:
+    """Whether the unit for copies of tiles takes the operands: single matrices whose lines begin at 16 bytes."""
+    p, size = product, ITEMSIZE[product.kind]
+    numbers = (p.a, p.b, p.lda * size, p.ldb * size)
+    return p.batch == 1 and not any(number % ALIGNMENT for number in numbers)
 
 
 def parse_tile(name: str, products: Sequence[Gemm], architecture: str) -> ProductTile | None:
@@ -136,6 +154,7 @@ def _build(products: list[Gemm], program: str, tile: ProductTile, multiprocessor
         items["c"].store(_places(items["c"]), f"({chain.value})", _edge(p, tile)),
     ]
     lines = [
+        *(_describe_operands(products, items, tile) if tile.bulk else ()),
         f"for tile in tl.range(tl.program_id(0), {tiles}, {grid}, flatten=True):",
         *(f"    {line}" for line in body),
     ]
@@ -181,8 +200,10 @@ def _locate(batch: int, counts: tuple[int, int], tile: ProductTile, cast: str) -
         f"group = {place} // {GROUP * columns} * {GROUP}",
         f"height = tl.minimum({rows} - group, {GROUP})",
         f"within = {place} % {GROUP * columns}",
-        f"rows = ((group + within % height) * {tile.rows} + tl.arange(0, {tile.rows})){cast}",
-        f"columns = (within // height * {tile.columns} + tl.arange(0, {tile.columns})){cast}",
+        f"row = (group + within % height) * {tile.rows}",
+        f"column = within // height * {tile.columns}",
+        f"rows = (row + tl.arange(0, {tile.rows})){cast}",
+        f"columns = (column + tl.arange(0, {tile.columns})){cast}",
     ]
     return lines
 
@@ -200,10 +221,12 @@ def _multiply(products: Sequence[Gemm], items: dict[str, PointerOperand], tile: 
     }
     lines = [f"total{n} = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)" for n in range(len(products))]
     lines.append(f"for step in range(0, {-(-p.k // tile.inner)}):")
-    inner = [f"inner = (step * {tile.inner} + tl.arange(0, {tile.inner})){cast}"]
+    inner = [] if tile.bulk else [f"inner = (step * {tile.inner} + tl.arange(0, {tile.inner})){cast}"]
     for name, item in items.items():
         side = name[0]
-        if name[1:].isdigit():
+        if name[1:].isdigit() and tile.bulk:
+            inner.append(f"{name} = {_load_bulk(name, p, tile)}")
+        elif name[1:].isdigit():
             mask = mask_arguments(*masks[side], other="0.0")
             inner.append(f"{name} = tl.load({item.at(places[side])}{mask})")
     precision = ', input_precision="ieee"' if p.kind == "f32" else ""
@@ -211,6 +234,31 @@ def _multiply(products: Sequence[Gemm], items: dict[str, PointerOperand], tile: 
         left, right = (f"{side}{n}" if f"{side}{n}" in items else f"{side}0" for side in ("b", "a"))
         inner.append(f"total{n} = tl.dot({left}, {right}, total{n}{precision})")
     return [*lines, *(f"    {line}" for line in inner)]
+
+
+def _describe_operands(products: Sequence[Gemm], items: dict[str, PointerOperand], tile: ProductTile) -> list[str]:
+    """Lines that describe matrices to the unit that copies tiles of them; outside of a matrix it gives zeros."""
+    p = products[0]
+    forms = {
+        "a": ((p.m, p.k), (tile.columns, tile.inner)) if p.transpose_a else ((p.k, p.m), (tile.inner, tile.columns)),
+        "b": ((p.k, p.n), (tile.inner, tile.rows)) if p.transpose_b else ((p.n, p.k), (tile.rows, tile.inner)),
+    }
+    leading = {"a": p.lda, "b": p.ldb}
+    return [
+        f"{name}_tiles = tl.make_tensor_descriptor({item.name}, shape={list(forms[name[0]][0])}, "
+        f"strides=[{leading[name[0]]}, 1], block_shape={list(forms[name[0]][1])})"
+        for name, item in items.items()
+        if name[1:].isdigit()
+    ]
+
+
+def _load_bulk(name: str, product: Gemm, tile: ProductTile) -> str:
+    """The expression that loads a tile of an operand as it is multiplied: rows by summed, or summed by columns."""
+    start, by_rows = f"step * {tile.inner}", name[0] == "b"
+    place = "row" if by_rows else "column"
+    summed_first = product.transpose_b if by_rows else not product.transpose_a
+    where = f"{start}, {place}" if summed_first else f"{place}, {start}"
+    return f"{name}_tiles.load([{where}])" + (".T" if summed_first == by_rows else "")
 
 
 def _places(item: PointerOperand) -> dict[int, str]:
