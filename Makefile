@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-reference test-reference-slow references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -31,6 +31,10 @@ help:  ## list the targets
 .venv/reference: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,reference]'
+	touch $@
+
+.venv/browser: .venv/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,browser]'
 	touch $@
 
 demo: .venv/base  ## compile a trained network for eight sites, run the plan, check and explain it
@@ -66,6 +70,16 @@ test-reference-slow: .venv/reference  ## the same comparison for more numbers of
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py
+
+chromium:  ## Chromium and its driver from Debian's packages, where they are missing (needs root)
+	command -v chromium chromedriver >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; }
+
+test-browser: .venv/browser  ## the pages of reports in Chromium (make chromium); pictures in build/report
+	$(PYTEST) -rP tests/browser/live_pages.py
+
+pictures: .venv/browser  ## the picture in the README, by Chromium
+	$(BIN)/python -m tests.browser
 
 lint: .venv/dev  ## check the style
 	$(BIN)/ruff check .
@@ -136,11 +150,11 @@ GPU_PYTHON_BIN ?= python3
 gpu-check:  ## test and measure the GPU of this machine; writes docs/gpu-results.md
 	$(GPU_PYTHON_BIN) tests/gpu
 
-# For a machine without a network: what it may lack of what einc needs (rich brings three more), for its Python; and
-# cuDNN's own package, so that its attention can be probed.
+# For a machine without a network: what it may lack of what einc needs (rich brings three more, jinja2 one), for its
+# Python; and cuDNN's own package, so that its attention can be probed.
 GPU_PYTHON ?= 3.12
-GPU_WHEELS := click highspy lapx lark markdown-it-py mdurl ml_dtypes msgpack msgspec nvidia-cudnn-frontend pygments rich \
-	threadpoolctl
+GPU_WHEELS := click highspy jinja2 lapx lark markdown-it-py markupsafe mdurl ml_dtypes msgpack msgspec \
+	nvidia-cudnn-frontend pygments rich threadpoolctl
 
 gpu-wheels: .venv/base  ## download packages that gpu-check may need on another machine into wheels/
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from einc_runtime.plan.schema import Bundle
@@ -34,6 +34,32 @@ class Plan:
     def milliseconds(self) -> float | None:
         """The predicted time of the plan on its machine."""
         return self.bundle.predicted_ms
+
+    def explain(self) -> dict[str, Any]:
+        """What `einc explain --json` prints."""
+        from einc.report.document import explain
+
+        return explain(self.bundle)
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The same as tables of flat rows: `operators`, `exchanges`, `links`, `sites` and `contenders`."""
+        from einc.report.flat_tables import list_tables
+
+        return list_tables(self.explain())
+
+    def writePage(self, path: str | os.PathLike[str]) -> None:
+        """Write the page of `einc explain --html`, whole or not at all. Raises OSError."""
+        from einc.report.html.page import write_plan_page
+        from einc_runtime.disk import write_file
+
+        data = write_plan_page(self.bundle).encode()
+        write_file(path, lambda stream: stream.write(data))
+
+    def _repr_html_(self) -> str:
+        """That page in a frame, for notebooks; of a large plan its first section."""
+        from einc.report.html.page import frame_plan_page
+
+        return frame_plan_page(self.bundle)
 
     def toBytes(self) -> bytes:
         from einc_runtime.plan.codec import encode

@@ -15,17 +15,21 @@ MAX_TEXT_BYTES = 64 * 2**20
 
 def read_text(path: str) -> str:
     """A model or program text; UTF-8, with its line ends as they are."""
-    require_present(path)
-    with reading(path), sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
-        data = file.read(MAX_TEXT_BYTES + 1)
-    if len(data) > MAX_TEXT_BYTES:
-        raise ReadFault(
-            f"cannot read: it holds more than the {MAX_TEXT_BYTES // 2**20} MiB that einc reads", where=path
-        )
+    data = read_bytes(path, MAX_TEXT_BYTES)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ModelError([_explain_encoding(path, data, error.start)]) from None
+
+
+def read_bytes(path: str, most: int) -> bytes:
+    """The bytes of a file, of which there may be `most`."""
+    require_present(path)
+    with reading(path), sys.stdin.buffer if path == STDIN else open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ReadFault(f"cannot read: it holds more than the {most // 2**20} MiB that einc reads", where=path)
+    return data
 
 
 def is_plan(path: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,12 +72,20 @@ class Graph:
     def tensor_table(self) -> dict[str, GraphTensor]:
         return {tensor.name: tensor for tensor in self.tensors}
 
-    def producers(self) -> dict[str, tuple[Node, int]]:
+    def producers(self) -> Mapping[str, tuple[Node, int]]:
         """For every computed tensor, the node that produces it and the position among that node's outputs."""
+        return self._producers
+
+    @cached_property
+    def _producers(self) -> Mapping[str, tuple[Node, int]]:
         return {output: (node, j) for node in self.nodes for j, output in enumerate(node.outputs)}
 
-    def consumers(self) -> dict[str, list[tuple[Node, int]]]:
+    def consumers(self) -> Mapping[str, Sequence[tuple[Node, int]]]:
         """For every tensor, the (node, input position) pairs that read it, in topological order."""
+        return self._consumers
+
+    @cached_property
+    def _consumers(self) -> Mapping[str, Sequence[tuple[Node, int]]]:
         table: dict[str, list[tuple[Node, int]]] = {tensor.name: [] for tensor in self.tensors}
         for node in self.nodes:
             for k, name in enumerate(node.inputs):

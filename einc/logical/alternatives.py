@@ -31,7 +31,7 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
     node.
     """
     choices = {choice.node: choice for choice in plan.choices}
-    here = {one.name: one for one in plan.graph.nodes}[node]
+    here = plan.graph.nodes[plan.graph.positions[node]]
     producers, readers = plan.graph.producers(), plan.graph.consumers()
     arriving: list[tuple[int, Tiling, int]] = []  # input position, its producer's tiling of what is read, size
     for k, tensor in enumerate(here.inputs):
@@ -68,5 +68,5 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
 
 def find_next_best(plan: LogicalPlan, node: str) -> Alternative | None:
     """The cheapest alternative to the chosen candidate, or None if the operator has no other candidate."""
-    chosen = next(choice.candidate for choice in plan.choices if choice.node == node)
+    chosen = plan.choices[plan.graph.positions[node]].candidate
     return next((one for one in list_alternatives(plan, node) if one.candidate != chosen), None)

@@ -5,15 +5,16 @@ The fields are a contract with scripts (`docs/cli.md`); a field whose value is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from einc.core.intervals import Intervals
 from einc.errors import OperatorError
 from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.options import FASTEST
+from einc.report.other_cuts import OtherCuts, describe_intervals
+from einc.report.references import describe_references
 from einc.report.restore import restore_plan
 from einc.report.timing import Label, Timing, describe_unlisted_peaks, make_labeller, read_plan_machine, time_plan
 from einc.report.weights import describe_tensor, describe_weights
@@ -45,15 +46,16 @@ def explain(
         plan = restore_plan(bundle) if others else None
     except OperatorError:
         plan = None  # of another version of einc, whose operators and their other cuts this one does not know
-    alternatives = None if plan is None else _time_alternatives(plan, bundle, timer.machine)
+    cuts = None if plan is None else OtherCuts(plan, timer.machine, naive=bundle.schedule == "naive")
     operations = []
     for operation in bundle.operations:
         if only is None or operation.name == only:
             document = _describe_operation(bundle, operation, timer)
             document["moves"] = moves.get((operation.name, False), _NOTHING)
             document["time"] = timing.operator(operation.name)
-            document["next_best"] = None if plan is None else _find_next_best(plan, operation.name)
-            document["next_fastest"] = None if alternatives is None else alternatives(operation.name)
+            document["next_best"] = None if cuts is None else cuts.find_next_best(operation.name)
+            document["next_fastest"] = None if cuts is None else cuts.find_next_fastest(operation.name)
+            document["other_cuts"] = [] if cuts is None else cuts.rank(operation.name)
             if all_specs:
                 document["candidates"] = None if plan is None else _list_candidates(plan, operation.name)
             operations.append(document)
@@ -87,6 +89,7 @@ def explain(
         "memory_bytes": list(bundle.memory),
         "memory_limit": bundle.memory_limit,
         "predicted_ms": timing.predicted_ms,
+        "references": describe_references(bundle, plan, timer.machine),
         "time": timing.document(),
         "baselines": describe_baselines(bundle),
         "contenders": describe_contenders(bundle, machine),
@@ -185,35 +188,6 @@ def _describe_block(block: Block) -> list[list[int]]:
     return [list(block.lower), list(block.upper)]
 
 
-def _find_next_best(plan: LogicalPlan, name: str) -> Document | None:
-    """The cheapest other cut of an operator, and how much more the whole plan would cost with it."""
-    from einc.logical.alternatives import find_next_best
-
-    other = find_next_best(plan, name)
-    if other is None:
-        return None
-    intervals = _describe_intervals(_find_node(plan, name), other.candidate.intervals)
-    return {"intervals": intervals, "more": other.total_cost - plan.total_cost}
-
-
-def _time_alternatives(plan: LogicalPlan, bundle: Bundle, machine: Machine) -> Callable[[str], Document | None] | None:
-    """A function that finds the fastest other cut of an operator; None for plans that were not chosen by time."""
-    if plan.selector != FASTEST:
-        return None
-    from einc.search.alternatives import AlternativeTimer
-
-    timer = AlternativeTimer(plan, machine, naive=bundle.schedule == "naive")
-
-    def find(name: str) -> Document | None:
-        other = timer.find(name)
-        if other is None:
-            return None
-        intervals = _describe_intervals(_find_node(plan, name), other.candidate.intervals)
-        return {"intervals": intervals, "replicas": other.candidate.replicas, "more_ms": other.added_ms}
-
-    return find
-
-
 def _list_candidates(plan: LogicalPlan, name: str) -> list[Document]:
     """All join-agg specs that the optimizer chose from, where no pin restricts them."""
     from einc.logical.candidates import enumerate_candidates, enumerate_flexible_candidates
@@ -222,7 +196,7 @@ def _list_candidates(plan: LogicalPlan, name: str) -> list[Document]:
     node = _find_node(plan, name)
     return [
         {
-            "intervals": _describe_intervals(node, candidate.intervals),
+            "intervals": describe_intervals(node, candidate.intervals),
             "replicas": candidate.replicas,
             "cost": {"join": candidate.join, "aggregation": candidate.aggregation},
             "inputs": [
@@ -238,11 +212,6 @@ def _list_candidates(plan: LogicalPlan, name: str) -> list[Document]:
 
 def _find_node(plan: LogicalPlan, name: str) -> Node:
     return next(node for node in plan.graph.nodes if node.name == name)
-
-
-def _describe_intervals(node: Node, intervals: Intervals) -> Document:
-    indices = zip(node.operator.indices, intervals, strict=True)
-    return {index.name: [list(interval) for interval in chosen] for index, chosen in indices}
 
 
 def _count_moves(bundle: Bundle) -> Mapping[Label, Document]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from einc.options import FASTEST
@@ -120,33 +121,53 @@ def _format_span(ends: Sequence[float], digits: int = 3) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def format_contenders(document: Document, strong: Emphasis) -> list[str]:
-    """The table of the plans that the search considered, the fastest first; equal plans stand in one row."""
+@dataclass(frozen=True, slots=True)
+class EqualPlans:
+    """Plans that the search considered and that take the same, and their names; `low_ms` is below `high_ms` where
+    exchanges were not synthesized: the first is what the time tables promise, the second that with naive ones."""
+
+    names: str
+    low_ms: float
+    high_ms: float
+    memory: int
+    cost: int
+    remark: str
+
+
+def group_contenders(document: Document) -> tuple[list[EqualPlans], list[tuple[str, str]]]:
+    """The plans that the search considered, the chosen one first and then the fastest; and the names of those that have
+    no time, each with the reason."""
     rows = [row for row in document["contenders"] if row["predicted_ms"] is not None]
-    if not rows:
-        return []
     groups: dict[tuple[float, float, int, int], list[Document]] = {}
     for row in sorted(rows, key=lambda row: (not row["chosen"], _find_times(row))):
         groups.setdefault((*_find_times(row), row["memory_bytes"], row["total_cost"]), []).append(row)
-    table = [["plans considered", "predicted", "per site", "paper's cost", ""]]
+    found = []
     for (low, high, memory, cost), group in groups.items():
         alike = [row["name"] for row in document["contenders"] if row["reason"] in [f"as {x['name']}" for x in group]]
         names = _list_names([*(row["name"] for row in group), *alike])
-        chosen = "chosen" if group[0]["chosen"] else "" if group[0]["fits"] else "does not fit"
-        table.append([names, f"{_format_span((low, high))} ms", format_memory(memory), f"{cost:,}", chosen])
-    lines = align_columns(table)
-    missing = [row for row in document["contenders"] if row["predicted_ms"] is None and row["reason"]]
+        remark = "chosen" if group[0]["chosen"] else "" if group[0]["fits"] else "does not fit"
+        found.append(EqualPlans(names, low, high, memory, cost, remark))
     known = {f"as {row['name']}" for row in rows}
-    lines += [
-        f"  not tried: {_name(row['name'])[0]}, {shorten(row['reason'], MAX_REASON)}"
-        for row in missing
-        if row["reason"] not in known
-    ]
+    missing = [row for row in document["contenders"] if row["predicted_ms"] is None and row["reason"]]
+    return found, [(_name(row["name"])[0], row["reason"]) for row in missing if row["reason"] not in known]
+
+
+def format_contenders(document: Document, strong: Emphasis) -> list[str]:
+    """The table of the plans that the search considered, the fastest first; equal plans stand in one row."""
+    groups, missing = group_contenders(document)
+    if not groups:
+        return []
+    table = [["plans considered", "predicted", "per site", "paper's cost", ""]]
+    for one in groups:
+        span = _format_span((one.low_ms, one.high_ms))
+        table.append([one.names, f"{span} ms", format_memory(one.memory), f"{one.cost:,}", one.remark])
+    lines = align_columns(table)
+    lines += [f"  not tried: {name}, {shorten(reason, MAX_REASON)}" for name, reason in missing]
     if any(" to " in row[1] for row in table):
         lines.append(
             "  a to b: from what the time tables promise with synthesized exchanges to the time with naive ones"
         )
-    if not any(row["name"] == "time" for row in missing):
+    if not any(row["name"] == "time" and row["predicted_ms"] is None for row in document["contenders"]):
         lines.append("  time tables: what each cut of an operator takes, and each exchange between two cuts. They are")
         lines.append("  minimized exactly. They do not see what overlaps: that no plan at all is faster is not proved.")
     return [strong(lines[0]), *lines[1:], ""]

@@ -14,6 +14,7 @@ from einc.machines.picture import format_ranges
 from einc.options import FASTEST
 from einc.report.grid import draw_grid
 from einc.report.selection import format_contenders, format_memory_points, summarize_selection
+from einc.report.summary import summarize_plan
 from einc.report.tables import (
     align_columns,
     describe_links,
@@ -62,6 +63,8 @@ def format_overview(document: Document, strong: Emphasis = str) -> str:
         lines += ["", f"{left} shorter kinds of operators have no section here; --op NAME shows any operator."]
     lines += ["", *_format_inputs(document, strong), *_format_weights(document["weights"], strong)]
     lines += _format_outputs(document, strong)
+    summary = summarize_plan(document, groups)
+    lines += ["", strong(summary[0]), *summary[1:]] if summary else []
     return "\n".join(lines) + "\n"
 
 

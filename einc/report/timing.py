@@ -8,7 +8,7 @@ from typing import Any
 
 from einc.errors import MachineError
 from einc.machines.model import Machine
-from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down
+from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down, find_critical_chain
 from einc.predict.cores import list_run_tasks
 from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
@@ -27,10 +27,15 @@ A plan of unknown origin could take years.
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The simulated times of a plan, and where they go. A plan that is too large has only the time that it states."""
+    """The simulated times of a plan, and where they go. A plan that is too large has only the time that it states.
+
+    `times` are those of the plan's own tasks, and `critical` the positions of those that decide the end, in their
+    order.
+    """
 
     predicted_ms: float | None
     times: PlanTimeline | None
+    critical: tuple[int, ...]
     _breakdown: TimeBreakdown[Label] | None
 
     def operator(self, name: str) -> Document | None:
@@ -84,11 +89,12 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
         times = time_tasks(tasks.costs, machine, MAX_EFFORT)
     except TooLarge:
         known = bundle.predicted_ms if machine == read_plan_machine(bundle) else None
-        return Timing(known, None, None)
+        return Timing(known, None, (), None)
     label = make_labeller(bundle)
     served = [label(bundle.tasks[origin]) for origin in tasks.origins]
     whole = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
-    return Timing(times.predicted_ms, whole, break_down(tasks.costs, served, times, machine))
+    chain = tuple(dict.fromkeys(tasks.origins[position] for position in find_critical_chain(tasks.costs, times)))
+    return Timing(times.predicted_ms, whole, chain, break_down(tasks.costs, served, times, machine))
 
 
 def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:

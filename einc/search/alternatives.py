@@ -20,6 +20,9 @@ from einc.search.tables import UNITS_PER_MS, build_time_problems
 MAX_SITES = 128
 """On more sites, alternatives are not timed."""
 
+MAX_RANKED = 6
+"""Alternatives of one operator that are kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimedAlternative:
@@ -46,23 +49,27 @@ class AlternativeTimer:
         self._tensors = plan.graph.tensor_table()
         self._saved = set(plan.graph.outputs)
         self._numbers: dict[Operator, int] = {}
-        self._known: dict[object, TimedAlternative | None] = {}
+        self._known: dict[object, tuple[TimedAlternative, ...]] = {}
 
     def find(self, name: str) -> TimedAlternative | None:
         """The fastest alternative for the node of that name; None if there is none, or on more than MAX_SITES sites.
 
         Raises KeyError if there is no such node.
         """
+        return next(iter(self.rank(name)), None)
+
+    def rank(self, name: str) -> tuple[TimedAlternative, ...]:
+        """The alternatives for the node of that name, the fastest first, at most MAX_RANKED; none above MAX_SITES."""
         n = self._positions[name]
         if self._plan.sites > MAX_SITES:
-            return None
+            return ()
         around = sorted(self._list_around(n))
         key = self._describe(n, around)
         if key not in self._known:
             self._known[key] = self._find(n, around)
         return self._known[key]
 
-    def _find(self, n: int, around: list[int]) -> TimedAlternative | None:
+    def _find(self, n: int, around: list[int]) -> tuple[TimedAlternative, ...]:
         plan = self._plan
         own = plan.choices[n].candidate
         offer = enumerate_flexible_candidates(plan.graph.nodes[n].operator, plan.sites)
@@ -72,10 +79,11 @@ class AlternativeTimer:
         naive, synthesized = build_time_problems(graph, options, self._machine, plan.sites, once=self._once)
         problem = naive if self._naive else synthesized
         assignment = [offer.index(own) if m == n else 0 for m in around]
-        changes = list_changes(problem, assignment)
-        if not changes or changes[0].added >= MISSING_MS * UNITS_PER_MS / 2:
-            return None
-        return TimedAlternative(offer[changes[0].candidates[0]], changes[0].added / UNITS_PER_MS)
+        return tuple(
+            TimedAlternative(offer[change.candidates[0]], change.added / UNITS_PER_MS)
+            for change in list_changes(problem, assignment)[:MAX_RANKED]
+            if change.added < MISSING_MS * UNITS_PER_MS / 2
+        )
 
     def _list_around(self, n: int) -> set[int]:
         """The node, the producers of what it reads, those that read it right before and after, and all its readers."""

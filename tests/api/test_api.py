@@ -253,3 +253,23 @@ def test_what_is_loaded_anew_has_to_be_computed_with() -> None:
         graph.offload(y)
     graph.execute()
     np.testing.assert_array_equal(graph.offload(y), np.maximum(second, 0))
+
+
+def test_a_plan_is_looked_at_as_a_page_and_as_tables(tmp_path):
+    graph = es.createGraph("two")
+    x, w = (graph.insertTensor(es.tensorDesc([24, 24]), name) for name in "xw")
+    graph.save(graph.matmul(x, w), "y")
+    plan = es.compileGraph(graph, 3, machine="dgx-v100", selector="random")
+    assert plan._repr_html_().startswith("<iframe ")
+    plan.writePage(tmp_path / "p.html")
+    assert "two on 3 sites of dgx-v100" in (tmp_path / "p.html").read_text()
+    document, tables = plan.explain(), plan.tables()
+    assert [row["critical_ms"] for row in tables["operators"]] == [
+        operation["time"]["critical_ms"] for operation in document["ops"]
+    ]
+    assert [row["memory_bytes"] for row in tables["sites"]] == document["memory_bytes"]
+    assert sum(row["moved_bytes"] for row in tables["operators"]) == sum(
+        operation["moves"]["bytes"] for operation in document["ops"]
+    )
+    for rows in tables.values():
+        assert len({tuple(row) for row in rows}) <= 1

@@ -57,10 +57,20 @@ def install(project: Path, folder: Path) -> Installation:
     subprocess.run([*command, *options, wheel], check=True, timeout=300)
     dependencies.mkdir()
     (metadata,) = importlib.metadata.distributions(path=[str(packages)])
-    for requirement in metadata.requires or ():
-        if "extra ==" not in requirement and not requirement.startswith(ACCELERATORS):
-            link(re.split(r"[<>=!~;\s\[]", requirement, maxsplit=1)[0], dependencies)
+    for name in list_required(metadata):
+        if name.startswith(ACCELERATORS):
+            continue
+        link(name, dependencies)
+        if name == "jinja2":  # of what the others need, only this is needed for more than colours
+            for further in list_required(importlib.metadata.distribution(name)):
+                link(further, dependencies)
     return Installation(packages, dependencies)
+
+
+def list_required(distribution: importlib.metadata.Distribution) -> list[str]:
+    """The names of the distributions that one needs, without its extras."""
+    needed = [one for one in distribution.requires or () if "extra ==" not in one]
+    return [re.split(r"[<>=!~;\s\[]", one, maxsplit=1)[0] for one in needed]
 
 
 def build(kind: str, project: Path, folder: Path) -> Path:
@@ -112,6 +122,9 @@ def test_the_runtime_runs_and_verifies_a_plan_that_was_compiled_elsewhere(
     dims = re.findall(r"^(?:param|dim) (\w+)", (tmp_path / "ffn.ein").read_text(), re.MULTILINE)
     small = [option for name in dims for option in ("-D", f"{name}=8")]
     whole.command("einc", "compile", "ffn.ein", "-m", "dgx-a100", "--devices", 2, *small, "-o", "ffn.bin", cwd=tmp_path)
+
+    whole.command("einc", "explain", "ffn.bin", "--html", "ffn.html", cwd=tmp_path)  # templates, scripts and styles
+    assert "window.eincTimeline" in (tmp_path / "ffn.html").read_text()
 
     alone.python("import importlib.util as u; assert u.find_spec('einc') is None", tmp_path)
     verified = json.loads(alone.command("einc_runtime", "verify", "ffn.bin", "--json", cwd=tmp_path))

@@ -38,12 +38,15 @@ class CompileArguments:
     emit: str | None
     machines: tuple[str, ...]
     architectures: tuple[str, ...] | None
+    html: str | None
     as_json: bool
 
     def check(self) -> None:
         """Raises UsageError if they ask for nothing or contradict each other, MissingFault if no compiler is there."""
-        if self.target is None and self.emit is None and not self.machines:
-            raise click.UsageError("nothing to do: give -o PLAN, --emit STAGE, or --compare MACHINE")
+        if self.target is None and self.emit is None and not self.machines and self.html is None:
+            raise click.UsageError("nothing to do: give -o PLAN, --html FILE, --emit STAGE, or --compare MACHINE")
+        if self.html == output.STDOUT and (self.target == output.STDOUT or self.emit or self.as_json or self.machines):
+            raise click.UsageError("--html - writes the page to standard output, which other options need, too")
         if self.target == output.STDOUT and (self.emit is not None or self.as_json or self.machines):
             raise click.UsageError(
                 "-o - writes the plan to standard output, which --emit, --compare and --json need for themselves"
@@ -71,6 +74,7 @@ class Results:
         "einc compile ffn.ein -m dgx-a100 -o ffn.bin",
         "einc compile ffn.ein --devices 0,1,4,5 -m dgx-v100 -D tokens=1000 -o ffn.bin",
         "einc compile ffn.ein -m dgx-h100 --emit logical",
+        "einc compile ffn.ein -m dgx-a100 -o ffn.bin --html report.html",
         "einc compile ffn.ein -m dgx-a100 -o ffn.bin --precompile sm_80",
         "einc compile ffn.ein -m dgx-a100 --compare dgx-h100 --compare dgx-h100:4",
     ),
@@ -94,30 +98,26 @@ class Results:
     metavar="sm_80,sm_90",
     help="Compile the plan's GPU kernels for these architectures into PLAN.kernels; this needs Triton but no GPU.",
 )
+@click.option("--html", metavar="FILE", help="Write a page about the plan, as `einc explain --html` does.")
 @json_option
-def compile_command(
-    model: str,
-    target: str | None,
-    emit: str | None,
-    machines: tuple[str, ...],
-    architectures: tuple[str, ...] | None,
-    as_json: bool,
-    **chosen: Any,
-) -> None:
+def compile_command(model: str, **chosen: Any) -> None:
     """Plan a model for a machine and write the plan.
 
     The plan is all that `einc run` needs: it carries every operator's cut, its placement, the data movement and the
     memory layout. Compiling needs no GPU, whatever the machine.
     """
-    arguments = CompileArguments(model, target, emit, machines, architectures, as_json)
+    own = {name: chosen.pop(name) for name in ("target", "emit", "machines", "architectures", "html", "as_json")}
+    arguments = CompileArguments(model, **own)
     arguments.check()
+    target, emit, machines = arguments.target, arguments.emit, arguments.machines
     options, proposers = read_options(chosen), read_proposers(chosen)
     others = derive_options(options, machines)
     text = read_text(model)
-    if target is not None:
+    targets = [one for one in (target, arguments.html) if one is not None]
+    if targets:
         read = [model, options.machine, *(other.machine for other in others), *chosen["proposers"]]
-        output.require_outputs([target], [*read, *(file for _, file in chosen["exchanges"])])
-    if emit == "ast" and target is None and not machines:  # this needs no machine and no valid model
+        output.require_outputs(targets, [*read, *(file for _, file in chosen["exchanges"])])
+    if emit == "ast" and not targets and not machines:  # this needs no machine and no valid model
         _print(arguments, Results(dump_syntax(text, model)))
         return
 
@@ -129,7 +129,9 @@ def compile_command(
             dumped = None
             if emit is not None:
                 dumped = dump_syntax(text, model) if emit == "ast" else dump_stage(compiled, emit)
-            summary = None if target is None else _write(compiled, target, architectures, phase)
+            summary = None if target is None else _write(compiled, target, arguments.architectures, phase)
+            if arguments.html is not None:
+                _write_page(compiled, arguments.html, phase)
             rows = compare_costs(compiled, others, phase) if machines else None
     if options.machine is None and emit not in ("ast", "source-graph", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
@@ -152,6 +154,14 @@ def _write(
         phase("compiling kernels")
         summary["kernels"] = precompile(compiled.bundle, target, architectures)
     return summary
+
+
+def _write_page(compiled: Compiled, html: str, phase: Callable[[str], None]) -> None:
+    from einc.report.html.page import write_plan_page
+
+    bundle = compiled.bundle
+    phase("writing the page")
+    output.write_text(html, write_plan_page(bundle))
 
 
 def _print(arguments: CompileArguments, results: Results) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from einc.cli.files import read_bytes
 from einc.cli.options import compile_options
 from einc.cli.plans import load_plan
 from einc.errors import UsageError
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from einc.report.timing import Timing
     from einc_runtime.plan.schema import Bundle
 
+FORMATS = ("text", "json", "html", "dot", "mermaid")
+
+MAX_TRACE_BYTES = 1 << 28
+"""A longer trace file is refused."""
+
 
 @click.command(
     "explain",
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
         "einc explain ffn.ein -m dgx-a100 --op hidden",
         "einc explain ffn.bin --preamble 'output y'",
         "einc explain ffn.bin --against random.bin",
+        "einc explain ffn.bin --html report.html",
+        "einc explain ffn.bin --html report.html --trace measured.json --compare other.bin",
+        "einc explain ffn.bin --format mermaid",
         "einc explain ffn.bin --trace t.json",
         "einc explain ffn.bin --json",
     ),
@@ -37,54 +47,138 @@ if TYPE_CHECKING:
 @click.option("--op", "operator", metavar="NAME", help="Show one operator with all its blocks.")
 @click.option("--preamble", metavar="NAME", help="Print the preamble of one exchange, to write a program for it.")
 @click.option("--all-specs", is_flag=True, help="Show every cut that was considered.")
-@click.option("--against", metavar="PLAN2", help="Compare with another plan.")
-@click.option("--trace", metavar="FILE", help="Write the predicted timeline, for Perfetto.")
+@click.option("--against", "--compare", "against", metavar="PLAN2", help="Compare with another plan.")
+@click.option("--html", metavar="FILE", help="Write a page with pictures that a browser shows.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="What is printed.  [default: text]")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    help="Write the predicted timeline, for Perfetto; with a page, read one that `einc run --trace` measured.",
+)
 @json_option
-def explain_command(
-    source: str,
-    operator: str | None,
-    preamble: str | None,
-    all_specs: bool,
-    against: str | None,
-    trace: str | None,
-    as_json: bool,
-    **arguments: Any,
-) -> None:
+def explain_command(source: str, **arguments: Any) -> None:
     """Show how long a plan takes and why it was chosen, how each operator is cut, what moves, and the next best cut.
 
-    A plan file is enough; a model is compiled first, with the options of `einc compile`.
+    A plan file is enough; a model is compiled first, with the options of `einc compile`. --html writes all of it as one
+    page, and --format dot or mermaid the model as a graph.
     """
-    if operator is not None and against is not None:
-        raise click.UsageError("--op and --against cannot be combined")
-    if preamble is not None and (operator is not None or all_specs or against is not None or trace is not None):
-        raise click.UsageError("--preamble cannot be combined with --op, --all-specs, --against or --trace")
-    if trace == output.STDOUT and as_json:
-        raise click.UsageError("--trace - and --json both need standard output")
+    request = _read_request(source, arguments)
+    request.check()
     from einc.report.document import explain
+    from einc.report.timing import read_plan_machine, time_plan
 
     with show_phases() as phase:
-        if trace is not None:
-            output.require_outputs([trace], [source, against, arguments["machine"]])
+        output.require_outputs(request.targets, [source, request.against, arguments["machine"], request.measured])
+        measured = None if request.measured is None else read_bytes(request.measured, MAX_TRACE_BYTES)
         bundle = load_plan(source, arguments, phase)
-        if preamble is not None:
-            _say_preamble(bundle, preamble, as_json)
+        if request.preamble is not None:
+            _say_preamble(bundle, request.preamble, request.form == "json")
             return
-        if operator is not None:
-            _require_operator(bundle, operator)
-        second = None if against is None else files.read_plan(against)
+        if request.operator is not None:
+            _require_operator(bundle, request.operator)
+        second = None if request.against is None else files.read_plan(request.against)
         phase("timing what moves")
-        ideal = bool(arguments["ideal"])
-        timing = None if trace is None else _time_tasks(bundle, ideal)
-        document = explain(bundle, ideal=ideal, all_specs=all_specs, only=operator, timing=timing)
-        other = None if second is None else explain(second, ideal=ideal)
-        if trace is not None and timing is not None:
-            output.write_text(trace, _format_trace(bundle, timing))
-    if trace == output.STDOUT:
+        machine, ideal = read_plan_machine(bundle), bool(arguments["ideal"])
+        timing = time_plan(bundle, machine.ideal() if ideal else machine)
+        document = explain(bundle, ideal=ideal, all_specs=request.all_specs, only=request.operator, timing=timing)
+        other = None if second is None or request.form not in ("text", "json") else explain(second, ideal=ideal)
+        if request.trace is not None and request.measured is None:
+            output.write_text(request.trace, _format_trace(bundle, timing))
+        page = None
+        if request.makes_page:
+            from einc.report.html.page import write_plan_page
+
+            phase("writing the page")
+            trace = None if measured is None else (measured, str(request.measured))
+            page = write_plan_page(bundle, ideal=ideal, document=document, timing=timing, other=second, trace=trace)
+        if request.html is not None and page is not None:
+            output.write_text(request.html, page)
+    _print(request, bundle, document, other, page)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainRequest:
+    """What is asked of `explain`, beside the options of a compilation. `form` is one of FORMATS, None where the page
+    in the file `html` is all that is wanted."""
+
+    source: str
+    operator: str | None
+    preamble: str | None
+    all_specs: bool
+    against: str | None
+    html: str | None
+    form: str | None
+    trace: str | None
+
+    @property
+    def makes_page(self) -> bool:
+        return self.html is not None or self.form == "html"
+
+    @property
+    def measured(self) -> str | None:
+        """The file of a measured trace, which only a page shows."""
+        return self.trace if self.makes_page else None
+
+    @property
+    def targets(self) -> list[str]:
+        """The files that are written."""
+        return [one for one in (self.html, None if self.makes_page else self.trace) if one is not None]
+
+    def check(self) -> None:
+        """Raises UsageError for options that contradict each other."""
+        drawn = self.form in ("html", "dot", "mermaid") or self.html is not None
+        others = {
+            "--op": self.operator is not None,
+            "--all-specs": self.all_specs,
+            "--against": self.against is not None,
+            "--trace": self.trace is not None,
+        }
+        if self.operator is not None and self.against is not None:
+            raise click.UsageError("--op and --against cannot be combined")
+        if self.preamble is not None and (drawn or any(others.values())):
+            raise click.UsageError(f"--preamble cannot be combined with {', '.join(others)}, --html or --format")
+        if drawn and (self.operator is not None or self.all_specs):
+            raise click.UsageError("a page and a graph show all operators: leave out --op and --all-specs")
+        if self.trace == output.STDOUT and not self.makes_page and self.form not in (None, "text"):
+            raise click.UsageError("--trace - and --json or --format both need standard output")
+        if self.html == output.STDOUT and self.form is not None:
+            raise click.UsageError("--html - and --json or --format both need standard output")
+
+
+def _read_request(source: str, arguments: dict[str, Any]) -> ExplainRequest:
+    """Takes what is not about the compilation out of the arguments. `--json` is short for `--format json`."""
+    own = {
+        name: arguments.pop(name) for name in ("operator", "preamble", "all_specs", "against", "html", "form", "trace")
+    }
+    if arguments.pop("as_json"):
+        if own["form"] not in (None, "json"):
+            raise click.UsageError("--json and --format contradict each other")
+        own["form"] = "json"
+    if own["form"] is None and own["html"] is None:
+        own["form"] = "text"
+    return ExplainRequest(source, **own)
+
+
+def _print(
+    request: ExplainRequest, bundle: Bundle, document: dict[str, Any], other: dict[str, Any] | None, page: str | None
+) -> None:
+    if request.trace == output.STDOUT and request.measured is None:
         return
-    if as_json:
-        output.say_json(document if other is None else {**document, "against": other})
-    else:
-        output.say(_format_text(document, other, (source, against or ""), operator, all_specs))
+    if request.html not in (None, output.STDOUT) and page is not None:
+        output.note(f"{request.html}: {len(page.encode()):,} bytes, to be opened in a browser")
+    match request.form:
+        case "json":
+            output.say_json(document if other is None else {**document, "against": other})
+        case "html":
+            output.say(page or "")
+        case "dot" | "mermaid":
+            from einc.report import diagrams
+            from einc.report.folding import fold_graph
+
+            graph = fold_graph(bundle, document["ops"])
+            output.say((diagrams.format_dot if request.form == "dot" else diagrams.format_mermaid)(document, graph))
+        case "text":
+            output.say(_format_text(request, document, other))
 
 
 def _say_preamble(bundle: Bundle, name: str, as_json: bool) -> None:
@@ -95,13 +189,6 @@ def _say_preamble(bundle: Bundle, name: str, as_json: bool) -> None:
         output.say_json(described)
     else:
         output.say(format_preamble(bundle, described))
-
-
-def _time_tasks(bundle: Bundle, ideal: bool) -> Timing:
-    from einc.report.timing import read_plan_machine, time_plan
-
-    machine = read_plan_machine(bundle)
-    return time_plan(bundle, machine.ideal() if ideal else machine)
 
 
 def _format_trace(bundle: Bundle, timing: Timing) -> str:
@@ -123,23 +210,17 @@ def _require_operator(bundle: Bundle, name: str) -> None:
         raise UsageError(f"the plan has no operator '{name}'", hint=suggest_name(name, names))
 
 
-def _format_text(
-    document: dict[str, Any],
-    other: dict[str, Any] | None,
-    names: tuple[str, str],
-    operator: str | None,
-    all_specs: bool,
-) -> str:
+def _format_text(request: ExplainRequest, document: dict[str, Any], other: dict[str, Any] | None) -> str:
     from einc.report import terminal
 
     def strong(text: str) -> str:
         return click.style(text, bold=True) if output.use_colours() else text
 
     if other is not None:
-        return terminal.format_comparison(document, other, names, strong)
-    if operator is not None:
+        return terminal.format_comparison(document, other, (request.source, request.against or ""), strong)
+    if request.operator is not None:
         return terminal.format_operator(document, strong)
-    if all_specs:
+    if request.all_specs:
         parts = [terminal.format_operator({**document, "ops": [one]}, strong) for one in document["ops"]]
         return "\n".join(parts)
     return terminal.format_overview(document, strong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -81,6 +82,7 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
     epilog=examples(
         "einc exprog simulate swap.exprog -m dgx-h100 --ideal",
         "einc exprog simulate swap.exprog -m host --naive --json",
+        "einc exprog simulate cube-mesh.exprog -m dgx-v100 --html mesh.html",
     ),
 )
 @click.argument("file", metavar="FILE")
@@ -88,13 +90,19 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
 @_ideal
 @_naive
 @click.option("-o", "--output", "target", metavar="FILE", help="Write the program, with the memberships written out.")
+@click.option("--html", metavar="FILE", help="Write a page that shows what moves when.")
 @json_option
-def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: str | None, as_json: bool) -> None:
+def simulate_command(
+    file: str, machine: str, ideal: bool, naive: bool, target: str | None, html: str | None, as_json: bool
+) -> None:
     """Run a program on a model of a machine and print its completion time in milliseconds."""
+    from einc.exchange.naive import build_naive_body
     from einc.exchange.simulation.simulator import simulate
 
-    if target is not None:
-        output.require_outputs([target], [file, machine])
+    targets = [one for one in (target, html) if one is not None]
+    if targets.count(output.STDOUT) + as_json > 1:
+        raise click.UsageError("-o -, --html - and --json all need standard output")
+    output.require_outputs(targets, [file, machine])
     tree = read_program_tree(file)
     model = _load_machine(machine, ideal, tree)
     assert model is not None
@@ -107,10 +115,18 @@ def simulate_command(file: str, machine: str, ideal: bool, naive: bool, target: 
     text = _format_program(program)
     if target is not None:
         output.write_text(target, text)
-    if as_json:
+    if as_json or html is not None:
         times = {"completion_ms": completion, **_describe_bound(tree, model)}
-        output.say_json({"valid": True, **times, "splits": {}, "program": text})
-    elif target != output.STDOUT:
+        document = {"valid": True, **times, "splits": {}, "program": text}
+    if html is not None:
+        from einc.report.html.page import write_program_page
+
+        naive_ms = simulate(build_naive_body(program, model), model).completion_ms
+        exchange = {**document, "naive_ms": naive_ms, "bound_free_ms": None, "author": "user"}
+        output.write_text(html, write_program_page(program, model, exchange, os.path.basename(file)))
+    if as_json:
+        output.say_json(document)
+    elif output.STDOUT not in targets:
         output.say(f"{completion:.3f} ms")
 
 

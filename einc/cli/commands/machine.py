@@ -54,15 +54,33 @@ def list_command(as_json: bool) -> None:
 
 
 @click.command(
-    "show", cls=EincCommand, epilog=examples("einc machine show dgx-a100", "einc machine show mine.json --json")
+    "show",
+    cls=EincCommand,
+    epilog=examples(
+        "einc machine show dgx-a100",
+        "einc machine show mine.json --json",
+        "einc machine show dgx-v100 --html v100.html",
+    ),
 )
 @click.argument("name", metavar="NAME", shell_complete=complete_machines)
+@click.option("--html", metavar="FILE", help="Write a page with a picture of it, and print nothing.")
 @json_option
-def show_command(name: str, as_json: bool) -> None:
+def show_command(name: str, html: str | None, as_json: bool) -> None:
     """Show one machine: a name from the list, or a machine file."""
     from einc.machines.load import load_machine
 
-    _show(load_machine(name), as_json)
+    if html is None:
+        _show(load_machine(name), as_json)
+        return
+    if html == output.STDOUT and as_json:
+        raise click.UsageError("--html - and --json both need standard output")
+    from einc.report.html.page import write_machine_page
+
+    output.require_outputs([html], [name])
+    machine = load_machine(name)
+    output.write_text(html, write_machine_page(machine))
+    if as_json:
+        _show(machine, as_json)
 
 
 @click.command("detect", cls=EincCommand, epilog=examples("einc machine detect --json > mine.json"))

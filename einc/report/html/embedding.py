@@ -1,0 +1,67 @@
+"""JSON inside of a page: safe wherever a script may stand, and with equal parts written once.
+
+Plans repeat themselves: the layers of a model have the same cuts and the same exchange programs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+MIN_SHARED = 40
+"""Characters of JSON that a part must have so that it is shared."""
+
+REFERENCE = "$"
+"""The only name of an object that stands for a shared part; its value is the part's position."""
+
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def write_script_json(value: object) -> str:
+    """JSON in ASCII that can stand in a script element: nothing in it can end the element or begin a comment."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for character, escape in _UNSAFE.items():
+        text = text.replace(character, escape)
+    return text
+
+
+def share_parts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"document", "shared"}`: the same document, in whose rows each field that is long and stands there before refers
+    to a list of such fields.
+
+    A row is an object in a list that is a field of the document, as each of its operators.
+    """
+    shared: list[Any] = []
+    places: dict[str, int] = {}
+
+    def share(field: Any) -> Any:
+        if not isinstance(field, list | dict | str):
+            return field
+        text = json.dumps(field)
+        if len(text) < MIN_SHARED:
+            return field
+        if text not in places:
+            places[text] = len(shared)
+            shared.append(field)
+        return {REFERENCE: places[text]}
+
+    def share_row(row: Any) -> Any:
+        return {name: share(field) for name, field in row.items()} if isinstance(row, dict) else row
+
+    written = {name: [share_row(row) for row in field] if isinstance(field, list) else field
+               for name, field in document.items()}  # fmt: skip
+    return {"document": written, "shared": shared}
+
+
+def restore_parts(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The document that `share_parts` was given."""
+
+    def read_row(row: Any) -> Any:
+        if not isinstance(row, dict):
+            return row
+        return {name: value["shared"][field[REFERENCE]] if isinstance(field, dict) and field.keys() == {REFERENCE}
+                else field for name, field in row.items()}  # fmt: skip
+
+    return {name: [read_row(row) for row in field] if isinstance(field, list) else field
+            for name, field in value["document"].items()}  # fmt: skip

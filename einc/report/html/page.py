@@ -1,0 +1,210 @@
+"""Pages as text: one file each, that needs no other and asks for nothing, whoever opens it.
+
+The policy in the page's head lets the browser run our script alone, told by its hash, and load nothing. Names from a
+plan may be any text: templates escape them, data stands in JSON, and the script only ever makes text of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import html
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from einc.machines.model import Machine
+from einc.report.differences import compare_plans
+from einc.report.document import explain
+from einc.report.html.answer import describe_answer, list_program_facts
+from einc.report.html.embedding import share_parts, write_script_json
+from einc.report.html.measured import describe_trace
+from einc.report.html.memory import describe_memory
+from einc.report.html.network import describe_network
+from einc.report.html.places import describe_places
+from einc.report.html.programs import describe_programs, draw_program
+from einc.report.html.tasks import NS_PER_MS, describe_idle_time, describe_tasks
+from einc.report.timing import Timing, read_plan_machine, time_plan
+from einc_runtime.plan.schema import Bundle
+from einc_runtime.text import format_count, shorten
+from einc_runtime.version import VERSION
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from einc.exchange.language.program import Program
+
+Document = dict[str, Any]
+
+FOLDER = Path(__file__).parent
+SCRIPTS = (
+    "read.js", "dom.js", "scales.js", "columns.js", "operator.js", "model.js", "rows.js", "timeline.js", "machine.js",
+    "exchanges.js", "memory.js", "comparison.js", "main.js",
+)  # fmt: skip
+"""In the order in which they are put together."""
+
+MAX_TITLE = 120
+
+MAX_FRAMED_TASKS = 20_000
+"""Of a plan with more tasks, a notebook shows the first section alone."""
+
+
+def write_plan_page(
+    bundle: Bundle,
+    *,
+    ideal: bool = False,
+    document: Document | None = None,
+    timing: Timing | None = None,
+    other: Bundle | None = None,
+    trace: tuple[bytes, str] | None = None,
+) -> str:
+    """The page of a plan.
+
+    `document` is what `explain` says of it with the same `ideal`, and `timing` its timeline, where they are known.
+    `other` is a plan to compare it with, and `trace` the bytes of a measured trace with the name of their file. Raises
+    PlanFault for a trace that is not one of this plan.
+    """
+    machine = read_plan_machine(bundle)
+    machine = machine.ideal() if ideal else machine
+    timing = timing or time_plan(bundle, machine)
+    document = document or explain(bundle, ideal=ideal, timing=timing)
+    measured = None if trace is None else describe_trace(trace[0], bundle, timing.times, trace[1])
+    data: Document = {
+        "kind": "plan",
+        "version": VERSION,
+        **share_parts(document),
+        "tensors": [[tensor.name, tensor.kind] for tensor in bundle.tensors],
+        "model": describe_network(bundle, document["ops"]),
+        "tasks": describe_tasks(bundle, timing),
+        "idle": describe_idle_time(bundle, timing, machine),
+        "measured": measured,
+        "machine": describe_places(machine),
+        "programs": describe_programs(document, machine),
+        "memory": describe_memory(bundle, timing.times),
+        "comparison": None if other is None else _compare(bundle, other, ideal),
+    }
+    data |= share_programs(data.pop("programs"), data["shared"])
+    measured_ms = None if measured is None else measured["end"] / NS_PER_MS
+    return _render(
+        _name_plan(bundle),
+        data,
+        answer=describe_answer(document, [site.memory_bytes for site in machine.sites], measured_ms),
+        document=document,
+        compared=other is not None,
+        has_trace=measured is not None,
+    )
+
+
+def frame_plan_page(bundle: Bundle) -> str:
+    """The page of a plan as HTML for a notebook: a frame of its own, so that neither can change the other.
+
+    Of a plan of more than MAX_FRAMED_TASKS tasks it is the first section alone.
+    """
+    if len(bundle.tasks) <= MAX_FRAMED_TASKS:
+        page = write_plan_page(bundle)
+    else:
+        machine, document = read_plan_machine(bundle), explain(bundle, others=False)
+        answer = describe_answer(document, [site.memory_bytes for site in machine.sites])
+        page = _render(_name_plan(bundle), {"kind": "answer", "version": VERSION}, answer=answer, document=document)
+    style = "width:100%;height:760px;border:1px solid #8888;border-radius:8px"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
+
+
+def write_machine_page(machine: Machine) -> str:
+    """The page of a machine alone."""
+    data: Document = {"kind": "machine", "version": VERSION, "machine": describe_places(machine)}
+    title = f"{shorten(machine.name, MAX_TITLE)}: {format_count(len(machine.sites), 'site')}"
+    return _render(title, data)
+
+
+def write_program_page(program: Program, machine: Machine, exchange: Document, name: str) -> str:
+    """The page of one exchange program on a machine; `exchange` has its text and times as in a plan."""
+    from einc.exchange.simulation.simulator import simulate
+
+    drawn = draw_program(program, simulate(program, machine), machine)
+    row = {"names": [name], "exchange": exchange, "drawn": drawn}
+    data: Document = {"kind": "exchange", "version": VERSION, "machine": describe_places(machine), "programs": [row]}
+    title = f"{shorten(name, MAX_TITLE)} on {shorten(machine.name, 40)}"
+    return _render(title, data, facts=list_program_facts(exchange))
+
+
+def share_programs(programs: list[Document], shared: list[Any]) -> Document:
+    """The programs with what the document of the plan has already as a reference to it."""
+    known = {id(part): position for position, part in enumerate(shared)}
+    rows = [
+        {**row, "exchange": {"$": known[id(row["exchange"])]} if id(row["exchange"]) in known else row["exchange"]}
+        for row in programs
+    ]
+    return {"programs": rows}
+
+
+def _name_plan(bundle: Bundle) -> str:
+    where = f"{format_count(len(bundle.devices), 'site')} of {shorten(bundle.machine, 40)}"
+    return f"{shorten(bundle.model, MAX_TITLE)} on {where}"
+
+
+def _compare(bundle: Bundle, other: Bundle, ideal: bool) -> Document:
+    """The differences, and of the other plan what is drawn beside this one."""
+    machine = read_plan_machine(other)
+    timing = time_plan(other, machine.ideal() if ideal else machine)
+    differences = compare_plans(bundle, other, ideal=ideal)
+    for entry in differences["operators"]:
+        for side in ("a", "b"):
+            if entry[side] is not None:
+                entry[side] = {name: entry[side][name] for name in entry[side] if name not in ("blocks", "exchange")}
+    del differences["tensors"]
+    return {
+        "differences": differences,
+        "tasks": _describe_other_tasks(other, timing),
+        "memory_bytes": list(other.memory),
+    }
+
+
+def _describe_other_tasks(other: Bundle, timing: Timing) -> Document | None:
+    tasks = describe_tasks(other, timing)
+    return tasks and {name: tasks[name] for name in tasks if name not in ("cause", "bytes")}
+
+
+def _render(title: str, data: Mapping[str, Any], **more: Any) -> str:
+    script, style = _read_static()
+    policy = f"default-src 'none'; script-src 'sha256-{_hash(script)}'; style-src 'unsafe-inline'; base-uri 'none'"
+    return (
+        _make_environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            kind=data["kind"],
+            version=VERSION,
+            policy=policy,
+            script=script,
+            style=style,
+            data=write_script_json(data),
+            **more,
+        )
+    )
+
+
+@functools.cache
+def _make_environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates", encoding="utf-8"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@functools.cache
+def _read_static() -> tuple[str, str]:
+    """Our scripts as one, and the styles; neither has anything that could end its element."""
+    parts = "".join((FOLDER / "static" / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    style = (FOLDER / "static" / "page.css").read_text(encoding="utf-8")
+    return f'"use strict";\n(() => {{\n{parts}}})();\n', style
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

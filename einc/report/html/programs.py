@@ -1,0 +1,95 @@
+"""The exchange programs of a plan in time: which piece crosses which link when, and who has a copy of what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from einc.errors import EincError
+from einc.exchange.language.parser import MAX_TEXT, parse
+from einc.exchange.language.program import Program
+from einc.exchange.language.resolve import resolve
+from einc.exchange.simulation.body_run import Timeline
+from einc.exchange.simulation.simulator import simulate
+from einc.machines.model import MS_PER_US, Machine
+
+Document = dict[str, Any]
+
+MAX_FLOWS = 20_000
+"""Transfers of all programs of a page that are drawn, the slowest programs first."""
+
+
+def describe_programs(document: Document, machine: Machine) -> list[Document]:
+    """Every distinct exchange program of a plan, the one that takes most time first, with the operators that use it.
+
+    `exchange` is what the document of `einc explain` says of it. `drawn` is what happens in it, or null where the
+    program is too long, or does not fit the machine.
+    """
+    groups: dict[tuple[str, str], Document] = {}
+    for name, exchange in _list_exchanges(document):
+        key = exchange["program"], exchange["author"]
+        groups.setdefault(key, {"names": [], "exchange": exchange})["names"].append(name)
+    rows = sorted(groups.values(), key=lambda row: (-_sum_time(row), row["names"][0]))
+    left = MAX_FLOWS
+    for row in rows:
+        row["drawn"] = None
+        text = row["exchange"]["program"]
+        if left > 0 and len(text) <= MAX_TEXT:
+            row["drawn"] = _draw_text(text, machine, left)
+            left -= 0 if row["drawn"] is None else len(row["drawn"]["flows"])
+    return rows
+
+
+def draw_program(program: Program, timeline: Timeline, machine: Machine) -> Document:
+    """What happens in a program: `aggregates` by name, with their bytes; `copies`, which appear in time; and `flows`.
+
+    A copy is `[aggregate, site, ms, how]`, in the order of the times: it is `held` at the beginning, `formed` of
+    others, or has `arrived`. A flow is `[aggregate, source, target, start ms, end ms]`, without the latency.
+    """
+    names: dict[tuple[str, ...], int] = {}
+    sizes = {atom: holding.size for holding in program.holdings for atom in holding.aggregate}
+    copies: list[list[Any]] = []
+    flows: list[list[Any]] = []
+
+    def number(aggregate: tuple[str, ...]) -> int:
+        return names.setdefault(aggregate, len(names))
+
+    for holding in program.holdings:
+        copies += [[number(holding.aggregate), site, 0.0, "held"] for site in holding.sites]
+    for event in timeline.events:
+        aggregate, source = number(event.action.aggregate), event.action.source
+        if event.parts != (event.action.aggregate,):
+            copies.append([aggregate, source, event.formed, "formed"])
+        for target, arrival in event.arrivals:
+            copies.append([aggregate, target, arrival, "arrived"])
+            begin = min(arrival, event.formed + machine.transfer_latency_us * MS_PER_US)
+            flows.append([aggregate, source, target, begin, arrival])
+    copies.sort(key=lambda copy: copy[2])
+    return {
+        "aggregates": [{"name": "+".join(name), "bytes": sizes.get(name[0], 0)} for name in names],
+        "copies": copies,
+        "flows": flows,
+        "completion_ms": timeline.completion_ms,
+    }
+
+
+def _draw_text(text: str, machine: Machine, most: int) -> Document | None:
+    try:
+        program = resolve(parse(text, "exchange program"), machine)
+        if sum(len(action.destinations) for action in program.actions) > most:
+            return None
+        return draw_program(program, simulate(program, machine), machine)
+    except EincError:
+        return None
+
+
+def _list_exchanges(document: Document) -> Iterator[tuple[str, Document]]:
+    parts: Iterable[tuple[str, Document]] = [(one["name"], one) for one in document["ops"]]
+    outputs = [(f"output {one['name']}", one) for one in document["outputs"]]
+    for name, part in [*parts, *outputs]:
+        if part["exchange"] is not None:
+            yield name, part["exchange"]
+
+
+def _sum_time(row: Document) -> float:
+    return len(row["names"]) * (row["exchange"]["completion_ms"] or 0.0)

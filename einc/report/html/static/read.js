@@ -1,0 +1,25 @@
+// The data of the page: read once, with parts that stand there once put back in their places.
+const raw = JSON.parse(document.getElementById("data").textContent);
+const isReference = (field) =>
+  field !== null && typeof field === "object" && !Array.isArray(field) && Object.keys(field).length === 1 && "$" in field;
+const readField = (field) => (isReference(field) ? raw.shared[field.$] : field);
+const readRow = (row) => {
+  if (row === null || typeof row !== "object" || Array.isArray(row)) return row;
+  return Object.fromEntries(Object.entries(row).map(([name, field]) => [name, readField(field)]));
+};
+const plan = raw.document
+  ? Object.fromEntries(
+      Object.entries(raw.document).map(([name, field]) => [name, Array.isArray(field) ? field.map(readRow) : field]),
+    )
+  : null;
+const programs = (raw.programs || []).map((row) => ({ ...row, exchange: readField(row.exchange) }));
+const machine = raw.machine;
+
+// What the person has chosen, and who wants to know of it.
+const chosen = { operation: null, moment: null, site: 0, program: 0 };
+const listeners = {};
+const onChange = (name, listener) => (listeners[name] = listeners[name] || []).push(listener);
+const choose = (name, value) => {
+  chosen[name] = value;
+  for (const listener of listeners[name] || []) listener(value);
+};

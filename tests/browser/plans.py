@@ -1,0 +1,65 @@
+"""The plans whose pages are looked at in a browser."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from einc.compiler import compile_model
+from einc.options import CompileOptions
+from einc.report.html.embedding import write_script_json
+from einc.report.timing import read_plan_machine, time_plan
+from einc_runtime.execution.trace import TaskRun, format_trace, make_task_events
+from einc_runtime.plan.schema import Bundle
+
+MODELS = Path(__file__).parents[2] / "models"
+DATA = re.compile(r'(<script type="application/json" id="data">)(.*?)(</script>)', re.S)
+
+BLOCK_MEMORY = 230 << 20
+"""Bytes of a site with which a block of LLaMA has to move data."""
+
+
+@functools.cache
+def plan_block(limited: bool = True) -> Bundle:
+    """A block of LLaMA on the links of a DGX V100; with less memory, data moves."""
+    options = CompileOptions(machine="dgx-v100", memory=BLOCK_MEMORY if limited else None)
+    return compile_model((MODELS / "llama_block.ein").read_text(), "llama_block.ein", options).bundle
+
+
+@functools.cache
+def plan_layers() -> Bundle:
+    """32 layers of LLaMA 8B on eight sites: 484 operators."""
+    options = CompileOptions(machine="dgx-v100", selector="eindecomp")
+    return compile_model((MODELS / "llama.ein").read_text(), "llama.ein", options).bundle
+
+
+def trace_late(bundle: Bundle) -> bytes:
+    """A trace in which everything takes a tenth longer than predicted."""
+    times = time_plan(bundle, read_plan_machine(bundle)).times
+    assert times is not None
+    runs = [TaskRun(n, 1.1 * a, 1.1 * b) for n, (a, b) in enumerate(zip(times.starts, times.ends, strict=True))]
+    return format_trace(make_task_events(bundle, runs), "measured", bundle.model).encode()
+
+
+def read_data(page: str) -> dict[str, Any]:
+    found = DATA.search(page)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[2])
+    return data
+
+
+def repeat_tasks(page: str, times: int) -> str:
+    """The page with all tasks of its plan so many times, one run after the other."""
+    data, found = read_data(page), DATA.search(page)
+    assert found is not None
+    tasks = data["tasks"]
+    count, end, last = len(tasks["start"]), tasks["end"], sum(tasks["start"])
+    for name in ("length", "kind", "site", "target", "label", "tensor", "bytes", "cause"):
+        tasks[name] *= times
+    tasks["start"] += [end - last + tasks["start"][0], *tasks["start"][1:]] * (times - 1)
+    tasks["critical"] = [n + run * count for run in range(times) for n in tasks["critical"]]
+    tasks["end"] = end * times
+    return page[: found.start(2)] + write_script_json(data) + page[found.end(2) :]
