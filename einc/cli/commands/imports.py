@@ -11,6 +11,7 @@ from einc.cli.model_folders import CONFIGURATION, read_configuration, read_store
 from einc.errors import ModelError, UsageError
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
+from einc_runtime.cli.progress import show_phases
 
 group = LazyGroup(
     "import",
@@ -70,12 +71,15 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
     if as_json and target == output.STDOUT:
         raise UsageError("-o - writes the model to standard output, which --json needs for itself")
     output.require_outputs([target], [folder])
-    config = read_configuration(folder)
-    name = os.path.basename(os.path.abspath(folder))
-    where = os.path.join(folder, CONFIGURATION)
-    imported = import_hf(config, where, name, request, read_stored_names(folder))
-    _check_model(imported.text, where)
-    output.write_text(target, imported.text)
+    with show_phases() as phase:
+        phase("reading the configuration and the names of weights")
+        config = read_configuration(folder)
+        name = os.path.basename(os.path.abspath(folder))
+        where = os.path.join(folder, CONFIGURATION)
+        imported = import_hf(config, where, name, request, read_stored_names(folder))
+        phase("checking the model")
+        _check_model(imported.text, where)
+        output.write_text(target, imported.text)
     for note in imported.notes:
         output.note(f"einc: {note}")
     if as_json:

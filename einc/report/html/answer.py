@@ -132,9 +132,8 @@ def _list_reasons(document: Document, quantities: Mapping[str, Any]) -> list[str
     if document["selector"] == "fastest":
         lines.append("the time tables are minimized exactly, but do not see what overlaps: that no plan at all is"
                      " faster is not proved")  # fmt: skip
-    if document["note"] is not None:
-        lines.append(document["note"])
-    return [line[0].upper() + line[1:] + "." for line in lines if line]
+    said = [line[0].upper() + line[1:] + "." for line in lines if line]
+    return said if document["note"] is None else [*said, f"Note: {document['note']}."]
 
 
 def _list_contenders(document: Document) -> list[Document]:
@@ -157,7 +156,9 @@ def _list_contenders(document: Document) -> list[Document]:
 
 
 def _format_ms(time: float | None) -> str:
-    return "" if time is None else f"{time:,.3f} ms"
+    if time is None:
+        return ""
+    return f"{time:,.3f} ms" if time >= 0.01 or not time else f"{time:.3g} ms"
 
 
 def _percent(value: float | None, most: float) -> float:

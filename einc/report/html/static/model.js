@@ -64,14 +64,14 @@ const drawNode = (node, x, y) => {
   const operation = plan.ops[node.operation], half = [BOX.width / 2, BOX.height / 2];
   const share = operation.time && plan.predicted_ms ? (operation.time.critical_ms * node.count) / plan.predicted_ms : 0;
   const part = share > 0.0005 ? percent(share) : "";
-  const name = shorten(operation.name, 18), cut = shorten(formatCut(operation), part ? 21 : 29);
+  const name = shorten(operation.name, 15), cut = shorten(formatCut(operation), part ? 21 : 29);
   const label = `${shorten(operation.name, 60)}, ${shorten(operation.op, 40)}, cut ${formatCut(operation)}, ${percent(share)} of the critical path${node.count > 1 ? `, in ${node.count} layers` : ""}`;
   const element = svg(
     "g",
     { class: "node", role: "button", "aria-label": label, "aria-pressed": "false", "data-operation": node.operation, transform: `translate(${x - half[0]},${y - half[1]})` },
     svg("rect", { class: "box", width: BOX.width, height: BOX.height, rx: 8 }),
     share > 0.004 ? svg("rect", { class: "share", x: 5, y: BOX.height - 7, width: Math.max(2, (BOX.width - 10) * Math.min(1, share)), height: 4, rx: 2 }) : "",
-    svg("text", { class: "name", x: 9, y: 17 }, svg("tspan", {}, "\u2068" + name + "\u2069"), svg("tspan", { class: "kind", "font-weight": 400, dx: 5, "font-size": 11 }, shorten(operation.op, Math.max(4, 23 - name.length)))),
+    svg("text", { class: "name", x: 9, y: 17 }, svg("tspan", {}, "\u2068" + name + "\u2069"), svg("tspan", { class: "kind", "font-weight": 400, dx: 5, "font-size": 11 }, shorten(operation.op, Math.max(4, 21 - name.length)))),
     svg("text", { class: "sub", x: 9, y: 33 }, "\u2068" + cut + "\u2069"),
     svg("text", { class: "sub", x: BOX.width - 8, y: 33, "text-anchor": "end" }, part),
   );

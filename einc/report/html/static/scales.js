@@ -4,7 +4,10 @@ const groups = (text) => {
   const [whole, part] = text.split(".");
   return whole.replace(/\B(?=(\d{3})+$)/g, ",") + (part === undefined ? "" : "." + part);
 };
-const formatMs = (ms) => (ms === null || ms === undefined ? "–" : `${groups(ms.toFixed(3))} ms`);
+const formatMs = (ms) => {
+  if (ms === null || ms === undefined) return "–";
+  return ms >= 0.01 || ms <= 0 ? `${groups(ms.toFixed(3))} ms` : `${Number(ms.toPrecision(3))} ms`;
+};
 const formatTime = (ms) => {
   if (ms === 0) return "0";
   if (Math.abs(ms) >= 1000) return `${groups((ms / 1000).toFixed(2))} s`;
