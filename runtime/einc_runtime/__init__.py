@@ -18,16 +18,28 @@ TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the r
 if TYPE_CHECKING:
     from einc_runtime.errors import RuntimeFault
     from einc_runtime.execution.session import Session
+    from einc_runtime.execution.shared_buffers import SharedBuffers
+    from einc_runtime.generation.generator import Generator, open_sessions
+    from einc_runtime.generation.sampling import Sampling
+    from einc_runtime.generation.tokenizer import TextTokenizer
     from einc_runtime.plan.codec import decode, encode, read_bundle
     from einc_runtime.plan.proof import prove
     from einc_runtime.plan.schema import Bundle
 
-__all__ = ["Bundle", "RuntimeFault", "Session", "__version__", "decode", "encode", "prove", "read_bundle"]
+__all__ = [
+    "Bundle", "Generator", "RuntimeFault", "Sampling", "Session", "SharedBuffers", "TextTokenizer", "__version__",
+    "decode", "encode", "open_sessions", "prove", "read_bundle",
+]  # fmt: skip
 
 _MODULES = {
     "Bundle": "plan.schema",
+    "Generator": "generation.generator",
     "RuntimeFault": "errors",
+    "Sampling": "generation.sampling",
     "Session": "execution.session",
+    "SharedBuffers": "execution.shared_buffers",
+    "TextTokenizer": "generation.tokenizer",
+    "open_sessions": "generation.generator",
     "decode": "plan.codec",
     "encode": "plan.codec",
     "prove": "plan.proof",

@@ -29,13 +29,13 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
 
     def shares(sampling: Sampling) -> np.ndarray:
         sampler = TokenSampler(sampling, 3)
-        return np.bincount([sampler.choose(logits) for _ in range(2000)], minlength=5) / 2000
+        return np.bincount([sampler.choose(logits) for _ in range(900)], minlength=5) / 900
 
-    assert np.abs(shares(Sampling(1.0)) - np.exp(logits)).max() < 0.04
+    assert np.abs(shares(Sampling(1.0)) - np.exp(logits)).max() < 0.06
     squares = np.exp(2 * logits)
-    assert np.abs(shares(Sampling(0.5)) - squares / squares.sum()).max() < 0.04
+    assert np.abs(shares(Sampling(0.5)) - squares / squares.sum()).max() < 0.06
     cut = shares(Sampling(1.0, 0.6))  # 0.4 and 0.3 have 0.6 together, and 0.4 alone has not
-    assert np.abs(cut - np.array([0, 4, 0, 3, 0]) / 7).max() < 0.04
+    assert np.abs(cut - np.array([0, 4, 0, 3, 0]) / 7).max() < 0.06
     assert shares(Sampling(1.0, 0.4))[1] == 1
 
 
