@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.bench import report
-from tests.bench.cases import CASES, EINC, EXTRAS, SITES, Case
+from tests.bench.cases import CASES, EINC, EXTRAS, PEER_CASES, SITES, Case
 from tests.bench.measure import measure
 
 
 def main(arguments: list[str] | None = None) -> int:
-    every = {case.name: case for case in (*CASES, *SITES, *EXTRAS)}
+    every = {case.name: case for case in (*CASES, *PEER_CASES, *SITES, *EXTRAS)}
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"any of {', '.join(every)}; all by default")
     parser.add_argument("--pairs", type=int, default=9, help="rounds, in each of which every competitor runs once")

@@ -69,6 +69,35 @@ CASES = (
     Case("minilm", f"{MINILM}, 32 sentences of 128 tokens", MINILM, (), (EINC, *TORCH), {"torch": 1.1}),
 )
 
+LLAMA: Definitions = (
+    ("n_layers", "12"), ("d_model", "768"), ("heads_q", "12"), ("heads_kv", "4"), ("d_head", "64"), ("d_ff", "2048"),
+    ("vocab", "32000"),
+)  # fmt: skip
+"""125 million parameters."""
+PEERS = {"f32": ("onnxruntime", "openvino"), "bf16": ("openvino",)}
+"""ONNX Runtime multiplies no bf16 on CPUs."""
+
+
+def _llama(name: str, title: str, model: str, dtype: str, *more: tuple[str, str]) -> Case:
+    peers = PEERS[dtype]
+    return Case(name, title, model, (*LLAMA, *more), (EINC, "einc 8", *peers), dict.fromkeys(peers, 1.0), sites=1,
+                dtype=dtype, tolerance=1e-3 if dtype == "f32" else 0.1)  # fmt: skip
+
+
+PEER_CASES = tuple(
+    case
+    for dtype in PEERS
+    for case in (
+        *(
+            _llama(f"decode{batch}{dtype}", f"LLaMA of 125M parameters, one step over a cache of 512, batch {batch}",
+                   "llama_decode", dtype, ("cache", "512"), ("batch", str(batch)))
+            for batch in (1, 8)
+        ),
+        _llama(f"prefill{dtype}", "LLaMA of 125M parameters, a prompt of 512 tokens", "llama", dtype,
+               ("length", "512"), ("batch", "1")),
+    )
+)  # fmt: skip
+
 SITES = tuple(
     Case(f"sites-{case.name}", f"{case.title}, on p sites", case.model, case.definitions,
          ("einc 2", "einc 1", "einc 8", "einc 72"), {})

@@ -15,9 +15,19 @@ SEED = 0
 SENTENCES, TOKENS, WORDS = 32, 128, 30522
 
 
-def drawn(bundle: Bundle) -> dict[str, Array]:
-    """Random arrays for all inputs and weights, in their types."""
-    return {tensor.name: make_random_array(tensor, SEED) for tensor in bundle.tensors if tensor.kind != "value"}
+def drawn(bundle: Bundle, *, weights: bool = True) -> dict[str, Array]:
+    """Random arrays for all inputs, and for all weights, in their types.
+
+    The new token of a step of decoding comes last in its cache, so that all places are read; `last` is the last token.
+    """
+    kinds = ("input", "weight") if weights else ("input",)
+    found = {tensor.name: make_random_array(tensor, SEED) for tensor in bundle.tensors if tensor.kind in kinds}
+    places = [tensor.shape[1] for tensor in bundle.tensors if tensor.kind == "state"]
+    if places and "positions" in found:
+        found["positions"][:] = places[0] // found["positions"].size - 1
+    if "last" in found:
+        found["last"][:] = (np.arange(found["last"].size) + 1) * (found["ids"].size // found["last"].size) - 1
+    return found
 
 
 def sentences() -> tuple[Array, Array]:

@@ -2,7 +2,8 @@
 
     python -m tests.bench.worker COMPETITOR PLAN RESULT THREADS [FOLDER]
 
-It says `ready`, or `absent` and what is not installed, then the milliseconds of every run.
+It says `ready` and the megabytes that it holds, or `absent` and what is not installed, then the milliseconds of every
+run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 Run = Callable[[], object]
 
@@ -36,11 +38,18 @@ def main(competitor: str, plan: str, result: str, threads: str, folder: str = ""
     np.save(result, np.asarray(fetch(), np.float32))
     for _ in range(2):
         run()
-    print("ready", flush=True)
+    print(f"ready {_resident_megabytes():.0f}", flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         run()
         print((time.perf_counter() - start) * 1e3, flush=True)
+
+
+def _resident_megabytes() -> float:
+    """The process's own memory now, without what it maps from files; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("RssAnon:"))
 
 
 def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int) -> tuple[Run, Run]:
@@ -58,6 +67,10 @@ def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int
         from tests.bench import with_torch
 
         return with_torch.prepared(bundle, folder, threads, compiled="compiled" in competitor)
+    if kind in ("onnxruntime", "openvino"):
+        from tests.bench import with_onnx
+
+        return with_onnx.prepared(kind, bundle, plan, threads)
     if kind == "numpy":
         from tests.bench import with_numpy
 
