@@ -109,7 +109,7 @@ class SearchResult:
 class SynthesizingScheduler:
     """Searches for a faster exchange than the naive one. `naive` makes the naive one, and keeps what it has planned.
 
-    `budget` is the time that the searches may take."""
+    `budget` is the time that the searches may take, and `searches` how many there were."""
 
     def __init__(
         self,
@@ -125,6 +125,7 @@ class SynthesizingScheduler:
         self.budget = budget or SearchBudget()
         self._seed = seed
         self._report = report
+        self.searches = 0
         self.naive = NaiveScheduler(machine, sites, timed=False)
         # Where all transfers share one resource, such as a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
@@ -267,6 +268,7 @@ class SynthesizingScheduler:
         seconds = self.budget.share(self._left + 1)
         found: Synthesis | None = None
         if seconds:
+            self.searches += 1
             with self.budget.catch_interrupt():
                 options = SynthesisOptions(
                     iterations=0 if self._uniform else ITERATIONS,

@@ -8,7 +8,7 @@ cases, and it costs microseconds per pair where a simulation costs milliseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise, permutations
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from einc.core.tensor import TensorType
 from einc.exchange.relays import Ways
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
+from einc.search.cut_times import HeldBytes, estimate_entering, measure_cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -46,7 +47,7 @@ class ExchangeEstimator:
     """Estimates exchanges on the first `sites` sites of a machine, in two ways.
 
     NAIVE exchanges gather aggregates copy by copy at every reader. SYNTHESIZED ones may also combine them once and pass
-    the result on.
+    the result on; where links differ, over other sites, too.
     """
 
     def __init__(self, machine: Machine, sites: int) -> None:
@@ -55,6 +56,7 @@ class ExchangeEstimator:
         self._kernel_ms = machine.kernel_latency_us * MS_PER_US
         self._hbm = np.array([site.hbm_gbs * BYTES_PER_MS for site in machine.sites[:sites]])
         self._links = _measure_links(machine, sites)
+        self._cuts = None if has_equal_links(machine, sites) else measure_cuts(machine, sites)
 
     def estimate(self, made: Sequence[Family], asked: Sequence[Family], itemsize: int) -> Array:
         """Milliseconds from the end of the producer's kernels until readers can start, as (2, made, asked): naive, and
@@ -75,7 +77,7 @@ class ExchangeEstimator:
         mixed = ~partial[:, None, None] & (traffic.here > 0) & (arriving > 0)
         copying = np.where(mixed, self._kernel_ms + 2 * traffic.here / self._hbm, 0.0).max(axis=2)
         plain = np.maximum(self._time_links(traffic.crossing) + latency, copying)
-        passed = self._pass_on(arriving, latency, copying, plain)
+        passed = self._pass_on(traffic, latency, copying, plain)
         if not partial.any():
             return np.stack((plain, passed))
         blocks = (traffic.crossing > 0).sum(axis=2) + (traffic.here > 0)
@@ -85,11 +87,21 @@ class ExchangeEstimator:
         reduced = np.minimum(gathered, self._combine_once(traffic))
         return np.stack((gathered, np.where(partial[:, None], reduced, passed)))
 
-    def _pass_on(self, arriving: Array, latency: Array, copying: Array, plain: Array) -> Array:
+    def _pass_on(self, traffic: _Traffic, latency: Array, copying: Array, plain: Array) -> Array:
         """The time if sites may pass on what they got, so that no sender is the bottleneck."""
-        most = np.maximum(arriving.max(axis=2) / self._links.site_rate, arriving.sum(axis=2) / self._links.total_rate)
-        passed: Array = np.minimum(plain, np.maximum(most + latency, copying))
+        arriving = traffic.crossing.sum(axis=2)
+        moving = self._move(traffic, arriving.max(axis=2), arriving.sum(axis=2))
+        passed: Array = np.minimum(plain, np.maximum(moving + latency, copying))
         return passed
+
+    def _move(self, traffic: _Traffic, received: Array, moved: Array) -> Array:
+        """The time of moving alone, from the bytes that a site receives at most, and from all that are moved."""
+        if self._cuts is None:
+            most: Array = np.maximum(received / self._links.site_rate, moved / self._links.total_rate)
+            return most
+        return np.maximum(
+            estimate_entering(self._cuts, traffic.list_held()).reshape(moved.shape), moved / self._cuts.total
+        )
 
     def _combine_once(self, traffic: _Traffic) -> Array:
         """The time if every element is combined at one site, evenly spread, and then sent to its other readers."""
@@ -98,9 +110,7 @@ class ExchangeEstimator:
         readers = np.maximum(1.0, traffic.wanted.sum(axis=2) / np.maximum(distinct, 1.0))
         moved = distinct * (copies - 1 + readers - 1)
         received = (traffic.wanted * (1 - 1 / readers)[:, :, None]).max(axis=2)
-        moving = np.maximum(
-            np.maximum(moved / self._sites, received) / self._links.site_rate, moved / self._links.total_rate
-        )
+        moving = self._move(traffic, np.maximum(moved / self._sites, received), moved)
         rounds = 1 + (readers > 1 + 1e-9)
         combining = self._kernel_ms + distinct * (copies + 1) / self._sites / self._hbm.min()
         time: Array = np.where(distinct > 0, moving + rounds * self._transfer_ms + combining, 0.0)
@@ -120,27 +130,47 @@ class ExchangeEstimator:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
     """Families as arrays: bounds (families, sites, rank), elements (families, sites; 0 where a site has no block),
-    partial copies of every element, and replicas of every block (families)."""
+    partial copies of every element, and replicas of every block (families), and for every site the first one that has
+    the same block."""
 
     lower: Array
     upper: Array
     volume: Array
     copies: Array
     replicas: Array
+    first: Array
 
     def select(self, some: slice) -> _Blocks:
-        return _Blocks(self.lower[some], self.upper[some], self.volume[some], self.copies[some], self.replicas[some])
+        return _Blocks(*(getattr(self, each.name)[some] for each in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Traffic:
     """Bytes, for all pairs (m, a) of families: `crossing[m, a, i, j]` from site i to site j, `here[m, a, j]` that site
-    j has already, `wanted[m, a, j]` that it reads. `copies[m]` are the partial copies."""
+    j has already, `wanted[m, a, j]` that it reads. `copies[m]` are the partial copies.
+
+    `lacking[m, a, i, j]` are the bytes of site i that site j reads and does not make itself, each other site with a
+    replica counted, where they cross from one of these only. Sites with the same `made[m, i]` have the same block, and
+    with the same `asked[m, a, j]` read the same.
+    """
 
     crossing: Array
     here: Array
     wanted: Array
     copies: Array
+    lacking: Array
+    made: Array
+    asked: Array
+
+    def list_held(self) -> HeldBytes:
+        """The pairs of families, in order, as exchanges."""
+        pairs, sites = self.lacking.shape[:2], self.lacking.shape[2]
+        return HeldBytes(
+            self.lacking.reshape(-1, sites, sites),
+            np.broadcast_to(self.made[:, None], (*pairs, sites)).reshape(-1, sites),
+            self.asked.reshape(-1, sites),
+            np.repeat(self.copies == 1, pairs[1]),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,7 +236,18 @@ def _stack(families: Sequence[Family], sites: int) -> _Blocks:
         volume[m, :used] = [block.size for block in family.blocks]
     same = (lower == lower[:, :1]).all(axis=2) & (upper == upper[:, :1]).all(axis=2) & (volume > 0)
     replicas = np.array([family.replicas for family in families])
-    return _Blocks(lower, upper, volume, np.where(replicas > 1, 1, same.sum(axis=1)), replicas)
+    copies = np.where(replicas > 1, 1, same.sum(axis=1))
+    return _Blocks(lower, upper, volume, copies, replicas, _find_first(lower, upper))
+
+
+def _find_first(lower: Array, upper: Array) -> Array:
+    """For every site the first one that has the same block."""
+    bounds = np.concatenate((lower, upper), axis=2)
+    sites = bounds.shape[1]
+    first = np.broadcast_to(np.arange(sites), bounds.shape[:2]).copy()
+    for site in reversed(range(sites)):
+        first[(bounds == bounds[:, site, None]).all(axis=2)] = site
+    return first
 
 
 def _measure_traffic(made: _Blocks, asked: _Blocks, itemsize: int) -> _Traffic:
@@ -214,12 +255,14 @@ def _measure_traffic(made: _Blocks, asked: _Blocks, itemsize: int) -> _Traffic:
     overlap = _measure_overlaps(made, asked)
     overlap *= float(itemsize)
     wanted = np.broadcast_to(asked.volume[None] * float(itemsize), overlap.shape[:3]).copy()
-    _place_readers(overlap, wanted)
+    asked_first = np.broadcast_to(asked.first, overlap.shape[:3]).copy()
+    _place_readers(overlap, wanted, asked_first)
     here = np.einsum("maii->mai", overlap).copy()
     np.einsum("maii->mai", overlap)[...] = 0.0
+    lacking = overlap.copy() if (made.replicas > 1).any() else overlap
     for m in np.flatnonzero(made.replicas > 1):
         _choose_senders(overlap[m], here[m], int(made.replicas[m]), int((made.volume[m] > 0).sum()))
-    return _Traffic(overlap, here, wanted, made.copies)
+    return _Traffic(overlap, here, wanted, made.copies, lacking, made.first, asked_first)
 
 
 def _measure_overlaps(made: _Blocks, asked: _Blocks) -> Array:
@@ -252,8 +295,8 @@ def _choose_senders(crossing: Array, here: Array, replicas: int, holders: int) -
     crossing *= sender
 
 
-def _place_readers(overlap: Array, wanted: Array) -> None:
-    """Moves readers to the sites that need the fewest bytes moved: permutes the last axes in place.
+def _place_readers(overlap: Array, *others: Array) -> None:
+    """Moves readers to the sites that need the fewest bytes moved: permutes the last axes of all arrays in place.
 
     A reader stays at the site of its own number if no other would do better.
     """
@@ -269,10 +312,12 @@ def _place_readers(overlap: Array, wanted: Array) -> None:
         matrix = overlap[m, a]
         _, _, reader_at = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
         overlap[m, a] = matrix[:, reader_at]
-        wanted[m, a] = wanted[m, a][reader_at]
+        for other in others:
+            other[m, a] = other[m, a][reader_at]
 
 
-def has_equal_links(machine: Machine) -> bool:
-    """Whether all pairs of sites can talk, and alone at the same rate."""
-    widths = {min(machine.resources[r].gbs for r in crossed) for crossed in machine.routes.values()}
-    return len(widths) <= 1 and len(machine.routes) == len(machine.sites) * (len(machine.sites) - 1)
+def has_equal_links(machine: Machine, sites: int) -> bool:
+    """Whether all pairs of the first `sites` sites can talk, and alone at the same rate."""
+    routes = [crossed for pair, crossed in machine.routes.items() if max(pair) < sites]
+    widths = {min(machine.resources[r].gbs for r in crossed) for crossed in routes}
+    return len(widths) <= 1 and len(routes) == sites * (sites - 1)

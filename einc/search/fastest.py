@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from einc.errors import CapacityError, InternalError
+from einc.errors import InternalError
 from einc.graph.graph import Graph
 from einc.logical.optimize import choose_by_cuts, optimize
 from einc.logical.pins import Pin
@@ -26,8 +25,8 @@ from einc.logical.problem import build_problem
 from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
-from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
+from einc.search.completion import Completer, improve_completed
 from einc.search.descent import descend
 from einc.search.evaluation import Draft, Evaluator, Surcharge
 from einc.search.exchange_times import has_equal_links
@@ -126,6 +125,7 @@ class _Search:
         progress("weighing cuts by their time", 0.0)
         self._whole = graph
         self._naive = naive
+        self._even = has_equal_links(machine, sites)
         self._budget = budget
         self._pins = pins
         self._progress = progress
@@ -264,39 +264,62 @@ class _Search:
         return build_found(plans, lambda plan: build(plan, self._space.machine))
 
     def finish_synthesized(self, scheduler: SynthesizingScheduler) -> Found:
-        """Completes the contenders that promise most with synthesized exchanges, and takes the fastest."""
+        """Completes the contenders that promise most with synthesized exchanges, and takes the fastest.
+
+        Where links differ, it is improved before, unless layers are left out.
+        """
+        completer = Completer(self._evaluator, scheduler, self._surcharge)
+        times = self._complete_contenders(completer)
+        if not times:
+            return Found(self._complete(self._rank_by_promise()[0], {}), None)
+        if not self._even and self._folded is None:
+            best = improve_completed(
+                completer, self._promises, lambda ms: self._progress("improving the fastest plan", ms)
+            )
+            if completer.times[best] < min(times.values()):
+                self._drafts[IMPROVED] = best
+                times[IMPROVED] = completer.times[best]
+        chosen = min(times, key=lambda name: times[name])
+        shown = {name: completer.times[draft] for name, draft in self._drafts.items() if draft in completer.times}
+        plans = [self._complete(name, shown) for name in self._list_close(times)]
+        if self._folded is None:
+            return Found(plans[0], replace(completer.programs[self._drafts[chosen]], plan=plans[0]))
+        return build_found(plans, lambda plan: build_fast(plan, self._space.machine, scheduler))
+
+    def _rank_by_promise(self) -> list[str]:
+        """The contenders that fit, and then the others; those that promise most first."""
         promised = {name: self._promise(draft) for name, draft in self._drafts.items()}
-        names = sorted(promised, key=lambda name: (self._drafts[name].excess, promised[name]))
-        distinct = {self._drafts[name]: name for name in reversed(names)}
-        completed: dict[str, DeviceProgram] = {}
+        return sorted(promised, key=lambda name: (self._drafts[name].excess, promised[name]))
+
+    def _complete_contenders(self, completer: Completer) -> dict[str, float]:
+        """Completes the contenders that promise most. The times in ms of those that fit, by their names."""
+        names = self._rank_by_promise()
         times: dict[str, float] = {}
-        even = has_equal_links(self._space.machine)
         worth = WORTH_COMPLETING if self._folded is None else WORTH_COMPLETING_FOLDED
         # Where using idle sites makes no difference to the time, nothing runs beside anything else: that is one plan.
         alike = {replace(self._drafts[name], spread=True): name for name in reversed(names)}
         waiting = [name for name in names if name in alike.values()]
-        if not even:  # at least the paper's plan, so that no simpler selector does better
+        if not self._even:  # at least the paper's plan, so that no simpler selector does better
             worth = WORTH_COMPLETING_UNEVEN
             waiting.sort(key=lambda name: name != alike[replace(self._drafts.get(PAPER, self._best), spread=True)])
+        most = math.inf if not self._even and self._folded is None else MAX_COMPLETED
         for name in waiting:
-            if len(completed) == MAX_COMPLETED or (completed and not self._budget.left):
+            if len(times) >= most or (times and not self._budget.left):
                 break
             draft = self._drafts[name]
             if self._folded is not None and draft.excess:
                 continue  # a few layers of it fit, and the whole does not
-            if promised[name] <= worth * min(times.values(), default=math.inf):
-                with suppress(CapacityError):
-                    completed[name] = build_fast(self._evaluator.make_plan(draft), self._space.machine, scheduler)
-                    times[name] = completed[name].predicted_ms + self._surcharge(draft.assignment)[0]
-        if not completed:
-            return Found(self._complete(names[0], {}), None)
-        chosen = min(times, key=lambda name: times[name])
-        same = {name: distinct[draft] for name, draft in self._drafts.items()}
-        shown = {name: times[first] for name, first in same.items() if first in times}
-        plans = [self._complete(name, shown) for name in self._list_close(times)]
-        if self._folded is None:
-            return Found(plans[0], replace(completed[chosen], plan=plans[0]))
-        return build_found(plans, lambda plan: build_fast(plan, self._space.machine, scheduler))
+            if self._promise(draft) <= worth * min(times.values(), default=math.inf):
+                completed = completer.complete(draft)
+                if completed is not None:
+                    times[name] = completed
+        # Promises err, and no plan may be slower than one that was built with naive exchanges.
+        name = min(self._drafts, key=lambda name: self._drafts[name].rank)
+        if times and not self._best.excess and self._best.predicted_ms < min(times.values()):
+            completed = completer.complete(self._best)
+            if completed is not None:
+                times[name] = completed
+        return times
 
     def _list_close(self, times: Mapping[str, float]) -> list[str]:
         """The fastest contender, and of a folded graph all that may be faster as a whole, if it is not large."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from einc.search.overlap import look_up_parts
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import TimeProblem
 
@@ -45,23 +46,15 @@ def list_small_plans(space: SearchSpace, tables: TimeProblem) -> Iterator[tuple[
 def _estimate(space: SearchSpace, tables: TimeProblem, plans: Array) -> Array:
     """What every plan (a column of candidates) takes at least."""
     sources = space.graph.sources
-    own = [times[plans[v]] for v, times in enumerate(tables.own)]
+    own, moving = look_up_parts(space.graph, tables, plans)
     used = [np.array([len(one.functions) for one in options]) for options in space.problem.candidates]
     load = sum((own[v] * used[v][plans[v]] for v in range(len(own))), np.zeros(plans.shape[1], dtype=np.int64))
-    moving: dict[tuple[int, int], Array] = {}
-    for table in tables.tables:
-        at = tuple(classes[plans[v]] for v, classes in zip(table.variables, table.classes, strict=True))
-        source, reader = table.variables[0], table.variables[-1]
-        if source in sources[reader]:
-            moving[source, reader] = moving.get((source, reader), 0) + table.costs[at]
-        else:  # an input that another operator has read before
-            own[reader] = own[reader] + table.costs[at]
     ends: list[Array] = []
     for v, before in enumerate(sources):
         begin = np.zeros(plans.shape[1], dtype=np.int64)
         for source in before:
             begin = np.maximum(begin, ends[source] + moving.get((source, v), 0))
-        ends.append(begin + own[v])
+        ends.append(begin + own[v] + moving.get((v, v), 0))
     longest = np.max(ends, axis=0)
     least: Array = np.maximum(longest, load // space.sites)
     return least

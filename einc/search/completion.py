@@ -1,0 +1,173 @@
+"""Plans with synthesized exchanges, and their improvement where links differ.
+
+Where some pairs of sites have wider links than others, naive exchanges say little of synthesized ones, so a descent
+over plans with naive exchanges leads astray. There, plans are completed one by one: those first that the time tables
+and their overlap find fastest (`einc.search.overlap`), and then those that differ a little from the best so far.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from einc.errors import CapacityError
+from einc.graph.graph import Graph
+from einc.physical.build import build_fast
+from einc.physical.program import DeviceProgram
+from einc.physical.synthesis import SynthesizingScheduler
+from einc.search.evaluation import Draft, Evaluator, Surcharge
+from einc.search.neighbours import list_changes, list_pair_changes
+from einc.search.orders import Order, list_orders
+from einc.search.overlap import estimate_overlapped
+from einc.search.space import Assignment
+from einc.search.tables import UNITS_PER_MS, TimeProblem
+
+MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS = 60, 2560
+"""Searches for exchanges after which no further plan is completed if there is no time limit, as they take most of the
+time: so many, and so many divided by the square of the number of operators. A plan of many takes more searches, and
+what overlaps matters less there."""
+
+MAX_PLANS = 40
+"""Plans that are completed at most if there is no time limit, beside contenders and other orders of operators."""
+
+MAX_STARTS = 4
+"""Plans from which the tables and their overlap are descended."""
+
+MAX_STEPS = 50
+"""Steps of each of these descents."""
+
+PROMISING = 1.03
+"""A plan is completed if its estimate is at most this part of the best time so far."""
+
+
+class Completer:
+    """Completes drafts with synthesized exchanges, each once; `times` are in ms, of those that fit into memory."""
+
+    def __init__(self, evaluator: Evaluator, scheduler: SynthesizingScheduler, surcharge: Surcharge) -> None:
+        self.evaluator = evaluator
+        self.scheduler = scheduler
+        self.programs: dict[Draft, DeviceProgram] = {}
+        self.times: dict[Draft, float] = {}
+        self._surcharge = surcharge
+        self._seconds = 0.0
+        self._tried: set[Draft] = set()
+
+    def complete(self, draft: Draft) -> float | None:
+        """The predicted time of a draft; None if it does not fit."""
+        if draft not in self._tried:
+            self._tried.add(draft)
+            started = time.monotonic()
+            with suppress(CapacityError):
+                plan = self.evaluator.make_plan(draft)
+                program = build_fast(plan, self.evaluator.space.machine, self.scheduler)
+                self.programs[draft] = program
+                self.times[draft] = program.predicted_ms + self._surcharge(draft.assignment)[0]
+            self._seconds = max(self._seconds, time.monotonic() - started)
+        return self.times.get(draft)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether the time limit leaves no time for a further plan like the slowest so far."""
+        return self.scheduler.budget.left <= self._seconds
+
+
+def improve_completed(completer: Completer, tables: TimeProblem, report: Callable[[float], None]) -> Draft:
+    """The fastest plan that is found from those that are completed; there is one at least.
+
+    `report` is called with a better predicted time in ms. The nodes of the graph are the variables of the tables.
+    """
+    evaluator, scheduler = completer.evaluator, completer.scheduler
+    pool = _Pool(evaluator.space.graph, tables)
+    times = completer.times
+    ranked = sorted(times, key=lambda draft: (times[draft], draft.assignment))
+    best = ranked[0]
+    for start in dict.fromkeys([draft.assignment for draft in ranked][:MAX_STARTS]):
+        pool.descend(start)
+    pool.surround(best, times[best])
+    tried = {draft.assignment for draft in times}
+    last_search = scheduler.searches + min(MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS // len(evaluator.space.graph.nodes) ** 2)
+    for count, (estimate, assignment, order) in enumerate(pool.take(tried)):
+        over = count == MAX_PLANS or scheduler.searches >= last_search
+        if completer.hurried or (over and not scheduler.budget.limited) or estimate > PROMISING * times[best]:
+            break
+        found = _complete_alike(completer, assignment, order, times[best])
+        if found is not None:
+            best = found
+            report(times[best])
+            pool.surround(best, times[best])
+    return best
+
+
+def _complete_alike(completer: Completer, assignment: Assignment, order: Order, limit: float) -> Draft | None:
+    """The fastest plan with these cuts, if it is faster than `limit` ms: then other orders are tried, too, and idle
+    sites are left."""
+    evaluator = completer.evaluator
+    best: Draft | None = None
+    for one, spread in _list_variants(evaluator, assignment, order):
+        draft = evaluator.evaluate(assignment, one, spread=spread)
+        ms = None if draft is None else completer.complete(draft)
+        if ms is not None and ms < limit:
+            best, limit = draft, ms
+        if best is None or completer.hurried:
+            break
+    return best
+
+
+def _list_variants(evaluator: Evaluator, assignment: Assignment, order: Order) -> Iterator[tuple[Order, bool]]:
+    """The order, the others, and idle sites that are left."""
+    yield order, True
+    yield from ((one, True) for one in list_all_orders(evaluator.space.graph) if one != order)
+    if evaluator.space.leaves_idle(assignment):
+        yield order, False
+
+
+def list_all_orders(graph: Graph) -> list[Order]:
+    """The order of the graph, and the others that the search knows."""
+    return [tuple(range(len(graph.nodes))), *list_orders(graph)]
+
+
+class _Pool:
+    """Plans that are not completed yet, with what they are estimated to take in ms, and in which order of operators."""
+
+    def __init__(self, graph: Graph, tables: TimeProblem) -> None:
+        self._graph = graph
+        self._tables = tables
+        self._orders = list_all_orders(graph)
+        self._estimates: dict[Assignment, tuple[float, int]] = {}
+
+    def descend(self, start: Assignment) -> None:
+        """Adds what differs from a plan by one operator or two neighbours, and goes on from the best of these."""
+        here, estimate = start, math.inf
+        for _ in range(MAX_STEPS):
+            least, there = self._add_changes(here, 1.0)
+            if least >= estimate:
+                return
+            here, estimate = there, least
+
+    def surround(self, draft: Draft, predicted_ms: float) -> None:
+        """Adds what differs a little from a completed plan: its estimate is likely to be as wrong as that one's."""
+        (estimate,), _ = estimate_overlapped(self._graph, self._tables, [draft.assignment], self._orders)
+        self._add_changes(draft.assignment, predicted_ms * UNITS_PER_MS / max(1, int(estimate)))
+
+    def take(self, tried: set[Assignment]) -> Iterator[tuple[float, Assignment, Order]]:
+        """The most promising plans one by one, except those of `tried`; plans may be added meanwhile."""
+        known = set(tried)
+        while waiting := [(*found, one) for one, found in self._estimates.items() if one not in known]:
+            estimate, number, assignment = min(waiting, key=lambda found: (found[0], found[2]))
+            known.add(assignment)
+            yield estimate, assignment, self._orders[number]
+
+    def _add_changes(self, assignment: Assignment, factor: float) -> tuple[float, Assignment]:
+        """Adds the changes of a plan; the best of them, with its estimate."""
+        changes = [*list_changes(self._tables, assignment), *list_pair_changes(self._tables, assignment)]
+        plans = [change.apply(assignment) for change in changes] or [assignment]
+        estimates, numbers = estimate_overlapped(self._graph, self._tables, plans, self._orders)
+        found = [
+            (factor * int(estimate) / UNITS_PER_MS, int(number))
+            for estimate, number in zip(estimates, numbers, strict=True)
+        ]
+        for plan, one in zip(plans, found, strict=True):
+            self._estimates[plan] = min(one, self._estimates.get(plan, one))
+        return min((estimate, plan) for (estimate, _), plan in zip(found, plans, strict=True))

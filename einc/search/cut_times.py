@@ -1,0 +1,106 @@
+"""About how long a synthesized exchange takes where some pairs of sites have wider links than others.
+
+There, exchange programs split data and pass it on over other sites, so that a narrow or shared path between two sites
+says little. Sets of sites say more: all that one of them lacks must enter it over the links that lead there. A
+synthesized exchange takes a little longer than the worst of these bounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einc.exchange.network import Network, make_mask
+from einc.machines.model import Machine
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_SITES = 8
+"""Up to this many sites, all sets of sites are looked at."""
+
+REACHED = 0.83
+"""The part of the rate of the links that synthesized exchanges reach, in the middle."""
+
+MAX_AT_ONCE = 512
+"""Exchanges that are looked at together, which bounds the memory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CutRates:
+    """Sets of sites as rows `inside[s, i]`, the bytes per ms that can be expected to enter each, and those that all
+    links carry together."""
+
+    inside: Array
+    rates: Array
+    total: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldBytes:
+    """Exchanges e by the bytes `size[e, i, j]` of site i that site j reads and does not make itself.
+
+    Sites with the same `made[e, i]` have the same block: whole if `whole[e]`, otherwise in partial copies, which may be
+    combined on the way. Sites with the same `asked[e, j]` read the same block.
+    """
+
+    size: Array
+    made: Array
+    asked: Array
+    whole: Array
+
+
+def measure_cuts(machine: Machine, sites: int) -> CutRates:
+    """The sets of the first `sites` sites that data must enter, and how fast it does."""
+    network = Network(machine, tuple(range(sites)))
+    sets = _list_sets(sites)
+    inside = np.array([[site in members for site in range(sites)] for members in sets], dtype=bool)
+    rates = np.array([network.entering(make_mask(members))[0] for members in sets])
+    return CutRates(inside.reshape(-1, sites), REACHED * rates, REACHED * network.total_capacity)
+
+
+def _list_sets(sites: int) -> list[tuple[int, ...]]:
+    """All sets but the empty and the full one; of many sites, single ones and runs, and what each of them leaves."""
+    everyone = tuple(range(sites))
+    if sites <= MAX_SITES:
+        return [some for count in range(1, sites) for some in itertools.combinations(everyone, count)]
+    runs, length = set[tuple[int, ...]](), 1
+    while length < sites:
+        runs.update(everyone[at : at + length] for at in range(0, sites, length))
+        length *= 2
+    return sorted(runs | {tuple(site for site in everyone if site not in run) for run in runs})
+
+
+def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
+    """Milliseconds of each exchange: what takes longest to enter a set of sites."""
+    worst = np.zeros(len(held.size))
+    for start in range(0, len(worst), MAX_AT_ONCE) if len(cuts.rates) else ():
+        some = slice(start, start + MAX_AT_ONCE)
+        senders = _mark_senders(cuts.inside, held.made[some], held.whole[some])
+        readers = _mark_first(cuts.inside, held.asked[some])
+        # What several sites of the set read, or hold outside of it, enters once.
+        entering = (np.matmul(readers, held.size[some].transpose(0, 2, 1)) * senders).sum(axis=2)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            worst[some] = np.where(entering > 0, entering / cuts.rates, 0.0).max(axis=1)
+    return worst
+
+
+def _mark_first(inside: Array, labels: Array) -> Array:
+    """Per exchange and set of sites, 1 for each site of the set that is the first one there with its label."""
+    kinds, number = np.unique(labels, axis=0, return_inverse=True)
+    before = np.tri(labels.shape[1], k=-1, dtype=bool) & (kinds[:, :, None] == kinds[:, None])
+    taken = np.matmul(inside.astype(np.float64), before.transpose(0, 2, 1).astype(np.float64)) > 0
+    marks: Array = (inside & ~taken).astype(np.float64)[number.reshape(-1)]
+    return marks
+
+
+def _mark_senders(inside: Array, labels: Array, whole: Array) -> Array:
+    """Per exchange and set, 1 for each site outside that is the first one there with its block.
+
+    Not where a site of the set has the whole block, too.
+    """
+    alike = labels[:, :, None] == labels[:, None]
+    there = np.matmul(inside.astype(np.float64), alike.astype(np.float64)) > 0
+    return np.where(whole[:, None, None] & there, 0.0, _mark_first(~inside, labels))
