@@ -44,7 +44,7 @@ def descend(
     def list_all(best: Draft) -> Iterator[Draft | None]:
         return itertools.chain(list_promising(best), _iterate_changes(evaluator, tables, best, further))
 
-    ranked = sorted(starts, key=lambda draft: draft.rank)
+    ranked = sorted(dict.fromkeys(starts), key=lambda draft: draft.rank)  # several names may stand for one plan
     best = ranked[0]
     for start in ranked[:MAX_STARTS]:
         found = _descend(evaluator, start, list_promising, report if start is ranked[0] else _ignore)

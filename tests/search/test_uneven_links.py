@@ -107,7 +107,7 @@ def compare_promises(sites: int, plans: int) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("sites", "plans"), [(4, 4), pytest.param(7, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("sites", "plans"), [(4, 3), pytest.param(7, 40, marks=pytest.mark.slow)])
 def test_promises_are_near_what_synthesis_makes(sites: int, plans: int) -> None:
     parts = sorted(compare_promises(sites, plans))
     assert parts[0] > 0.6
@@ -155,17 +155,23 @@ def test_no_drawn_plan_is_faster(name: str, sites: int, draws: int) -> None:
     require_fastest(read(name), sites, draws)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100", "dgx-v100"])
-def test_synthesized_exchanges_make_no_plan_slower(machine: str) -> None:
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("machine", "sites"),
+    [("dgx-a100", 2), *(pytest.param(one, 3, marks=SLOW) for one in ("dgx-a100", "dgx-h100", "dgx-v100"))],
+)
+def test_synthesized_exchanges_make_no_plan_slower(machine: str, sites: int) -> None:
+    """On two sites, the optima of both kinds of tables are one plan, and the next best start leads to a faster one."""
     text = (MODELS / "llama_block.ein").read_text(encoding="utf-8")
-    graph, whole = fuse(build_graph(text, "llama_block.ein", (), "b1x1k", None)), load_machine(machine)
-    for sites in (2, 3):
-        programs = [
-            find_fastest(graph, whole.restrict(range(sites)), sites, naive=naive, budget=SearchBudget()).program
-            for naive in (False, True)
-        ]
-        plain, synthesized = programs
-        assert plain is not None
-        assert synthesized is not None
-        assert synthesized.predicted_ms <= plain.predicted_ms * (1 + 1e-9)
+    graph, own = (
+        fuse(build_graph(text, "llama_block.ein", (), "b1x1k", None)),
+        load_machine(machine).restrict(range(sites)),
+    )
+    plain, synthesized = (
+        find_fastest(graph, own, sites, naive=naive, budget=SearchBudget()).program for naive in (True, False)
+    )
+    assert plain is not None
+    assert synthesized is not None
+    assert synthesized.predicted_ms <= plain.predicted_ms * (1 + 1e-9)
