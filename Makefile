@@ -72,7 +72,7 @@ references: .venv/reference  ## rewrite the committed results of transformers, t
 	$(BIN)/python tests/reference/make_references.py
 
 chromium:  ## Chromium and its driver from Debian's packages, where they are missing (needs root)
-	command -v chromium chromedriver >/dev/null || \
+	command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; }
 
 test-browser: .venv/browser  ## the pages of reports in Chromium (make chromium); pictures in build/report

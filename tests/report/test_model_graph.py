@@ -52,7 +52,7 @@ def test_edges_have_the_bytes_that_operators_are_brought(document: dict[str, Any
 
 
 @given(st.lists(st.integers(0, 2), max_size=20))
-@examples(50)
+@examples(30)
 def test_runs_are_repetitions(letters: list[int]) -> None:
     runs = find_runs([(letter,) for letter in letters])
     covered: set[int] = set()

@@ -207,9 +207,9 @@ def test_references_are_other_plans_of_the_model(document: dict[str, Any], bundl
 
 
 def test_other_cuts_begin_with_the_next_fastest() -> None:
-    options = CompileOptions(machine="dgx-v100", devices=4)
+    options = CompileOptions(machine="dgx-v100", devices=2)
     document = explain(compile_model(TEXT, "m.ein", options).bundle)
-    assert any(len(row["other_cuts"]) > 2 for row in document["ops"])
+    assert any(len(row["other_cuts"]) > 1 for row in document["ops"])
     for row in document["ops"]:
         assert next(iter(row["other_cuts"]), None) == row["next_fastest"]
         more = [one["more_ms"] for one in row["other_cuts"]]
