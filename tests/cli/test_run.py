@@ -104,6 +104,7 @@ def test_json_has_every_promised_field(run: Callable[..., Any]) -> None:
         "workers": document["workers"],
         "tasks": document["tasks"],
         "memory_bytes": document["memory_bytes"],
+        "libraries": document["libraries"],
     }
     assert len(document["ms"]) == 1
     memory = document["memory_bytes"]

@@ -37,6 +37,14 @@ def say_at_once(text: str) -> None:
         sys.stdout.flush()
 
 
+def pass_on(data: bytes) -> None:
+    """Print what another process printed, at once."""
+    with _stdout_errors():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
 def say_json(document: dict[str, Any]) -> None:
     """Print the one JSON document of a command."""
     say(json.dumps(document, indent=2, allow_nan=False))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -18,13 +19,14 @@ from einc_runtime.cli import files, output
 from einc_runtime.cli.base import Devices, EincCommand, examples, json_option
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.errors import ArrayFault
+from einc_runtime.errors import ArrayFault, MissingFault
 from einc_runtime.text import format_count, format_memory
 
 if TYPE_CHECKING:
     import numpy as np
 
     from einc_runtime.cli.comparison import Comparison
+    from einc_runtime.cli.ranks import World
     from einc_runtime.execution.session import Session
     from einc_runtime.kernels.cuda.tuning import Tuning
     from einc_runtime.plan.schema import Bundle
@@ -59,6 +61,7 @@ class RunOptions:
     trace: str | None
     no_verify: bool
     tune: bool
+    ranks: int | None
     as_json: bool
 
     @property
@@ -106,6 +109,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--trace", metavar="t.json", help="Write the measured timeline."),
     click.option("--no-verify", is_flag=True, help="Do not prove the plan, as `verify` does, before it runs."),
     click.option("--tune", is_flag=True, help="First tune the plan on these GPUs, as `tune` does, if it is not yet."),
+    click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run in N processes, which MPI starts."),
     json_option,
 )
 
@@ -148,6 +152,23 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     on_stdout = options.uses_of_stdout
     if len(on_stdout) > 1:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
+    from einc_runtime.cli.ranks import join_ranks, start_ranks
+    from einc_runtime.execution.ranks.mpi import is_started_by_mpi
+    from einc_runtime.execution.task_errors import name_task
+
+    def describe(position: int) -> str:
+        return name_task(position, files.read_plan(options.plan).tasks[position])
+
+    if options.ranks is not None and not is_started_by_mpi():
+        name = click.get_current_context().find_root().info_name
+        start_ranks(options.ranks, sys.argv[1:], "einc_runtime" if name == "einc-runtime" else "einc", describe)
+        return
+    with join_ranks(describe, as_json=options.as_json) as world:
+        _run(options, reference, world)
+
+
+def _run(options: RunOptions, reference: Reference | None, world: World | None) -> None:
+    """Runs a plan here, or a part of it if other ranks run the others; then only rank 0 writes and reports."""
     from einc_runtime.address_space import OF_RUNS, OF_WORKERS, require_address_space
     from einc_runtime.cli import arrays
     from einc_runtime.execution.backends import uses_gpus
@@ -167,15 +188,20 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
             require_address_space(sum(bundle.memory) + OF_RUNS + OF_WORKERS * (os.cpu_count() or 1))
         sources = [options.plan, options.weights, *options.inputs, *options.expect]
         arrays.check_outputs(bundle, options.targets, options.trace, sources)
-        if not options.no_verify:
+        if world is not None:
+            if options.backend == "cuda":
+                raise MissingFault("plans run on GPUs in one process only", hint="leave out --backend cuda")
+            world.require_same_plan(bundle)
+        if not options.no_verify and (world is None or world.reports):
             phase("proving the plan")
             with files.reading(options.plan):
                 require_proof(bundle, decoded=True)
+        executor = None if world is None else world.make_executor(bundle)
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
         tunings = _read_tunings(options, bundle, phase)
         phase("loading inputs and weights")
         with Session(
-            bundle, options.backend, devices, no_peer=options.no_peer, verify=False, tunings=tunings
+            bundle, options.backend, devices, no_peer=options.no_peer, executor=executor, verify=False, tunings=tunings
         ) as session:
             for note in session.notes:
                 output.note(note)
@@ -183,6 +209,8 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
             phase("running the plan")
             times, facts = _execute(session, options.repeat, traced=options.trace is not None)
             results = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+        if world is not None and not world.reports:
+            return
         phase("writing the outputs")
         arrays.write_outputs(options.targets, results)
         if options.trace is not None and session.trace is not None:
@@ -197,6 +225,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
             if options.expect:
                 found.append(_compare(bundle, results, arrays.read_expected(bundle, options.expect)))
             comparison = reduce(Comparison.combine, found)
+    on_stdout = options.uses_of_stdout
     document = _make_document(bundle, session.backend, times, facts, comparison)
     if comparison is not None and not comparison.holds:
         raise CheckFailed(f"the results are not as expected: {comparison}", document)

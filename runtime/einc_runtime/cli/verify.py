@@ -36,6 +36,9 @@ UNPROVED_BY_ANY = (
 weights_option = click.option(
     "--weights", metavar="FILE | DIR", help="Also check that these files have what fills each weight."
 )
+ranks_option = click.option(
+    "--ranks", is_flag=True, help="Also prove that no process waits forever, in however many the plan is run."
+)
 
 
 @click.command(
@@ -46,18 +49,19 @@ weights_option = click.option(
 )
 @click.argument("plan", metavar="PLAN")
 @weights_option
+@ranks_option
 @json_option
-def verify_command(plan: str, weights: str | None, as_json: bool) -> None:
+def verify_command(plan: str, weights: str | None, ranks: bool, as_json: bool) -> None:
     """Prove from a plan's file alone that its tasks compute what its operations say.
 
     Kernels, their attributes and their blocks are derived again from every operation and its cut. Then every task is
     followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may race, and the
     outputs must be complete. The last lines say what is not proved.
     """
-    verify_plan(plan, weights, as_json, lambda bundle, phase: ((), UNPROVED_BY_THE_RUNTIME))
+    verify_plan(plan, weights, ranks, as_json, lambda bundle, phase: ((), UNPROVED_BY_THE_RUNTIME))
 
 
-def verify_plan(plan: str, weights: str | None, as_json: bool, further: Further) -> None:
+def verify_plan(plan: str, weights: str | None, ranks: bool, as_json: bool, further: Further) -> None:
     """Prove, and report what was proved and what was not. Raises PlanFault and, for weights, ArrayFault."""
     from einc_runtime.plan.proof import PROVED, prove
 
@@ -68,6 +72,9 @@ def verify_plan(plan: str, weights: str | None, as_json: bool, further: Further)
         with files.reading(plan):
             prove(bundle)
             proved, unproved = further(bundle, phase)
+            if ranks:
+                phase("matching messages between processes")
+                proved += (_verify_ranks(bundle),)
         if weights is not None:
             phase("looking at the weights")
             proved += (_verify_weights(bundle, weights),)
@@ -83,6 +90,19 @@ def verify_plan(plan: str, weights: str | None, as_json: bool, further: Further)
     output.say("\n".join(f"    {line}" for line in proved))
     output.say("not proved:")
     output.say("\n".join(f"    {line}" for line in unproved))
+
+
+def _verify_ranks(bundle: Bundle) -> str:
+    """Proves it of as many processes as there are sites. Fewer have some of these messages and no other waits
+    (`plan/ranks.py`)."""
+    from einc_runtime.execution.rewrites import RewriteOptions, rewrite
+    from einc_runtime.plan.ranks import RankTask, assign_sites, prove_ranks
+
+    ranks = assign_sites(len(bundle.memory), len(bundle.memory))
+    options = [RewriteOptions(devices=ranks, rank=rank) for rank in ranks]
+    tasks = [[RankTask(item.origin, item.task, item.peer) for item in rewrite(bundle, one)] for one in options]
+    count = prove_ranks(bundle, tasks)
+    return f"in any number of processes, messages match (at most {count:,}), and none waits forever"
 
 
 def _verify_weights(bundle: Bundle, source: str) -> str:

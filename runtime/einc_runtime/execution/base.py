@@ -18,7 +18,11 @@ TaskRecord = tuple[int, int, float, float]
 
 
 class Executor(Protocol):
-    """Holds the buffers of one bundle, runs its tasks, and measures. Results stay valid until the next execution."""
+    """Holds the buffers of one bundle, runs its tasks, and measures. Results stay valid until the next execution.
+
+    It may also have `facts()` and `notes` about how it runs the plan, `close()`, and, if other processes run a part of
+    the plan, `holds(buffer)`, which says whether a buffer is in this one.
+    """
 
     @property
     def name(self) -> str:
@@ -27,8 +31,8 @@ class Executor(Protocol):
     def fill(self, buffer: int, values: Array) -> None:
         """Writes a whole input or weight buffer, rounding to its type."""
 
-    def fetch(self, region: Region) -> Array:
-        """The values of a region, to be read at once."""
+    def fetch(self, region: Region) -> Array | None:
+        """The values of a region, to be read at once; None where another process gets them."""
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         """Runs all tasks and returns milliseconds; adds one record per task if asked.

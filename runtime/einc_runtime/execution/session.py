@@ -73,10 +73,13 @@ class Session:
         self._loadable = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
         self._buffers: dict[str, list[int]] = {name: [] for name in self._loadable}
+        holds = getattr(self._executor, "holds", None)
         for number, buffer in enumerate(bundle.buffers):
             if bundle.tensors[buffer.tensor].kind != "value":
                 self._buffers[bundle.tensors[buffer.tensor].name].append(number)
         self._needed = {bundle.tensors[number].name for number in find_needed_tensors(bundle)}
+        if holds is not None:
+            self._needed = {name for name in self._needed if any(map(holds, self._buffers[name]))}
         self._loaded: set[str] = {tensor.name for tensor in self.states}
         self._executed = False
         self._guard = ThreadGuard()
@@ -197,7 +200,8 @@ class Session:
         from einc_runtime.execution.data.weights import iterate_weights, list_weights
 
         wanted = [one for one in list_weights(self.bundle) if not only_missing or one.name not in self._loaded]
-        for name, array in iterate_weights(wanted, source):
+        here = [tensor for tensor in wanted if tensor.name in self._needed]
+        for name, array in iterate_weights(here, source):
             with self._guard.entered():
                 self._store(name, array)
 
@@ -262,7 +266,9 @@ class Session:
             array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
             own = [Region(number, self.bundle.buffers[number].block) for number in self._buffers.get(name, ())]
             for region in own if state else self._outputs[name].regions:
-                array[_slices(region.block.lower, region.block.upper)] = self._executor.fetch(region)
+                values = self._executor.fetch(region)
+                if values is not None:
+                    array[_slices(region.block.lower, region.block.upper)] = values
         return array
 
     def _find_problem(self, name: str, array: Any) -> str | None:

@@ -32,6 +32,7 @@ from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy import libraries, onednn
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
 from einc_runtime.plan.joint_aggregation import aggregation_groups
+from einc_runtime.plan.ranks import RankPart
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 
 MAX_COALESCED_BYTES = 1 << 15
@@ -44,10 +45,13 @@ class CpuExecutor:
     `workers` defaults to one per core. Without `rewrites`, every task is run as it stands in the plan, for comparison.
     `common` is memory that it shares with executors of other plans. `scheduler` makes the threads, and `allocate` the
     memory of arenas and the kernels' scratch space, in bytes. For tests: `poison` fills memory with not-a-numbers
-    before each run, and `ranks` replaces the order in which ready tasks start, highest first.
+    before each run, and `ranks` replaces the order in which ready tasks start, highest first. Where other processes run
+    a part of the plan, `part` says which part this one runs, and `carrier` carries messages to them.
     """
 
     name = "cpu"
+    part: RankPart | None = None
+    carrier: thread_pool.Carrier | None = None
 
     def __init__(
         self,
@@ -64,12 +68,16 @@ class CpuExecutor:
         self.bundle, self._poison = bundle, poison
         self._scheduler, self._allocate = scheduler, allocate
         self.workers = workers or count_cores()
-        self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate)
+        alone = self.part is None  # tasks in one batch with others could wait for messages that wait for them
+        sites = None if self.part is None else self.part.sites
+        self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate, sites=sites)
         self._common, self._keys = common, {} if common is None else dict(list_shared(bundle))
         self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites)
         costs = [kernel.nanoseconds for kernel in self._kernels]
-        batches = batch_tasks([item.task.after for item in self._tasks], costs, self.workers if rewrites else 0)
+        batches = batch_tasks(
+            [item.task.after for item in self._tasks], costs, self.workers if alone and rewrites else 0
+        )
         own = batches.members
         chosen = None if ranks is None else [max(ranks[self._tasks[task].origin] for task in part) for part in own]
         self._graph = RankedTaskGraph.of(batches.after, batches.nanoseconds, chosen, own)
@@ -90,8 +98,10 @@ class CpuExecutor:
         options = RewriteOptions(
             enabled=rewrites,
             max_move_bytes=MAX_COALESCED_BYTES,
-            workers=self.workers,
+            workers=self.workers if self.part is None else self.part.workers,
             estimate=estimate,
+            devices=None if self.part is None else self.part.ranks,
+            rank=None if self.part is None else self.part.rank,
         )
         tasks = rewrite(self.bundle, options)
         parts = Counter(item.origin for item in tasks)
@@ -120,7 +130,7 @@ class CpuExecutor:
         """Whether the executor of another plan has filled this buffer, too."""
         return self._common is not None and self._keys.get(buffer) in self._common.loaded
 
-    def fetch(self, region: Region) -> Array:
+    def fetch(self, region: Region) -> Array | None:
         return self._memory.view(region)
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
@@ -130,7 +140,9 @@ class CpuExecutor:
             with single_threaded_blas(), np.errstate():  # a worker is this thread
                 self._prepacked.pack(self.workers, self._scheduler)
                 ran: list[TaskRecord] | None = None if records is None else []
-                seconds = thread_pool.run_tasks(self._graph, self.workers, self._start_worker, ran, self._scheduler)
+                seconds = thread_pool.run_tasks(
+                    self._graph, self.workers, self._start_worker, ran, self._scheduler, self.carrier
+                )
         except thread_pool.TaskError as error:
             raise self._make_fault(error) from error.cause
         if records is not None:
@@ -155,7 +167,7 @@ class CpuExecutor:
 
     def _prepare(self, item: RewrittenTask) -> Kernel:
         with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(item.alike):
-            return self._prepare_kernel(item.task)
+            return self._prepare_kernel(item.task) if item.peer is None else Kernel(_do_nothing)
 
     def _prepare_kernel(self, task: AnyTask) -> Kernel:
         views = self._memory.views
@@ -187,3 +199,7 @@ class CpuExecutor:
         fault = MissingFault if short else ValueFault if isinstance(error.cause, ValueFault) else KernelFault
         subject, where = task_errors.name_subject(self.bundle, item.task), task_errors.name_task(item.origin, item.task)
         return fault(f"{subject} failed: {cause}", where=where)
+
+
+def _do_nothing(_: Array) -> Run:
+    return lambda: None

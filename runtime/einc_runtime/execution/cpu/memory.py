@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import EllipsisType
 
 import numpy as np
@@ -42,8 +42,8 @@ class HostMemory:
 
     With `shared`, sites that are loaded with the same block have it in one place, that of the first of them. `common`
     is what this plan has together with others (`shared_buffers`). What is written over a state is the same view. Views
-    of weights are read-only: only loading changes them. Raises MissingFault where memory is short, and PlanFault for a
-    buffer outside its arena.
+    of weights are read-only: only loading changes them. With `sites`, the others have no memory, and their buffers no
+    elements. Raises MissingFault where memory is short, and PlanFault for a buffer outside its arena.
     """
 
     def __init__(
@@ -53,13 +53,16 @@ class HostMemory:
         shared: bool = False,
         common: SharedBuffers | None = None,
         allocate: Callable[[int], Array] = allocate_aligned,
+        sites: Collection[int] | None = None,
     ) -> None:
         keys = {} if common is None else dict(list_shared(bundle))
         there = [number for number, key in keys.items() if common is not None and key in common.arrays]
-        needed = sum(bundle.memory) - sum(buffer_bytes(bundle, bundle.buffers[number]) for number in there)
-        require_memory(needed, f"running {bundle.model} on {len(bundle.memory)} sites")
+        own = range(len(bundle.memory)) if sites is None else sites
+        sizes = [size if site in own else 0 for site, size in enumerate(bundle.memory)]
+        needed = sum(sizes) - sum(buffer_bytes(bundle, bundle.buffers[number]) for number in there)
+        require_memory(needed, f"running {bundle.model} on {len(own)} sites")
         self.bundle = bundle
-        self.arenas = [allocate(size) for size in bundle.memory]
+        self.arenas = [allocate(size) for size in sizes]
         self.buffers: list[Array] = []
         loaded: dict[tuple[int, Block], Array] = {}
         states: dict[tuple[int, int], Array] = {}
@@ -67,6 +70,9 @@ class HostMemory:
             shape = buffer.block.shape
             tensor, arena = bundle.tensors[buffer.tensor], self.arenas[buffer.site]
             dtype = storage_dtype(tensor.dtype)
+            if buffer.site not in own:
+                self.buffers.append(np.empty(0, dtype))
+                continue
             if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:
                 raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
             strides = strides_of(shape, dtype.itemsize, tensor.order)
@@ -79,7 +85,7 @@ class HostMemory:
                 states[buffer.site, buffer.offset] = array
             self.buffers.append(array)
         for number, buffer in enumerate(bundle.buffers):
-            if buffer.role == STATE:
+            if buffer.role == STATE and buffer.site in own:
                 self.buffers[number] = states[buffer.site, buffer.offset]
 
     def view(self, region: Region) -> Array:

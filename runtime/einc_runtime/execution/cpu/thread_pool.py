@@ -3,6 +3,9 @@
 The calling thread is one of the workers, so that a single worker needs no other thread, and work begins before any
 thread has started. A worker takes the lock once per task, when it reports the end of one task and picks the next.
 It wakes other workers only for larger tasks, since waking a thread takes longer than a tiny task.
+
+Tasks that are messages to other processes take no worker, and are alone in their nodes. A thread of their own starts
+them and sees when they end.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
@@ -65,6 +69,25 @@ class RankedTaskGraph:
         return RankedTaskGraph(tuple(map(tuple, successors)), waits, tuple(nanoseconds), tuple(ranks), tuple(held))
 
 
+class Carrier(Protocol):
+    """What starts messages and sees when they end; one thread uses it."""
+
+    @property
+    def tasks(self) -> frozenset[int]:
+        """The tasks that are messages."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a message has been started and has not ended."""
+
+    def start(self, task: int) -> None: ...
+    def end_some(self) -> list[int]:
+        """The tasks whose messages have ended since the last call."""
+
+    def nap(self, *, reset: bool) -> None:
+        """Waits for a moment before the next look; after `reset`, a short one."""
+
+
 class TaskError(Exception):
     """A task raised `cause`."""
 
@@ -79,19 +102,25 @@ def run_tasks(
     start_worker: Callable[[int], RunTask],
     records: list[TaskRecord] | None = None,
     scheduler: ThreadScheduler = THREADS,
+    carrier: Carrier | None = None,
 ) -> float:
-    """Runs every task once and returns seconds.
+    """Runs every task once and returns seconds; the tasks of `carrier` are carried by it.
 
     `start_worker(w)` is called in worker w's thread and returns the function that runs a task there; worker 0 is the
     calling thread. Where the system has no thread for a worker, those that there are do its work. The first error of a
     task stops all workers once their present tasks have ended, and is raised as TaskError. An interrupt of the calling
     thread stops them, too, and is raised as it is. When this function ends, no worker runs a task any more.
     """
-    state = _PoolState(graph, scheduler)
+    state = _PoolState(graph, scheduler, frozenset() if carrier is None else carrier.tasks)
     logs: list[list[TaskRecord] | None] = [None if records is None else [] for _ in range(workers)]
     origin = scheduler.now()
     try:
         state.begin()
+        if carrier is not None:
+            try:
+                scheduler.start(state.carry_beside, carrier)
+            except RuntimeError as error:  # without this thread nothing would go on
+                raise TaskError(-1, error) from error
         with suppress(RuntimeError):
             for worker in range(1, workers):
                 scheduler.start(state.work_beside, worker, start_worker, logs[worker], origin)
@@ -114,8 +143,10 @@ def run_tasks(
 class _PoolState:
     """The state that the workers share, under one lock."""
 
-    def __init__(self, graph: RankedTaskGraph, scheduler: ThreadScheduler) -> None:
+    def __init__(self, graph: RankedTaskGraph, scheduler: ThreadScheduler, messages: frozenset[int]) -> None:
         self.graph, self.now = graph, scheduler.now
+        self.nodes = {part[0]: node for node, part in enumerate(graph.members) if messages and part[0] in messages}
+        self.messages = {node: task for task, node in self.nodes.items()}
         self.waiting = list(graph.predecessors)
         self.ready: list[tuple[float, int]] = []
         self.large = 0  # of the ready tasks
@@ -125,6 +156,8 @@ class _PoolState:
         self.stopped = False
         self.error: TaskError | None = None
         self.changed = scheduler.make_monitor()
+        self.posted: list[int] = []  # messages that are ready
+        self.mail = scheduler.make_monitor()
 
     def begin(self) -> None:
         with self.changed:
@@ -171,6 +204,42 @@ class _PoolState:
             with self.changed:
                 self.beside -= 1
                 self.changed.notify_all()
+
+    def carry_beside(self, carrier: Carrier) -> None:
+        """Carries messages in a thread of its own."""
+        with self.changed:
+            if self.stopped:
+                return
+            self.beside += 1
+        try:
+            self._carry(carrier)
+        except BaseException as error:
+            with self.changed:
+                if self.error is None:
+                    self.error = TaskError(-1, error)
+            self.stop()
+        finally:
+            with self.changed:
+                self.beside -= 1
+                self.changed.notify_all()
+
+    def _carry(self, carrier: Carrier) -> None:
+        while not self.stopped:
+            with self.mail:
+                if not self.posted and not carrier.is_waiting:
+                    self.mail.wait(POLL_SECONDS)
+                posted, self.posted = self.posted, []
+            for task in posted:
+                carrier.start(task)
+            ended = carrier.end_some()
+            if ended:
+                with self.changed:
+                    for task in ended:
+                        self._end(self.nodes[task])
+                    if self.sleeping and self.ready:
+                        self.changed.notify(len(self.ready))
+            if carrier.is_waiting:
+                carrier.nap(reset=bool(posted or ended))
 
     def work(
         self, worker: int, start_worker: Callable[[int], RunTask], log: list[TaskRecord] | None, origin: float
@@ -224,9 +293,17 @@ class _PoolState:
 
     def _release(self, task: int) -> None:
         """Makes a task ready: all its predecessors have ended."""
+        if task in self.messages:
+            with self.mail:
+                self.posted.append(self.messages[task])
+                self.mail.notify()
+            return
         heapq.heappush(self.ready, (-self.graph.ranks[task], task))
         self.large += self.graph.nanoseconds[task] >= TINY_NS
 
     def _finish(self) -> None:
         self.stopped = True
         self.changed.notify_all()
+        if self.messages:
+            with self.mail:
+                self.mail.notify()

@@ -7,9 +7,11 @@ of one. The plan itself stays as it is: rewrites belong to one execution of it.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +21,7 @@ from einc_runtime.execution.rewrites.deduplication import deduplicate
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.execution.rewrites.kernel_splitting import count_parts, split_kernel
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
+from einc_runtime.plan.ranks import RankTask, select_tasks
 from einc_runtime.plan.regions import ExecutablePlan
 from einc_runtime.plan.schema import AnyTask, FenceTask, KernelTask
 
@@ -27,13 +30,15 @@ class RewrittenTask(msgspec.Struct, frozen=True):
     """A task as it is run. `origin` is the position in the plan of the task that it was made from.
 
     `siblings` counts the tasks that differ from this one only in their site and in their part of the data, and `alike`
-    those that one kernel with the same attributes runs, for any operation. Both include this one.
+    those that one kernel with the same attributes runs, for any operation. Both include this one. `peer` is the rank at
+    the other end, if the task is one end of a message (`plan/ranks.py`).
     """
 
     task: AnyTask
     origin: int
     siblings: int = 1
     alike: int = 1
+    peer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class RewriteOptions:
     `keep_fences`: leave a fence for each removed task, so that there are as many tasks as in the plan.
     `workers`: the threads that should all have work; read by splitting.
     `estimate`: the nanoseconds that a kernel takes. None: no kernel is split.
+    `rank`: the process whose tasks are wanted; then `devices` are the ranks of the sites. Kernels are split as they are
+    in one process, so that results are the same.
     """
 
     devices: Sequence[int] | None = None
@@ -56,6 +63,7 @@ class RewriteOptions:
     keep_fences: bool = False
     workers: int = 1
     estimate: Callable[[RewrittenTask], float] | None = None
+    rank: int | None = None
 
     @property
     def one_memory(self) -> bool:
@@ -65,29 +73,42 @@ class RewriteOptions:
 def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenTask, ...]:
     """The tasks of a validated bundle as an executor runs them, each waiting for earlier tasks of the result.
 
-    Where all sites share one memory, tasks wait only for those that touch the same bytes. Several memories also keep
-    the dependencies of the plan, which order transfers that share a link; they need `keep_fences`.
+    Where all sites share one memory, tasks wait only for those that touch the same bytes, and so do the tasks of one
+    rank. Several memories also keep the dependencies of the plan, which order transfers that share a link; they need
+    `keep_fences`.
     """
     tasks = _rewrite_moves(bundle, options) if options.enabled else bundle.tasks
-    families = [_family(task) for task in tasks]
-    names = [(own.kernel, repr(sorted(own.kernel_attributes.items()))) for own in bundle.operations]
-    kernels = [
-        names[task.operation] if isinstance(task, KernelTask) else family
-        for task, family in zip(tasks, families, strict=True)
-    ]
-    sizes, alike = Counter(families), Counter(kernels)
+    codes = [(own.kernel, repr(sorted(own.kernel_attributes.items()))) for own in bundle.operations]
+
+    def find_code(task: AnyTask) -> tuple[object, ...]:
+        """Equal for kernels of one name with the same attributes."""
+        return codes[task.operation] if isinstance(task, KernelTask) else _family(task)
+
+    counted = tasks
+    if options.rank is not None and options.enabled:  # as in one process: what becomes of a kernel depends on it
+        counted = _rewrite_moves(bundle, dataclasses.replace(options, devices=None))
+    sizes, alike = Counter(map(_family, counted)), Counter(map(find_code, counted))
     rewritten = [
-        RewrittenTask(task, number, sizes[families[number]], alike[kernels[number]])
-        for number, task in enumerate(tasks)
-        if options.keep_fences or not isinstance(task, FenceTask)
+        RewrittenTask(item.task, item.position, sizes[_family(item.task)], alike[find_code(item.task)], item.peer)
+        for item in _select(bundle, tasks, options)
+        if options.keep_fences or not isinstance(item.task, FenceTask)
     ]
     if options.enabled and options.estimate is not None:
         rewritten = [part for task in rewritten for part in _split(bundle, task, options.workers, options.estimate)]
     waits = find_dependencies(bundle, [item.task for item in rewritten])
+    if not options.one_memory and options.rank is None:
+        waits = _add_own(rewritten, waits)
     return tuple(
         msgspec.structs.replace(item, task=msgspec.structs.replace(item.task, after=after))
-        for item, after in zip(rewritten, waits if options.one_memory else _add_own(rewritten, waits), strict=True)
+        for item, after in zip(rewritten, waits, strict=True)
     )
+
+
+def _select(bundle: ExecutablePlan, tasks: Sequence[AnyTask], options: RewriteOptions) -> Iterable[RankTask]:
+    """The tasks that are wanted."""
+    if options.rank is None:
+        return itertools.starmap(RankTask, enumerate(tasks))
+    return select_tasks(bundle, tasks, options.devices or [0] * len(bundle.memory), options.rank)
 
 
 def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> Sequence[AnyTask]:
@@ -111,8 +132,8 @@ def _split(
     return [RewrittenTask(part, item.origin, item.siblings * len(parts), item.alike * len(parts)) for part in parts]
 
 
-def _add_own(items: Sequence[RewrittenTask], waits: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    return [tuple(sorted({*item.task.after, *after})) for item, after in zip(items, waits, strict=True)]
+def _add_own(items: Sequence[RewrittenTask], waits: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(sorted({*item.task.after, *after})) for item, after in zip(items, waits, strict=True))
 
 
 def _family(task: AnyTask) -> tuple[object, ...]:

@@ -1,0 +1,88 @@
+"""Carries the messages of one rank: starts those whose tasks are ready, and says which have ended.
+
+A region that is dense in memory is sent from where it lies and received where it belongs. Others are copied to a
+buffer that is dense, and from there; both ends agree on the order of a region's elements, that in memory of its tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.execution.ranks.links import Naps, RankLinks
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One end of a message: its number, the rank at the other end, and the region, its axes from the slowest to the
+    fastest in memory. `incoming` says that it is received."""
+
+    number: int
+    peer: int
+    region: Array
+    incoming: bool
+
+
+class MessageCarrier:
+    """See `execution.cpu.thread_pool.Carrier`. `messages` has the tasks that are ends of messages."""
+
+    def __init__(self, links: RankLinks, messages: Mapping[int, Message]) -> None:
+        self._links, self._messages = links, messages
+        self._tasks: list[int] = []
+        self._handles: list[Any] = []
+        self._finishing: list[Callable[[], None]] = []
+        self._naps = Naps()
+
+    @property
+    def tasks(self) -> frozenset[int]:
+        return frozenset(self._messages)
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._tasks)
+
+    def start(self, task: int) -> None:
+        message = self._messages[task]
+        dense = message.region.flags.c_contiguous
+        if message.incoming:
+            data = message.region if dense else np.empty(message.region.shape, message.region.dtype)
+            handle = self._links.receive(message.peer, message.number, as_bytes(data))
+        else:
+            data = message.region if dense else np.ascontiguousarray(message.region)
+            handle = self._links.send(message.peer, message.number, as_bytes(data))
+        self._tasks.append(task)
+        self._handles.append(handle)
+
+        def finish() -> None:
+            """Keeps the buffer until the message has ended."""
+            if message.incoming and not dense:
+                np.copyto(message.region, data)
+
+        self._finishing.append(finish)
+
+    def end_some(self) -> list[int]:
+        ended = self._links.test(self._handles)
+        for position in ended:
+            self._finishing[position]()
+        tasks = [self._tasks[position] for position in ended]
+        for position in reversed(ended):
+            del self._tasks[position], self._handles[position], self._finishing[position]
+        return tasks
+
+    def nap(self, *, reset: bool) -> None:
+        if reset:
+            self._naps.reset()
+        self._naps.take()
+
+    def forget(self) -> None:
+        """Forgets what has been started, after a run that failed."""
+        self._tasks, self._handles, self._finishing = [], [], []
+
+
+def as_bytes(data: Array) -> Array:
+    """The bytes of a dense array, as they lie."""
+    return data.reshape(-1).view(np.uint8)

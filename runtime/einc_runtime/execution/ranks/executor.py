@@ -1,0 +1,159 @@
+"""Runs one rank's part of a plan on the cores that the rank has, and exchanges messages with the other ranks.
+
+All ranks call the methods of their executors in one order, as they run one program. Every task computes what it does in
+one process: kernels are cut in as many parts, and the views that they read have the same values. So the results have
+the same bits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.execution.base import TaskRecord
+from einc_runtime.execution.cpu import thread_pool
+from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.cpu.host import count_cores
+from einc_runtime.execution.ranks.carrier import Message, MessageCarrier, as_bytes
+from einc_runtime.execution.ranks.links import RankLinks, wait_for
+from einc_runtime.plan.ranks import RankPart, assign_sites
+from einc_runtime.plan.regions import reads_of, region_bytes, writes_of
+from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask, Region
+
+FLOPS_PER_NS, BYTES_PER_NS, MESSAGE_NS = 50.0, 10.0, 20_000.0
+"""Rough figures, which decide only in which order tasks start that are ready."""
+
+RECORD = struct.Struct("<qqdd")
+
+
+class RankExecutor(CpuExecutor):
+    """See `execution.base.Executor`. All ranks make one from the same bundle, at the same time.
+
+    `workers` defaults to this rank's share of the machine's cores, `total` to the cores of all machines. `note_task` is
+    told the position of each task before it runs. Raises PlanFault where the plan has fewer sites than there are ranks.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        links: RankLinks,
+        workers: int | None = None,
+        *,
+        total: int | None = None,
+        note_task: Callable[[int], None] | None = None,
+        poison: bool = False,
+    ) -> None:
+        self._links, self._note_task = links, note_task
+        ranks = assign_sites(len(bundle.memory), links.size)
+        cores = count_cores()
+        if total is None:
+            shares = links.share(str(Fraction(cores, links.neighbours)).encode())
+            total = max(1, int(sum(Fraction(share.decode()) for share in shares)))
+        self.part = RankPart(ranks, links.rank, total)
+        workers = workers or max(1, cores // links.neighbours)
+        super().__init__(bundle, workers, ranks=_measure_chains(bundle), poison=poison)
+        self._messages = MessageCarrier(links, self._list_messages())
+        self.carrier = self._messages
+
+    def _list_messages(self) -> dict[int, Message]:
+        messages = {}
+        for place, item in enumerate(self._tasks):
+            if item.peer is not None:
+                (region,) = (*reads_of(item.task), *writes_of(item.task))
+                view = self._in_memory_order(region)
+                messages[place] = Message(item.origin, item.peer, view, bool(writes_of(item.task)))
+        return messages
+
+    def _in_memory_order(self, region: Region) -> Array:
+        tensor = self.bundle.tensors[self.bundle.buffers[region.buffer].tensor]
+        view = self._memory.view(region)
+        return view.transpose(tensor.order) if tensor.order else view
+
+    def holds(self, buffer: int) -> bool:
+        """Whether a buffer is in the memory of this rank."""
+        return self._owner(buffer) == self._links.rank
+
+    def facts(self) -> dict[str, Any]:
+        facts = super().facts()
+        assert self.part is not None
+        facts["memory_bytes"]["plan"] = sum(self.bundle.memory[site] for site in self.part.sites)
+        return {"ranks": self._links.size, "messages": len(self._messages.tasks), **facts}
+
+    def fill(self, buffer: int, values: Array) -> None:
+        if self.holds(buffer):
+            super().fill(buffer, values)
+
+    def fetch(self, region: Region) -> Array | None:
+        """The values of a region on rank 0; None on all others."""
+        owner, rank = self._owner(region.buffer), self._links.rank
+        if owner == rank == 0:
+            return super().fetch(region)
+        number = region.buffer
+        if rank == owner:
+            data = np.ascontiguousarray(self._in_memory_order(region))
+            wait_for(self._links, [self._links.send(0, number, as_bytes(data))])
+        elif rank == 0:
+            order = self.bundle.tensors[self.bundle.buffers[number].tensor].order
+            shape = region.block.shape
+            data = np.empty([shape[dim] for dim in order] if order else shape, self._memory.buffers[number].dtype)
+            wait_for(self._links, [self._links.receive(owner, number, as_bytes(data))])
+            return data.transpose(np.argsort(order)) if order else data
+        return None
+
+    def execute(self, records: list[TaskRecord] | None = None) -> float:
+        """As all executors do; the milliseconds and the records are those of all ranks. Their clocks start together."""
+        self._links.share(b"")
+        own: list[TaskRecord] | None = None if records is None else []
+        try:
+            milliseconds = super().execute(own)
+        except BaseException:
+            self._messages.forget()
+            raise
+        times = [struct.unpack("<d", text) for text in self._links.share(struct.pack("<d", milliseconds))]
+        if records is not None:
+            for rank, text in enumerate(self._links.share(b"".join(RECORD.pack(*record) for record in own or ()))):
+                records += [
+                    (task, rank * self.workers + worker, start, end)
+                    for task, worker, start, end in RECORD.iter_unpack(text)
+                ]
+        return float(max(times)[0])
+
+    def _start_worker(self, worker: int) -> thread_pool.RunTask:
+        run_task, note, tasks = super()._start_worker(worker), self._note_task, self._tasks
+        if note is None:
+            return run_task
+
+        def run_noted_task(place: int) -> None:
+            note(tasks[place].origin)
+            run_task(place)
+
+        return run_noted_task
+
+    def _owner(self, buffer: int) -> int:
+        assert self.part is not None
+        return self.part.ranks[self.bundle.buffers[buffer].site]
+
+
+def _measure_chains(bundle: Bundle) -> list[float]:
+    """For every task of a plan, roughly the time from its start to the end of the plan: what other ranks wait for
+    starts first."""
+    rest = [0.0] * len(bundle.tasks)
+    for number in range(len(bundle.tasks) - 1, -1, -1):
+        task = bundle.tasks[number]
+        rest[number] += _estimate(bundle, task)
+        for earlier in task.after:
+            rest[earlier] = max(rest[earlier], rest[number])
+    return rest
+
+
+def _estimate(bundle: Bundle, task: AnyTask) -> float:
+    if isinstance(task, KernelTask):
+        function = bundle.operations[task.operation].functions[task.function]
+        return function.flops / FLOPS_PER_NS + function.traffic / BYTES_PER_NS
+    size = sum(region_bytes(bundle, region) for region in writes_of(task))
+    return MESSAGE_NS + size / BYTES_PER_NS

@@ -1,0 +1,115 @@
+"""RankLinks over MPI, through mpi4py. MPI has started the processes, and connects them.
+
+Only point-to-point messages are used, and only those calls that do not wait, because most MPIs wait with a busy core.
+Control messages have a communicator of their own, so that no number of a plan's message is taken for theirs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.errors import MissingFault
+from einc_runtime.execution.ranks.links import Naps
+
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+"""Of these environment variables, launchers of MPI set at least one in every process that they start."""
+
+MAX_MESSAGE = 1 << 30
+"""Bytes of one MPI message: many MPIs count them in 32 bits. Longer messages are sent in parts."""
+
+CONTROL = 1
+"""The number of all control messages."""
+
+
+def is_started_by_mpi() -> bool:
+    """Whether a launcher of MPI started this process."""
+    return any(name in os.environ for name in RANK_VARIABLES)
+
+
+def connect() -> MpiLinks:
+    """The links of this process, which MPI started. Raises MissingFault without mpi4py, or where MPI has no threads."""
+    os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")  # MPICH: errors are reported by us
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        hint = "pip install 'einc[mpi]', or 'einc-runtime[mpi]'"
+        raise MissingFault(f"MPI started this process, but mpi4py cannot be used: {error}", hint=hint) from error
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise MissingFault("this MPI cannot be used by several threads", hint="use an MPI with MPI_THREAD_MULTIPLE")
+    return MpiLinks(MPI)
+
+
+class MpiLinks:
+    """See `links.RankLinks`."""
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._data, self._control = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
+        self.rank: int = self._data.Get_rank()
+        self.size: int = self._data.Get_size()
+        here = self._data.Split_type(mpi.COMM_TYPE_SHARED)
+        self.neighbours: int = here.Get_size()
+        here.Free()
+        self._limit: int = self._data.Get_attr(mpi.TAG_UB)
+        self._told: list[tuple[Any, bytes]] = []  # control messages and their bytes, which must outlive them
+
+    def send(self, peer: int, number: int, data: Array) -> list[Any]:
+        return [self._data.Isend([part, self._mpi.BYTE], peer, self._tag(number)) for part in _divide(data)]
+
+    def receive(self, peer: int, number: int, data: Array) -> list[Any]:
+        return [self._data.Irecv([part, self._mpi.BYTE], peer, self._tag(number)) for part in _divide(data)]
+
+    def test(self, handles: Sequence[list[Any]]) -> list[int]:
+        return [position for position, parts in enumerate(handles) if self._mpi.Request.Testall(parts)]
+
+    def share(self, text: bytes) -> list[bytes]:
+        lengths = np.zeros(self.size, np.int64)
+        self._wait(self._data.Iallgather(np.array([len(text)], np.int64), lengths))
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        whole = np.zeros(max(1, int(starts[-1])), np.uint8)
+        target = [whole, (lengths, starts[:-1]), self._mpi.BYTE]
+        self._wait(self._data.Iallgatherv([np.frombuffer(text, np.uint8), self._mpi.BYTE], target))
+        return [whole[start:end].tobytes() for start, end in itertools.pairwise(starts)]
+
+    def tell(self, peer: int, text: bytes) -> None:
+        self._told = [(request, data) for request, data in self._told if not request.Test()]
+        self._told.append((self._control.Isend([text, self._mpi.BYTE], peer, CONTROL), text))
+
+    def hear(self) -> list[tuple[int, bytes]]:
+        heard = []
+        status = self._mpi.Status()
+        while (message := self._control.Improbe(self._mpi.ANY_SOURCE, CONTROL, status)) is not None:
+            data = bytearray(status.Get_count(self._mpi.BYTE))
+            message.Recv([data, self._mpi.BYTE])
+            heard.append((status.Get_source(), bytes(data)))
+        return heard
+
+    def abort(self, code: int) -> None:
+        self._mpi.COMM_WORLD.Abort(code)
+
+    def close(self) -> None:
+        self._wait(self._control.Ibarrier())
+        self.hear()
+        self._wait(self._control.Ibarrier())
+        self._told.clear()
+
+    def _tag(self, number: int) -> int:
+        if number > self._limit:
+            raise MissingFault(f"this MPI has numbers for {self._limit:,} messages, and the plan has more tasks")
+        return number
+
+    def _wait(self, request: Any) -> None:
+        naps = Naps()
+        while not request.Test():
+            naps.take()
+
+
+def _divide(data: Array) -> list[Array]:
+    """An array of bytes in parts that MPI can count; at least one part."""
+    return [data[start : start + MAX_MESSAGE] for start in range(0, max(1, data.size), MAX_MESSAGE)]

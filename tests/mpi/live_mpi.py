@@ -1,0 +1,215 @@
+"""Plans in several processes, over a real MPI: `make test-mpi`.
+
+Every model of `models/` gives the bits of one process, in 1 to 8; and however one of them ends, all end, with one
+message, and leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIEXEC = next(
+    (p for p in (Path(sys.executable).parent / "mpiexec", shutil.which("mpiexec")) if p and Path(p).exists()), None
+)
+LLAMA = {"n_layers": 2, "d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8, "d_ff": 40, "vocab": 70}
+SMALL = {
+    "bert": {"n_layers": 2, "batch": 3, "length": 7, "d_model": 16, "heads": 4, "d_ff": 24, "vocab": 50},
+    "chain_a": {"scale": 512},
+    "chain_b": {"scale": 512},
+    "chain_c": {"scale": 512},
+    "chain_d": {"scale": 512},
+    "chain_e": {"scale": 512},
+    "digits": {},
+    "ffn": {"tokens": 24, "d_model": 40, "d_ff": 56},
+    "llama": {"batch": 3, "length": 6, **LLAMA},
+    "llama_block": {"d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8, "d_ff": 40, "seq_lens": "[9, 5]"},
+    "llama_decode": {"batch": 3, "cache": 6, **LLAMA},
+    "moe": {"tokens": 24, "d_model": 40, "d_ff": 56, "experts": 4},
+}
+END_SECONDS = 5.0
+MOMENTS = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mpi():
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    assert MPIEXEC is not None, "there is no mpiexec: pip install '.[mpi]'"
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "einc", *map(str, arguments)]
+
+
+def mpiexec(count, *arguments):
+    return [str(MPIEXEC), "-n", str(count), *command(*arguments)]
+
+
+def run(words, code=0):
+    done = subprocess.run(words, capture_output=True, timeout=120, cwd=ROOT)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def compile_plan(name, folder):
+    """A plan that exchanges data: by the paper's cost, small models are cut for all sites, too."""
+    plan = folder / f"{name}.bin"
+    words = [item for key, value in SMALL[name].items() for item in ("-D", f"{key}={value}")]
+    how = ("-m", "dgx-a100", "--selector", "eindecomp", "--schedule", "synthesized", "--dtype", "f32")
+    run(command("compile", ROOT / "models" / f"{name}.ein", *how, *words, "-o", plan))
+    return plan
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_model_gives_the_bits_of_one_process(name, tmp_path):
+    plan = compile_plan(name, tmp_path)
+    loads = ("--inputs", "rand:3", "--weights", "rand:1")
+    run(command("run", plan, *loads, "-o", tmp_path / "one.npz"))
+    expected = np.load(tmp_path / "one.npz")
+    for count in (1, 2, 3, 8):
+        target = tmp_path / f"{count}.npz"
+        run(mpiexec(count, "run", plan, *loads, "-o", target))
+        found = np.load(target)
+        assert sorted(found) == sorted(expected)
+        for key in expected:
+            assert found[key].tobytes() == expected[key].tobytes(), (count, key)
+    proved = re.search(
+        rb"messages match \(at most (\d+)\), and none waits", run(command("verify", plan, "--ranks")).stdout
+    )
+    assert int(proved[1]) > 5 or name == "digits"  # which is computed on one site
+
+
+@pytest.fixture(scope="module")
+def ffn(tmp_path_factory):
+    return compile_plan("ffn", tmp_path_factory.mktemp("ffn"))
+
+
+LOADS = ("--inputs", "rand:0", "--weights", "rand:1")
+
+
+def test_ranks_are_started_here_and_one_of_them_reports(ffn, tmp_path):
+    chain = compile_plan("chain_a", tmp_path)
+    done = run(command("run", chain, *LOADS, "--ranks", 4, "--json", "--check", "--trace", tmp_path / "t.json"))
+    document = json.loads(done.stdout)
+    assert document["ranks"] == 4
+    assert document["messages"] > 0
+    assert document["max_rel_error"] < 1e-5
+    workers = {
+        event["tid"] for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if event["ph"] == "X"
+    }
+    assert len(workers) >= 4
+    printed = run(command("run", ffn, *LOADS, "--ranks", 2, "-o", "-")).stdout
+    run(command("run", ffn, *LOADS, "-o", tmp_path / "y.npy"))
+    assert printed == (tmp_path / "y.npy").read_bytes()
+
+
+def test_what_is_wrong_on_one_rank_is_said_once(ffn, tmp_path):
+    four = tmp_path / "four.bin"
+    words = [item for key, value in SMALL["ffn"].items() for item in ("-D", f"{key}={value}")]
+    run(command("compile", ROOT / "models/ffn.ein", "-m", "host", "--devices", 4, *words, "-o", four))
+    missing = (":", "-n", "1", *command("run", ffn, "--inputs", "rand:0", "--weights", tmp_path / "nothing.npz"))
+    other = (":", "-n", "1", *command("run", four, *LOADS))
+    for words, code, message in (
+        (mpiexec(9, "run", ffn, *LOADS), 65, "9 ranks cannot share the 8 sites of the plan"),
+        ([*mpiexec(2, "run", ffn, *LOADS), *missing], 2, "rank 2, "),
+        ([*mpiexec(2, "run", ffn, *LOADS), *other], 65, "rank 2 has read another plan than rank 0"),
+        (command("run", ffn, *LOADS, "--ranks", 9), 65, "9 ranks cannot share"),
+    ):
+        error = run(list(map(str, words)), code).stderr.decode()
+        assert error.count("einc: ") == 1, error
+        assert message in error
+
+
+def processes_of(plan):
+    """The processes that have this plan among their arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and str(plan).encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def ranks_of(plan):
+    """The ranks' processes, and not those that started them."""
+    return [p for p in processes_of(plan) if b"PMI_RANK=" in Path(f"/proc/{p}/environ").read_bytes()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_when_one_rank_ends_all_end(ffn, number, tmp_path, monkeypatch):
+    """At seeded moments: while the ranks start, connect, load, and run."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    rng = random.Random(int(number))
+    for moment in range(MOMENTS if number == signal.SIGKILL else 3):
+        words = command("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4)
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        limit = time.monotonic() + 60
+        while len(ranks := ranks_of(ffn)) < 4:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 2.5) if number == signal.SIGKILL else 3.0)
+        os.kill(rng.choice(ranks), number)
+        begin = time.monotonic()
+        out, err = process.communicate(timeout=60)
+        took = time.monotonic() - begin
+        assert process.returncode == 69, (moment, out, err)
+        assert out == b""
+        assert err.decode().count("einc: ") == 1, err
+        if number == signal.SIGSTOP:
+            assert b"has not answered for 4 seconds; its last task is task" in err
+        else:
+            assert b"ended by signal 9" in err
+        assert took < END_SECONDS + 1, took  # the launcher itself takes a moment
+        assert processes_of(ffn) == []
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_ends_all(ffn, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    words = command("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4)
+    for delay in (0.0, 2.0):
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, start_new_session=True
+        )
+        while len(ranks_of(ffn)) < 4:
+            time.sleep(0.01)
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130, (out, err)
+        assert b"Traceback" not in err
+        assert processes_of(ffn) == []
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_launcher_or_mpi4py_one_line_says_what_to_install(ffn):
+    bare = {**os.environ, "PATH": tempfile.gettempdir(), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    script = (
+        "import sys, einc_runtime.cli.ranks as ranks; ranks._find_launcher = lambda: None;"
+        "from einc.cli.main import main; sys.argv[1:] = sys.argv[1:]; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", str(ffn), *LOADS, "--ranks", "2"], capture_output=True, cwd=ROOT, env=bare
+    )
+    assert (done.returncode, b"there is no mpiexec" in done.stderr) == (69, True)
+    hidden = "import sys; sys.modules['mpi4py'] = None; from einc.cli.main import main; sys.exit(main())"
+    alone = {**os.environ, "PMI_RANK": "0", "PMI_SIZE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "run", str(ffn), *LOADS], capture_output=True, cwd=ROOT, env=alone
+    )
+    assert (done.returncode, b"pip install 'einc[mpi]'" in done.stderr) == (69, True)

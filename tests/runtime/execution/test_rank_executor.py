@@ -1,0 +1,159 @@
+"""Plans in several processes, with links between threads: the bits of one process, whatever arrives when."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from einc_runtime.errors import KernelFault, PlanFault
+from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.ranks.carrier import Message, MessageCarrier
+from einc_runtime.execution.ranks.executor import RankExecutor
+from einc_runtime.execution.ranks.watch import RankFailure, Watch
+from einc_runtime.execution.session import Session
+from tests.support.compiled_plans import EVERYTHING, PLACES, TRANSFORMER, compiled
+from tests.support.plan_arrays import arrays_of, outputs_of, results
+from tests.support.thread_links import ThreadWorld
+
+PLANS = {"every kind of kernel": (EVERYTHING, {}), "caches and lookups": (TRANSFORMER, {"places": PLACES})}
+
+
+def bits(arrays):
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (8,)])
+@pytest.mark.parametrize("name", PLANS)
+def test_several_ranks_compute_the_bits_of_one_process(name, sizes):
+    text, given = PLANS[name]
+    bundle = compiled(text, 8, "f32")
+    arrays = arrays_of(bundle, **given)
+    expected = bits(results(Session(bundle, executor=CpuExecutor(bundle, 2)), arrays))
+    for size in sizes:
+
+        def run(links, size=size):
+            executor = RankExecutor(bundle, links, 1, total=2, poison=True)
+            with Session(bundle, executor=executor) as session:
+                found = results(session, arrays)
+                session.execute(trace=True)  # again, in the same memory
+                return found, outputs_of(session), len(executor.carrier.tasks), session.trace, size
+
+        (first, again, _, trace, _), *others = ThreadWorld(size, seed=size).run(run)
+        assert bits(first) == bits(again) == expected
+        assert sum(messages for _, _, messages, _, _ in others) > 10
+        assert {run.worker for run in trace.runs} == set(range(size))
+
+
+def test_ranks_hold_what_they_need_and_no_more():
+    bundle = compiled(TRANSFORMER, 8, "f32")
+
+    def run(links):
+        executor = RankExecutor(bundle, links, 1, total=2)
+        session = Session(bundle, executor=executor)
+        held = [number for number in range(len(bundle.buffers)) if executor.holds(number)]
+        return held, session.missing, executor.facts()["memory_bytes"]["plan"]
+
+    found = ThreadWorld(4).run(run)
+    assert sorted(number for held, _, _ in found for number in held) == list(range(len(bundle.buffers)))
+    assert sum(memory for _, _, memory in found) == sum(bundle.memory)
+    for held, missing, _ in found:
+        buffers = [bundle.buffers[number] for number in held]
+        assert set(missing) == {bundle.tensors[b.tensor].name for b in buffers if b.role in ("input", "weight")}
+
+
+def test_a_task_that_fails_on_one_rank_is_reported_there(monkeypatch):
+    bundle = compiled(EVERYTHING, 3, "f32")
+    arrays = arrays_of(bundle)
+
+    def run(links):
+        executor = RankExecutor(bundle, links, 1, total=2)
+        if links.rank == 1:
+            monkeypatch.setattr(executor, "_note_task", lambda _: 1 / 0)
+        return results(Session(bundle, executor=executor), arrays)
+
+    with pytest.raises(KernelFault, match="at site 1 failed: ZeroDivisionError"):
+        ThreadWorld(3).run(run)
+
+
+def test_more_ranks_than_sites_are_refused():
+    bundle = compiled(EVERYTHING, 3, "f32")
+    with pytest.raises(PlanFault, match="4 ranks cannot share the 3 sites"):
+        ThreadWorld(4).run(lambda links: RankExecutor(bundle, links))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", "?"])
+def test_regions_arrive_in_any_layout(dtype):
+    """From rows of a larger array into columns of another one, late and in any order."""
+    values = np.arange(5 * 7).reshape(5, 7).astype(dtype)
+
+    def run(links):
+        memory = np.zeros((9, 11), dtype)
+        views = {10: memory[1:6, 2:9], 11: memory[:5, 4:], 12: np.zeros((7, 5), dtype).T}
+        messages = {task: Message(task, 1 - links.rank, view, links.rank == 1) for task, view in views.items()}
+        carrier, ended = MessageCarrier(links, messages), []
+        for task, view in views.items():
+            if links.rank == 0:
+                view[...] = values + task if dtype != "?" else values
+                carrier.start(task)
+                while carrier.is_waiting:  # the next one changes the same memory
+                    ended += carrier.end_some()
+            else:
+                carrier.start(task)
+                while carrier.is_waiting:
+                    ended += carrier.end_some()
+                assert np.array_equal(view, values + task if dtype != "?" else values)
+        return ended
+
+    assert ThreadWorld(2, patience=9).run(run) == [[10, 11, 12]] * 2
+
+
+def watch_of(links, found):
+    return Watch(links, found.append, lambda task: f"number {task}")
+
+
+def test_a_failure_is_reported_once_by_rank_0(monkeypatch):
+    def run(links):
+        found = []
+        watch = watch_of(links, found)
+        watch.start()
+        if links.rank:
+            watch.report(RankFailure(f"no such file {links.rank}", "usage", 2, "w.npz", None))
+        watch._thread.join(1.0 if links.rank == 0 else 0.5)
+        watch.stop()
+        return [(str(fault), fault.where, fault.exit_code, fault.code) for fault in found]
+
+    first, *others = ThreadWorld(3).run(run)
+    assert first == [("no such file 1", "rank 1, w.npz", 2, "usage")]
+    assert others == [[], []]
+
+
+@pytest.mark.parametrize("silent", [0, 2])
+def test_a_rank_that_says_nothing_is_lost(silent, monkeypatch):
+    monkeypatch.setattr("einc_runtime.execution.ranks.watch.SILENCE", 0.4)
+    monkeypatch.setattr("einc_runtime.execution.ranks.watch.BEAT", 0.1)
+
+    over = threading.Event()
+
+    def run(links):
+        found = []
+        watch = watch_of(links, found)
+        watch.note_task(17)
+        if links.rank != silent:
+            watch.start()
+        else:
+            links.tell(0, b"B17")
+        while not over.wait(0.01):
+            if found:
+                over.set()
+        watch.stop()
+        return [(fault.where, str(fault)) for fault in found]
+
+    results = ThreadWorld(3).run(run)
+    reporting = 1 if silent == 0 else 0
+    ((where, message),) = results[reporting]
+    assert where == f"rank {silent}"
+    assert "has not answered for 0.4 seconds" in message
+    assert ("its last task is number 17" if silent else "it has begun no task") in message
+    assert [found for rank, found in enumerate(results) if rank != reporting] == [[], []]
