@@ -58,8 +58,9 @@ def build_contraction(
             raise CannotAdd
         return multiply(call.as_map_or_reduce)
 
-    kinds = ([call.narrow] if call.narrow and not add and libraries.is_multiplied(call.narrow) else []) + [call.kind]
-    for kind in kinds:
+    large = math.prod(call.extents.values()) >= prepacking.SMALL  # else no library is looked for
+    narrow = call.narrow if large and not add else None
+    for kind in ([narrow] if narrow is not None and libraries.is_multiplied(narrow) else []) + [call.kind]:
         try:
             return _build_product(call, kind, move, add)
         except CannotMultiply:
