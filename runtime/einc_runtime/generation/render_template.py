@@ -6,6 +6,7 @@ one: `text`, or `error`. It imports nothing of this package, and its folder is n
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import sys
@@ -46,9 +47,10 @@ def limit_resources(seconds: int, memory: int) -> None:
         import resource
     except ImportError:  # not on this system: the parent's clock is what is left
         return
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    limits = {"RLIMIT_CPU": (seconds, seconds + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (0, 0)}
+    for name, limit in limits.items():
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # some systems have not all of them
+            resource.setrlimit(getattr(resource, name), limit)
 
 
 def main() -> None:
