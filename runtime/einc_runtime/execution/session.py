@@ -201,8 +201,8 @@ class Session:
 
         wanted = [one for one in list_weights(self.bundle) if not only_missing or one.name not in self._loaded]
         here = [tensor for tensor in wanted if tensor.name in self._needed]
-        for name, array in iterate_weights(here, source):
-            with self._guard.entered():
+        with self._guard.entered():
+            for name, array in iterate_weights(here, source, self._find_place):
                 self._store(name, array)
 
     def run(self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None) -> dict[str, Array]:
@@ -288,11 +288,30 @@ class Session:
         expected = f"{tensor.dtype}{list(tensor.shape)}"
         return f"expected {expected} for {tensor.kind} '{name}', found {dtype}{list(array.shape)}"
 
+    def _find_place(self, tensor: Tensor) -> Array | None:
+        """The memory of a weight that lies whole and dense in one place, which has no values from now on."""
+        places = [self._memory_of(number) for number in self._buffers[tensor.name]]
+        if not places or any(place is not places[0] for place in places):
+            return None
+        memory = places[0]
+        if memory is None or memory.shape != tensor.shape or not memory.flags.c_contiguous or not memory.size:
+            return None
+        self._loaded.discard(tensor.name)
+        return memory
+
+    def _memory_of(self, buffer: int) -> Array | None:
+        """The executor's own memory of a buffer, where this process can read into it."""
+        memory_of = getattr(self._executor, "memory_of", None)
+        return None if memory_of is None else memory_of(buffer)
+
     def _store(self, name: str, array: Any) -> None:
         import numpy as np
 
         whole = np.asarray(array)
         for number in self._buffers[name]:
+            if whole is self._memory_of(number):
+                self._executor.fill(number, whole)
+                continue
             block = self.bundle.buffers[number].block
             self._executor.fill(number, whole[_slices(block.lower, block.upper)])
         self._loaded.add(name)

@@ -11,14 +11,17 @@ import ml_dtypes
 import msgspec
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from einc_runtime.cli.arrays import read_inputs
 from einc_runtime.errors import ArrayFault, MissingFault, PlanFault
 from einc_runtime.execution import backends
 from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.data.safetensors import SafetensorsFile
 from einc_runtime.execution.session import Session
 from einc_runtime.execution.trace import format_trace, make_task_events, task_kind
 from einc_runtime.plan.schema import Tensor
+from tests.support.compiled_plans import compiled
 from tests.support.handmade_plans import random_plan, reference, two_site_plan
 from tests.support.plan_arrays import arrays_of
 
@@ -31,6 +34,18 @@ def bundle():
 X = np.arange(12, dtype="f4").reshape(4, 3) - 5
 W = np.arange(6, dtype="f4").reshape(3, 2) / 3 - 1
 Y = np.maximum(X @ W, 0)
+WHOLE = """
+model whole
+dim i = 4
+dim j = 3
+dim k = 2
+input x : f32[i, j]
+weight w : f32[j, k]
+a = matmul(x, w)
+y = relu(a)
+output y
+"""
+"""The same on one site, where the weight is in one piece."""
 
 
 def test_load_execute_offload_and_again(bundle):
@@ -53,6 +68,39 @@ def test_load_execute_offload_and_again(bundle):
     X2[:] = 0  # and so is what was loaded
     session.execute()
     np.testing.assert_allclose(session.offload("y"), Y, rtol=1e-6)
+
+
+def test_weights_are_read_where_they_are_used(tmp_path, monkeypatch):
+    """A whole weight of the stored type goes from the file into the session's memory; others are converted."""
+    bundle, path = compiled(WHOLE, 1), tmp_path / "w.safetensors"
+    read = []
+    original = SafetensorsFile.read_into
+    monkeypatch.setattr(SafetensorsFile, "read_into", lambda *args: (read.append(args[1]), original(*args)))
+    session = Session(bundle)
+    session.load("x", X)
+    for array, count in ((W, 1), (2 * W, 2), (W.astype("f2"), 2)):
+        safetensors.numpy.save_file({"w": array}, path)
+        session.load_weights(path)
+        session.execute()
+        np.testing.assert_allclose(session.offload("y"), np.maximum(X @ array.astype("f4"), 0), rtol=1e-5)
+        assert len(read) == count
+
+
+def test_a_weight_that_was_read_in_part_is_missing(tmp_path, monkeypatch):
+    path = tmp_path / "w.safetensors"
+    safetensors.numpy.save_file({"w": W}, path)
+    session = Session(compiled(WHOLE, 1))
+    session.load("x", X)
+    session.load_weights(path)
+
+    def cut(self, name, memory):
+        memory[:1] = 7
+        raise ArrayFault("cut")
+
+    monkeypatch.setattr(SafetensorsFile, "read_into", cut)
+    with pytest.raises(ArrayFault, match="cut"):
+        session.load_weights(path)
+    assert session.missing == ("w",)
 
 
 def test_byte_order_and_memory_order_do_not_matter(bundle):

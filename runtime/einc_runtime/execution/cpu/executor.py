@@ -121,10 +121,15 @@ class CpuExecutor:
 
     def fill(self, buffer: int, values: Array) -> None:
         array = self._memory.buffers[buffer]
-        np.copyto(array, values, casting="unsafe")
+        if values is not array:  # else they were read there
+            np.copyto(array, values, casting="unsafe")
         self._prepacked.mark_changed(array)
         if self._common is not None and buffer in self._keys:
             self._common.loaded.add(self._keys[buffer])
+
+    def memory_of(self, buffer: int) -> Array:
+        """The memory of an input or weight buffer, to read values there before `fill` is told."""
+        return self._memory.buffers[buffer]
 
     def is_filled(self, buffer: int) -> bool:
         """Whether the executor of another plan has filled this buffer, too."""

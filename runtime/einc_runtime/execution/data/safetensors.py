@@ -100,6 +100,10 @@ class SafetensorsFile:
         """The bytes of a tensor of any type. Raises ArrayFault where the file has become shorter."""
         return self._read(self.entries[name])
 
+    def read_into(self, name: str, memory: Array) -> None:
+        """Reads the bytes of a tensor into a dense array of as many bytes. Raises ArrayFault as `array` does."""
+        self._fill(self.entries[name], memory.reshape(-1).view(np.uint8))
+
     def _read(self, entry: SafetensorsEntry) -> Array:
         try:
             data: Array = np.empty(entry.end - entry.begin, np.uint8)
@@ -107,6 +111,10 @@ class SafetensorsFile:
             raise MissingFault(
                 f"{entry.end - entry.begin:,} bytes of memory are not available", where=self.path
             ) from None
+        self._fill(entry, data)
+        return data
+
+    def _fill(self, entry: SafetensorsEntry, data: Array) -> None:
         memory, done = memoryview(data), 0  # type: ignore[arg-type]
         while done < len(memory):
             piece = memory[done : done + MAX_READ_BYTES]
@@ -114,7 +122,6 @@ class SafetensorsFile:
             if count == 0:
                 raise self._fault("it has become shorter while it was read")
             done += count
-        return data
 
     def _read_header(self, header: bytes, available: int) -> dict[str, SafetensorsEntry]:
         try:

@@ -11,11 +11,15 @@ from einc_runtime.plan.schema import Tensor
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """A stored array's type, its shape, and how to read it for a weight."""
+    """A stored array's type, its shape, and how to read it for a weight.
+
+    `read_into` reads it into dense memory of its type and size; None where it can only be read as a whole.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     read: Callable[[Tensor], Array]
+    read_into: Callable[[Array], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -57,8 +58,13 @@ def read_weights(tensors: Sequence[Tensor], source: WeightSource) -> dict[str, A
     return {name: array.astype(dtypes[name], copy=False) for name, array in iterate_weights(tensors, source)}
 
 
-def iterate_weights(tensors: Sequence[Tensor], source: WeightSource) -> Iterator[tuple[str, Array]]:
+def iterate_weights(
+    tensors: Sequence[Tensor], source: WeightSource, place: Callable[[Tensor], Array | None] = lambda _: None
+) -> Iterator[tuple[str, Array]]:
     """The weights one after another, in their shapes and in the types in which they are stored.
+
+    `place` may give a weight dense memory of its shape and type. Where the weight is stored in that type, it is read
+    there, so that nothing has to be copied, and that memory is what comes out.
 
     Raises ArrayFault before the
     first weight, with a line for each one that is missing or unfit, and OSError where a file cannot be read.
@@ -71,7 +77,12 @@ def iterate_weights(tensors: Sequence[Tensor], source: WeightSource) -> Iterator
         return
     with ExitStack() as stack:
         for tensor, entry in _match_all(tensors, source, stack):
-            yield tensor.name, entry.read(tensor).reshape(tensor.shape)
+            memory = place(tensor) if entry.read_into is not None and entry.dtype == tensor.dtype else None
+            if entry.read_into is not None and memory is not None:
+                entry.read_into(memory)
+                yield tensor.name, memory
+            else:
+                yield tensor.name, entry.read(tensor).reshape(tensor.shape)
 
 
 def require_weights(tensors: Sequence[Tensor], source: WeightSource) -> None:
@@ -131,7 +142,10 @@ def _describe_npz_member(archive: NpzFile, name: str) -> StoredArray:
 
 def _describe_safetensors_entry(file: SafetensorsFile, name: str) -> StoredArray:
     entry = file.entries[name]
-    return StoredArray(entry.dtype, entry.shape, lambda _: file.array(name))
+    into = (
+        (lambda memory: file.read_into(name, memory)) if entry.dtype != "bool" and sys.byteorder == "little" else None
+    )
+    return StoredArray(entry.dtype, entry.shape, lambda _: file.array(name), into)
 
 
 def _match(tensor: Tensor, files: StoredArrays) -> StoredArray | str:
