@@ -45,7 +45,27 @@ def test_weights_are_widened(dtype, packing, group, zeros):
     shape = (5, 3, 128 // group) if group else (5, 3)
     points = [rng.integers(-8, 9, shape).astype("i1")] if zeros else []
     inputs = [values.view("i1") if packing == 1 else values, normal(*shape, dtype=dtype), *points]
-    check("dequantize", {"group": group}, inputs, [np.empty((5, 3, 128), dtype)], tolerance=0)
+    check("dequantize", {"group": group}, inputs, [np.empty((5, 3, 128), dtype)])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("packing", "group", "zeros"), [(1, 0, False), (1, 96, True), (2, 32, True), (2, 0, False)])
+def test_products_with_quantized_weights(dtype, packing, group, zeros):
+    rng = np.random.default_rng(4)
+    values = rng.integers(0, 256, (3, 45, 192 // packing), np.uint8)
+    shape = (3, 45, 192 // group) if group else (3, 45)
+    points = [rng.integers(-8, 9, shape).astype("i1")] if zeros else []
+    weight = [values.view("i1") if packing == 1 else values, normal(*shape, dtype=dtype, scale=0.01), *points]
+    attributes = {"group": group, "scale": 0.5}
+    tolerance = {F16: 4e-3, BF16: 2e-2, F32: 1e-5, F64: 1e-12}[np.dtype(dtype)]
+    for rows, equation, out in (
+        (5, "t e k, e f k -> e t f", (3, 5, 45)),
+        (3, "t e k, e f k -> e f t", (3, 45, 3)),
+        (19, "t e k, e f k -> e t f", (3, 19, 45)),
+    ):
+        x = normal(rows, 3, 192, dtype=dtype)
+        given = {**attributes, "equation": equation}
+        check("quantized_contract", given, [x, *weight], [np.empty(out, dtype)], tolerance=tolerance, steps=(1,))
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-20, 88.0, -88.0, 3e38, np.inf, -np.inf, np.nan]

@@ -186,6 +186,11 @@ class Emitter:
             name = f"llvm.masked.store.v{LANES}{_element(stored)}.p0"
             self.intrinsic(name, ir.VoidType(), value, place, I32(ITEMSIZE[kind]), mask)
 
+    def prefetch(self, row: Value, position: Value) -> None:
+        """Says that the byte at a position of a row is read soon; it need not be there."""
+        place = self.b.gep(self.b.inttoptr(row, I8.as_pointer()), [position])
+        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), place, I32(0), I32(3), I32(1))
+
     def store_one(self, value: Value, place: Value, kind: str) -> None:
         """Writes the first lane to an address."""
         first = self.b.extract_element(self.round_to(value, kind), I32(0))

@@ -17,6 +17,8 @@ from einc_runtime.kernels.llvm.compiler import LANES
 
 BLOCK = 2 * LANES
 """Elements that are laid out together; groups are multiples of it."""
+ROWS = 4
+"""The most rows of a weight that are read at a time, while as many that follow are fetched into the cache."""
 SUMS = 16
 """Sums that stay in registers."""
 UNROLLED = 8
@@ -194,9 +196,10 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
         _lay_out(e, form, b.add(tensor, b.mul(number, tensor_step)), b.add(laid, b.mul(number, laid_step)), width)
 
     tile = min(count, 4)
-    height = max(1, min(8, SUMS // tile))
+    height = max(1, min(ROWS, SUMS // tile))
     factor = struct.unpack("<f", struct.pack("<i", scale))[0]
     last = b.sub(rows, I64(1))
+    ahead = b.mul(reader.row_step, I64(height))
     with e.loop(rows, height) as first:
         numbers = [b.add(first, I64(r)) for r in range(height)]
         own = [reader.row(b.select(b.icmp_signed("<", n, last), n, last)) for n in numbers]
@@ -217,6 +220,8 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
                     [e.load(line, b.add(here, I64(h * LANES)), "f32", None) for h in range(form.packing)]
                     for line in lines
                 ]
+                for row in own:
+                    e.prefetch(b.add(row.values, ahead), position)
                 for row, group, totals in zip(own, groups, sums, strict=True):
                     for h, weights in enumerate(reader.widen(row, group, position, mask)):
                         for x, total in zip(factors, totals, strict=True):

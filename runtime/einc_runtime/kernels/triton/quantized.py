@@ -1,17 +1,20 @@
 """The kernels `dequantize` and `quantized_contract` in Triton.
 
-A product widens its weight into workspace, in the type of the tensor, and multiplies that by a library.
+A product of few rows widens tiles of its weight in registers and multiplies them there: the weight is read once, as it
+is stored. Other products widen the weight into workspace, in the type of the tensor, and a library multiplies.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, address, dtype_name
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
+from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.launches import (
     SCRATCH,
@@ -21,8 +24,10 @@ from einc_runtime.kernels.triton.launches import (
     relocate_step,
 )
 from einc_runtime.kernels.triton.ordered_products import build_ordered_contract
-from einc_runtime.kernels.triton.source import PointerOperand, assemble, index_cast, power_of_two
+from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, index_cast, power_of_two
 
+FEW = 16
+"""Up to so many rows are multiplied with the weight as it is stored."""
 BLOCK = 1024
 """Stored values that a program reads at most."""
 APART = 1 << 60
@@ -43,8 +48,11 @@ def build_ordered_quantized_contract(invocation: Invocation[Array]) -> LaunchSeq
 def build_quantized_contract(
     invocation: Invocation[Array], multiply: Callable[[Invocation[Array]], LaunchSequence] = build_contract
 ) -> LaunchSequence:
-    """A launch that widens the weight, and those of `multiply`, which builds a `contract`."""
+    """One launch for few rows; else one that widens the weight, and those of `multiply`, which builds a `contract`."""
     call = QuantizedContractCall.parse(invocation)
+    direct = _build_direct(call) if multiply is build_contract else None
+    if direct is not None:
+        return LaunchSequence((direct,))
     allocator = WorkspaceAllocator()
     widened = allocator.take(call.weight.shape, storage_dtype(dtype_name(call.tensor.array)))
     first = address(widened)
@@ -62,6 +70,69 @@ def build_quantized_contract(
 
     steps = [relocate_step(step, relocate) for step in product.steps]
     return LaunchSequence((widen(call.weight, put(place)), *steps), place - SCRATCH + allocator.size)
+
+
+def _build_direct(call: QuantizedContractCall) -> KernelLaunch | None:
+    """The launch for few rows; None where there are more, or where operands are no matrices."""
+    batch, rows, columns, summed = call.groups
+    weight, kind = call.weight, dtype_name(call.tensor.array)
+    kept = (*batch, *columns)
+    names = [call.labels[: array.ndim] for array in weight.operands]
+    known = {kind, call.result.kind, weight.kind} <= {"f16", "bf16", "f32"}
+    if call.count(rows) > FEW or not known or call.labels[: len(kept)] != kept or len(batch) > 1:
+        return None
+    if not weight.group and names[1] != kept:
+        return None
+    operands = [call.tensor, call.result, *(NamedArray(n, a) for n, a in zip(names, weight.operands, strict=True))]
+    firsts = [rows, rows, *(columns for _ in names)]
+    seconds = [summed, columns, *(tuple(name for name in summed if name in own) for own in names)]
+    if not all(are_mergeable(x, g) for x, *two in zip(operands, firsts, seconds, strict=True) for g in two):
+        return None
+    views = [view_as_matrices(x, batch, a, b) for x, a, b in zip(operands, firsts, seconds, strict=True)]
+    return _multiply_tiles(call, [view if batch else view[None] for view in views])
+
+
+def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> KernelLaunch:
+    """The launch for stacks of matrices: tensor and result, values, scales, and zero points if there are any. A program
+    computes all rows for a tile of the weight's rows."""
+    weight, kind = call.weight, dtype_name(views[0])
+    x, y, values, scales, *zeros = items = [
+        PointerOperand.of(name, view, "i8" if name == "values" else "")
+        for name, view in zip(("x", "y", "values", "scales", "zeros"), views, strict=False)
+    ]
+    (stack, width, depth), count = views[2].shape, views[0].shape[1]
+    tile, rows = 32, max(FEW, power_of_two(count))
+    group = weight.group // weight.packing
+    step = math.gcd(group or 64, 64)
+    tiles = -(-width // tile)
+    inside, near, given = f"column < {width}", f"place < {depth}", f"row < {count}"
+    each = {0: "number", 1: "column", 2: f"(start // {group})" if group else "0"}
+    lines = [
+        "program = tl.program_id(0).to(tl.int64)",
+        f"number = program // {tiles}",
+        f"column = (program % {tiles}) * {tile} + tl.arange(0, {tile})",
+        f"row = tl.arange(0, {rows})",
+        f"sums = tl.zeros(({rows}, {tile}), tl.float32)",
+        f"for start in range(0, {depth}, {step}):",
+        f"    place = start + tl.arange(0, {step})",
+        f"    mask = ({inside})[:, None] & ({near})[None, :]",
+        f"    stored = {values.load({0: 'number', 1: 'column[:, None]', 2: 'place[None, :]'}, 'mask')}.to(tl.int32)",
+        f"    scale = {scales.load(each, inside)}.to(tl.float32)",
+    ]
+    lines += [f"    zero = {zero.load(each, inside)}.to(tl.float32)" for zero in zeros]
+    less = " - zero[:, None]" if zeros else ""
+    for half in range(weight.packing):
+        number = "stored" if weight.packing == 1 else f"(((stored >> {4 * half}) & 15) - 8)"
+        at = {0: "number", 1: "row[:, None]", 2: f"(place * {weight.packing} + {half})[None, :]"}
+        lines += [
+            f"    wide = tl.where(mask, ({number}.to(tl.float32){less}) * scale[:, None], 0.0).to({LANGUAGE[kind]})",
+            f"    part = {x.load(at, f'({given})[:, None] & ({near})[None, :]')}.to({LANGUAGE[kind]})",
+            '    sums = tl.dot(part, tl.trans(wide), sums, input_precision="ieee")',
+        ]
+    target = {0: "number", 1: "row[:, None]", 2: "column[None, :]"}
+    lines.append(y.store(target, f"(sums * {call.scale!r})", f"({given})[:, None] & ({inside})[None, :]"))
+    title = f"{count} rows times {stack} weights of {width} rows in groups of {weight.group}"
+    return assemble("quantized_product", title, items, views[1].shape, lines, stack * tiles)
 
 
 def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
