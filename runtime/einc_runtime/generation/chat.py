@@ -18,6 +18,8 @@ from einc_runtime.generation.tokenizer import INSTALL, MAX_PROMPT
 
 MAX_SECONDS = 5
 """Seconds of a core that a template may take; published ones take milliseconds."""
+MAX_WAIT = 60
+"""Seconds after which it is ended on any clock: on a system without limits, or a very busy one."""
 MAX_MEMORY = 512 << 20
 """Bytes of the process that renders it."""
 
@@ -42,11 +44,11 @@ def render_chat(template: str, messages: Sequence[Message], variables: Mapping[s
             [sys.executable, "-P", str(program)],
             input=json.dumps(request).encode(),
             capture_output=True,
-            timeout=4 * MAX_SECONDS,
+            timeout=MAX_WAIT,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ArrayFault(f"the chat template takes more than {4 * MAX_SECONDS} seconds", where=where) from None
+        raise ArrayFault(f"the chat template takes more than {MAX_WAIT} seconds", where=where) from None
     try:
         answer = json.loads(ended.stdout)
     except ValueError:
