@@ -1,9 +1,9 @@
 """Emits the machine code of matrix products with few rows: a matrix, read once, times up to `MAX_ROWS` vectors.
 
 Such a product takes as long as reading the matrix takes. So the matrix is read where it lies, line after line, in one
-stream: several streams at a time reach about half of a core's read bandwidth. Sixteen lanes sum every element; lanes of
-sixteen lines are added up together, after a transposition, so that no sum crosses lanes. An element's sum depends on
-its line and its vector alone: not on where it is, nor on how the product is split.
+stream: several streams at a time are slower. Sixteen lanes sum every element; lanes of sixteen lines are added up
+together, after a transposition, so that no sum crosses lanes. An element's sum depends on its line, its vector and the
+number of vectors alone: not on where it is, nor on how lines are split.
 """
 
 from __future__ import annotations
