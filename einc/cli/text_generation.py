@@ -207,6 +207,7 @@ def _make_document(
             {"file": None if plan.file is None else str(plan.file), "compiled": plan.is_new}
             for plan in (plans.step, *plans.pieces)
         ],
+        "memory_bytes": generator.facts.get("memory_bytes"),
         "sequences": [
             {"prompt_tokens": one.prompt_tokens, "tokens": one.tokens, "text": one.text, "ended": one.ended}
             for one in results

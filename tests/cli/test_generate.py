@@ -36,6 +36,7 @@ def test_prompts_are_continued_by_plans_that_are_kept(einc: Callable[..., Any], 
     assert [one["tokens"] for one in document["sequences"]] == tokens
     assert [one["compiled"] for one in document["plans"]] == [False, False]
     assert document["times"]["decode_tokens_per_s"] > 0
+    assert document["memory_bytes"]["process"] > document["memory_bytes"]["plan"] > 0
     assert document["times"]["generate_ms"] > document["times"]["first_token_ms"] > 0
     step = Path(document["plans"][0]["file"])
     step.write_bytes(b"no plan")

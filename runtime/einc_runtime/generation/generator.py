@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from einc_runtime.errors import ArrayFault, UsageFault
 from einc_runtime.execution.session import Session
@@ -85,7 +85,7 @@ class Generator:
         tokenizer: TextTokenizer | None = None,
         end_tokens: Collection[int] = (),
     ) -> None:
-        self._slots = DecoderSlots(step, pieces)
+        self._step, self._slots = step, DecoderSlots(step, pieces)
         self._tokenizer = tokenizer
         self._end_tokens = frozenset(end_tokens)
 
@@ -93,6 +93,11 @@ class Generator:
     def times(self) -> GenerationTimes:
         """What all runs so far took."""
         return self._slots.times
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How the plan of a step runs (`Session.facts`)."""
+        return self._step.facts
 
     def generate(
         self, prompts: Sequence[Prompt], max_tokens: int, sampling: Sampling = GREEDY, stops: Sequence[str] = ()
