@@ -81,6 +81,7 @@ def test_every_picture_is_there(driver: webdriver.Chrome, block: Path, width: in
     for canvas in ("#timeline-picture canvas", "#exchange-picture canvas", "#memory-picture canvas"):
         assert driver.execute_script(MANY_COLOURS, canvas) > 4, canvas
     assert count(driver, "#comparison canvas") == 2
+    assert count(driver, "#both-cuts svg") == 2
     assert count(driver, "#model-picture .node") == len(data["model"]["nodes"]) == 15
     assert count(driver, "#model-picture path.edge") == len(data["model"]["edges"])
     assert count(driver, "#machine-picture path") == len(data["machine"]["resources"])

@@ -46,6 +46,9 @@ SCRIPTS = (
 
 MAX_TITLE = 120
 
+MAX_DRAWN_CHANGES = 100
+"""Kinds of operators that differ from one plan to another and whose cuts are drawn beside each other."""
+
 MAX_FRAMED_TASKS = 20_000
 """Of a plan with more tasks, a notebook shows the first section alone."""
 
@@ -149,10 +152,11 @@ def _compare(bundle: Bundle, other: Bundle, ideal: bool) -> Document:
     machine = read_plan_machine(other)
     timing = time_plan(other, machine.ideal() if ideal else machine)
     differences = compare_plans(bundle, other, ideal=ideal)
-    for entry in differences["operators"]:
+    for number, entry in enumerate(differences["operators"]):
+        left_out = ("exchange",) if number < MAX_DRAWN_CHANGES else ("exchange", "blocks")
         for side in ("a", "b"):
             if entry[side] is not None:
-                entry[side] = {name: entry[side][name] for name in entry[side] if name not in ("blocks", "exchange")}
+                entry[side] = {name: value for name, value in entry[side].items() if name not in left_out}
     del differences["tensors"]
     return {
         "differences": differences,

@@ -40,6 +40,15 @@ const compareMemory = (other, pair) => {
   return html("details", { class: "panel" }, html("summary", {}, "Memory of each site"), table([["site"], ["A above B"], ["A", "num"], ["B", "num"]], rows));
 };
 
+// The cut of an operator in one of two plans, with what its differences say of it.
+const drawSide = (entry, side) => {
+  const one = entry[side], head = html("h3", {}, `In ${side.toUpperCase()}: `, named(entry.names[0], 40), one ? `, ${shorten(one.cut, 60)}` : " is not there");
+  if (!one || !one.blocks) return html("div", {}, head, one ? html("p", { class: "what" }, "Too many operators differ for this cut to be drawn.") : "");
+  const specs = one.blocks.map(([inputs, outputs], at) => ({ site: one.sites[at], inputs, outputs }));
+  const positions = Object.values(one.intervals).reduce((product, parts) => product * parts.length, 1);
+  return html("div", {}, head, drawCut({ name: entry.names[0], intervals: one.intervals, specs, replicas: Math.max(1, Math.round(specs.length / positions)), idle_sites: []}, Math.min(420, innerWidth < 900 ? innerWidth - 60 : 420)));
+};
+
 const MAX_CHANGES = 60;
 const compareOperators = (entries) => {
   const time = (side) => (side && side.time ? side.time.critical_ms : 0);
@@ -47,13 +56,19 @@ const compareOperators = (entries) => {
   const cell = (text) => html("td", { class: "num" }, text);
   const rows = sorted.slice(0, MAX_CHANGES).map((entry) => {
     const sides = [entry.a, entry.b];
-    return html("tr", {}, html("th", { scope: "row", class: "name" }, { added: "+ ", removed: "− ", changed: "" }[entry.change], named(entry.names[0], 40), entry.names.length > 1 ? ` × ${entry.names.length}` : ""),
+    return pressable(html("tr", {}, html("th", { scope: "row", class: "name" }, { added: "+ ", removed: "− ", changed: "" }[entry.change], named(entry.names[0], 40), entry.names.length > 1 ? ` × ${entry.names.length}` : ""),
       sides.map((side, at) => html("td", {}, side ? (at && entry.a && entry.a.cut !== side.cut ? html("b", {}, shorten(side.cut, 60)) : shorten(side.cut, 60)) : "–")),
-      sides.map((side) => cell(side ? formatBytes(side.moves.bytes) : "–")), sides.map((side) => cell(side && side.time ? formatMs(side.time.critical_ms) : "–")), html("td", {}, entry.fields.join(", ")));
+      sides.map((side) => cell(side ? formatBytes(side.moves.bytes) : "–")), sides.map((side) => cell(side && side.time ? formatMs(side.time.critical_ms) : "–")), html("td", {}, entry.fields.join(", "))), () => showBoth(entry));
   });
-  if (!rows.length) return html("div", { class: "panel" }, html("h3", {}, "Operators"), html("p", {}, "All operators are cut alike, and take as long."));
+  const both = html("div", { class: "split even", id: "both-cuts" });
+  const showBoth = (entry) => {
+    rows.forEach((row, at) => row.classList.toggle("chosen", sorted[at] === entry));
+    replace(both, ["a", "b"].map((side) => drawSide(entry, side)));
+  };
+  if (rows.length) showBoth(sorted[0]);
+  else return html("div", { class: "panel" }, html("h3", {}, "Operators"), html("p", {}, "All operators are cut alike, and take as long."));
   return html("div", { class: "panel" }, html("h3", {}, "Operators that differ"), html("div", { class: "scroll" }, table([["operator"], ["cut in A"], ["cut in B"], ["moved A", "num"], ["moved B", "num"], ["critical A", "num"], ["critical B", "num"], ["what differs"]], rows)),
-    entries.length > MAX_CHANGES ? html("p", { class: "what" }, `and ${entries.length - MAX_CHANGES} more.`) : "");
+    entries.length > MAX_CHANGES ? html("p", { class: "what" }, `and ${entries.length - MAX_CHANGES} more.`) : "", html("p", { class: "what" }, "Choose a row to see where each part of the operator runs in both plans."), both);
 };
 
 const compareTimelines = (holder, other) => {

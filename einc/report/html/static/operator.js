@@ -36,7 +36,7 @@ const drawCut = (operation, wide = 330) => {
   const room = shown.length > 1 ? Math.max(120, wide / Math.min(3, shown.length) - 12) : wide;
   const pictures = shown.map((panel) => drawPanel(operation, space, panel, room, parts));
   const notes = [];
-  if (space.aggregated.length) notes.push(`Parts along ${space.aggregated.map((name) => shorten(name, 30)).join(", ")} give partial results, which are combined by ${operation.aggregate}.`);
+  if (space.aggregated.length) notes.push(`Parts along ${space.aggregated.map((name) => shorten(name, 30)).join(", ")} give partial results, which are combined${operation.aggregate ? ` by ${operation.aggregate}` : ""}.`);
   if (operation.replicas > 1) notes.push(`Each part is computed on ${operation.replicas} sites, which then need not exchange it.`);
   if (space.whole.length) notes.push(`Not cut: ${space.whole.slice(0, 5).map((name) => `${shorten(name, 30)} (${groups(String(space.extent(name)))})`).join(", ")}${space.whole.length > 5 ? " …" : ""}.`);
   if (operation.idle_sites.length) notes.push(`${formatCount(operation.idle_sites.length, "site")} of ${plan.devices} take no part.`);
