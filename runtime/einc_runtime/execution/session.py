@@ -16,7 +16,7 @@ from einc_runtime.errors import ArrayFault, PlanFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus
 from einc_runtime.execution.thread_guard import ThreadGuard
 from einc_runtime.plan.regions import find_needed_tensors
-from einc_runtime.plan.schema import Bundle, Region, Tensor
+from einc_runtime.plan.schema import QUANTIZED, Bundle, Region, Tensor
 from einc_runtime.plan.states import STATE
 from einc_runtime.text import quote_names, suggest_name
 
@@ -286,7 +286,8 @@ class Session:
         if fits and array.shape == tensor.shape:
             return None
         expected = f"{tensor.dtype}{list(tensor.shape)}"
-        return f"expected {expected} for {tensor.kind} '{name}', found {dtype}{list(array.shape)}"
+        found = str(array.dtype) if dtype in QUANTIZED and tensor.dtype not in QUANTIZED else dtype
+        return f"expected {expected} for {tensor.kind} '{name}', found {found}{list(array.shape)}"
 
     def _find_place(self, tensor: Tensor) -> Array | None:
         """The memory of a weight that lies whole and dense in one place, which has no values from now on."""
