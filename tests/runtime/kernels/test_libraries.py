@@ -66,6 +66,18 @@ def test_the_fastest_library_is_taken_and_of_nearly_equal_ones_the_preferred_one
     assert machine.measured == 1
 
 
+def test_another_process_decides_alike(machine, monkeypatch):
+    monkeypatch.setattr(libraries, "_given", {})
+    own = libraries.decide()
+    assert own
+    other = {name: dict.fromkeys(times, 5.0) for name, times in own.items()}
+    libraries.decide_alike({**other, "f32, no rows": {"openblas": 1.0}})  # of another version
+    assert libraries.decide() == own
+    libraries.decide_alike(other)
+    assert libraries.decide() == other
+    libraries._times.cache_clear()
+
+
 def test_numpy_alone_is_not_measured(machine):
     machine.installed = ("openblas",)
     assert choose_library(product(200, 300), 1) == LibraryChoice("openblas", "openblas")

@@ -7,6 +7,7 @@ the same bits.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from fractions import Fraction
@@ -21,6 +22,7 @@ from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cpu.host import count_cores
 from einc_runtime.execution.ranks.carrier import Message, MessageCarrier, as_bytes
 from einc_runtime.execution.ranks.links import RankLinks, wait_for
+from einc_runtime.kernels.numpy import libraries
 from einc_runtime.plan.ranks import RankPart, assign_sites
 from einc_runtime.plan.regions import reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask, Region
@@ -54,6 +56,8 @@ class RankExecutor(CpuExecutor):
         if total is None:
             shares = links.share(str(Fraction(cores, links.neighbours)).encode())
             total = max(1, int(sum(Fraction(share.decode()) for share in shares)))
+        mine = json.dumps(libraries.decide() if links.rank == 0 else {})
+        libraries.decide_alike(json.loads(links.share(mine.encode())[0]))
         self.part = RankPart(ranks, links.rank, total)
         workers = workers or max(1, cores // links.neighbours)
         super().__init__(bundle, workers, ranks=_measure_chains(bundle), poison=poison)

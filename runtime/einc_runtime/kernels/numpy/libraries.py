@@ -85,6 +85,19 @@ def packs_few_rows(kind: str) -> bool:
     return kind == "f32" and _choose(kind, FEW_ROWS, _CONSTANT) == ONEDNN
 
 
+def decide() -> Times:
+    """The times that decide, which are measured now if they have to be; none where there is nothing to decide."""
+    return _times() if len(_installed()) > 1 else {}
+
+
+def decide_alike(times: Times) -> None:
+    """Decides as another process does, whose `decide` returned these times, if the same libraries are here."""
+    if times and len(_installed()) > 1 and _is_complete(times):
+        _given.clear()
+        _given.update(times)
+        _times.cache_clear()
+
+
 def describe() -> dict[str, Any] | None:
     """The times that decide and what they decide, for a user; None while nothing had to be decided."""
     if not _times.cache_info().currsize or len(_installed()) == 1:
@@ -116,9 +129,15 @@ def _installed() -> tuple[str, ...]:
     return (OPENBLAS, *(name for name, file in files.items() if blas.find_library_files(file)))
 
 
+_given: dict[str, Mapping[str, float]] = {}
+"""The times of another process, where this one decides alike."""
+
+
 @cache
 def _times() -> Times:
-    """Measured, or remembered from an earlier measurement by this user."""
+    """Those of another process, or measured, or remembered from an earlier measurement by this user."""
+    if _given:
+        return _given
     files = [path for file in (onednn.FILE, blas.MKL_FILE) for path in blas.find_library_files(file)]
     identity = library_times.identify(files)
     remembered = library_times.recall(identity)
