@@ -84,14 +84,14 @@ class Batched(NumpyKernels):
 
     def __init__(self, driver):
         super().__init__(driver)
-        self.products = []
+        self.batched = []
 
     def prepare_batched_pair(self, first, second, target):
         plan = build_batched_pair(first, second, target.multiprocessors)
         if plan is None:
             return None
         (product,) = plan.steps
-        self.products.append(product)
+        self.batched.append(product)
 
         def bind(workspace, status):
             return lambda stream: self.driver.kernel(stream, product.variant, lambda: multiply(product))
@@ -136,7 +136,7 @@ def test_batches_at_the_addresses_of_a_plan(sites):
         session.execute()
         found = outputs_of(session)
         agree(found, cpu_results(bundle, arrays))
-    assert {product.batch for product in kernels.products} == {2}
+    assert {product.batch for product in kernels.batched} == {2}
     executor.close()
 
 
