@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-reference test-reference-slow test-mpi references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-reference test-reference-slow test-mpi test-mpi-slow references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -74,6 +74,9 @@ test-reference-slow: .venv/reference  ## the same comparison for more numbers of
 
 test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
 	$(PYTEST) tests/mpi/live_mpi.py
+
+test-mpi-slow: .venv/mpi  ## the same for all models
+	$(PYTEST) -m slow tests/mpi/live_mpi.py
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py

@@ -15,6 +15,7 @@ from einc.frontend.parser import parse
 from einc.graph.graph import verify_graph
 from tests.support.paced import within
 from tests.support.property_examples import examples
+from tests.support.sampling import one_in
 
 HEAD = "dim n = 4\ninput x : f32[n]\n"
 
@@ -76,7 +77,7 @@ def long_texts(many: int, some: int) -> dict[str, str]:
 LONG = long_texts(5_000, 3_500)
 
 
-@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("kind", one_in(3, LONG))
 def test_long_texts_end_in_an_error_that_fits_a_terminal(kind: str) -> None:
     check_long_text(LONG[kind], 4)
 

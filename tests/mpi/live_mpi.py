@@ -73,7 +73,12 @@ def compile_plan(name, folder):
     return plan
 
 
-@pytest.mark.parametrize("name", SMALL)
+QUICK = ("bert", "chain_a", "llama", "llama_decode", "moe")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SMALL]
+)
 def test_every_model_gives_the_bits_of_one_process(name, tmp_path):
     plan = compile_plan(name, tmp_path)
     loads = ("--inputs", "rand:3", "--weights", "rand:1")

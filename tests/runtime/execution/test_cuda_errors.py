@@ -15,6 +15,7 @@ from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.cuda_plans import LAYOUTS, agree, block, chain, cpu_results, ffn, on_fake
 from tests.support.plan_arrays import arrays_of, outputs_of
+from tests.support.sampling import one_in
 
 # What is not there
 
@@ -123,8 +124,7 @@ output y
 
 
 @pytest.mark.parametrize("name", ["turned", pytest.param("chain_a", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["once", "lost", pytest.param("memory", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("reachable", [True, False])
+@pytest.mark.parametrize(("kind", "reachable"), one_in(2, ["once", "lost", "memory"], [True, False]))
 def test_a_failure_of_any_call_is_one_error_and_leaves_nothing(kind, reachable, name):
     bundle = compiled(TURNED, 2, "f32") if name == "turned" else chain(2, name)
     unreachable = () if reachable else {(0, 1), (1, 0)}

@@ -134,17 +134,15 @@ def test_what_it_costs_is_in_the_plan():
     assert compile_case("ffn", 2, 2, "f32", time_limit=5.0).unrestricted_ms is None
 
 
-def test_gpus_have_kernels_of_their_own_for_them():
+@pytest.mark.parametrize("model", ["llama_block", pytest.param("llama_decode", marks=pytest.mark.slow)])
+def test_gpus_have_kernels_of_their_own_for_them(model):
     """None of another plan, and none in which the compiler may choose what to fuse, but the products' own chain."""
-    for model in ("llama_block", "llama_decode"):
-        plain, marked = (
-            {source.name: source for source in list_sources(bundle, "sm_90")}
-            for bundle in (
-                compile_case(model, 2, 1, "bf16", time_limit=5.0, reproducible=kind) for kind in (False, True)
-            )
-        )
-        own = {name: source for name, source in marked.items() if name not in plain}
-        assert {name.rpartition("_")[0] for name in own} >= {"product", "attention", "rmsnorm", "map", "rope"}
-        assert {name.rpartition("_")[0] for name, source in own.items() if source.fuses} == {"product"}
-        moves = {name.rpartition("_")[0] for name in marked if name in plain}
-        assert moves <= {"moves", "move", "copy", "clear", "latest", "append"}, moves
+    plain, marked = (
+        {source.name: source for source in list_sources(bundle, "sm_90")}
+        for bundle in (compile_case(model, 2, 1, "bf16", time_limit=5.0, reproducible=kind) for kind in (False, True))
+    )
+    own = {name: source for name, source in marked.items() if name not in plain}
+    assert {name.rpartition("_")[0] for name in own} >= {"product", "attention", "rmsnorm", "map", "rope"}
+    assert {name.rpartition("_")[0] for name, source in own.items() if source.fuses} == {"product"}
+    moves = {name.rpartition("_")[0] for name in marked if name in plain}
+    assert moves <= {"moves", "move", "copy", "clear", "latest", "append"}, moves

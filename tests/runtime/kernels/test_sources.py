@@ -19,6 +19,7 @@ from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import KernelLaunch, as_layout
 from einc_runtime.plan.schema import Block
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, joint_launches
+from tests.support.sampling import one_in
 from tests.support.triton_in_numpy import Arena, Misuse, lines_of, run
 
 GOLDEN = Path(__file__).with_name("golden_kernels.txt")
@@ -160,8 +161,7 @@ def require_close(found, expected):
         assert np.abs(one[finite] - other[finite]).max(initial=0) <= tolerance * np.abs(other[finite]).max(initial=1)
 
 
-@pytest.mark.parametrize("step", [1, 2], ids=["dense", "strided"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "step"), one_in(2, CASES, [1, 2]))
 def test_sources_compute_what_the_kernels_of_the_cpu_do(name, step):
     kernel, attributes, inputs, outputs, *parts = CASES[name]
     bounds = parts[0] if parts else blocks(inputs), blocks(outputs)
