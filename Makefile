@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-reference test-reference-slow test-mpi test-mpi-slow references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -65,6 +65,9 @@ test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpr
 		tests/triton/live_far.py tests/triton/live_plans.py tests/triton/live_products.py \
 		tests/triton/live_reproducible.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
+
+test-triton-slow: .venv/triton  ## the bits of reproducible plans on GPUs, for all models and numbers of sites
+	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) -m slow tests/triton/live_reproducible.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py

@@ -17,6 +17,7 @@ from einc_runtime.plan.proof import prove
 from tests.support.plan_arrays import arrays_of, results
 from tests.support.reproducible_cases import IMPORTED, SIZES, compile_case
 from tests.support.reproducible_kernels import BF16, CALLS, compute_in_f64, reduced, require_equal_parts
+from tests.support.sampling import one_in
 from tests.support.triton_against_cpu import views
 from tests.support.triton_interpreter import run
 from tests.support.triton_plans import interpreted
@@ -62,8 +63,7 @@ def compute(model, sites, batch, dtype):
         return bundle, arrays, results(session, arrays)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("model", [*SIZES, IMPORTED])
+@pytest.mark.parametrize(("model", "dtype"), one_in(5, [*SIZES, IMPORTED], ["f32", "bf16"]))
 def test_plans_have_one_hash(model, dtype):
     require_one_hash(model, dtype, 2, (1, 3, 8))
 
