@@ -66,8 +66,9 @@ test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpr
 		tests/triton/live_reproducible.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
-test-triton-slow: .venv/triton  ## the bits of reproducible plans on GPUs, for all models and numbers of sites
+test-triton-slow: .venv/triton  ## the same for all models, numbers of sites and architectures
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) -m slow tests/triton/live_reproducible.py
+	$(PYTEST) -n $(JOBS) -m slow tests/triton/live_compiling.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py

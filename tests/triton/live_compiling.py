@@ -21,6 +21,7 @@ from einc_runtime.kernels.triton.product import build_gated_product, build_produ
 from einc_runtime.plan.schema import QUANTIZED
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
 from tests.support.product_cases import ProductCase
+from tests.support.sampling import one_in
 
 assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"
 
@@ -42,8 +43,7 @@ MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
 """Shared memory that a program may have."""
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("name", [*INVOCATIONS, *JOINT_AGGREGATIONS])
+@pytest.mark.parametrize(("name", "architecture"), one_in(2, [*INVOCATIONS, *JOINT_AGGREGATIONS], ["sm_80", "sm_90"]))
 def test_every_kernel_compiles(name, architecture, tmp_path):
     for source in sources(INVOCATIONS[name].launches() if name in INVOCATIONS else joint_launches(name)):
         binary = compile_source(source, architecture)
@@ -99,8 +99,7 @@ def every_function(kind):
     return "; ".join(steps)
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("kind", COMPUTED)
+@pytest.mark.parametrize(("kind", "architecture"), one_in(2, COMPUTED, ["sm_80", "sm_90"]))
 def test_every_function_compiles(kind, architecture):
     program = every_function(kind)
     operands = [array(kind, 30, 70), array(kind, 70), array("bool", 30, 70)]
@@ -119,8 +118,9 @@ def test_attention_compiles_for_other_types(kind):
     assert compile_source(source, "sm_90").function == source.name
 
 
-@pytest.mark.parametrize("aggregation", ["sum", "prod", "max", "min"])
-@pytest.mark.parametrize("kind", ["f64", "i32", "i64", "bf16"])
+@pytest.mark.parametrize(
+    ("kind", "aggregation"), one_in(2, ["f64", "i32", "i64", "bf16"], ["sum", "prod", "max", "min"])
+)
 def test_every_aggregation_compiles(kind, aggregation):
     attributes = {"program": "t0 = copy x0", "indices": "i j -> i", "aggregation": aggregation}
     for source in sources(made("reduce", attributes, [array(kind, 33, 700)], array(kind, 33)).launches()):
@@ -157,8 +157,10 @@ def test_attention_uses_tensor_cores(tmp_path):
     assert "STL" not in text, "registers are spilled"
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("name", [name for name, case in INVOCATIONS.items() if case.kernel in ORDERED])
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    one_in(2, [name for name, case in INVOCATIONS.items() if case.kernel in ORDERED], ["sm_80", "sm_90"]),
+)
 def test_every_kernel_of_reproducible_plans_compiles(name, architecture):
     for source in sources(mark(INVOCATIONS[name]).launches()):
         assert compile_source(source, architecture).shared <= MEMORY[architecture]
