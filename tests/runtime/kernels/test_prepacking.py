@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.llvm.contract import build_added_contract
 from einc_runtime.kernels.numpy import blas, libraries, onednn
 from einc_runtime.kernels.registry import prepare
 
@@ -25,10 +24,6 @@ EQUATIONS = [
     "t m, h d m -> h t d",
     "h t d, f h d -> t f",
 ]
-
-
-def added(attributes, inputs, outputs):
-    return build_added_contract(Invocation("contract", attributes, inputs, outputs))
 
 
 AVAILABLE = {"openblas": lambda: True, "mkl": blas.load_mkl, "onednn": onednn.is_available}
@@ -109,20 +104,6 @@ def test_a_prepacked_operand_holds_the_values_of_when_it_was_made(library):
     b[...] = 0
     run()
     close(c, exact("t m, f m -> t f", a, before))
-
-
-@pytest.mark.parametrize("scale", [1.0, -0.5])
-@pytest.mark.parametrize("equation", ["t m, f m -> t f", "t m, f m -> f t", "t m, h d m -> h t d"])
-def test_products_with_prepacked_operands_are_added(equation, scale, library):
-    rng = np.random.default_rng(7)
-    a, b, c = drawn(equation, "f4", rng)
-    kernel = added({"equation": equation, "scale": scale}, [a, frozen(b)], [after := c.copy()])
-    run = kernel.bind(np.empty(kernel.scratch + 64, np.uint8))
-    for times in (1, 2):
-        run()
-        close(after, c + times * scale * exact(equation, a, b))
-        for pack in kernel.prepacked:
-            pack.make()
 
 
 def test_kernels_that_read_one_operand_share_its_prepacked_form(library):

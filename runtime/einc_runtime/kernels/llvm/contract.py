@@ -10,7 +10,7 @@ from einc_runtime.kernels.calls.contract import ContractCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.few_rows import prepare_few_rows
 from einc_runtime.kernels.llvm.map import build_map, compile_map
-from einc_runtime.kernels.numpy.contract import CannotAdd, build_contraction
+from einc_runtime.kernels.numpy.contract import build_contraction
 from einc_runtime.kernels.numpy.pieces import Resolved
 
 _MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16"), ("f32", "f32")})
@@ -20,14 +20,6 @@ _MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf
 def build_contract(invocation: Invocation[Array]) -> Kernel:
     few = prepare_few_rows(ContractCall.parse(invocation), prepare_copy)
     return build_contraction(invocation, build_map, prepare_copy) if few is None else few
-
-
-def build_added_contract(invocation: Invocation[Array]) -> Kernel | None:
-    """The kernel that adds its result to what the output holds, in the output's type; None where that is impossible."""
-    try:
-        return build_contraction(invocation, build_map, prepare_copy, add=True)
-    except CannotAdd:
-        return None
 
 
 def prepare_copy(source: Array, target: Array) -> Resolved:

@@ -1,9 +1,8 @@
-"""Matrix products by direct calls of BLAS: for speed, and to add products to what the result holds.
+"""Matrix products by direct calls of Intel's MKL (the extra `mkl`), or by `np.matmul`, which calls numpy's OpenBLAS.
 
-There are two: Intel's MKL (the extra `mkl`), and the OpenBLAS in numpy's wheels, which is called to add products, as
-`np.matmul` cannot. Where they are not found, or matrices are small or of another type, `np.matmul` computes products,
-and none can be added. Libraries are looked for when a large product is first prepared. They use the calling thread
-alone: the executor sees to that. `libraries.py` says which one is used.
+`np.matmul` also computes where MKL is not found, and where matrices are small or of another type. MKL is looked for
+when a large product is first prepared. Libraries use the calling thread alone: the executor sees to that.
+`libraries.py` says which one is used.
 """
 
 from __future__ import annotations
@@ -31,12 +30,6 @@ MAX_MATRICES = 64
 
 MKL_FILE = "libmkl_rt.so.*"
 BY_ROWS, _PLAIN, _TURNED = 101, 111, 112  # what the C interface to BLAS calls these
-_SYMBOLS = (
-    ("scipy_cblas_{}gemm64_", ctypes.c_int64),
-    ("cblas_{}gemm64_", ctypes.c_int64),
-    ("scipy_cblas_{}gemm", ctypes.c_int),
-    ("cblas_{}gemm", ctypes.c_int),
-)
 LETTERS: dict[str, tuple[str, Any]] = {"<f4": ("s", ctypes.c_float), "<f8": ("d", ctypes.c_double)}
 
 Gemm = Callable[..., None]
@@ -49,12 +42,11 @@ OPENBLAS, MKL = "openblas", "mkl"
 
 @dataclass(frozen=True, slots=True)
 class DenseProduct:
-    """`left @ right`, for stacks of matrices as `np.matmul` takes them: written, or added to what `target` holds."""
+    """`left @ right`, for stacks of matrices as `np.matmul` takes them."""
 
     left: Array
     right: Array
     target: Array
-    add: bool = False
 
     @property
     def is_large(self) -> bool:
@@ -72,11 +64,10 @@ class DenseProduct:
         return int(rows * columns * self.left.shape[-1])
 
 
-def prepare_product(product: DenseProduct, library: str = OPENBLAS) -> Resolved | None:
-    """Returns the call that computes a product with OPENBLAS or MKL; None where it is to be added, and neither can."""
-    direct = (product.add or library == MKL) and product.is_large
-    call = _prepare_blas_calls(product, library) if direct else None
-    return call if call is not None or product.add else (np.matmul, [product.left, product.right, product.target])
+def prepare_product(product: DenseProduct, library: str = OPENBLAS) -> Resolved:
+    """Returns the call that computes a product with OPENBLAS or MKL."""
+    call = _prepare_mkl_calls(product) if library == MKL and product.is_large else None
+    return call if call is not None else (np.matmul, [product.left, product.right, product.target])
 
 
 class BlasCalls:
@@ -123,8 +114,8 @@ class MatrixProduct:
         return rows, columns, self.left.shape[-1]
 
 
-def _prepare_blas_calls(product: DenseProduct, library: str) -> Resolved | None:
-    gemm, found = load_gemm(product.target.dtype.str, library), MatrixProduct.of(product)
+def _prepare_mkl_calls(product: DenseProduct) -> Resolved | None:
+    gemm, found = _load_gemm(product.target.dtype.str), MatrixProduct.of(product)
     if gemm is None or found is None:
         return None
     (turn_left, rows_left), (turn_right, rows_right), (_, rows_target) = found.layouts
@@ -140,7 +131,7 @@ def _prepare_blas_calls(product: DenseProduct, library: str) -> Resolved | None:
             rows_left,
             b,
             rows_right,
-            float(product.add),
+            0.0,
             c,
             rows_target,
         )
@@ -166,21 +157,19 @@ def _matrix_addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
 
 
 @cache
-def load_gemm(dtype: str, library: str) -> Gemm | None:
-    """The function of OPENBLAS or MKL; None where it cannot be called."""
+def _load_gemm(dtype: str) -> Gemm | None:
+    """MKL's function; None where it cannot be called."""
     if dtype not in LETTERS:
         return None
     letter, number = LETTERS[dtype]
-    loaded, symbols = (load_mkl(), _SYMBOLS[-1:]) if library == MKL else (_load_openblas(), _SYMBOLS)
-    for name, integer in symbols:
-        function: Any = getattr(loaded, name.format(letter), None)
-        if function is not None:
-            matrix = [ctypes.c_void_p, integer]
-            function.restype = None
-            function.argtypes = [*[ctypes.c_int] * 3, *[integer] * 3, number, *matrix, *matrix, number, *matrix]
-            found: Gemm = function
-            return found
-    return None
+    function: Any = getattr(load_mkl(), f"cblas_{letter}gemm", None)
+    if function is None:
+        return None
+    matrix = [ctypes.c_void_p, ctypes.c_int]
+    function.restype = None
+    function.argtypes = [*[ctypes.c_int] * 6, number, *matrix, *matrix, number, *matrix]
+    found: Gemm = function
+    return found
 
 
 @cache
@@ -201,14 +190,3 @@ def find_library_files(pattern: str) -> list[Path]:
     """Libraries that came in wheels, which put them beside the environment's own, or beside the user's."""
     bases = dict.fromkeys([sys.prefix, site.getuserbase() if site.ENABLE_USER_SITE else sys.prefix])
     return [path for base in bases for path in sorted(Path(base, "lib").glob(pattern))]
-
-
-@cache
-def _load_openblas() -> ctypes.CDLL | None:
-    """The OpenBLAS that numpy has loaded."""
-    from threadpoolctl import ThreadpoolController
-
-    for found in ThreadpoolController().info():
-        if found.get("internal_api") == "openblas":
-            return ctypes.CDLL(found["filepath"])
-    return None

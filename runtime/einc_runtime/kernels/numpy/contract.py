@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -45,38 +46,27 @@ def build_contract(invocation: Invocation[Array]) -> Kernel:
     return build_contraction(invocation, build_map, _prepare_copy)
 
 
-def build_contraction(
-    invocation: Invocation[Array], multiply: KernelBuilder, move: PrepareCopy, *, add: bool = False
-) -> Kernel:
-    """The kernel. Products without a sum are left to `multiply`, a builder of maps; `move` prepares copies.
-
-    With `add` the result is added to what the output holds; raises CannotAdd where that is impossible.
-    """
+def build_contraction(invocation: Invocation[Array], multiply: KernelBuilder, move: PrepareCopy) -> Kernel:
+    """The kernel. Products without a sum are left to `multiply`, a builder of maps; `move` prepares copies."""
     call = ContractCall.parse(invocation)
     if not call.sums:
-        if add:
-            raise CannotAdd
         return multiply(call.as_map_or_reduce)
-
     large = math.prod(call.extents.values()) >= prepacking.SMALL  # else no library is looked for
-    narrow = call.narrow if large and not add else None
-    for kind in ([narrow] if narrow is not None and libraries.is_multiplied(narrow) else []) + [call.kind]:
-        try:
-            return _build_product(call, kind, move, add)
-        except CannotMultiply:
-            continue
-    raise CannotAdd
+    if large and call.narrow is not None and libraries.is_multiplied(call.narrow):
+        with suppress(CannotMultiply):
+            return _build_product(call, call.narrow, move)
+    return _build_product(call, call.kind, move)
 
 
-def _build_product(call: ContractCall, kind: str, move: PrepareCopy, add: bool) -> Kernel:
-    """The kernel whose intermediate values have the type `kind`. Raises CannotMultiply and CannotAdd."""
+def _build_product(call: ContractCall, kind: str, move: PrepareCopy) -> Kernel:
+    """The kernel whose intermediate values have the type `kind`. Raises CannotMultiply for types of 16 bits."""
     scratch = ScratchAllocator()
 
     def measure(shape: Sequence[int], dtype: DType) -> Array:
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)  # only its strides are used; its pages are never touched
 
-    measuring = BlasLowering(call, measure, move, add, kind)
+    measuring = BlasLowering(call, measure, move, kind)
     measuring.lower()
 
     def bind(memory: Array) -> Run:
@@ -85,13 +75,9 @@ def _build_product(call: ContractCall, kind: str, move: PrepareCopy, add: bool) 
         def take(shape: Sequence[int], dtype: DType) -> Array:
             return carved.take(shape, dtype).of(memory)
 
-        return make_runner(BlasLowering(call, take, move, add, kind).lower())
+        return make_runner(BlasLowering(call, take, move, kind).lower())
 
     return Kernel(bind, scratch.size, math.prod(call.extents.values()) / 20, tuple(measuring.prepacked))
-
-
-class CannotAdd(Exception):
-    """The result is no matrix product, or it must be rounded before it is added."""
 
 
 class CannotMultiply(Exception):
@@ -101,11 +87,8 @@ class CannotMultiply(Exception):
 class BlasLowering:
     """Collects the calls of one contraction; `take` returns temporary arrays, and `kind` is the type of those."""
 
-    def __init__(
-        self, call: ContractCall, take: TakeArray, move: PrepareCopy, add: bool, kind: str | None = None
-    ) -> None:
-        self.call, self.take, self.move, self.add = call, take, move, add
-        self.kind = kind = call.kind if kind is None else kind
+    def __init__(self, call: ContractCall, take: TakeArray, move: PrepareCopy, kind: str) -> None:
+        self.call, self.take, self.move, self.kind = call, take, move, kind
         self.dtype = storage_dtype("i64" if kind == "i32" else kind)  # of all intermediate values
         self.calls: list[Resolved] = []
         self.prepacked: list[PrepackedOperand] = []
@@ -119,8 +102,6 @@ class BlasLowering:
             left = self._contract_smallest(left, output)
         if len(left) == 2:
             self._contract_pair(left[0], left[1], output)
-        elif self.add:
-            raise CannotAdd
         else:
             only = left[0] if self.call.scale == 1 else self._copy(left[0].names, left[0].array)
             self._scale(only.array, output)
@@ -147,34 +128,25 @@ class BlasLowering:
         return [target, *(x for k, x in enumerate(operands) if k not in (one, other))]
 
     def _contract_pair(self, a: NamedArray, b: NamedArray, c: NamedArray) -> None:
-        adds = self.add and c is self.call.result
         batch, rows, columns, summed = group_indices(a.names, b.names, c.names)
         if not summed:
-            if adds:
-                raise CannotAdd
             self._multiply_elementwise(a, b, c)
             return
         summed = self._order_summed(a, b, summed)
         loose_rows, rows = split_off_batches(rows, (a, c), self._choose_min_group(rows, a, summed))
         loose_columns, columns = split_off_batches(columns, (b, c), self._choose_min_group(columns, b, summed))
         batch = tuple(name for name in c.names if name in {*batch, *loose_rows, *loose_columns})
-        written = c.array.dtype == self.dtype and not (adds and self.call.scale != 1)
-        if written and all(are_mergeable(c, group) for group in (rows, columns)):
+        if c.array.dtype == self.dtype and all(are_mergeable(c, group) for group in (rows, columns)):
             target = view_as_matrices(c, batch, rows, columns)
             if is_blas_ready(target):
-                self._multiply_matrices((a, batch, rows, summed), (b, batch, summed, columns), target, add=adds)
+                self._multiply_matrices((a, batch, rows, summed), (b, batch, summed, columns), target)
                 self._scale(c.array, c)
                 return
-        if adds and c.array.dtype != self.dtype:
-            raise CannotAdd
         temporary = NamedArray((*batch, *rows, *columns), self.take(self._shape((*batch, *rows, *columns)), self.dtype))
         target = view_as_matrices(temporary, batch, rows, columns)
-        self._multiply_matrices((a, batch, rows, summed), (b, batch, summed, columns), target, add=False)
+        self._multiply_matrices((a, batch, rows, summed), (b, batch, summed, columns), target)
         self._scale(temporary.array, c)
-        if adds:
-            self.calls.append((np.add, [c.array, temporary.align(c.names), c.array]))
-        else:
-            self._store(temporary, c)
+        self._store(temporary, c)
 
     def _choose_pair(self, operands: Sequence[NamedArray], output: Names) -> tuple[int, int, Names]:
         return choose_smallest_pair([x.names for x in operands], output, self.call.extents)
@@ -191,16 +163,16 @@ class BlasLowering:
         of_result = are_mergeable(operand, group)  # then only the result needs a copy
         return NARROW if of_result and math.prod(self._shape(summed)) >= DEEP else MIN_GROUP
 
-    def _multiply_matrices(self, left: Factor, right: Factor, target: Array, *, add: bool) -> None:
+    def _multiply_matrices(self, left: Factor, right: Factor, target: Array) -> None:
         """The product of two operands as matrices. A constant operand may be prepacked."""
         factors = (left, right)
         (first, for_first), (second, for_second) = (self._collect(factor) for factor in factors)
         side = next((side for side in (1, 0) if prepacking.is_constant(factors[side][0].array)), None)
-        product = DenseProduct(first, second, target, add)
+        product = DenseProduct(first, second, target)
         libraries_for = libraries.choose_library(product, side)
         call = prepare_product(product, libraries_for.plain, self.take)
         if call is None:
-            raise CannotAdd if add else CannotMultiply
+            raise CannotMultiply
         form = None
         if side is not None:
             operand = factors[side][0].array
@@ -212,7 +184,7 @@ class BlasLowering:
         chosen = form
 
         def make() -> Array:
-            matrix, calls = BlasLowering(self.call, np.empty, self.move, False, self.kind)._collect(factors[side])
+            matrix, calls = BlasLowering(self.call, np.empty, self.move, self.kind)._collect(factors[side])
             make_runner(calls)()
             return chosen.pack(matrix)
 

@@ -73,7 +73,7 @@ class _Library:
         self.execute = self._library.dnnl_primitive_execute
         self.execute.argtypes = [pointer, pointer, integer, pointer]
         self.get_threads, self.set_threads = self._library.omp_get_max_threads, self._library.omp_set_num_threads
-        self._attributes: dict[bool, _Object] = {}
+        self._attributes: _Object | None = None
         self._engine = self.make("engine", _CPU, ctypes.c_size_t(0))
 
     @property
@@ -114,19 +114,14 @@ class _Library:
         )
         return (text.value or b"").decode(errors="replace")
 
-    def attributes(self, add: bool) -> ctypes.c_void_p:
-        """Scratch memory comes from the caller; with `add`, the product is added to what its result holds."""
-        if add not in self._attributes:
-            made = self.make("primitive_attr")
-            pointer = ctypes.c_void_p(made.value)
+    @property
+    def attributes(self) -> ctypes.c_void_p:
+        """Scratch memory comes from the caller."""
+        if self._attributes is None:
+            self._attributes = self.make("primitive_attr")
+            pointer = ctypes.c_void_p(self._attributes.value)
             self._library.dnnl_primitive_attr_set_scratchpad_mode(pointer, _USER_SCRATCHPAD)
-            if add:
-                steps = self.make("post_ops")
-                held = ctypes.c_void_p(steps.value)
-                self._library.dnnl_post_ops_append_sum(held, ctypes.c_float(1.0), 0, 0)
-                self._library.dnnl_primitive_attr_set_post_ops(pointer, held)  # copies it
-            self._attributes[add] = made
-        return ctypes.c_void_p(self._attributes[add].value)
+        return ctypes.c_void_p(self._attributes.value)
 
 
 _problems: list[str] = []
@@ -185,7 +180,6 @@ class _Shape:
     right: Layout
     target: Layout
     packed: bool
-    add: bool
 
 
 class _Primitive:
@@ -203,7 +197,7 @@ class _Primitive:
         )
         of_left, of_right, of_target = (ctypes.c_void_p(one.value) for one in (left, right, target))
         descriptor = library.make(
-            "matmul_primitive_desc", library.engine, of_left, of_right, None, of_target, library.attributes(shape.add)
+            "matmul_primitive_desc", library.engine, of_left, of_right, None, of_target, library.attributes
         )
         if library.name_implementation(descriptor).startswith("ref"):
             raise OnednnError("oneDNN computes this element by element")
@@ -280,7 +274,7 @@ class OnednnProduct:
         stack = product.target.shape[:-2]
         try:
             left, right, target = (_find_layout(array, stack) for array in (found.left, found.right, found.target))
-            return OnednnProduct(found, _share(_Shape(kind, left, right, target, packed, product.add)))
+            return OnednnProduct(found, _share(_Shape(kind, left, right, target, packed)))
         except (OnednnError, ValueError):
             return None
 

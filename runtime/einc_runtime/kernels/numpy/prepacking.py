@@ -66,9 +66,8 @@ def choose_form(
     if library == blas.MKL:
         functions, found = _load_functions(product.target.dtype.str), blas.MatrixProduct.of(product)
         if functions is not None and found is not None:
-            return _MklForm(found, 1 - side if found.turned else side, product.add, functions)
-    usable = converted and blas.prepare_product(product) is not None
-    return _ConvertedForm(product, side) if usable else None
+            return _MklForm(found, 1 - side if found.turned else side, functions)
+    return _ConvertedForm(product, side) if converted else None
 
 
 class _MklFunctions(NamedTuple):
@@ -83,7 +82,6 @@ class _MklFunctions(NamedTuple):
 class _MklForm:
     product: blas.MatrixProduct
     side: int
-    add: bool
     functions: _MklFunctions
 
     @property
@@ -115,7 +113,7 @@ class _MklForm:
         turns[self.side] = _PACKED
         left, right, target = map(address, (*operands, product.target))
         call = (
-            blas.BY_ROWS, *turns[:2], *product.sizes, left, steps[0], right, steps[1], float(self.add), target, steps[2]
+            blas.BY_ROWS, *turns[:2], *product.sizes, left, steps[0], right, steps[1], 0.0, target, steps[2]
         )  # fmt: skip
         return blas.BlasCalls(self.functions.compute, [call], *operands, product.target)
 

@@ -13,7 +13,7 @@ from einc_runtime.kernels.numpy.prepacking import TakeArray
 def prepare_product(product: blas.DenseProduct, library: str, take: TakeArray) -> Resolved | None:
     """Returns the call of a library, or that of `np.matmul` where the library does not have this product.
 
-    None where a product is to be added or has 16-bit floats, and no library can. `take` gives scratch memory.
+    None where a product has 16-bit floats, and no library can. `take` gives scratch memory.
     """
     if library != ONEDNN:
         return blas.prepare_product(product, library)

@@ -34,12 +34,12 @@ def build_contract(invocation: Invocation[Array]) -> Kernel:
         scratch.take(shape, dtype)
         return np.empty(shape, dtype)
 
-    measuring = _OrderedLowering(call, measure, prepare_copy, False)
+    measuring = _OrderedLowering(call, measure, prepare_copy, call.kind)
     measuring.lower()
 
     def bind(memory: Array) -> Run:
         carved = ScratchAllocator()
-        lowering = _OrderedLowering(call, lambda *array: carved.take(*array).of(memory), prepare_copy, False)
+        lowering = _OrderedLowering(call, lambda *array: carved.take(*array).of(memory), prepare_copy, call.kind)
         return make_runner(lowering.lower())
 
     return Kernel(bind, scratch.size, math.prod(call.extents.values()) / 20, tuple(measuring.prepacked))
@@ -71,7 +71,7 @@ class _OrderedLowering(BlasLowering):
     def _order_summed(self, a: NamedArray, b: NamedArray, summed: Names) -> Names:
         return summed
 
-    def _multiply_matrices(self, left: Factor, right: Factor, target: Array, *, add: bool) -> None:
+    def _multiply_matrices(self, left: Factor, right: Factor, target: Array) -> None:
         factors = (left, right)
         (first, for_first), (second, for_second) = (self._collect(factor) for factor in factors)
         product = OrderedProduct.of(first, second, target) if self.dtype.kind == "f" else None
@@ -92,7 +92,7 @@ class _OrderedLowering(BlasLowering):
         form = PackedForm(product, factor is of_columns, factor[0].array.dtype)
 
         def make() -> Array:
-            matrix, calls = type(self)(self.call, np.empty, self.move, False)._collect(factor)
+            matrix, calls = type(self)(self.call, np.empty, self.move, self.kind)._collect(factor)
             make_runner(calls)()
             return form.pack(matrix)
 
