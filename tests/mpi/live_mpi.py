@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ MOMENTS = 12
 
 @pytest.fixture(scope="module", autouse=True)
 def mpi():
-    pytest.importorskip("mpi4py", exc_type=ImportError)
+    assert find_spec("mpi4py") is not None, "there is no mpi4py: pip install '.[mpi]'"
     assert MPIEXEC is not None, "there is no mpiexec: pip install '.[mpi]'"
 
 

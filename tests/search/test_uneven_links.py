@@ -109,10 +109,12 @@ def compare_promises(sites: int, plans: int) -> list[float]:
 
 @pytest.mark.parametrize(("sites", "plans"), [(4, 3), pytest.param(7, 40, marks=pytest.mark.slow)])
 def test_promises_are_near_what_synthesis_makes(sites: int, plans: int) -> None:
+    """Most are within a fifth. Some are not: an estimate is no bound, and is right about which plans to complete."""
     parts = sorted(compare_promises(sites, plans))
-    assert parts[0] > 0.6
-    assert parts[-1] < 2.5
-    assert 0.85 < parts[len(parts) // 2] < 1.25
+    assert parts[0] > 0.5
+    assert parts[-1] < 2.0
+    assert 0.85 < parts[len(parts) // 2] < 1.2
+    assert sum(0.8 <= part <= 1.25 for part in parts) > 0.7 * len(parts)
 
 
 def test_an_exchange_overlaps_with_kernels_that_do_not_wait_for_it() -> None:
