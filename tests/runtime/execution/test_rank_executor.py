@@ -13,6 +13,7 @@ from einc_runtime.execution.ranks.carrier import Message, MessageCarrier
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.ranks.watch import RankFailure, Watch
 from einc_runtime.execution.session import Session
+from einc_runtime.kernels.numpy import libraries
 from tests.support.compiled_plans import EVERYTHING, PLACES, TRANSFORMER, compiled
 from tests.support.plan_arrays import arrays_of, outputs_of, results
 from tests.support.thread_links import ThreadWorld
@@ -75,6 +76,12 @@ def test_a_task_that_fails_on_one_rank_is_reported_there(monkeypatch):
 
     with pytest.raises(KernelFault, match="at site 1 failed: ZeroDivisionError"):
         ThreadWorld(3).run(run)
+
+
+def test_what_ranks_of_one_process_agree_on_is_not_left_behind():
+    bundle = compiled(EVERYTHING, 2, "f32")
+    ThreadWorld(2).run(lambda links: RankExecutor(bundle, links, 1, total=2))
+    assert not libraries._given
 
 
 def test_more_ranks_than_sites_are_refused():

@@ -43,6 +43,7 @@ def machine(monkeypatch, tmp_path):
     for function in CACHED:
         function.cache_clear()
     monkeypatch.setattr(libraries, "_measure", measure)
+    monkeypatch.setattr(libraries, "_given", {})
     monkeypatch.setattr(libraries, "_installed", lambda: found.installed)
     monkeypatch.setattr(onednn, "is_available", lambda: True)
     yield found
@@ -66,8 +67,7 @@ def test_the_fastest_library_is_taken_and_of_nearly_equal_ones_the_preferred_one
     assert machine.measured == 1
 
 
-def test_another_process_decides_alike(machine, monkeypatch):
-    monkeypatch.setattr(libraries, "_given", {})
+def test_another_process_decides_alike(machine):
     own = libraries.decide()
     assert own
     other = {name: dict.fromkeys(times, 5.0) for name, times in own.items()}

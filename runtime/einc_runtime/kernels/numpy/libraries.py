@@ -91,8 +91,11 @@ def decide() -> Times:
 
 
 def decide_alike(times: Times) -> None:
-    """Decides as another process does, whose `decide` returned these times, if the same libraries are here."""
-    if times and len(_installed()) > 1 and _is_complete(times):
+    """Decides as another process does, whose `decide` returned these times, if the same libraries are here.
+
+    On one machine, processes remember the same times, so that there is nothing to do.
+    """
+    if times and len(_installed()) > 1 and _is_complete(times) and times != _times():
         _given.clear()
         _given.update(times)
         _times.cache_clear()
