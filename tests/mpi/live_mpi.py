@@ -214,7 +214,7 @@ def test_without_a_launcher_or_mpi4py_one_line_says_what_to_install(ffn):
     )
     assert (done.returncode, b"there is no mpiexec" in done.stderr) == (69, True)
     hidden = "import sys; sys.modules['mpi4py'] = None; from einc.cli.main import main; sys.exit(main())"
-    alone = {**os.environ, "PMI_RANK": "0", "PMI_SIZE": "1"}
+    alone = {**os.environ, "PMI_RANK": "0", "PMI_SIZE": "2"}
     done = subprocess.run(
         [sys.executable, "-c", hidden, "run", str(ffn), *LOADS], capture_output=True, cwd=ROOT, env=alone
     )

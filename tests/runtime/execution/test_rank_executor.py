@@ -9,6 +9,7 @@ import pytest
 
 from einc_runtime.errors import KernelFault, PlanFault
 from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.ranks import mpi
 from einc_runtime.execution.ranks.carrier import Message, MessageCarrier
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.ranks.watch import RankFailure, Watch
@@ -76,6 +77,26 @@ def test_a_task_that_fails_on_one_rank_is_reported_there(monkeypatch):
 
     with pytest.raises(KernelFault, match="at site 1 failed: ZeroDivisionError"):
         ThreadWorld(3).run(run)
+
+
+@pytest.mark.parametrize(
+    ("variables", "several"),
+    [
+        ({}, False),
+        ({"PMI_RANK": "3", "PMI_SIZE": "8"}, True),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ({"PMIX_RANK": "1"}, True),
+        ({"PMIX_RANK": "0", "SLURM_NTASKS": "1"}, False),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, False),
+        ({"SLURM_NTASKS": "8"}, False),
+    ],
+)
+def test_one_process_in_a_job_needs_no_mpi(variables, several, monkeypatch):
+    for name in (*mpi.SIZE_OF, *mpi.SIZE_OF.values()):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert mpi.is_started_by_mpi() is several
 
 
 def test_what_ranks_of_one_process_agree_on_is_not_left_behind():

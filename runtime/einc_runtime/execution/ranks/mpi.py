@@ -17,8 +17,14 @@ from einc_runtime.dtypes import Array
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.ranks.links import Naps
 
-RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-"""Of these environment variables, launchers of MPI set at least one in every process that they start."""
+SIZE_OF = {
+    "PMI_RANK": "PMI_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE",
+    "PMIX_RANK": "SLURM_NTASKS",
+}
+"""Environment variables of which launchers of MPI set at least one in every process that they start; and those that
+have the number of processes."""
 
 MAX_MESSAGE = 1 << 30
 """Bytes of one MPI message: many MPIs count them in 32 bits. Longer messages are sent in parts."""
@@ -28,8 +34,11 @@ CONTROL = 1
 
 
 def is_started_by_mpi() -> bool:
-    """Whether a launcher of MPI started this process."""
-    return any(name in os.environ for name in RANK_VARIABLES)
+    """Whether a launcher of MPI started this process and others.
+
+    A shell in a job of a cluster often has these variables, too, with one process: nothing needs MPI there.
+    """
+    return any(os.environ.get(size) != "1" for rank, size in SIZE_OF.items() if rank in os.environ)
 
 
 def connect() -> MpiLinks:
