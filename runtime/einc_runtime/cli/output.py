@@ -6,7 +6,9 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -62,6 +64,25 @@ def flush() -> None:
     with _stdout_errors():
         if sys.stdout is not None:
             sys.stdout.flush()
+
+
+def wait_for_readers(seconds: float) -> None:
+    """Wait until the readers of standard output and error, where these are pipes, have taken what was written; at most
+    so many seconds."""
+    limit = time.monotonic() + seconds
+    for number in (1, 2):
+        with contextlib.suppress(OSError):  # no pipe: nobody has to read it in time
+            while _count_unread(number) and time.monotonic() < limit:
+                time.sleep(0.005)
+
+
+def _count_unread(number: int) -> int:
+    import fcntl
+    import termios
+
+    if not stat.S_ISFIFO(os.fstat(number).st_mode):
+        return 0
+    return int.from_bytes(fcntl.ioctl(number, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def abandon_stdout() -> None:

@@ -89,6 +89,7 @@ def join_ranks(describe: Callable[[int], str], *, as_json: bool) -> Iterator[Wor
             if errors is not None:
                 os.dup2(errors, 2)
             code = failures.report(error, program=program, debug="--debug" in sys.argv, as_json=as_json)
+            _let_launcher_read()
             links.abort(code)
             _wait_for_the_end(code)
 
@@ -142,6 +143,12 @@ def _silence() -> int:
         os.dup2(null, number)
     os.close(null)
     return errors
+
+
+def _let_launcher_read() -> None:
+    """Launchers that hear of an abort may drop what they have not read or passed on by then."""
+    output.wait_for_readers(1.0)
+    time.sleep(0.1)
 
 
 def _wait_for_the_end(code: int) -> None:

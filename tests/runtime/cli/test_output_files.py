@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import BinaryIO
@@ -126,3 +129,16 @@ def test_a_full_device_is_an_error() -> None:
 def test_no_name_is_wrong_usage() -> None:
     with pytest.raises(UsageFault):
         output.require_writable("")
+
+
+def test_what_was_printed_is_read_before_a_process_goes_on() -> None:
+    """Until the reader has taken it, and no longer than asked."""
+    script = "from einc_runtime.cli import output; output.note('it'); output.wait_for_readers({}); print('on')"
+    for limit, waits in ((60.0, True), (0.1, False)):
+        with subprocess.Popen(
+            [sys.executable, "-c", script.format(limit)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            went_on = bool(select.select([process.stdout], [], [], 1.0 if waits else 30.0)[0])
+            assert went_on is not waits
+            assert process.stderr.readline() == b"it\n"
+            assert process.stdout.readline() == b"on\n"
