@@ -65,6 +65,7 @@ def test_the_longest_sequence_is_planned_as_in_the_paper() -> None:
         assert cut == ({"heads_kv": 8} if operation.title == "attention" else {"tokens": 8}), operation.name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "sites"), [("llama_block", 5), ("llama", 3), ("llama_decode", 7), ("bert", 5), ("moe", 6)]
 )

@@ -45,6 +45,7 @@ def agrees(graph, sites):
 # ---- brute force ----
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tree", [True, False], ids=["tree", "dag"])
 @pytest.mark.parametrize("seed", first(40, range(60)))
 def test_equals_brute_force(seed, tree):

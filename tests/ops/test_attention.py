@@ -36,6 +36,7 @@ def test_reference_is_attention(name: str) -> None:
         assert difference(got, want.astype(desc.dtype.numpy()), desc.dtype) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_every_factorization_implements_it(name: str) -> None:
     operator = CASES[name]
@@ -58,6 +59,7 @@ def test_other_types_too(name: str) -> None:
         assert fault(operator, operator.build_spec(intervals), arrays, expected) is None, intervals
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*CASES, *DTYPES])
 def test_the_kernel_implements_it(name: str) -> None:
     operator = {**CASES, **DTYPES}[name]

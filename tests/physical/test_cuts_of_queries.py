@@ -64,6 +64,7 @@ CUTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("machine", "sites"),
     [pytest.param(*one, marks=[] if one[0] == "dgx-a100" else [pytest.mark.slow]) for one in CUTS],

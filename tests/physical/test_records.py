@@ -55,6 +55,7 @@ def bundle(sites: int, selector: str = "eindecomp", dtype: DType = DType.F32, se
     return emit(program, machine, tuple(range(sites)), "naive")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sites", [1, 2, 3, 4, 5, 6, 7, 8, 13, 31])
 def test_plans_are_proved_by_the_runtime(sites: int) -> None:
     for selector, dtype, seed in (("eindecomp", DType.F32, 0), ("greedy", DType.BF16, 0), ("random", DType.F16, sites)):

@@ -106,7 +106,7 @@ def test_tuples_move_in_pieces(kind: str) -> None:
         ("chain_b", "dgx-v100", 4, {"scale": "90"}),
         pytest.param("chain_c", "dgx-a100", 7, {"scale": "200"}, marks=pytest.mark.slow),
         pytest.param("llama_block", "dgx-v100", 3, {}, marks=pytest.mark.slow),
-        ("llama_block", "host", 5, {}),
+        pytest.param("llama_block", "host", 5, {}, marks=pytest.mark.slow),
         ("ffn", "dgx-h100", 6, {"tokens": "50", "d_model": "23", "d_ff": "99"}),
     ],
 )

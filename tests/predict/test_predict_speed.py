@@ -19,7 +19,7 @@ MODELS = Path(__file__).parents[2] / "models"
     ("model", "machine", "most"),
     [
         ("llama_block", "dgx-a100", 0.3),
-        ("llama_block", "dgx-v100", 0.3),
+        pytest.param("llama_block", "dgx-v100", 0.3, marks=pytest.mark.slow),
         pytest.param("llama", "dgx-v100", 3.0, marks=pytest.mark.slow),
         pytest.param("llama_block", "gb200-nvl72", 5.0, marks=pytest.mark.slow),
     ],

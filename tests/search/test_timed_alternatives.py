@@ -35,6 +35,7 @@ output e, h, a
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("naive", [True, False])
 @pytest.mark.parametrize("once", [True, False])
 def test_one_candidate_replaced_in_the_whole_graph(naive: bool, once: bool) -> None:

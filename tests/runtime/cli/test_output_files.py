@@ -138,7 +138,7 @@ def test_what_was_printed_is_read_before_a_process_goes_on() -> None:
         with subprocess.Popen(
             [sys.executable, "-c", script.format(limit)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
-            went_on = bool(select.select([process.stdout], [], [], 1.0 if waits else 30.0)[0])
+            went_on = bool(select.select([process.stdout], [], [], 0.3 if waits else 30.0)[0])
             assert went_on is not waits
             assert process.stderr.readline() == b"it\n"
             assert process.stdout.readline() == b"on\n"

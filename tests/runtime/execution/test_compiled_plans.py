@@ -18,7 +18,7 @@ def test_ffn(dtype, sites):
 
 
 @pytest.mark.parametrize(
-    ("name", "sites"), one_in(2, ["chain_a", "chain_b", "chain_c", "chain_d", "chain_e"], [2, 3, 5, 7, 8])
+    ("name", "sites"), one_in(4, ["chain_a", "chain_b", "chain_c", "chain_d", "chain_e"], [2, 3, 5, 7, 8])
 )
 def test_chains(name, sites):
     bundle = compiled((MODELS / f"{name}.ein").read_text(), sites, "f32", scale=300)

@@ -124,7 +124,7 @@ output y
 
 
 @pytest.mark.parametrize("name", ["turned", pytest.param("chain_a", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("kind", "reachable"), one_in(2, ["once", "lost", "memory"], [True, False]))
+@pytest.mark.parametrize(("kind", "reachable"), one_in(3, ["once", "lost", "memory"], [True, False]))
 def test_a_failure_of_any_call_is_one_error_and_leaves_nothing(kind, reachable, name):
     bundle = compiled(TURNED, 2, "f32") if name == "turned" else chain(2, name)
     unreachable = () if reachable else {(0, 1), (1, 0)}

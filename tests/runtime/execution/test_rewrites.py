@@ -85,12 +85,14 @@ def check(bundle, loaded, seed):
             assert same(run(loaded, any_order(after, rng)), expected)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("seed", "reuse"), PLANS)
 def test_rewritten_tasks_compute_the_same_in_every_order_that_their_bytes_allow(seed, reuse):
     bundle = plan_of(seed, reuse)
     check(bundle, small_integers(bundle, seed), seed)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("start", first(10, range(0, 200, 10)))
 def test_rewritten_tasks_without_meaning_compute_the_same(start):
     for seed in range(start, start + 10):

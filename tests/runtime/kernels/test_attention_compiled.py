@@ -71,6 +71,7 @@ def block_of(a, lens):
     return np.einsum("hti,hij->tj", o, a["wo"]), lse
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sites", range(1, 9))
 @pytest.mark.parametrize("heads", [(6, 3), (5, 5), (4, 1)], ids=str)
 def test_a_block_on_any_number_of_sites(sites, heads):

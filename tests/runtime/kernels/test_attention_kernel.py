@@ -143,6 +143,7 @@ def case(name, dtype=np.float32):
     return a, [*arrays, *(extras[extra] for extra in a["extras"])]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_in_f32_and_by_turns_in_another_type(name):
     check(*case(name, np.float32))
@@ -156,6 +157,7 @@ def test_every_kind_of_attention_in_every_type(name, dtype):
     check(*case(name, dtype))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("dtype", [np.float32, BF16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("name", CASES)
@@ -163,6 +165,7 @@ def test_the_sizes_of_tiles_do_not_change_results(name, dtype):
     check(*case(name, dtype))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("name", CASES)
 def test_blocks_of_heads_and_tokens_give_their_part(name):
@@ -207,6 +210,7 @@ FEW = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", [16, 64, 256])
 @pytest.mark.parametrize(("q_lens", "k_lens", "heads", "widths", "dtype", "more"), FEW)
 def test_few_queries(q_lens, k_lens, heads, widths, dtype, more, tile, monkeypatch):
@@ -275,6 +279,7 @@ def test_extreme_positions_read_nothing_beyond():
     check(a, [q, k, v, np.array([2**31 - 1, -(2**31), 5, 0], np.int32)])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("window", [0, 2, 2**61 + 5, 2**62 - 1])
 @pytest.mark.parametrize("causal", [False, True])
 def test_positions_at_the_ends_of_64_bits_see_what_they_should(causal, window):
@@ -382,6 +387,7 @@ LIES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LIES)
 def test_inconsistent_invocations_are_refused(name):
     parts = lie(lambda p: None)

@@ -15,6 +15,7 @@ from einc_runtime.kernels.cuda.varlen_attention import VarlenAttention, find_fla
 from tests.support.library_attention import KINDS, by_pytorch
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 def test_a_library_that_is_right_has_no_flaw(how, kind):

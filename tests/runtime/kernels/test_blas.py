@@ -43,6 +43,7 @@ def matrices(shape, layout, rng, dtype):
 LAYOUTS = ("plain", "turned", "part")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("layouts", list(itertools.product(LAYOUTS, repeat=3)))
 @pytest.mark.parametrize("stack", [(), (3,), (2, 2)])

@@ -77,6 +77,7 @@ def reference(equation, arrays):
     return np.einsum(*arguments, [number[n] for n in right.split()])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("equation", EQUATIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16, "int32", "int64"], ids=str)
 @pytest.mark.parametrize("layout", ["dense", "strided"])
@@ -99,6 +100,7 @@ def test_contract_equals_einsum(equation, dtype, layout):
         np.testing.assert_array_equal(array, old)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("equation", EQUATIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16], ids=str)
 def test_contractions_times_a_number(equation, dtype):
@@ -142,6 +144,7 @@ def test_large_matrices_need_no_scratch():
         assert kernel.scratch == 0, equation
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16, "int32"], ids=str)
 @pytest.mark.parametrize(
     "equation", ["t m, h d m -> h t d", "h d m, m t -> h t d", "b t m, h d m -> h b t d", "t m, d h m -> t h d"]
@@ -173,6 +176,7 @@ def test_products_accumulate_wider_than_they_are_stored():
 F = np.ones((2, 3), "f4")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("attributes", "inputs", "output", "message"),
     [

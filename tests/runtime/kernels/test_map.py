@@ -39,6 +39,7 @@ UNARY = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float16", BF16, "float32", "float64"], ids=str)
 @pytest.mark.parametrize("function", UNARY)
 def test_unary_functions(function, dtype):
@@ -65,6 +66,7 @@ def test_gelu_is_accurate_in_f32_everywhere():
     assert np.isnan(apply("t0 = gelu x0", np.array([np.nan], "f4")))[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f2", BF16, "f4", "f8"], ids=str)
 def test_gelu_of_infinities_is_its_limit_here_and_in_the_reference(dtype):
     x = np.array([-np.inf, np.inf, -2000.0, np.nan]).astype(dtype)
@@ -74,6 +76,7 @@ def test_gelu_of_infinities_is_its_limit_here_and_in_the_reference(dtype):
     np.testing.assert_array_equal(reference.astype("f8"), [0, np.inf, 0, np.nan])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", ["sigmoid", "silu", "tanh", "gelu", "gelu_tanh"])
 def test_saturating_functions_stay_finite_at_extremes(function):
     x = np.array([-1e4, -200, -100, -90, 90, 100, 200, 1e4], "f4")
@@ -89,6 +92,7 @@ BINARY = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("function", BINARY)
 def test_binary_functions(function, dtype):
@@ -225,6 +229,7 @@ BAD_PROGRAMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("text", "message"), BAD_PROGRAMS, ids=lambda value: str(value)[:30])
 def test_bad_programs_are_refused_when_prepared(text, message):
     with pytest.raises(PlanFault, match=message):
@@ -257,6 +262,7 @@ def test_kernels_raise_no_warnings_under_the_executors_setting():
         apply("t0 = floordiv x0 x1", np.array([1, 2], "i4"), np.array([0, 0], "i4"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
 @pytest.mark.parametrize("program", ["t0 = neg x0", "t0 = abs x0", "t0 = mul x0 x0", "t0 = max x0 3"])
 def test_no_stride_of_an_input_or_a_result_makes_a_difference(program, dtype):

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("provider", "piece")
 AGGREGATIONS = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", BF16, "int32", "int64"], ids=str)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_reductions_over_every_set_of_indices(aggregation, dtype):
@@ -89,6 +90,7 @@ def test_bad_reductions_are_refused():
         prepare(Invocation("reduce", {**good, "aggregation": "max"}, [F > 0], [np.ones(2, "?")]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float16", BF16, "float32", "float64"], ids=str)
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
