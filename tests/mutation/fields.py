@@ -16,13 +16,26 @@ Path = tuple[str | int, ...]
 Edit = Callable[[Tree], None]
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "dtype": ("f16", "bf16", "f32", "f64", "i32", "i64", "bool"),
+    "dtype": ("f16", "bf16", "f32", "f64", "i32", "i64", "bool", "i8", "i4x2"),
     "precision": ("f16", "f32", "f64", "i32"),
-    "kind": ("input", "weight", "value", "kernel", "transfer", "aggregate", "copy", "fence"),
-    "role": ("input", "weight", "result", "scratch"),
+    "kind": ("input", "weight", "state", "value", "kernel", "transfer", "aggregate", "copy", "fence"),
+    "role": ("input", "weight", "state", "result", "scratch"),
     "aggregation": ("sum", "max", "min", "prod", "logsumexp", "argmax", "topk"),
     "aggregations": ("sum", "max", "min", "prod", "logsumexp", "argmax", "topk"),
-    "kernel": ("contract", "map", "softmax", "attention", "concat", "topk", "rope", "slice", "no such kernel"),
+    "kernel": (
+        "contract",
+        "map",
+        "softmax",
+        "attention",
+        "concat",
+        "topk",
+        "rope",
+        "slice",
+        "append",
+        "dequantize",
+        "quantized_product",
+        "no such kernel",
+    ),
     "author": ("compiler", "proposer", "user"),
     "input_placement": ("replicated", "once"),
 }

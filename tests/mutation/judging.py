@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +17,7 @@ from einc.frontend import build
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph
 from einc.report.document import explain
-from einc.report.restore import compute_outputs
+from einc.report.restore import restore_graph
 from einc.report.terminal import format_overview
 from einc.verification.figures import verify_figures
 from einc.verification.model import verify_model
@@ -29,8 +29,8 @@ from einc_runtime.plan.codec import decode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Bundle, Tensor
 from tests.mutation.plans import CASES, make_plan
-from tests.mutation.running import RunningProcess
-from tests.support.graph_interpreter import interpret
+from tests.mutation.running import RunningProcess, name_of_result
+from tests.support.graph_interpreter import interpret_steps
 
 MAX_SECONDS = 30
 """That reading and proving one mutant may take; all plans are small."""
@@ -60,11 +60,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a plan must compute: the model's graph, arrays by the names of tensors, the outputs in f64, and how far
-    results may be off."""
+    """What a plan must compute: the model's graph; of each step, the arrays that it loads by the names of tensors; and
+    of all steps, by `name_of_result`, the outputs and states in f64, and how far results may be off."""
 
     graph: Graph
-    arrays: dict[str, Array]
+    steps: list[dict[str, Array]]
     expected: dict[str, Array]
     allowed: dict[str, float]
 
@@ -74,26 +74,29 @@ def find_meaning(case: str, process: RunningProcess) -> Meaning:
     """By the model's operators on f64, without cuts. The unchanged plan says how far rounding goes: results may be off
     four times as far, as sums may be added up in another order."""
     bundle = decode(make_plan(case))
-    arrays = {t.name: _draw(t, CASES[case].arrays) for t in bundle.tensors if t.kind != "value"}
-    graph = _build_graph(case, "f64")
-    wide = {name: array if array.dtype.kind in "biu" else _widen(array) for name, array in arrays.items()}
-    expected = interpret(graph, wide)
-    found = process.run(bundle, arrays)
+    loaded = [t for t in bundle.tensors if t.kind != "value"]
+    steps = [
+        {t.name: _draw(t, CASES[case].arrays | given, number) for t in loaded if t.kind == "input" or number == 0}
+        for number, given in enumerate(CASES[case].steps)
+    ]
+    expected = _name_results(interpret_steps(_build_graph(case, "f64"), [_widen_all(step) for step in steps]))
+    found = process.run(bundle, steps)
     assert not isinstance(found, str), found
+    assert found.keys() == expected.keys()
     allowed = {}
     for name, reference in expected.items():
         scale = float(np.abs(reference).max())
         error = float(np.abs(_widen(found[name]) - _widen(reference)).max())
         allowed[name] = max(4 * error, 1e-6 * scale if reference.dtype.kind == "f" else 0.0)
         assert error <= 0.1 * scale, (case, name, error, scale)
-    return Meaning(fuse(_build_graph(case, None)), arrays, expected, allowed)
+    return Meaning(fuse(_build_graph(case, None)), steps, expected, allowed)
 
 
 def judge(case: str, data: bytes, process: RunningProcess) -> Verdict:
     """How the plan file `data`, a mutant of the case's plan, ends.
 
     What the runtime's proof accepts is run, and must compute what the plan itself says; what all accept, what the
-    original model says.
+    original model says. A plan with states is run for several steps, from the same states as the original.
     """
     reading = _try("refused when read", lambda: decode(data))
     if isinstance(reading, Verdict):
@@ -107,10 +110,10 @@ def judge(case: str, data: bytes, process: RunningProcess) -> Verdict:
     if isinstance(proof, Verdict):
         return proof
     meaning = find_meaning(case, process)
-    arrays = _arrays_of(meaning, reading)
-    results = process.run(reading, arrays)
+    steps = _steps_of(meaning, reading)
+    results = process.run(reading, steps)
     if number % COMPILED == 0 and not isinstance(results, str):
-        compiled = process.run(reading, arrays, native=True)
+        compiled = process.run(reading, steps, native=True)
         results = compiled if isinstance(compiled, str) else results
     if isinstance(results, str):
         kind = results.partition(":")[0]
@@ -130,7 +133,7 @@ def judge(case: str, data: bytes, process: RunningProcess) -> Verdict:
     if not isinstance(further, Verdict):
         return Verdict(ACCEPTED_WRONG, difference) if difference else Verdict(SAME)
     if difference is not None:
-        own = _try(PROVED_WRONG, lambda: compute_outputs(reading, arrays))
+        own = _try(PROVED_WRONG, lambda: _name_results(interpret_steps(restore_graph(reading), steps)))
         if isinstance(own, Verdict):
             return own
         comparison = compare(results, own, tolerance_of(reading))
@@ -157,16 +160,25 @@ def _try(outcome: str, step: Callable[[], Result]) -> Result | Verdict:
         return Verdict("internal error", f"{outcome}: {type(error).__name__}: {error}")
 
 
-def _arrays_of(meaning: Meaning, bundle: Bundle) -> dict[str, Array]:
+def _steps_of(meaning: Meaning, bundle: Bundle) -> list[dict[str, Array]]:
     """The original's arrays, by position, where they fit what the plan asks for, and else random ones."""
-    known = list(meaning.arrays.values())
-    wanted = [t for t in bundle.tensors if t.kind != "value"]
-    found = {}
-    for k, tensor in enumerate(wanted):
-        array = meaning.arrays.get(tensor.name, known[k] if k < len(known) else None)
-        fits = array is not None and (array.shape, array.dtype) == (tensor.shape, storage_dtype(tensor.dtype))
-        found[tensor.name] = array if array is not None and fits else make_random_array(tensor, 3)
-    return found
+    known = list(meaning.steps[0])
+    steps = []
+    for number, arrays in enumerate(meaning.steps):
+        given = meaning.steps[0] | arrays
+        found = {}
+        for k, tensor in enumerate(t for t in bundle.tensors if t.kind != "value"):
+            if number and tensor.kind != "input":
+                continue  # weights and states stay
+            array = given.get(tensor.name, given[known[k]] if k < len(known) else None)
+            fits = array is not None and (array.shape, array.dtype) == (tensor.shape, storage_dtype(tensor.dtype))
+            found[tensor.name] = array if array is not None and fits else make_random_array(tensor, 3 + number)
+        steps.append(found)
+    return steps
+
+
+def _name_results(steps: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name_of_result(name, k): array for k, results in enumerate(steps) for name, array in results.items()}
 
 
 def _find_difference(results: Mapping[str, Array], meaning: Meaning) -> str | None:
@@ -189,13 +201,18 @@ def _build_graph(case: str, dtype: str | None) -> Graph:
     return build(one.source, one.file, options.definitions, options.preset, dtype)
 
 
-def _draw(tensor: Tensor, given: Mapping[str, list[int]]) -> Array:
-    """Small inputs, so that an epsilon beside their squares counts."""
+def _draw(tensor: Tensor, given: Mapping[str, list[int]], step: int) -> Array:
+    """Small inputs, so that an epsilon beside their squares counts. Every step has its own."""
     if tensor.name in given:
         return np.array(given[tensor.name], storage_dtype(tensor.dtype)).reshape(tensor.shape)
-    array = make_random_array(tensor, 3)
+    array = make_random_array(tensor, 3 + step)
     wants_small = tensor.kind == "input" and array.dtype.kind not in "biu"
     return (array * np.asarray(0.125, array.dtype)).astype(array.dtype) if wants_small else array
+
+
+def _widen_all(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """In f64; integers and truth values as they are."""
+    return {name: array if array.dtype.kind in "biu" else _widen(array) for name, array in arrays.items()}
 
 
 def _widen(array: Array) -> Array:

@@ -18,7 +18,7 @@ MODELS = Path(__file__).parents[2] / "models"
 @dataclass(frozen=True, slots=True)
 class PlanCase:
     """A model, and how its plan is made. `text` is that of the model, or the name of one of `models/`.
-    `arrays` are inputs whose elements must be positions."""
+    `arrays` are inputs whose elements must be positions; `steps` has such ones of each run of a plan with states."""
 
     text: str
     machine: str
@@ -26,6 +26,7 @@ class PlanCase:
     cuts: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, list[int]] = field(default_factory=dict)
+    steps: tuple[dict[str, list[int]], ...] = ({},)
 
     @property
     def file(self) -> str:
@@ -178,6 +179,37 @@ output c, m
 output f = reshape(transpose(q, "tokens", "heads", "d_head"), tokens=tokens, d=d)
 """
 
+STATES = """
+dim heads = 3
+dim rows = 11
+dim d = 4
+dim new = 3
+input  k      : f32[heads, new, d]
+input  places : i64[new]
+state  cache  : f32[heads, rows, d]
+weight gain   : f32[d]
+c = append(cache, k * gain, places, cache_lens=[6, 5], new_lens=[2, 1])
+y[heads, d] = sum[rows](c[heads, rows, d])
+output y
+"""
+
+QUANTIZED = """
+dim rows = 5
+dim width = 64
+dim hidden = 6
+dim wide = 8
+input  x    : {dtype}[rows, width]
+weight up   : {dtype}[hidden, width] as i4(group=32, zeros=true) from "mlp.up"
+weight down : {dtype}[wide, hidden] as i8 from "mlp.down"
+weight last : {dtype}[hidden, wide] as i4 from "mlp.last"
+weight side : {dtype}[hidden, width] as i8(zeros=true, channels=1)
+h[rows, hidden] = x[rows, width] * up[hidden, width]
+y[rows, wide] = h[rows, hidden] * down[wide, hidden]
+z[rows, hidden] = y[rows, wide] * last[hidden, wide]
+output z
+output s = side * 0.5
+"""
+
 
 def _preset(**definitions: object) -> dict[str, Any]:
     return {"preset": "tiny", "definitions": tuple((name, str(value)) for name, value in definitions.items())}
@@ -203,7 +235,23 @@ CASES: dict[str, PlanCase] = {
         ATTENTION.format(arguments=", causal=true, window=4, q_lens=[5, 7], k_lens=[5, 7]"), "host", 4),
     "llama": PlanCase("llama_block", "dgx-a100", 3, (), {"schedule": "synthesized", **_preset(seq_lens=[3, 4])}),
     "decode": PlanCase(
-        "llama_decode", "dgx-v100", 2, (), _preset(n_layers=1, cache=5, vocab=19), {"positions": [2, 4]}),
+        "llama_decode", "dgx-v100", 2, (), _preset(n_layers=1, cache=5, vocab=19),
+        steps=({"positions": [1, 3]}, {"positions": [2, 4]}, {"positions": [3, 0]})),
+    "decode-some": PlanCase(
+        "llama_decode", "dgx-a100", 3, (), {"schedule": "synthesized", **_preset(
+            n_layers=1, lengths=[2, 1], cache=4, vocab=13, d_model=12, heads_q=2, heads_kv=1, d_ff=10)},
+        steps=({"positions": [0, 1, 2]}, {"positions": [2, 3, 3]}, {"positions": [3, 1, 0]})),
+    "states": PlanCase(
+        STATES, "host", 4, ("c=rows/4",),
+        steps=({"places": [4, 0, 3]}, {"places": [1, 5, 4]}, {"places": [2, 3, 3]})),
+    "states-replicas": PlanCase(
+        STATES, "host", 4, ("c=heads/2,replicas/2",),
+        steps=({"places": [4, 0, 3]}, {"places": [1, 5, 4]}, {"places": [2, 3, 3]})),
+    "quantized": PlanCase(
+        QUANTIZED.format(dtype="f32"), "host", 3, ("h=hidden/3", "y=wide/3", "z=hidden/3")),
+    "quantized-sums": PlanCase(
+        QUANTIZED.format(dtype="bf16"), "dgx-a100", 4, ("h=width/2,rows/2", "y=wide/2,hidden/2"),
+        {"schedule": "synthesized"}),
     "experts": PlanCase("moe", "dgx-a100", 4, (), {"schedule": "synthesized", **_preset(tokens=6, d_ff=8)}),
     "largest": PlanCase(LARGEST, "host", 4, ("*=vocabulary/4",)),
     "casts": PlanCase(CASTS, "host", 5),

@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import multiprocessing
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -70,20 +70,31 @@ class GuardedArenas:
                 raise OutOfBounds
 
 
-def run_plan(bundle: Bundle, arrays: Mapping[str, Array], native: bool = False) -> dict[str, Array]:
-    """The outputs by name, of a run in which unwritten memory holds not-a-numbers.
+def run_plan(bundle: Bundle, steps: Sequence[Mapping[str, Array]], native: bool = False) -> dict[str, Array]:
+    """The outputs of every step and the states after it, by `name_of_result`; unwritten memory holds not-a-numbers.
 
+    Each step loads what it has of inputs, weights and states, and begins with the states that the one before it left.
     With `native`, kernels of small blocks are compiled, too, where llvmlite is installed.
     """
     guarded = GuardedArenas()
     compiler.SMALL = 0 if native else _SMALL
     memory.allocate_aligned = executor.allocate_aligned = guarded.allocate  # type: ignore[attr-defined]
     session = Session(bundle, executor=CpuExecutor(bundle, 1, poison=True))
-    session.load_all({name: arrays[name] for name in session.missing if name in arrays})
-    session.execute()
-    outputs = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+    states = [tensor.name for tensor in session.states]
+    wanted = {*session.missing, *states}
+    results: dict[str, Array] = {}
+    for number, arrays in enumerate(steps):
+        session.load_all({name: array for name, array in arrays.items() if name in wanted})
+        session.execute()
+        for name in [tensor.name for tensor in session.outputs] + states:
+            results[name_of_result(name, number)] = session.offload(name)
     guarded.check()
-    return outputs
+    return results
+
+
+def name_of_result(name: str, step: int) -> str:
+    """What an output or a state after a step is called among all results."""
+    return f"{name} of step {step}"
 
 
 class RunningProcess:
@@ -97,12 +108,12 @@ class RunningProcess:
         self._started = False
         self._pipe: Connection
 
-    def run(self, bundle: Bundle, arrays: Mapping[str, Array], native: bool = False) -> dict[str, Array] | str:
-        """The outputs, or in words what happened instead: `refused: ...`, `failed: ...`, `hung` or `died: ...`."""
+    def run(self, bundle: Bundle, steps: Sequence[Mapping[str, Array]], native: bool = False) -> dict[str, Array] | str:
+        """The results of all steps, or in words what happened: `refused: ...`, `failed: ...`, `hung` or `died: ...`."""
         if self._process is None:
             self._start()
         try:
-            self._pipe.send((bundle, dict(arrays), native))
+            self._pipe.send((bundle, list(map(dict, steps)), native))
             if self._pipe.poll(MAX_SECONDS if self._started else MAX_START):
                 self._started = True
                 answer: dict[str, Array] | str = self._pipe.recv()
@@ -134,11 +145,11 @@ def _serve(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while True:
         try:
-            bundle, arrays, native = pipe.recv()
+            bundle, steps, native = pipe.recv()
         except EOFError:
             return
         try:
-            answer: dict[str, Array] | str = run_plan(bundle, arrays, native)
+            answer: dict[str, Array] | str = run_plan(bundle, steps, native)
         except OutOfBounds:
             answer = "died: it wrote outside of its memory"
         except ReportedError as error:

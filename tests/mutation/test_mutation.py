@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 
+from einc_runtime.plan.codec import decode
 from tests.mutation.campaign import judge_one, run_campaign
 from tests.mutation.fields import list_field_edits
 from tests.mutation.judging import SAME
@@ -15,11 +16,21 @@ from tests.mutation.plans import CASES, make_plan
 from tests.mutation.running import GuardedArenas, OutOfBounds, RunningProcess
 from tests.support.plan_figures import read
 
-SMALL = ("chain", "chain-one-site", "once", "softmax-rows", "attention-sequence", "largest", "rows")
+SMALL = (
+    "chain",
+    "chain-one-site",
+    "once",
+    "softmax-rows",
+    "attention-sequence",
+    "largest",
+    "rows",
+    "states",
+    "quantized",
+)
 
 
 @pytest.mark.parametrize(
-    ("count", "cases"), [(280, SMALL), pytest.param(100_000, tuple(CASES), marks=pytest.mark.slow)]
+    ("count", "cases"), [(300, SMALL), pytest.param(100_000, tuple(CASES), marks=pytest.mark.slow)]
 )
 def test_changed_plans_are_refused_or_mean_the_same(count: int, cases: tuple[str, ...]) -> None:
     counts = run_campaign(count, 0, cases)
@@ -64,6 +75,28 @@ def test_the_judge_sees_wrong_results() -> None:
     other = {name: array[::-1] for name, array in meaning.expected.items()}
     assert judging._find_difference(meaning.expected, meaning) is None
     assert judging._find_difference(other, meaning)
+
+
+def test_steps_go_on_with_the_states_of_the_step_before() -> None:
+    """What a plan gives in its steps is what the definition gives; without the first of them, it would be other."""
+    from tests.mutation import judging
+
+    process = RunningProcess()
+    try:
+        meaning = judging.find_meaning("states", process)
+        bundle = decode(make_plan("states"))
+        later = process.run(bundle, [{**meaning.steps[0], **step} for step in meaning.steps[1:]])
+        untouched = process.run(bundle, [{k: v for k, v in meaning.steps[0].items() if k != "cache"}])
+    finally:
+        process.stop()
+    assert isinstance(later, dict)
+    assert isinstance(untouched, dict)
+    assert sorted({name.partition(" ")[0] for name in meaning.expected}) == ["cache", "y"]
+    for name in ("cache", "y"):
+        assert not np.allclose(later[f"{name} of step 1"], meaning.expected[f"{name} of step 2"])
+    cache = untouched["cache of step 0"]
+    assert not cache[:, [1, 2, 3, 5, 6, 7, 8, 10]].any()
+    assert cache[:, [4, 0, 9]].all()
 
 
 def test_memory_is_guarded() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.mutation.fields import Edit, Tree
+from tests.mutation.states import change_states, change_steps
 
 Block = list[list[int]]
 
@@ -16,7 +17,7 @@ def list_joint_edits(tree: Tree) -> Iterator[tuple[str, str, Edit]]:
     """Of every change: its kind, its name, and the change itself."""
     for listed in (
         _exchange_blocks, _move_bounds, _change_attributes, _exchange_operands, _rename_weights, _change_tasks,
-        _change_operations, _scale_figures, _rename, _exchange_sites,
+        _change_operations, _scale_figures, _rename, _exchange_sites, change_states, change_steps,
     ):  # fmt: skip
         for name, edit in listed(tree):
             yield listed.__name__.strip("_").replace("_", " "), name, edit
