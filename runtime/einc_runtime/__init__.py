@@ -18,6 +18,7 @@ TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the r
 if TYPE_CHECKING:
     from einc_runtime.errors import RuntimeFault
     from einc_runtime.execution.session import Session
+    from einc_runtime.execution.session_pool import SessionPool
     from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.generation.generator import Generator, open_sessions
     from einc_runtime.generation.sampling import Sampling
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from einc_runtime.plan.schema import Bundle
 
 __all__ = [
-    "Bundle", "Generator", "RuntimeFault", "Sampling", "Session", "SharedBuffers", "TextTokenizer", "__version__",
-    "decode", "encode", "open_sessions", "prove", "read_bundle",
+    "Bundle", "Generator", "RuntimeFault", "Sampling", "Session", "SessionPool", "SharedBuffers", "TextTokenizer",
+    "__version__", "decode", "encode", "open_sessions", "prove", "read_bundle",
 ]  # fmt: skip
 
 _MODULES = {
@@ -37,6 +38,7 @@ _MODULES = {
     "RuntimeFault": "errors",
     "Sampling": "generation.sampling",
     "Session": "execution.session",
+    "SessionPool": "execution.session_pool",
     "SharedBuffers": "execution.shared_buffers",
     "TextTokenizer": "generation.tokenizer",
     "open_sessions": "generation.generator",

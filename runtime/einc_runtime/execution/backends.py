@@ -50,6 +50,7 @@ def make_executor(
     no_peer: str,
     tunings: Sequence[Tuning] = (),
     common: SharedBuffers | None = None,
+    workers: int | None = None,
 ) -> Executor:
     """The executor of a backend; see `Session` for what the arguments mean."""
     if backend not in BACKENDS:
@@ -64,7 +65,7 @@ def make_executor(
         return NullExecutor(bundle)
     from einc_runtime.execution.cpu.executor import CpuExecutor
 
-    return CpuExecutor(bundle, common=common)
+    return CpuExecutor(bundle, workers, common=common)
 
 
 def note_unused_gpus(bundle: Bundle) -> str | None:

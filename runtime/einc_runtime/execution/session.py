@@ -35,7 +35,8 @@ class Session:
     CPU for plans that were compiled for the host. `devices` gives each site its device; the CPU accepts any. `no_peer`
     says what happens where two GPUs cannot reach each other's memory: `stage` through the host, or `refuse`.
     `tunings` say which algorithms multiply on GPUs (`einc_runtime.kernels.cuda.tuning.read_tunings`). `common` is
-    memory that sessions of several plans have together: what one of them has loaded, the others have.
+    memory that sessions of several plans have together: what one of them has loaded, the others have. `workers` are the
+    threads of an execution on the CPU: one per core if it is None.
 
     The plan is proved first (`proved_plans`), unless `verify` is false or the session gets an `executor` that has taken
     the plan already. Raises MissingFault where a backend, devices or memory are missing, and PlanFault for plans that
@@ -54,6 +55,7 @@ class Session:
         verify: bool = True,
         tunings: Sequence[Tuning] = (),
         common: SharedBuffers | None = None,
+        workers: int | None = None,
     ) -> None:
         self.bundle = bundle
         if verify and executor is None:
@@ -66,9 +68,7 @@ class Session:
                 hint="one for each site; sites may share a device, as in 0,0,1,1",
             )
         self._is_default = executor is None and backend == "auto"
-        self._executor = (
-            executor if executor is not None else make_executor(bundle, backend, devices, no_peer, tunings, common)
-        )
+        self._executor = executor or make_executor(bundle, backend, devices, no_peer, tunings, common, workers)
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
         self._loadable = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
@@ -85,11 +85,8 @@ class Session:
         self._guard = ThreadGuard()
         self._trace: Trace | None = None
         self._common = common
+        self._note_filled_weights()
         is_filled = getattr(self._executor, "is_filled", lambda number: False)
-        for tensor in bundle.tensors:
-            numbers = self._buffers.get(tensor.name, ())
-            if tensor.kind == "weight" and numbers and all(map(is_filled, numbers)):
-                self._loaded.add(tensor.name)
         if not all(is_filled(number) for tensor in self.states for number in self._buffers[tensor.name]):
             self.clear_states()
 
@@ -114,6 +111,11 @@ class Session:
             notes += [compiler.describe_missing(), onednn.describe_problem()]
             notes += [note_unused_gpus(self.bundle) if self._is_default else None]
         return tuple(note for note in notes if note is not None)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the backend has released what it held, as it does after an error of a GPU."""
+        return bool(getattr(self._executor, "closed", False))
 
     def close(self) -> None:
         """Releases what the backend holds; nothing can be loaded, executed or offloaded afterwards."""
@@ -199,6 +201,7 @@ class Session:
         """
         from einc_runtime.execution.data.weights import iterate_weights, list_weights
 
+        self._note_filled_weights()
         wanted = [one for one in list_weights(self.bundle) if not only_missing or one.name not in self._loaded]
         here = [tensor for tensor in wanted if tensor.name in self._needed]
         with self._guard.entered():
@@ -211,8 +214,7 @@ class Session:
         Weights stay; inputs have to be loaded again. Raises ArrayFault and KernelFault as the single steps do.
         """
         with self._guard.entered():
-            names = [tensor.name for tensor in self.inputs]
-            absent = [name for name in names if name in self._needed and name not in inputs]
+            absent = [one.name for one in self.inputs if one.name in self._needed and one.name not in inputs]
             if absent:
                 raise ArrayFault(f"nothing is given for input {quote_names(absent)}")
             self._guard.take_over()
@@ -221,9 +223,20 @@ class Session:
                 self.execute()
                 return {name: self.offload(name) for name in (self._outputs if outputs is None else outputs)}
             finally:
-                self._guard.mark_executed()
-                self._loaded.difference_update(names)
-                self._executed = False
+                self.forget_inputs()
+
+    def forget_inputs(self) -> None:
+        """Forgets all inputs and results: any thread may load others, and none can be offloaded before."""
+        with self._guard.entered():
+            self._guard.mark_executed()
+            self._loaded.difference_update(tensor.name for tensor in self.inputs)
+            self._executed = False
+
+    def forget_weights(self) -> None:
+        """Forgets all weights, except those that sessions with the same memory have loaded."""
+        with self._guard.entered():
+            self._loaded.difference_update(one.name for one in self.bundle.tensors if one.kind == "weight")
+            self._note_filled_weights()
 
     def execute(self, *, trace: bool = False) -> float:
         """Runs the plan and returns milliseconds; with `trace`, the timeline is kept in `trace`.
@@ -232,6 +245,8 @@ class Session:
         """
         with self._guard.entered():
             self._guard.require_own_inputs()
+            if self.missing:
+                self._note_filled_weights()
             if self.missing:
                 raise ArrayFault(f"nothing is loaded for {quote_names(self.missing)}")
             return self._execute(trace)
@@ -288,6 +303,14 @@ class Session:
         expected = f"{tensor.dtype}{list(tensor.shape)}"
         found = str(array.dtype) if dtype in QUANTIZED and tensor.dtype not in QUANTIZED else dtype
         return f"expected {expected} for {tensor.kind} '{name}', found {found}{list(array.shape)}"
+
+    def _note_filled_weights(self) -> None:
+        """Finds the weights that sessions with the same memory have loaded."""
+        is_filled = getattr(self._executor, "is_filled", lambda number: False)
+        for tensor in self.bundle.tensors:
+            numbers = self._buffers.get(tensor.name, ())
+            if tensor.kind == "weight" and numbers and all(map(is_filled, numbers)):
+                self._loaded.add(tensor.name)
 
     def _find_place(self, tensor: Tensor) -> Array | None:
         """The memory of a weight that lies whole and dense in one place, which has no values from now on."""

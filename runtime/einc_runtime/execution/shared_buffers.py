@@ -6,10 +6,11 @@ have the same name in files, and states if they have the same name. Only executo
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from einc_runtime.plan.schema import Block, Bundle
 from einc_runtime.plan.states import STATE
@@ -21,14 +22,27 @@ BufferKey = tuple[str, str, str, tuple[int, ...], Block, int]
 """Kind, name, element type and shape of a tensor, a block of it, and a number among equal blocks of a state."""
 
 
+class Watcher(Protocol):
+    """What is made of shared weights, and has to be made again when they change."""
+
+    def mark_changed(self, weights: Array) -> None: ...
+
+
 @dataclass(slots=True)
 class SharedBuffers:
     """The arrays by their keys, and those that have been loaded. `prepack` says whether sessions may make other layouts
-    of weights, which take as much memory again."""
+    of weights, which take as much memory again. `watchers` are told of an array that is loaded again."""
 
     prepack: bool = True
     arrays: dict[BufferKey, Array] = field(default_factory=dict)
     loaded: set[BufferKey] = field(default_factory=set)
+    watchers: weakref.WeakSet[Watcher] = field(default_factory=weakref.WeakSet)
+
+    def mark_loaded(self, key: BufferKey, array: Array) -> None:
+        """Says that this array has other values now."""
+        self.loaded.add(key)
+        for watcher in list(self.watchers):
+            watcher.mark_changed(array)
 
 
 def list_shared(bundle: Bundle) -> Iterator[tuple[int, BufferKey]]:

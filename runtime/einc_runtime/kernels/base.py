@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -30,16 +31,21 @@ Value = TypeVar("Value")
 
 
 class PrepackedOperand:
-    """A constant operand in the layout that a library needs. After `make`, it is in `data` and takes `size` bytes."""
+    """A constant operand in the layout that a library needs. After `make`, it is in `data` and takes `size` bytes.
 
-    __slots__ = ("__weakref__", "_make", "data", "size", "source")
+    Sessions in several threads may share it: of those that make it at once, one does, and the others wait."""
+
+    __slots__ = ("__weakref__", "_lock", "_make", "data", "size", "source")
 
     def __init__(self, source: Array, size: int, make: Callable[[], Array]) -> None:
         self.source, self.size, self._make = source, size, make
         self.data: Array | None = None
+        self._lock = threading.Lock()
 
     def make(self) -> None:
-        self.data = self._make()
+        with self._lock:
+            if self.data is None:
+                self.data = self._make()
 
 
 @dataclass(frozen=True, slots=True)

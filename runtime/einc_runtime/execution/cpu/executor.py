@@ -84,6 +84,8 @@ class CpuExecutor:
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         self._prepacked = PrepackedWeights(self._kernels if rewrites and (common is None or common.prepack) else ())
+        if common is not None:
+            common.watchers.add(self._prepacked)
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
 
@@ -125,7 +127,7 @@ class CpuExecutor:
             np.copyto(array, values, casting="unsafe")
         self._prepacked.mark_changed(array)
         if self._common is not None and buffer in self._keys:
-            self._common.loaded.add(self._keys[buffer])
+            self._common.mark_loaded(self._keys[buffer], array)
 
     def memory_of(self, buffer: int) -> Array:
         """The memory of an input or weight buffer, to read values there before `fill` is told."""

@@ -113,12 +113,12 @@ class PrepackedWeights:
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
         packs = {pack: address(pack.source) for kernel in kernels for pack in kernel.prepacked}
-        available = available_memory()
-        if available is not None and sum(pack.size for pack in packs) > available * MAX_PACKED_SHARE:
+        available, needed = available_memory(), sum(pack.size for pack in packs if pack.data is None)
+        if available is not None and needed > available * MAX_PACKED_SHARE:
             packs = {}
         self._packs = sorted(packs, key=packs.__getitem__)
         self._addresses = [packs[pack] for pack in self._packs]
-        self._stale = set(self._packs)
+        self._changed = True
 
     @property
     def size(self) -> int:
@@ -132,15 +132,21 @@ class PrepackedWeights:
             bisect_left(self._addresses, first) : bisect_left(self._addresses, first + weights.nbytes)
         ]:
             pack.data = None
-            self._stale.add(pack)
+            self._changed = True
 
     def pack(self, workers: int, scheduler: ThreadScheduler = THREADS) -> None:
         """Makes the layouts of weights that have changed, on this many threads."""
-        if self._stale:
-            packs = sorted(self._stale, key=lambda pack: address(pack.source))
-            graph = RankedTaskGraph.of([()] * len(packs), [math.inf] * len(packs), [pack.size for pack in packs])
-            try:
-                run_tasks(graph, workers, lambda _: lambda number: packs[number].make(), scheduler=scheduler)
-            except TaskError as error:
+        if not self._changed:
+            return
+        self._changed = False
+        packs = [pack for pack in self._packs if pack.data is None]  # executors that share them may have made some
+        if not packs:
+            return
+        graph = RankedTaskGraph.of([()] * len(packs), [math.inf] * len(packs), [pack.size for pack in packs])
+        try:
+            run_tasks(graph, workers, lambda _: lambda number: packs[number].make(), scheduler=scheduler)
+        except BaseException as error:
+            self._changed = True
+            if isinstance(error, TaskError):
                 raise error.cause from None
-            self._stale.clear()
+            raise

@@ -198,6 +198,10 @@ class CudaExecutor:
             "host_us": self.host_us,
         }
 
+    @property
+    def closed(self) -> bool:
+        return self._resources.released
+
     def close(self) -> None:
         """Waits for the devices and releases everything; further calls do nothing. Raises KernelFault if that fails."""
         if not self._resources.released:
