@@ -9,7 +9,9 @@ from einc.machines.model import Machine, Pair, Resource
 from einc_runtime.text import format_count
 
 _MAX_NUMBERED, _MAX_DRAWN = 16, 100
-"""Up to this many sites the matrix has numbers, and up to this many one symbol per pair."""
+"""Up to this many sites the matrix has numbers, if they fit in a line, and up to this many one symbol per pair."""
+_MAX_WIDTH = 80
+"""Characters of a line of numbers."""
 _MARKS = "#*+=-:abcdefgh"
 _TINTS = ("32", "36", "33", "35", "34")
 """Colours of the rates, fastest first: green, cyan, yellow, magenta, blue."""
@@ -29,7 +31,7 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
     uniform = len(rates) == 1 and len(speeds) == count * (count - 1)
     if uniform and count <= _MAX_DRAWN and len(names) == 1 and "link" not in {shape for _, shape, _ in groups}:
         lines = _draw_bus(count, names.pop())
-    elif count <= _MAX_NUMBERED:
+    elif count <= _MAX_NUMBERED and 4 + count * _compute_width(speeds) <= _MAX_WIDTH:
         lines = _draw_numbers(count, speeds, tints)
     elif count <= _MAX_DRAWN:
         lines = _draw_symbols(count, speeds, tints)
@@ -98,8 +100,13 @@ def _draw_bus(count: int, name: str) -> list[str]:
     return lines
 
 
+def _compute_width(speeds: Mapping[Pair, float]) -> int:
+    """The width of a column of rates."""
+    return max((len(f"{rate:g}") for rate in speeds.values()), default=1) + 2
+
+
 def _draw_numbers(count: int, speeds: Mapping[Pair, float], tints: Mapping[float, str]) -> list[str]:
-    width = max((len(f"{rate:g}") for rate in speeds.values()), default=1) + 2
+    width = _compute_width(speeds)
     lines = ["GB/s from row to column:", "    " + "".join(f"{b:>{width}}" for b in range(count))]
     for a in range(count):
         row = f"{a:>4}"

@@ -61,8 +61,13 @@ def _expand_rule(rule: Rule, at: str, sites: int) -> list[Resource]:
             pairs = tuple(sorted({pair for a, b in both for pair in ((a, b), (b, a))}))
             return [Resource(rule.name, rule.gbs, pairs)]
         case NetworkRule():
-            groups = _check_groups(rule.groups, f"{at}.groups", sites)
-            return _build_network(rule.name, rule.gbs, groups, rule.per == "site")
+            if isinstance(rule.spine_gbs, UnsetType):
+                groups = _check_groups(rule.groups, f"{at}.groups", sites)
+                return _build_network(rule.name, rule.gbs, groups, rule.per == "site")
+            _check_groups(rule.groups, f"{at}.groups", sites)  # rails go by the order of the file
+            if len({len(group) for group in rule.groups}) > 1 or rule.per != "site":
+                raise MachineError(f'{at}: with spine_gbs, groups must be of one size, and "per" must be "site"')
+            return _build_rails(rule.name, rule.gbs, rule.spine_gbs, rule.groups)
 
 
 def build_switch(name: str, gbs: Mapping[int, float]) -> list[Resource]:
@@ -86,6 +91,32 @@ def _build_network(name: str, gbs: float, groups: Sequence[Sequence[int]], each_
             into = tuple((b, a) for a, b in out)
             resources += [Resource(f"{name} out {end}", gbs, out), Resource(f"{name} in {end}", gbs, into)]
     return resources
+
+
+def _build_rails(name: str, gbs: float, spine_gbs: float, groups: Sequence[Sequence[int]]) -> list[Resource]:
+    """A network per site whose k-th sites share a leaf switch, and what the leaf switches have to their spine.
+
+    A spine that can carry all that the sites of a rail can send is never full, and adds no resources. Without a spine
+    (zero), transfers stay within their rail.
+    """
+    rail = {site: place for group in groups for place, site in enumerate(group)}
+    resources = _build_network(name, gbs, groups, True)
+    if not spine_gbs:
+        return [
+            Resource(one.name, one.gbs, tuple((a, b) for a, b in one.pairs if rail[a] == rail[b])) for one in resources
+        ]
+    if spine_gbs >= gbs * len(groups):
+        return resources
+    crossing = sorted({(a, b) for one in resources for a, b in one.pairs if rail[a] != rail[b]})
+    return [
+        *resources,
+        *(
+            Resource(f"{name} spine {way} {own}", spine_gbs, pairs)
+            for way, end in (("out", 0), ("in", 1))
+            for own in sorted(set(rail.values()))
+            if (pairs := tuple(pair for pair in crossing if rail[pair[end]] == own))
+        ),
+    ]
 
 
 def check_pairs(pairs: Sequence[Pair], at: str, sites: int) -> tuple[Pair, ...]:

@@ -120,12 +120,18 @@ class SharedRule(FilePart, frozen=True, tag_field="kind", tag="shared"):
 
 class NetworkRule(FilePart, frozen=True, tag_field="kind", tag="network"):
     """An egress and an ingress resource for each group of sites, or for each site, over the pairs that leave its group
-    or come into it."""
+    or come into it.
+
+    With `spine_gbs` the network is rail-optimized: the sites at one place of their groups share a leaf switch (a rail),
+    and transfers between rails cross an egress and an ingress of their leaf switches too (`"NAME spine out 3"`), which
+    have this rate. Zero stands for a network without a spine.
+    """
 
     name: str
     gbs: Rate
     groups: Annotated[list[SiteNumbers], Meta(max_length=MAX_SITES)]
     per: Literal["group", "site"] = "group"
+    spine_gbs: Annotated[float, Meta(ge=0.0, le=1e15)] | UnsetType = UNSET
 
 
 Rule = SwitchRule | LinksRule | SharedRule | NetworkRule
@@ -208,6 +214,7 @@ _EXPECTED = {
     **dict.fromkeys(("pairs[]", "between[]"), "a pair of sites"),
     **dict.fromkeys(("pairs[][]", "between[][]"), _SITE),
     "per": '"group" or "site"',
+    "spine_gbs": "a number from 0 to 1e+15",
     **dict.fromkeys(("transfer", "kernel"), "a number from 0 to 1e+09"),
 }
 """What has to stand at a place of a file; it is an object at all others. `[]` is any position in a list. The whole path

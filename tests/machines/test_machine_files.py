@@ -107,6 +107,30 @@ def test_a_network_joins_groups_of_sites():
         assert {resource.gbs for resource in machine.resources if resource.name.startswith("net")} == {50}
 
 
+def rails(spine_gbs):
+    rule = {"kind": "network", "name": "ib", "gbs": 50, "groups": [[0, 1], [3, 2], [4, 5]], "per": "site"}
+    nodes = {"kind": "links", "name": "nv", "gbs": 450, "between": [[0, 1], [2, 3], [4, 5]]}
+    sites = {"count": 6, "hbm_gbs": 1, "memory_bytes": 1}
+    text = json.dumps({"name": "rails", "sites": sites, "rules": [nodes, rule | {"spine_gbs": spine_gbs}]})
+    machine = parse_machine(text)
+    return {pair: {machine.resources[k].name for k in crossed} for pair, crossed in machine.routes.items()}
+
+
+def test_rails_share_leaf_switches():
+    rail = {0: 0, 3: 0, 4: 0, 1: 1, 2: 1, 5: 1}
+    for a, b in [(a, b) for a in range(6) for b in range(6) if a != b]:
+        cards = {f"ib out {a}", f"ib in {b}"}
+        if a // 2 == b // 2:
+            expected = narrow = none = {f"nv {a}>{b}"}
+        elif rail[a] == rail[b]:
+            expected = narrow = none = cards
+        else:
+            expected, narrow, none = cards, cards | {f"ib spine out {rail[a]}", f"ib spine in {rail[b]}"}, None
+        assert rails(150)[a, b] == expected  # no spine of three cards' rate is ever full
+        assert rails(149)[a, b] == narrow
+        assert rails(0).get((a, b)) == none
+
+
 def change(path, value):
     tree = copy.deepcopy(GOOD)
     at = tree
@@ -184,6 +208,8 @@ def change(path, value):
         (["rules"], [{**NETWORK, "groups": [[0], [1, 0]]}], "rules[0].groups: a site is listed in two groups"),
         (["rules"], [{**NETWORK, "groups": [[0], [2]]}], "rules[0].groups[1]"),
         (["rules"], [{**NETWORK, "per": "node"}], 'rules[0].per: expected "group" or "site", found "node"'),
+        (["rules"], [{**NETWORK, "spine_gbs": -1}], "rules[0].spine_gbs: expected a number from 0 to 1e+15, found -1"),
+        (["rules"], [{**NETWORK, "spine_gbs": 5}], 'rules[0]: with spine_gbs, groups must be of one size, and "per"'),
         (["rules"], [{**NETWORK, "pairs": "rest"}], "rules[0]: unknown field 'pairs'"),
         (["rules"], [{"name": "s", "gbs": 5}], "rules[0]: the field 'kind' is missing"),
         (["rules"], [{**RULE, "kind": ["switch"]}], "rules[0].kind: expected switch, links, shared or network"),

@@ -28,7 +28,10 @@ def width(machine, pair):
 
 
 def test_the_names():
-    assert list_presets() == ("dgx-a100", "dgx-h100", "dgx-v100", "dgx-v100-paper", "gb200-nvl72", "host")
+    assert list_presets() == (
+        "dgx-a100", "dgx-h100", "dgx-h100x2", "dgx-h100x4", "dgx-h100x8", "dgx-v100", "dgx-v100-paper", "gb200-nvl72",
+        "gb200-nvl72x2", "host", "hosts-100g", "hosts-100g-2s", "hosts-25g", "hosts-25g-2s",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list_presets())
@@ -61,6 +64,46 @@ def test_switched_presets(name, sites, gbs, hbm, gib, f16, f32):
         assert machine.resources[out].gbs == machine.resources[into].gbs == gbs
         assert {pair[0] for pair in machine.resources[out].pairs} == {a}
         assert {pair[1] for pair in machine.resources[into].pairs} == {b}
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "nodes", "of"),
+    [("dgx-h100x2", 8, 2, "dgx-h100"), ("dgx-h100x4", 8, 4, "dgx-h100"), ("dgx-h100x8", 8, 8, "dgx-h100"),
+     ("gb200-nvl72x2", 72, 2, "gb200-nvl72")],
+)  # fmt: skip
+def test_several_nodes_with_a_card_for_every_gpu(name, node, nodes, of):
+    machine, alone = load_machine(name), load_machine(of)
+    assert machine.sites == alone.sites * nodes
+    inside = alone.resources[0].gbs
+    for (a, b), crossed in machine.routes.items():
+        one, other = sorted((machine.resources[k] for k in crossed), key=lambda resource: resource.name, reverse=True)
+        assert one.gbs == other.gbs == (inside if a // node == b // node else 400 / 8)
+        assert {pair[0] for pair in one.pairs} == {a}
+        assert {pair[1] for pair in other.pairs} == {b}
+    assert len(machine.routes) == node * nodes * (node * nodes - 1)
+    first = machine.restrict(range(node))
+    assert (first.sites, first.routes) == (alone.sites, alone.routes)
+
+
+@pytest.mark.parametrize(("name", "gbits"), [("hosts-25g", 25), ("hosts-100g", 100)])
+def test_hosts_on_ethernet(name, gbits):
+    machine = load_machine(name)
+    assert len(machine.sites) == 16
+    assert {width(machine, pair) for pair in machine.routes} == {(gbits / 8, 15)}
+    sockets = load_machine(f"{name}-2s")
+    assert sockets.sites == machine.sites
+    for (a, b), crossed in sockets.routes.items():
+        shared = {pair for k in crossed for pair in sockets.resources[k].pairs}
+        if a // 2 == b // 2:
+            assert shared == {(a, b)}
+        else:  # one card for both sockets of a host
+            assert width(sockets, (a, b)) == (gbits / 8, 28)
+            apart = {(c, d) for c in range(16) for d in range(16) if c // 2 != d // 2}
+            assert shared == {(c, d) for c, d in apart if c // 2 == a // 2 or d // 2 == b // 2}
+    site = machine.sites[0]
+    assert site.hbm_gbs == pytest.approx(8 * 4.8 * 8)  # channels, GT/s, bytes
+    assert dict(site.flops)["f32"] == 56 * 2.0e9 * 2 * 16 * 2  # cores, Hz, units, lanes, operations
+    assert dict(site.flops)["bf16"] == 56 * 2.0e9 * 1024
 
 
 @pytest.mark.parametrize(("name", "number"), [("dgx-v100", range(8)), ("dgx-v100-paper", (0, 1, 2, 6, 4, 5, 3, 7))])
