@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from einc_runtime.errors import ArrayFault, UsageFault
+from einc_runtime.errors import ReportedError, UsageFault
 from einc_runtime.execution.session import Session
 from einc_runtime.execution.shared_buffers import SharedBuffers
-from einc_runtime.generation.sampling import GREEDY, Sampling, TokenSampler
+from einc_runtime.generation.sampling import GREEDY, Sampling
+from einc_runtime.generation.sequence_batch import NewToken, SequenceBatch, SequenceRequest
 from einc_runtime.generation.slots import DecoderSlots, GenerationTimes
-from einc_runtime.generation.text_stream import TextStream
 from einc_runtime.plan.schema import ITEMSIZE, Bundle
 
 if TYPE_CHECKING:
@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from einc_runtime.generation.tokenizer import TextTokenizer
 
 Prompt = str | Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """A token of the prompt `sequence`, counted from 0, and the text that is certain by now.
-
-    `ended` is None until the sequence ends: with an end token or stop text ("stop"), or because it has as many tokens
-    as it may have ("length").
-    """
-
-    sequence: int
-    token: int
-    text: str
-    ended: str | None
 
 
 @dataclass(slots=True)
@@ -44,15 +30,6 @@ class Completion:
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     ended: str | None = None
-
-
-@dataclass(slots=True)
-class _Sequence:
-    number: int
-    sampler: TokenSampler
-    text: TextStream | None
-    left: int
-    last: int = -1
 
 
 def open_sessions(bundles: Sequence[Bundle], weights: WeightSource, backend: str = "auto") -> list[Session]:
@@ -87,7 +64,7 @@ class Generator:
     ) -> None:
         self._step, self._slots = step, DecoderSlots(step, pieces)
         self._tokenizer = tokenizer
-        self._end_tokens = frozenset(end_tokens)
+        self._batch = SequenceBatch(self._slots, tokenizer, end_tokens)
 
     @property
     def times(self) -> GenerationTimes:
@@ -103,7 +80,7 @@ class Generator:
         self, prompts: Sequence[Prompt], max_tokens: int, sampling: Sampling = GREEDY, stops: Sequence[str] = ()
     ) -> list[Completion]:
         """What follows on each prompt."""
-        rows = self._read_prompts(prompts)
+        rows = [self._encode(prompt) for prompt in prompts]
         found = [Completion(len(tokens)) for tokens in rows]
         for new in self.stream(rows, max_tokens, sampling, stops):
             one = found[new.sequence]
@@ -118,65 +95,34 @@ class Generator:
 
         Raises UsageFault where something is asked for that cannot be, and ArrayFault for prompts that are too long.
         """
-        rows = self._read_prompts(prompts)
-        if max_tokens < 1:
-            raise UsageFault(f"expected one new token at least, found {max_tokens}")
-        if stops and self._tokenizer is None:
-            raise UsageFault("stop texts need a tokenizer")
-        return self._stream(rows, max_tokens, sampling, stops)
+        requests = [
+            SequenceRequest(self._encode(prompt), max_tokens, sampling, stops, number)
+            for number, prompt in enumerate(prompts)
+        ]
+        for request in requests:
+            self._batch.check(request)
+        return self._stream(requests)
 
-    def _stream(
-        self, rows: Sequence[Sequence[int]], max_tokens: int, sampling: Sampling, stops: Sequence[str]
-    ) -> Iterator[NewToken]:
-        waiting, running = deque(enumerate(rows)), dict[int, _Sequence]()
+    def _stream(self, requests: Sequence[SequenceRequest]) -> Iterator[NewToken]:
+        batch, waiting, running = self._batch, deque(requests), set[int]()
         try:
             while waiting or running:
-                free = [slot for slot in range(len(self._slots.lengths)) if slot not in running]
-                new = {slot: waiting.popleft() for slot in free[: len(waiting)]}
-                for slot, (number, tokens) in new.items():
-                    text = None if self._tokenizer is None else TextStream(self._tokenizer, stops)
-                    left = min(max_tokens, self._slots.places - len(tokens) + 1)
-                    running[slot] = _Sequence(number, TokenSampler(sampling, number), text, left)
-                fed = {slot: tokens for slot, (_, tokens) in new.items()}
-                logits = self._slots.append(fed or {slot: [one.last] for slot, one in running.items()})
-                for slot, row in logits.items():
-                    chosen = self._extend(running[slot], running[slot].sampler.choose(row))
-                    if chosen.ended is not None:
-                        del running[slot]
-                        self._slots.end(slot)
-                    yield chosen
+                free = [slot for slot in range(batch.size) if slot not in running]
+                for slot in free[: len(waiting)]:
+                    batch.start(slot, waiting.popleft())
+                    running.add(slot)
+                for progress in batch.read() if batch.is_reading else batch.step():
+                    running -= {progress.slot} if progress.is_last else set()
+                    if isinstance(progress.result, ReportedError):
+                        raise progress.result
+                    yield progress.result
         finally:
             for slot in running:
-                self._slots.end(slot)
+                batch.end(slot)
 
-    def _extend(self, one: _Sequence, token: int) -> NewToken:
-        one.last, one.left = token, one.left - 1
-        ended, text = None, ""
-        if token in self._end_tokens:
-            ended = "stop"
-        elif one.text is not None:
-            text = one.text.push(token)
-            ended = "stop" if one.text.stopped else None
-        if ended is None and one.left == 0:
-            ended = "length"
-        if ended is not None and one.text is not None:
-            text += one.text.finish()
-        return NewToken(one.number, token, text, ended)
-
-    def _read_prompts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        rows = []
-        for number, prompt in enumerate(prompts):
-            tokens = self._encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
-            if not tokens:
-                raise ArrayFault(f"prompt {number} has no tokens", hint="it needs one at least")
-            if len(tokens) > self._slots.places:
-                raise ArrayFault(
-                    f"prompt {number} has {len(tokens):,} tokens, and the caches have {self._slots.places:,} places"
-                )
-            rows.append(tokens)
-        return rows
-
-    def _encode(self, prompt: str) -> list[int]:
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str):
+            return [int(token) for token in prompt]
         if self._tokenizer is None:
             raise UsageFault("prompts of text need a tokenizer")
         return self._tokenizer.encode(prompt)

@@ -14,6 +14,7 @@ from einc_runtime.errors import ArrayFault, PlanFault
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.session import Session
+    from einc_runtime.plan.schema import Bundle
 
 
 @dataclass(slots=True)
@@ -82,6 +83,18 @@ class DecoderSlots:
         """How many tokens a sequence may have in its cache."""
         return self._step.places
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are: each is a number below it."""
+        return count_tokens(self._step.session.bundle)
+
+    def choose_length(self, count: int) -> int:
+        """The length of the plan that takes the next of `count` tokens: the smallest that takes all, else the largest.
+
+        It depends on nothing else, so that whatever other sequences do changes no rounding of this one.
+        """
+        return self._choose(count).length
+
     def end(self, slot: int) -> None:
         """Frees a slot for another sequence, which starts with the next tokens that it gets."""
         self.lengths[slot] = 0
@@ -97,21 +110,23 @@ class DecoderSlots:
         start = perf_counter()
         rest = {slot: list(tokens) for slot, tokens in rows.items()}
         results: dict[int, Array] = {}
-        single = all(len(tokens) == 1 for tokens in rows.values())
         runs = 0
         while rest:
-            plan = self._step if single else self._choose(max(map(len, rest.values())))
-            logits = self._run(plan, {slot: tokens[: plan.length] for slot, tokens in rest.items()})
-            results |= {slot: logits[slot] for slot, tokens in rest.items() if len(tokens) <= plan.length}
-            rest = {slot: tokens[plan.length :] for slot, tokens in rest.items() if len(tokens) > plan.length}
+            plan = self._choose(len(next(iter(rest.values()))))
+            pieces = {slot: tokens[: plan.length] for slot, tokens in rest.items() if self._choose(len(tokens)) is plan}
+            logits = self._run(plan, pieces)
+            results |= {slot: logits[slot] for slot, piece in pieces.items() if len(piece) == len(rest[slot])}
+            left = {slot: tokens[len(pieces.get(slot, ())) :] for slot, tokens in rest.items()}
+            rest = {slot: tokens for slot, tokens in left.items() if tokens}
             runs += 1
+        single = all(len(tokens) == 1 for tokens in rows.values())
         self._record(single, sum(map(len, rows.values())), runs, 1e3 * (perf_counter() - start))
         return results
 
     def _choose(self, count: int) -> DecodePlan:
-        """The plan of the fewest tokens that takes so many at once, else the one of the most."""
-        plans = self._pieces or [self._step]
-        return next((plan for plan in plans if plan.length >= count), plans[-1])
+        if count == 1 or not self._pieces:
+            return self._step
+        return next((plan for plan in self._pieces if plan.length >= count), self._pieces[-1])
 
     def _run(self, plan: DecodePlan, rows: Mapping[int, Sequence[int]]) -> Array:
         """Runs a plan once. Returns the logits [slots, vocab] after the last token of every sequence.
@@ -153,3 +168,10 @@ class DecoderSlots:
         else:
             times.prefill_ms, times.prefill_tokens = times.prefill_ms + milliseconds, times.prefill_tokens + tokens
             times.prefill_runs += runs
+
+
+def count_tokens(bundle: Bundle) -> int:
+    """How many tokens a model knows that looks up `ids` in tables."""
+    tensors = bundle.tensors
+    tables = [one.inputs for one in bundle.operations if one.family == "embedding"]
+    return min((tensors[table].shape[0] for ids, table, *_ in tables if tensors[ids].name == "ids"), default=0)

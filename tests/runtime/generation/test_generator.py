@@ -79,7 +79,7 @@ def test_a_text_that_is_left_frees_its_places(generator: Generator) -> None:
 
 
 def test_an_end_token_ends_a_text(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator, "_end_tokens", frozenset([17]))
+    monkeypatch.setattr(generator._batch, "_end_tokens", frozenset([17]))
     found = generator.generate(PROMPTS, 10)
     assert found[0].tokens == expected_tokens(NAME)[0][:6]
     assert [one.ended for one in found] == ["stop", "length"]

@@ -1,0 +1,159 @@
+"""Sequences of a decoder, one in each slot: each starts, gets its tokens and ends by itself while the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from einc_runtime.errors import ArrayFault, ReportedError, UsageFault
+from einc_runtime.generation.engine import Progress
+from einc_runtime.generation.sampling import GREEDY, Sampling, TokenSampler
+from einc_runtime.generation.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from einc_runtime.dtypes import Array
+    from einc_runtime.generation.slots import DecoderSlots
+    from einc_runtime.generation.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRequest:
+    """The tokens of a prompt, and how it is continued. Equal seeds and numbers draw equal tokens."""
+
+    tokens: Sequence[int]
+    max_tokens: int
+    sampling: Sampling = GREEDY
+    stops: Sequence[str] = ()
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token of the sequence of this number, and the text that is certain by now.
+
+    `ended` is None until the sequence ends: with an end token or stop text ("stop"), or because it has as many tokens
+    as it may have ("length").
+    """
+
+    sequence: int
+    token: int
+    text: str
+    ended: str | None
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """`unread` are the tokens of its prompt that are not in its cache yet."""
+
+    number: int
+    sampler: TokenSampler
+    text: TextStream | None
+    left: int
+    unread: list[int] = field(default_factory=list)
+    last: int = -1
+
+
+class SequenceBatch:
+    """What the sequences of `slots` do next. Without a tokenizer, they have no texts."""
+
+    def __init__(
+        self, slots: DecoderSlots, tokenizer: TextTokenizer | None = None, end_tokens: Collection[int] = ()
+    ) -> None:
+        self._slots, self._tokenizer, self._end_tokens = slots, tokenizer, frozenset(end_tokens)
+        self._running: dict[int, _Sequence] = {}
+        self._vocabulary = slots.vocabulary
+
+    @property
+    def size(self) -> int:
+        """How many sequences run at once."""
+        return len(self._slots.lengths)
+
+    def check(self, request: SequenceRequest) -> None:
+        """Raises ArrayFault for tokens that cannot be read, and UsageFault for what cannot be asked for."""
+        tokens, places = request.tokens, self._slots.places
+        if not tokens:
+            raise ArrayFault(f"prompt {request.number} has no tokens", hint="it needs one at least")
+        if len(tokens) > places:
+            raise ArrayFault(
+                f"prompt {request.number} has {len(tokens):,} tokens, and the caches have {places:,} places"
+            )
+        if not (min(tokens) >= 0 and max(tokens) < self._vocabulary):
+            wrong = next(token for token in tokens if not 0 <= token < self._vocabulary)
+            raise ArrayFault(f"prompt {request.number}: there are {self._vocabulary:,} tokens, and {wrong} is none")
+        if request.max_tokens < 1:
+            raise UsageFault(f"expected one new token at least, found {request.max_tokens}")
+        if request.stops and self._tokenizer is None:
+            raise UsageFault("stop texts need a tokenizer")
+
+    def start(self, slot: int, request: SequenceRequest) -> None:
+        """Begins a sequence, which was checked, in a slot that is free."""
+        text = None if self._tokenizer is None else TextStream(self._tokenizer, request.stops)
+        left = min(request.max_tokens, self._slots.places - len(request.tokens) + 1)
+        sampler = TokenSampler(request.sampling, request.number)
+        self._running[slot] = _Sequence(request.number, sampler, text, left, list(request.tokens))
+
+    def end(self, slot: int) -> None:
+        """Frees a slot; a sequence that ends by itself does so, too."""
+        self._running.pop(slot, None)
+        self._slots.end(slot)
+
+    def advance(self) -> list[Progress[NewToken]]:
+        """Reads one piece of prompts, where there are some, and takes one step of the other sequences.
+
+        So prompts, however long, delay a step by one piece at most.
+        """
+        return [*self.read(), *self.step()]
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether there are prompts that are not read to their end."""
+        return any(one.unread for one in self._running.values())
+
+    def read(self) -> list[Progress[NewToken]]:
+        """Reads the next piece of the prompt that began first, and of all others whose next piece is as long."""
+        lengths = {
+            slot: self._slots.choose_length(len(one.unread)) for slot, one in self._running.items() if one.unread
+        }
+        length = next(iter(lengths.values()), 0)
+        pieces = {slot: self._running[slot].unread[:length] for slot, own in lengths.items() if own == length}
+        if not pieces:
+            return []
+        logits = self._slots.append(pieces)
+        for slot in pieces:
+            del self._running[slot].unread[:length]
+        return self._choose((slot, logits[slot]) for slot in sorted(pieces) if not self._running[slot].unread)
+
+    def step(self) -> list[Progress[NewToken]]:
+        """Takes one token of every sequence whose prompt is read, in the order of slots."""
+        last = {slot: [one.last] for slot, one in sorted(self._running.items()) if not one.unread}
+        return self._choose(self._slots.append(last).items()) if last else []
+
+    def _choose(self, rows: Iterable[tuple[int, Array]]) -> list[Progress[NewToken]]:
+        """The next token of each slot, from its logits. A sequence without one ends, and no other."""
+        found: list[Progress[NewToken]] = []
+        for slot, logits in rows:
+            one = self._running[slot]
+            try:
+                new = self._extend(one, one.sampler.choose(logits))
+            except ReportedError as error:
+                found.append(Progress(slot, error, True))
+            else:
+                found.append(Progress(slot, new, new.ended is not None))
+            if found[-1].is_last:
+                self.end(slot)
+        return found
+
+    def _extend(self, one: _Sequence, token: int) -> NewToken:
+        one.last, one.left = token, one.left - 1
+        ended, text = None, ""
+        if token in self._end_tokens:
+            ended = "stop"
+        elif one.text is not None:
+            text = one.text.push(token)
+            ended = "stop" if one.text.stopped else None
+        if ended is None and one.left == 0:
+            ended = "length"
+        if ended is not None and one.text is not None:
+            text += one.text.finish()
+        return NewToken(one.number, token, text, ended)
