@@ -17,6 +17,7 @@ from einc_runtime.version import VERSION as __version__
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the rest
 if TYPE_CHECKING:
     from einc_runtime.errors import RuntimeFault
+    from einc_runtime.execution.data.dlpack import as_dlpack
     from einc_runtime.execution.session import Session
     from einc_runtime.execution.session_pool import SessionPool
     from einc_runtime.execution.shared_buffers import SharedBuffers
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bundle", "Generator", "RuntimeFault", "Sampling", "Session", "SessionPool", "SharedBuffers", "TextTokenizer",
-    "__version__", "decode", "encode", "open_sessions", "prove", "read_bundle",
+    "__version__", "as_dlpack", "decode", "encode", "open_sessions", "prove", "read_bundle",
 ]  # fmt: skip
 
 _MODULES = {
@@ -41,6 +42,7 @@ _MODULES = {
     "SessionPool": "execution.session_pool",
     "SharedBuffers": "execution.shared_buffers",
     "TextTokenizer": "generation.tokenizer",
+    "as_dlpack": "execution.data.dlpack",
     "open_sessions": "generation.generator",
     "decode": "plan.codec",
     "encode": "plan.codec",

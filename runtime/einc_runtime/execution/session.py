@@ -169,15 +169,24 @@ class Session:
     def load(self, name: str, array: Any) -> None:
         """Loads an input or weight from an array of its type and shape; float32 is rounded for a bf16 tensor.
 
-        The array is copied. Its byte order and memory order may be any. Raises ArrayFault.
+        The array is copied. Its byte order and memory order may be any. It may be of numpy, or of any library that has
+        `__dlpack__`. Raises ArrayFault.
         """
         self.load_all([(name, array)])
 
     def load_all(self, arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Loads all arrays, or none if one of them is unknown, unfit or given twice; all problems are reported."""
-        pairs = list(arrays.items() if isinstance(arrays, Mapping) else arrays)
-        problems = [problem for name, array in pairs if (problem := self._find_problem(name, array)) is not None]
-        names = [name for name, _ in pairs]
+        given = arrays.items() if isinstance(arrays, Mapping) else arrays
+        names: list[str] = []
+        pairs: list[tuple[str, Array]] = []
+        problems: list[str] = []
+        for name, array in given:
+            found = self._read_array(name, array)
+            names.append(name)
+            if isinstance(found, str):
+                problems.append(found)
+            else:
+                pairs.append((name, found))
         problems += [f"'{name}' is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
         raise_together(problems)
         with self._guard.entered():
@@ -286,20 +295,22 @@ class Session:
                     array[_slices(region.block.lower, region.block.upper)] = values
         return array
 
-    def _find_problem(self, name: str, array: Any) -> str | None:
-        import numpy as np
-
+    def _read_array(self, name: str, value: Any) -> Array | str:
+        """An array that can be loaded, or what is wrong with it."""
         from einc_runtime.dtypes import find_dtype_name
+        from einc_runtime.execution.data.dlpack import as_array
 
         tensor = self._tensors.get(name)
         if tensor is None or tensor.kind == "value":
             return f"the plan has no input '{name}' ({suggest_name(name, self._loadable)})"
-        if not isinstance(array, np.ndarray | np.generic):
-            return f"'{name}' is not a numpy array but {type(array).__name__}"
+        try:
+            array = as_array(name, value)
+        except ArrayFault as fault:
+            return fault.message + (f" ({fault.hint})" if fault.hint else "")
         dtype = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
         fits = dtype == tensor.dtype or (tensor.dtype == "bf16" and dtype == "f32")
         if fits and array.shape == tensor.shape:
-            return None
+            return array
         expected = f"{tensor.dtype}{list(tensor.shape)}"
         found = str(array.dtype) if dtype in QUANTIZED and tensor.dtype not in QUANTIZED else dtype
         return f"expected {expected} for {tensor.kind} '{name}', found {found}{list(array.shape)}"
@@ -328,10 +339,7 @@ class Session:
         memory_of = getattr(self._executor, "memory_of", None)
         return None if memory_of is None else memory_of(buffer)
 
-    def _store(self, name: str, array: Any) -> None:
-        import numpy as np
-
-        whole = np.asarray(array)
+    def _store(self, name: str, whole: Array) -> None:
         for number in self._buffers[name]:
             if whole is self._memory_of(number):
                 self._executor.fill(number, whole)

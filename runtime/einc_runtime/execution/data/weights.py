@@ -26,7 +26,8 @@ import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import FLOATS, Array, find_dtype_name, storage_dtype
-from einc_runtime.errors import ArrayFault, raise_together
+from einc_runtime.errors import raise_together
+from einc_runtime.execution.data.dlpack import as_array
 from einc_runtime.execution.data.npy import NpzFile, describe_tensor
 from einc_runtime.execution.data.quantized_layouts import split_layout, view_layout
 from einc_runtime.execution.data.random_arrays import RANDOM_PREFIX, make_random_array, parse_seed
@@ -121,11 +122,9 @@ def _open_path(path: str, stack: ExitStack) -> StoredArrays:
 
 def _open_mapping(arrays: Mapping[str, Any]) -> StoredArrays:
     def entry(name: str) -> StoredArray:
-        array = arrays[name]
-        if not isinstance(array, np.ndarray | np.generic):
-            raise ArrayFault(f"'{name}' is not a numpy array but {type(array).__name__}")
+        array = as_array(name, arrays[name])
         kind = find_dtype_name(array.dtype.newbyteorder("=")) or str(array.dtype)
-        return StoredArray(kind, array.shape, lambda _: np.asarray(array))
+        return StoredArray(kind, array.shape, lambda _: array)
 
     return StoredArrays(arrays, entry)
 
