@@ -12,6 +12,7 @@ root = LazyGroup(
         "compile": (f"{_COMMANDS}.compile:compile_command", "Plan a model for a machine and write the plan."),
         "run": (f"{_COMMANDS}.run:run_command", "Execute a plan on arrays."),
         "generate": (f"{_COMMANDS}.generate:generate_command", "Continue texts with a published language model."),
+        "serve": (f"{_COMMANDS}.serve:serve_command", "Answer requests as OpenAI's API does."),
         "explain": (f"{_COMMANDS}.explain:explain_command", "Show how a plan cuts, places and moves everything."),
         "check": (f"{_COMMANDS}.check:check_command", "Type-check a model; hold a model or a plan to contracts."),
         "diff": (f"{_COMMANDS}.diff:diff_command", "Show what changed from one plan to another."),

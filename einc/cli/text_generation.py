@@ -22,7 +22,7 @@ from einc.generation.decoder_plans import (
     complete_options,
     find_plans,
 )
-from einc.generation.plan_cache import PlanCache, find_cache_folder
+from einc.generation.plan_cache import KeptPlan, PlanCache, find_cache_folder
 from einc.options import CompileOptions
 from einc_runtime.cli import files, output
 from einc_runtime.cli.progress import show_phases
@@ -65,9 +65,7 @@ def generate(chosen: GenerateArguments) -> None:
         raise click.UsageError("--chat and --stop need a tokenizer, and --ids does without one")
     sampling = Sampling(chosen.temperature, chosen.top_p, chosen.seed)
     clock = _Clock()
-    source = _read_source(chosen.folder)
-    if source.stored is None:
-        raise UsageFault("there is no .safetensors file in this folder", where=chosen.folder)
+    source = read_source(chosen.folder)
     with files.reading(chosen.folder):
         folder = ModelFolder(chosen.folder)
         end_tokens = folder.read_end_tokens()
@@ -104,10 +102,26 @@ class _Clock:
         self.phases.setdefault(event, 1e3 * (perf_counter() - self._last))
 
 
-def _read_source(folder: str) -> DecoderSource:
-    config = read_configuration(folder)
-    name = os.path.basename(os.path.abspath(folder))
-    return DecoderSource(config, os.path.join(folder, CONFIGURATION), name, read_stored_names(folder))
+def read_source(folder: str) -> DecoderSource:
+    """What plans of a folder's decoder are made from. Raises UsageFault where there are no weights."""
+    config, stored = read_configuration(folder), read_stored_names(folder)
+    if stored is None:
+        raise UsageFault("there is no .safetensors file in this folder", where=folder)
+    return DecoderSource(config, os.path.join(folder, CONFIGURATION), os.path.basename(os.path.abspath(folder)), stored)
+
+
+def open_cache(folder: str | None) -> PlanCache:
+    """The plans that are kept in a folder, or else in the user's cache folder."""
+    return PlanCache(find_cache_folder() if folder is None else Path(folder))
+
+
+def note_compiled(plans: Sequence[KeptPlan]) -> None:
+    """Says on standard error which plans were compiled just now, if any."""
+    new = [plan for plan in plans if plan.is_new]
+    if new:
+        kept = sorted({str(plan.file.parent) for plan in new if plan.file is not None})
+        where = f", kept in {kept[0]}" if kept else "; they could not be kept"
+        output.note(f"einc: {format_count(len(new), 'plan')} compiled{where}")
 
 
 def _read_prompts(chosen: GenerateArguments, folder: ModelFolder, tokenizer: TextTokenizer | None) -> list[list[int]]:
@@ -146,13 +160,9 @@ def _find_plans(
     batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
     places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 1, 1)[1])
     options = complete_options(CompileOptions(machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype))
-    cache = PlanCache(find_cache_folder() if chosen.plans is None else Path(chosen.plans))
-    plans = find_plans(source, options, cache, (batch, places, choose_lengths(prompts, places)), phase)
-    new = [plan for plan in (plans.step, *plans.pieces) if plan.is_new]
-    if new:
-        kept = sorted({str(plan.file.parent) for plan in new if plan.file is not None})
-        where = f", kept in {kept[0]}" if kept else "; they could not be kept"
-        output.note(f"einc: {format_count(len(new), 'plan')} compiled{where}")
+    sizes = (batch, places, choose_lengths(prompts, places))
+    plans = find_plans(source, options, open_cache(chosen.plans), sizes, phase)
+    note_compiled((plans.step, *plans.pieces))
     return plans
 
 

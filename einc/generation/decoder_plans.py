@@ -67,10 +67,15 @@ def choose_places(longest_prompt: int, max_tokens: int, longest: int) -> int:
     return min(places, longest)
 
 
+def list_lengths(places: int) -> tuple[int, ...]:
+    """All pieces that prompts are read in, in caches of so many places."""
+    return tuple(length for length in LENGTHS if length <= places) or (places,)
+
+
 def choose_lengths(prompts: Sequence[int], places: int) -> tuple[int, ...]:
     """The pieces that prompts of so many tokens are read in, each length once: the largest as often as it fits, and
     for the rest the smallest that takes it."""
-    lengths = [length for length in LENGTHS if length <= places] or [places]
+    lengths = list_lengths(places)
     needed = set()
     for count in prompts:
         if count > 1:

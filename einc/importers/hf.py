@@ -25,7 +25,7 @@ from einc_runtime.text import escape_text
 class ImportedModel:
     """A model's text, and what its user may want to know about it: defaults that were taken, what was left out.
 
-    `longest` is the number of tokens that a decoder's texts may have; it is 0 for an encoder.
+    `longest` is the number of tokens that a text may have.
     """
 
     architecture: str
@@ -64,6 +64,7 @@ def import_hf(
             lines += write_decoder(decoder, request, files, make_name(name), fields)
         else:
             encoder = read_encoder(fields, encoders.ARCHITECTURES[architecture])
+            longest = encoder.longest
             fields.check_unknown(HARMLESS, request.ignored)
             lines += write_encoder(encoder, request, files, make_name(name), fields)
     fields.check()

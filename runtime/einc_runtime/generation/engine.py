@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from einc_runtime.errors import KernelFault, ReportedError, RuntimeFault
+from einc_runtime.errors import KernelFault, ReportedError, RuntimeFault, UsageFault
 
 Request = TypeVar("Request", contravariant=True)
 Result = TypeVar("Result", covariant=True)
@@ -105,6 +105,12 @@ class Engine(Generic[Asked, Given]):
         return self._batch.size
 
     @property
+    def takes(self) -> bool:
+        """Whether it takes more requests."""
+        with self._changed:
+            return self._takes
+
+    @property
     def counts(self) -> EngineCounts:
         """What is and was done."""
         with self._changed:
@@ -115,8 +121,13 @@ class Engine(Generic[Asked, Given]):
     ) -> list[Job[Asked, Given]]:
         """Takes all requests, or none of them. A listener gets each result, and whether it is the last one.
 
-        Raises what the batch's check raises, BusyFault where too many wait, and ClosedFault after `refuse`.
+        Raises what the batch's check raises, UsageFault for more than may ever run and wait, BusyFault where too many
+        do, and ClosedFault after `refuse`.
         """
+        if len(requests) > self._batch.size + self._queue:
+            raise UsageFault(
+                f"{len(requests):,} are too many at once: at most {self._batch.size + self._queue:,} run and wait"
+            )
         for request in requests:
             self._batch.check(request)
         jobs: list[Job[Asked, Given]] = [

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from einc_runtime.errors import ArrayFault, ReadFault, UsageFault
+from einc_runtime.generation.sampling import GREEDY, Sampling
 from einc_runtime.generation.tokenizer import TextTokenizer
 from einc_runtime.strict_json import parse_json
+from einc_runtime.text import escape_text
 
 MAX_BYTES = 16 << 20
 """Bytes of a configuration or template; tokenizer_config.json may list thousands of added tokens."""
@@ -24,6 +26,14 @@ class ChatTemplate:
     text: str
     variables: Mapping[str, str]
     file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How hidden states become one vector: `kind` is mean or cls."""
+
+    kind: str
+    is_normalized: bool
 
 
 class ModelFolder:
@@ -52,6 +62,51 @@ class ModelFolder:
                 return tuple(tokens)
         return ()
 
+    def read_sampling(self) -> Sampling:
+        """How tokens are drawn where nobody says it: as generation_config.json says, if its do_sample is true."""
+        settings = self._read_json("generation_config.json")
+        if settings.get("do_sample") is not True:
+            return GREEDY
+        where = os.path.join(self._folder, "generation_config.json")
+        found = {name: settings[name] for name in ("temperature", "top_p") if settings.get(name) is not None}
+        for name, value in found.items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise ArrayFault(f"{name}: expected a number", where=where)
+        try:
+            return Sampling(**{"temperature": 1.0, **found})
+        except UsageFault as fault:
+            raise ArrayFault(fault.message, where=where) from None
+
+    def read_pooling(self) -> Pooling:
+        """How an encoder's hidden states become one vector, as sentence-transformers says it in modules.json.
+
+        Without this file, they are averaged and scaled to length 1. Raises UsageFault for what there is not.
+        """
+        modules = self._read_json("modules.json", list)
+        if not modules:
+            return Pooling("mean", True)
+        kinds = [str(one.get("type")).rpartition(".")[2] if isinstance(one, dict) else "?" for one in modules]
+        where = os.path.join(self._folder, "modules.json")
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+            raise UsageFault(
+                f"its modules are {', '.join(map(escape_text, kinds))}",
+                where=where,
+                hint="a Transformer, Pooling and Normalize are supported",
+            )
+        path = modules[1].get("path")
+        if not isinstance(path, str) or path != os.path.basename(path) or path in ("", ".."):
+            raise ArrayFault("expected a folder beside it as the path of Pooling", where=where)
+        settings = self._read_json(os.path.join(path, "config.json"))
+        chosen = sorted(name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True)
+        named = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+        if len(chosen) != 1 or chosen[0] not in named:
+            raise UsageFault(
+                f"it pools by {', '.join(map(escape_text, chosen)) or 'nothing'}",
+                where=os.path.join(self._folder, path, "config.json"),
+                hint="pooling_mode_mean_tokens and pooling_mode_cls_token are supported",
+            )
+        return Pooling(named[chosen[0]], len(kinds) == 3)
+
     def read_chat_template(self) -> ChatTemplate:
         """Raises UsageFault where there is none."""
         settings = self._read_json("tokenizer_config.json")
@@ -74,17 +129,17 @@ class ModelFolder:
             )
         return ChatTemplate(template, variables, os.path.join(self._folder, name))
 
-    def _read_json(self, name: str) -> dict[str, Any]:
-        """The object in a file; an empty one where there is no such file."""
+    def _read_json(self, name: str, kind: type = dict) -> Any:
+        """The object, or the list, in a file; an empty one where there is no such file."""
         file = os.path.join(self._folder, name)
         if not os.path.isfile(file):
-            return {}
+            return kind()
         try:
             document = parse_json(self._read(name))
         except ValueError as error:
             raise ArrayFault(str(error), where=file) from None
-        if not isinstance(document, dict):
-            raise ArrayFault("expected an object in braces", where=file)
+        if not isinstance(document, kind):
+            raise ArrayFault(f"expected {'a list' if kind is list else 'an object in braces'}", where=file)
         return document
 
     def _read(self, name: str) -> bytes:

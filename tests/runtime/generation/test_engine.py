@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from einc_runtime.errors import ArrayFault, KernelFault, ReportedError
+from einc_runtime.errors import ArrayFault, KernelFault, ReportedError, UsageFault
 from einc_runtime.execution.session import Session
 from einc_runtime.generation.engine import BusyFault, ClosedFault, Engine, EngineCounts, Progress
 from einc_runtime.generation.generator import Generator
@@ -103,7 +103,7 @@ def submit(engine: Engine[Any, Any], *requests: Any) -> tuple[list[Any], list[He
 
 
 def test_as_many_wait_as_may(counting: Engine[int, int], steps: Steps) -> None:
-    with pytest.raises(BusyFault, match="no 6 more may wait"):
+    with pytest.raises(UsageFault, match="6 are too many at once: at most 5 run and wait"):
         submit(counting, 1, 1, 1, 1, 1, 1)
     with pytest.raises(ArrayFault, match="nothing to do"):
         submit(counting, 1, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from einc_runtime.errors import ArrayFault, KernelFault, MissingFault, UsageFault
 from einc_runtime.generation import chat, render_template
-from einc_runtime.generation.model_folder import ModelFolder
+from einc_runtime.generation.model_folder import ModelFolder, Pooling
 from einc_runtime.generation.sampling import GREEDY, Sampling, TokenSampler
 from einc_runtime.generation.text_stream import TextStream
 from einc_runtime.generation.tokenizer import MAX_PROMPT, TextTokenizer
@@ -118,6 +119,45 @@ def test_end_tokens_and_templates_are_found(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"a": 1, "a": 2}')
     with pytest.raises(ArrayFault, match="given twice"):
         folder.read_chat_template()
+
+
+def test_sampling_and_pooling_are_those_of_the_folder(tmp_path: Path) -> None:
+    folder = ModelFolder(str(tmp_path))
+    assert (folder.read_sampling(), folder.read_pooling()) == (GREEDY, Pooling("mean", True))
+    settings = tmp_path / "generation_config.json"
+    for text, expected in (
+        ('{"temperature": 0.6, "top_p": 0.9}', GREEDY),
+        ('{"do_sample": false, "temperature": 0.6}', GREEDY),
+        ('{"do_sample": true}', Sampling(1.0, 1.0)),
+        ('{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20}', Sampling(0.6, 0.9)),
+    ):
+        settings.write_text(text)
+        assert folder.read_sampling() == expected
+    for text in ('"hot"', "-1", "true"):
+        settings.write_text(f'{{"do_sample": true, "temperature": {text}}}')
+        with pytest.raises(ArrayFault, match="temperature") as found:
+            folder.read_sampling()
+        assert found.value.where == str(settings)
+    (tmp_path / "1_Pooling").mkdir()
+    kinds = ["Transformer", "Pooling", "Normalize", "Dense"]
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": f"{n}_{kind}"} for n, kind in enumerate(kinds)]
+    for count, way, expected in ((2, "cls_token", Pooling("cls", False)), (3, "mean_tokens", Pooling("mean", True))):
+        (tmp_path / "modules.json").write_text(json.dumps(modules[:count]))
+        pooling = {"word_embedding_dimension": 8, "pooling_mode_max_tokens": False, f"pooling_mode_{way}": True}
+        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+        assert folder.read_pooling() == expected
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
+    with pytest.raises(UsageFault, match="it pools by pooling_mode_max_tokens"):
+        folder.read_pooling()
+    (tmp_path / "modules.json").write_text(json.dumps([modules[0], {**modules[1], "path": "../other"}]))
+    with pytest.raises(ArrayFault, match="expected a folder beside it"):
+        folder.read_pooling()
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UsageFault, match="its modules are Transformer, Pooling, Normalize, Dense"):
+        folder.read_pooling()
+    (tmp_path / "modules.json").write_text("{}")
+    with pytest.raises(ArrayFault, match="expected a list"):
+        folder.read_pooling()
 
 
 def test_chat_templates_are_rendered_as_transformers_does() -> None:

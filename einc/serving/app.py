@@ -1,0 +1,277 @@
+"""The application: its paths, bodies that are read with limits, and answers, whole or as streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from einc.serving.answers import DONE, Document, Kind, TextAnswer, make_embeddings, make_event, make_model
+from einc.serving.errors import ApiError, make_api_error
+from einc.serving.metrics import Metrics
+from einc.serving.models import ServedModel
+from einc.serving.requests import parse_chat, parse_completion, parse_embedding
+from einc.serving.results import JobResults
+from einc_runtime.dtypes import Array
+from einc_runtime.errors import ReportedError
+from einc_runtime.generation.sequence_batch import NewToken, SequenceRequest
+
+MAX_BODY = 4 << 20
+"""Bytes of a request's body."""
+MAX_BODY_SECONDS = 60.0
+"""Seconds in which a body has to arrive."""
+MAX_WRITE_SECONDS = 60.0
+"""Seconds that a client may leave what is sent to it unread."""
+GONE = 499
+"""The status, which nobody gets, of a request whose client has left."""
+
+T = TypeVar("T")
+Sequences = JobResults[SequenceRequest, NewToken]
+
+
+def make_app(served: ServedModel, metrics: Metrics, report: Callable[[Exception], None]) -> ASGIApp:
+    """The application, for one model; `report` is told what nobody has foreseen."""
+    handlers = _Handlers(served, metrics)
+    routes = [
+        Route("/v1/completions", handlers.complete, methods=["POST"]),
+        Route("/v1/chat/completions", handlers.chat, methods=["POST"]),
+        Route("/v1/embeddings", handlers.embed, methods=["POST"]),
+        Route("/v1/models", handlers.list_models),
+        Route("/v1/models/{name:path}", handlers.show_model),
+        Route("/health", handlers.check_health),
+        Route("/metrics", handlers.show_metrics),
+    ]
+    errors: Any = {ApiError: _answer_error, ReportedError: _answer_error, HTTPException: _answer_error}
+    app = Starlette(
+        routes=routes, exception_handlers={**errors, ClientDisconnect: _answer_gone, Exception: _answer_bug}
+    )
+    paths = [route.path for route in routes if "{" not in route.path]
+    return _Counting(app, metrics, paths, report)
+
+
+class _Handlers:
+    """One method for each path."""
+
+    def __init__(self, served: ServedModel, metrics: Metrics) -> None:
+        self._served, self._metrics = served, metrics
+
+    async def complete(self, request: Request) -> Response:
+        body = await _read_body(request)
+        asked = await asyncio.to_thread(parse_completion, body)
+        model = self._served.require_text(asked.how.model)
+        rows = await asyncio.to_thread(model.read_completion, asked)
+        return await self._answer(request, "completion", rows, asked.how.is_stream, asked.how.has_usage)
+
+    async def chat(self, request: Request) -> Response:
+        body = await _read_body(request)
+        asked = await asyncio.to_thread(parse_chat, body)
+        model = self._served.require_text(asked.how.model)
+        rows = await asyncio.to_thread(model.read_chat, asked)
+        return await self._answer(request, "chat", rows, asked.how.is_stream, asked.how.has_usage)
+
+    async def embed(self, request: Request) -> Response:
+        body = await _read_body(request)
+        asked = await asyncio.to_thread(parse_embedding, body)
+        model = self._served.require_embedding(asked.model)
+        rows = await asyncio.to_thread(model.read, asked)
+        results = JobResults(model.engine, rows)
+        try:
+            found: dict[int, Array] = dict(await _unless_gone(request, _collect(results)))
+        finally:
+            results.close()
+        vectors = [found[index] for index in range(len(rows))]
+        count = sum(map(len, rows))
+        return JSONResponse(
+            await asyncio.to_thread(make_embeddings, self._served.name, vectors, count, asked.is_base64)
+        )
+
+    async def list_models(self, _: Request) -> Response:
+        data = [make_model(self._served.name, self._served.created)]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def show_model(self, request: Request) -> Response:
+        self._served.require_name(request.path_params["name"])
+        return JSONResponse(make_model(self._served.name, self._served.created))
+
+    async def check_health(self, _: Request) -> Response:
+        takes = self._served.model.engine.takes
+        return JSONResponse({"status": "ok" if takes else "draining"}, 200 if takes else 503)
+
+    async def show_metrics(self, _: Request) -> Response:
+        return PlainTextResponse(
+            self._metrics.render(self._served), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+    async def _answer(
+        self, request: Request, kind: Kind, rows: Sequence[SequenceRequest], is_stream: bool, has_usage: bool
+    ) -> Response:
+        model = self._served.require_text(self._served.name)
+        answer = TextAnswer(kind, self._served.name, [len(one.tokens) for one in rows])
+        results = JobResults(model.engine, rows)
+        tokens = self._follow(answer, results)
+        if is_stream:
+            return _EventStream(_make_events(answer, tokens, has_usage), results)
+        try:
+            await _unless_gone(request, _collect(tokens))
+        finally:
+            results.close()
+        return JSONResponse(answer.whole())
+
+    async def _follow(self, answer: TextAnswer, results: Sequences) -> AsyncIterator[tuple[int, NewToken]]:
+        start = perf_counter()
+        async for index, new in results:
+            if not any(answer.tokens):
+                self._metrics.observe_first(perf_counter() - start)
+            answer.add(index, new)
+            yield index, new
+
+
+async def _make_events(
+    answer: TextAnswer, tokens: AsyncIterator[tuple[int, NewToken]], has_usage: bool
+) -> AsyncIterator[bytes]:
+    """The events of a stream. An error ends it, and is an event itself: the status has been sent."""
+    documents: list[Document] = answer.first_chunks()
+    try:
+        async for index, new in tokens:
+            for document in [*documents, *answer.chunks(index, new)]:
+                yield make_event(document)
+            documents = []
+    except ReportedError as error:
+        yield make_event(make_api_error(error).document())
+        return
+    if has_usage:
+        yield make_event(answer.usage_chunk())
+    yield DONE
+
+
+class _EventStream(Response):
+    """Server-sent events, until the client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], results: Sequences) -> None:
+        super().__init__(headers={"cache-control": "no-cache"})
+        del self.headers["content-length"]
+        self._events, self._results = events, results
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await _first_of(self._send(send), _wait_until_gone(receive))
+        finally:
+            self._results.close()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with contextlib.suppress(TimeoutError):  # as if the client had left
+            async for event in self._events:
+                async with asyncio.timeout(MAX_WRITE_SECONDS):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Counting:
+    """Counts and times the answers of an application, whose last errors end here."""
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, paths: Sequence[str], report: Callable[[Exception], None]
+    ) -> None:
+        self._app, self._metrics, self._paths, self._report = app, metrics, frozenset(paths), report
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        start, status = perf_counter(), 500
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception as error:  # which has been answered
+            self._report(error)
+        finally:
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            self._metrics.count_request(path, status, perf_counter() - start)
+
+
+async def _read_body(request: Request) -> bytes:
+    """The body, if it has at most MAX_BODY bytes and comes in time."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(MAX_BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY:
+                    message = f"the body has more than {MAX_BODY >> 20} MiB"
+                    raise ApiError(413, message, code="request_too_large")
+    except TimeoutError:
+        raise ApiError(408, f"the body has not come within {MAX_BODY_SECONDS:g} seconds") from None
+    return bytes(body)
+
+
+async def _collect(results: AsyncIterator[T]) -> list[T]:
+    return [result async for result in results]
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What the work returns; ClientDisconnect where the client leaves before."""
+    found = await _first_of(work, _wait_until_gone(request.receive))
+    if found is None:
+        raise ClientDisconnect
+    return found
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first_of(work: Coroutine[Any, Any, T], end: Coroutine[Any, Any, None]) -> T | None:
+    """What the work returns, or None where `end` returns first. The other one is cancelled."""
+    working, ending = asyncio.ensure_future(work), asyncio.ensure_future(end)
+    try:
+        await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, ending):
+            task.cancel()
+        await asyncio.gather(working, ending, return_exceptions=True)
+
+
+async def _answer_error(_: Request, error: Exception) -> Response:
+    match error:
+        case ReportedError():
+            found = make_api_error(error)
+        case HTTPException(status_code=404):
+            found = ApiError(404, "there is no such path", code="not_found")
+        case HTTPException():
+            found = ApiError(error.status_code, str(error.detail))
+        case ApiError():
+            found = error
+        case _:
+            raise error
+    headers = {"retry-after": "1"} if found.status in (429, 503) else {}
+    if isinstance(error, HTTPException):
+        headers |= error.headers or {}
+    return JSONResponse(found.document(), found.status, headers)
+
+
+async def _answer_bug(_: Request, error: Exception) -> Response:
+    found = ApiError(500, f"a bug in einc: {type(error).__name__}", kind="server_error", code="internal")
+    return JSONResponse(found.document(), found.status)
+
+
+async def _answer_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=GONE)
