@@ -186,6 +186,10 @@ class GraphOperators:
         """The rows of a table by integer ids."""
         return self._one("embedding", (ids, table), {}, name)
 
+    def expert_matmul(self, x: Tensor, weight: Tensor, picks: Tensor, name: str | None = None) -> Tensor:
+        """The product of each token with the matrices of the experts that it picks: a row for each token and slot."""
+        return self._one("expert_matmul", (x, weight, picks), {}, name)
+
     def append(self, cache: Tensor, new: Tensor, positions: Tensor, name: str | None = None, **options: Any) -> Tensor:
         """A cache with some of its rows replaced; `cache_lens` and `new_lens`."""
         return self._one("append", (cache, new, positions), options, name)

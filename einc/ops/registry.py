@@ -18,6 +18,7 @@ from einc.ops import (
     elementwise,
     embedding,
     equation,
+    expert_matmul,
     meanpool,
     norm,
     quantized_product,
@@ -33,8 +34,8 @@ from einc.ops.base import Attributes, Operator
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, dequantize, elementwise, embedding, equation, meanpool, norm, quantized_product, reshape,
-    rope, selection, shorthands, slicing, softmax,
+    append, attention, concat, dequantize, elementwise, embedding, equation, expert_matmul, meanpool, norm,
+    quantized_product, reshape, rope, selection, shorthands, slicing, softmax,
 )  # fmt: skip
 """The files of the library. Each defines at least one of these:
 

@@ -75,8 +75,11 @@ def test_every_name_of_the_library_can_be_called() -> None:
     v = graph.insertTensor(es.tensorDesc({"b": 6}), "v")
     q = graph.insertTensor(es.tensorDesc({"h": 2, "t": 4, "d": 6}), "q")
     ids = graph.insertTensor(es.tensorDesc({"t": 4}, "i64"), "ids")
+    experts = graph.insertTensor(es.tensorDesc({"e": 3, "n": 5, "b": 6}), "experts")
+    picks = graph.insertTensor(es.tensorDesc({"a": 4, "s": 2}, "i64"), "picks")
     one = {"and": (b, b), "or": (b, b), "not": (b,), "where": (b, f, 0.0), "cast": (f, "f16"), "reshape": (f,),
            "matmul": (f, graph.transpose(f)), "attention": (q, q, q), "rope": (q,), "embedding": (ids, f),
+           "expert_matmul": (f, experts, picks),
            "append": (q, q, ids), "concat": (f, f), "slice": (f,), "argmax": (f, "b"), "topk": (f, 2, "b"),
            "meanpool": (f, graph.insertTensor(es.tensorDesc({"a": 4}, "bool"))), "rmsnorm": (f, v),
            "layernorm": (f, v, v), "softmax": (f, "b"), "transpose": (f,), "mean": (f, "b"), "sum": (f, "b"),
@@ -89,6 +92,7 @@ def test_every_name_of_the_library_can_be_called() -> None:
         assert isinstance(found, es.Tensor | tuple), name
     assert len(graph.call("attention", q, q, q)) == 2
     assert isinstance(graph.attention(q, q, q), es.Tensor)
+    assert graph.expert_matmul(f, experts, picks).shape == (4, 2, 5)
 
 
 def test_operators_and_slices_of_tensors_compute_what_numpy_does() -> None:

@@ -159,6 +159,24 @@ output y, wide
 """
 """Weights of 8 and 4 bits: in products, and widened for something else."""
 
+EXPERTS = """
+model experts
+dim tokens = 70
+dim d = 96
+dim f = 72
+dim experts = 5
+input  x      : f32[tokens, d]
+input  scores : f32[tokens, experts]
+weight up     : f32[experts, f, d]
+weight down   : f32[experts, d, f]
+shares, picks = topk(scores, 2, "experts")
+h = silu(expert_matmul(x, up, picks)) * shares
+y = sum(expert_matmul(h, down, picks), "k")
+few = expert_matmul(slice(x, tokens=[3, 9]), up, slice(picks, tokens=[3, 9]))
+output y, few
+"""
+"""Each token is multiplied with two experts of five: many tokens, and a few."""
+
 TEXTS = {
     "epilogues": EPILOGUES,
     "elementwise": ELEMENTWISE,
@@ -167,4 +185,5 @@ TEXTS = {
     "attention_cases": ATTENTION,
     "merges": MERGES,
     "quantized": QUANTIZED,
+    "experts": EXPERTS,
 }

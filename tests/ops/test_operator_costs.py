@@ -69,6 +69,34 @@ def test_a_lookup_reads_the_rows_that_it_picks() -> None:
     assert operator.traffic(whole(operator)) == 10 * 4 + 2 * 10 * 16 * 2
 
 
+def experts(slots: int, experts: int) -> Operator:
+    """64 tokens pick some experts of 16 x 32."""
+    x, picks = TensorDesc(("t", "k"), (64, 32), DType.F16), TensorDesc(("t", "s"), (64, slots), DType.I64)
+    weight = TensorDesc(("e", "n", "k"), (experts, 16, 32), DType.F16)
+    return registry.call("expert_matmul", [x, weight, picks], {})
+
+
+def test_experts_cost_what_is_picked() -> None:
+    for count in (4, 8, 128):
+        operator = experts(2, count)
+        assert operator.flops(whole(operator)) == 2 * 64 * 2 * 16 * 32
+    operator = experts(2, 128)
+    for place, parts in ((0, 4), (1, 2), (2, 8), (3, 4), (4, 2)):
+        chosen = tuple(index.intervals(parts if n == place else 1) for n, index in enumerate(operator.indices))
+        functions = operator.build_spec(chosen).functions
+        assert sum(map(operator.flops, functions)) == operator.flops(whole(operator)), place
+
+
+def test_experts_that_nothing_can_pick_are_not_read() -> None:
+    operator = experts(2, 1000)  # there are 128 picks
+    rest = 64 * 32 * 2 + 64 * 2 * 8 + 64 * 2 * 16 * 2
+    assert operator.traffic(whole(operator)) == rest + 128 * 16 * 32 * 2
+    halves = operator.build_spec(
+        tuple(index.intervals(1 + (index.name == "e")) for index in operator.indices)
+    ).functions
+    assert [operator.traffic(half) for half in halves] == [rest + 64 * 16 * 32 * 2] * 2
+
+
 def test_a_contraction_cut_in_pieces_costs_as_many_operations_in_all() -> None:
     operator = structural(DType.F16)["matmul"]
     one = operator.flops(whole(operator))

@@ -18,11 +18,13 @@ def test_every_call_is_documented() -> None:
     assert documented == set(registry.list_names())
 
 
-def test_the_model_on_the_page_compiles() -> None:
-    (model,) = re.findall(r"```ein\n(.*?)```", PAGE, re.S)
-    graph = build(model, "tour.ein")
-    verify_graph(graph)
-    verify_graph(fuse(graph))
+def test_the_models_on_the_page_compile() -> None:
+    models = re.findall(r"```ein\n(.*?)```", PAGE, re.S)
+    assert len(models) == 2
+    for model in reversed(models):
+        graph = build(model, "page.ein")
+        verify_graph(graph)
+        verify_graph(fuse(graph))
     assert [output.shape for output in (t.desc for t in graph.tensors) if output.dims == ("heads", "d_head")] == [
         (2, 4),
         (2, 4),

@@ -108,6 +108,14 @@ def embedding(draw: Drawn) -> Case:
     )
 
 
+def experts(draw: Drawn) -> Case:
+    tokens, slots, count, rows, summed = (draw(extents) for _ in range(5))
+    x = desc("t k", tokens, summed) if draw(st.booleans()) else desc("t s k", tokens, slots, summed)
+    inputs = [x, desc("e n k", count, rows, summed), desc("t s", tokens, slots, dtype=I64)]
+    operator = registry.call("expert_matmul", inputs, {})
+    return Case(operator, {2: lambda rng: rng.integers(0, count, (tokens, slots))})
+
+
 def append(draw: Drawn) -> Case:
     new = draw(lens)
     cache = tuple(n + draw(st.integers(0, 3)) for n in new)
@@ -137,7 +145,7 @@ def attention(draw: Drawn) -> Operator:
 
 FAMILIES: dict[str, Callable[[Drawn], Case]] = {
     "equation": equation, "reshape": reshape, "rows": rows, "selection": selection, "slice": slicing, "concat": concat,
-    "rope": rope, "embedding": embedding, "append": append, "meanpool": meanpool,
+    "rope": rope, "embedding": embedding, "experts": experts, "append": append, "meanpool": meanpool,
 }  # fmt: skip
 
 

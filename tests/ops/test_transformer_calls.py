@@ -146,6 +146,7 @@ def test_pooling_is_cut_between_sequences() -> None:
 
 X, G = desc("t d", 6, 8), desc("d", 8)
 Q, P = desc("h t d", 2, 6, 8), desc("t", 6, dtype=I64)
+EXPERTS, PICKS = desc("e n d", 3, 5, 8), desc("t s", 6, 2, dtype=I64)
 IDS, TABLE = desc("t", 6, dtype=I64), desc("v d", 20, 8)
 CACHE, NEW = desc("h r d", 2, 10, 8), desc("h t d", 2, 6, 8)
 MASK = desc("t", 6, dtype=BOOL)
@@ -193,6 +194,13 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     ("embedding", [IDS, G], {}, 1, "two dimensions"),
     ("embedding", [IDS, desc("v d", 20, 8, dtype=BOOL)], {}, 1, "expected numbers"),
     ("embedding", [IDS, TABLE], {"scale": 2.0}, "scale", "no argument"),
+    ("expert_matmul", [X, EXPERTS, X], {}, 2, "the picks are f64[t=6, d=8], expected integers"),
+    ("expert_matmul", [X, EXPERTS, P], {}, 2, "two dimensions: tokens, slots"),
+    ("expert_matmul", [X, G, PICKS], {}, 1, "expected floats in three dimensions"),
+    ("expert_matmul", [X, desc("e n d", 3, 5, 8, dtype=I64), PICKS], {}, 1, "the weight is i64"),
+    ("expert_matmul", [G, EXPERTS, PICKS], {}, 0, "expected f64[t=6, d=8] or f64[t=6, s=2, d=8]"),
+    ("expert_matmul", [desc("t d", 6, 8, dtype=F16), EXPERTS, PICKS], {}, 0, "the tensor is f16"),
+    ("expert_matmul", [X, EXPERTS, PICKS], {"slots": 2}, "slots", "no argument"),
     ("append", [X, NEW, P], {}, 0, "expected heads, rows and columns"),
     ("append", [CACHE, desc("h t d", 3, 6, 8), P], {}, 1, "heads and columns of f64[h=2, r=10, d=8]"),
     ("append", [CACHE, desc("h t d", 2, 6, 8, dtype=F16), P], {}, 1, "expected f64"),
@@ -250,6 +258,7 @@ UNTRUE: list[tuple[str, tuple[TensorDesc, ...], Attributes]] = [
     ("rope", (Q, P), {"theta": 1e4, "scaling": "none", "extras": 1}),
     ("rope", (), {}),
     ("embedding", (IDS,), {}),
+    ("expert_matmul", (X, EXPERTS), {}),
     ("append", (CACHE, NEW), {}),
     ("append", (CACHE, NEW, P), {"cache_lens": 10}),
     ("concat", (X, X), {}),

@@ -107,6 +107,22 @@ def pooled(seq_lens, width):
     return WholeCall("meanpool", {"seq_lens": list(seq_lens)}, inputs, [output], cut)
 
 
+def picked(tokens, slots, experts, width, depth, dtype=np.float32, *, each=False):
+    """Tokens, slots and rows of matrices are cut."""
+    shape = (tokens, slots, depth) if each else (tokens, depth)
+    inputs = [draw(*shape, dtype=dtype), draw(experts, width, depth, dtype=dtype, seed=1),
+              np.random.default_rng(9).integers(0, experts, (tokens, slots))]  # fmt: skip
+
+    def cut(rng):
+        token, slot, row = choose(rng, tokens), choose(rng, slots), choose(rng, width)
+        own = (token, slot, slice(0, depth)) if each else (token, slice(0, depth))
+        every = slice(None)
+        return [own, (every, row, slice(0, depth)), (token, slot)], [(token, slot, row)]
+
+    output = np.empty((tokens, slots, width), dtype)
+    return WholeCall("expert_matmul", {"experts": experts}, inputs, [output], cut)
+
+
 def rotated(heads, tokens, width):
     inputs = [draw(heads, tokens, width), np.random.default_rng(7).permutation(tokens)]
 
@@ -142,6 +158,8 @@ CALLS = {
     "product with an index of one": named("i k m, k j -> i j", {"i": 21, "k": 33, "m": 5, "j": 18}, np.float32),
     "product of vectors": named("i k, i k -> i", {"i": 40, "k": 77}, np.float32),
     "contraction of one": named("i k j -> i", {"i": 40, "k": 77, "j": 3}, np.float32),
+    "experts": picked(70, 2, 5, 40, 77, each=True),
+    "experts of 16 bits": picked(60, 3, 4, 70, 130, BF16),
     "sum": reduced("i j k -> j", {"i": 5, "j": 9, "k": 70}, "sum"),
     "sum in chunks": reduced("i j -> j", {"i": 1500, "j": 3}, "sum"),
     "sum of a join": reduced("i j, j k -> k", {"i": 7, "j": 31, "k": 12}, "sum"),

@@ -18,6 +18,7 @@ from einc.ops.append import Append
 from einc.ops.base import Operator
 from einc.ops.concat import Concat
 from einc.ops.embedding import Embedding
+from einc.ops.expert_matmul import ExpertMatmul
 from einc.ops.meanpool import MeanPool
 from einc.ops.rope import Rope
 from einc.ops.slicing import Slice
@@ -72,6 +73,13 @@ def cases(dtype: DType) -> dict[str, Case]:
          {0: lambda rng: rng.permutation(np.arange(12) % 9).reshape(3, 4)})  # fmt: skip
     case("embedding_scalar", "embedding", [desc("", dtype=DType.I64), table], {0: lambda rng: rng.integers(9)})
 
+    weight = desc("experts n k", 6, 5, 8, dtype=dtype)
+    picked = {2: lambda rng: rng.permutation(np.arange(21) % 6).reshape(7, 3)}
+    for name, own in (("shared", desc("t k", 7, 8, dtype=dtype)), ("slots", desc("t slots k", 7, 3, 8, dtype=dtype))):
+        case(f"experts_{name}", "expert_matmul", [own, weight, desc("t slots", 7, 3, dtype=DType.I64)], picked)
+    case("experts_i32", "expert_matmul", [desc("t k", 7, 8, dtype=dtype), weight, desc("t s", 7, 3, dtype=DType.I32)],
+         picked)  # fmt: skip
+
     cache, new = desc("h rows d", 3, 10, 5, dtype=dtype), desc("h tokens d", 3, 4, 5, dtype=dtype)
     at = desc("tokens", 4, dtype=DType.I64)
     case("append", "append", [cache, new, at], {2: lambda rng: rng.permutation(10)[:4]})
@@ -111,6 +119,8 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
             local = ids - read[1].lower[0]
             inside = (local >= 0) & (local < len(table))
             return [np.where(inside[..., None], table[np.where(inside, local, 0)], 0).astype(table.dtype)]
+        case ExpertMatmul():
+            return [_multiply_experts(operator, blocks, read[1].lower[0])]
         case Append():
             return _append(operator, blocks, read[1].lower[1], written.lower[1])
         case Concat():
@@ -135,6 +145,19 @@ def _rope(operator: Rope, blocks: Sequence[Array], first: int) -> Sequence[Array
     inputs = (TensorDesc(operator.tensor.dims, x.shape, operator.tensor.dtype), desc("t", len(places), dtype=DType.I64))
     attributes = {k: v for k, v in operator.attributes.items() if k != "seq_lens"} | {"extras": ("positions",)}
     return registry.restore("rope", inputs, attributes).reference(x, places.astype(np.int64))
+
+
+def _multiply_experts(operator: ExpertMatmul, blocks: Sequence[Array], first: int) -> Array:
+    """Slot by slot."""
+    x, weight, picks = blocks
+    wide = np.float64 if operator.tensor.dtype is DType.F64 else np.float32
+    result = np.zeros((*picks.shape, weight.shape[1]), wide)
+    for token, slot in np.ndindex(*picks.shape):
+        expert = picks[token, slot] - first
+        if 0 <= expert < len(weight):
+            row = x[token] if x.ndim == 2 else x[token, slot]
+            result[token, slot] = weight[expert].astype(wide) @ row.astype(wide)
+    return result.astype(x.dtype)
 
 
 def _append(operator: Append, blocks: Sequence[Array], first: int, low: int) -> Sequence[Array]:

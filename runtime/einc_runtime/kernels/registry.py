@@ -36,6 +36,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "layernorm": ("einc_runtime.kernels.numpy.rows", "build_norm"),
         "rope": ("einc_runtime.kernels.numpy.rope", "build_rope"),
         "embedding": ("einc_runtime.kernels.numpy.moves", "build_embedding"),
+        "expert_matmul": ("einc_runtime.kernels.numpy.experts", "build_expert_matmul"),
         "append": ("einc_runtime.kernels.numpy.moves", "build_append"),
         "concat": ("einc_runtime.kernels.numpy.moves", "build_concat"),
         "argmax": ("einc_runtime.kernels.numpy.ranking", "build_argmax"),
@@ -45,6 +46,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "llvm": {
         "attention": ("einc_runtime.kernels.llvm.attention", "build_attention"),
         "contract": ("einc_runtime.kernels.llvm.contract", "build_contract"),
+        "expert_matmul": ("einc_runtime.kernels.llvm.experts", "build_expert_matmul"),
         "dequantize": ("einc_runtime.kernels.llvm.quantized", "build_dequantize"),
         "quantized_contract": ("einc_runtime.kernels.llvm.quantized", "build_quantized_contract"),
         "map": ("einc_runtime.kernels.llvm.map", "build_map"),
@@ -59,6 +61,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
 REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "attention": ("einc_runtime.kernels.reproducible.attention", "build_attention"),
     "contract": ("einc_runtime.kernels.reproducible.contract", "build_contract"),
+    "expert_matmul": ("einc_runtime.kernels.reproducible.experts", "build_expert_matmul"),
     "quantized_contract": ("einc_runtime.kernels.reproducible.quantized", "build_quantized_contract"),
     "map": ("einc_runtime.kernels.reproducible.map", "build_map"),
     "reduce": ("einc_runtime.kernels.reproducible.sums", "build_reduce"),

@@ -64,6 +64,15 @@ def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     )
 
 
+def _split_experts(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    """By rows of the experts' matrices, which leaves each expert its tokens; or by tokens, or by slots."""
+    rows, _, (tokens, slots) = invocation.inputs
+    yield KernelSplit(invocation.output[2], (None, SplitAxis(1), None), (SplitAxis(2),))
+    for axis, extent in enumerate((tokens, slots)):
+        own = SplitAxis(axis) if len(rows) == 3 or axis == 0 else None
+        yield KernelSplit(extent, (own, None, SplitAxis(axis)), (SplitAxis(axis),))
+
+
 def _split_map(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     yield from _split_by_index(invocation.attribute("indices", str), invocation.output)
 
@@ -100,6 +109,7 @@ def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 _SPLITS: dict[str, Callable[[Invocation[Shape]], Iterator[KernelSplit]]] = {
     "contract": _split_contract,
     "quantized_contract": _split_quantized,
+    "expert_matmul": _split_experts,
     "map": _split_map,
     "reduce": _split_map,
     "rmsnorm": _split_rows,

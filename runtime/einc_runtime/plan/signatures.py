@@ -82,6 +82,7 @@ SIGNATURES: dict[str, KernelSignature] = {
         more=(_PLACES,),
     ),
     "embedding": KernelSignature((KernelOperand(INTEGER), KernelOperand(NUMBER, 2)), (_NUMBERS,), {"vocabulary": int}),
+    "expert_matmul": KernelSignature((_ROWS, _CUBE, KernelOperand(INTEGER, 2)), (_CUBE,), {"experts": int}),
     "append": KernelSignature(
         (KernelOperand(ANY, 3), KernelOperand(ANY, 3), _PLACES),
         (KernelOperand(ANY, 3),),

@@ -113,6 +113,16 @@ CASES = {
                          [Block((0, 0, 0), (2, 30, 9)), Block((0, 0, 0), (2, 2, 9)), Block((0,), (2,))]),
     "embedding in a part": ("embedding", {"vocabulary": 20}, [np.array([3, 12, 0, 19, 7]), normal(8, 21)],
                             [zeros(5, 21)], [Block((0,), (5,)), Block((5, 0), (13, 21))]),
+    "experts": ("expert_matmul", {"experts": 6}, [normal(70, 19), normal(6, 37, 19), RNG.integers(0, 5, (70, 2))],
+                [zeros(70, 2, 37)]),
+    "experts in a part": ("expert_matmul", {"experts": 9}, [normal(40, 3, 33), normal(4, 18, 33),
+                          RNG.integers(0, 9, (40, 3))], [zeros(40, 3, 18)],
+                          [Block((0, 0, 0), (40, 3, 33)), Block((3, 0, 0), (7, 18, 33)), Block((0, 0), (40, 3))]),
+    "experts of 16 bits": ("expert_matmul", {"experts": 3},
+                           [normal(60, 2, 40, dtype="f2"), normal(3, 70, 40, dtype="f2"),
+                            RNG.integers(0, 3, (60, 2), "i4")], [zeros(60, 2, 70, dtype="f2")]),
+    "few experts": ("expert_matmul", {"experts": 9}, [normal(5, 33), normal(4, 40, 33), RNG.integers(0, 9, (5, 3))],
+                    [zeros(5, 3, 40)], [Block((0, 0), (5, 33)), Block((3, 0, 0), (7, 40, 33)), Block((0, 0), (5, 3))]),
     "concat": ("concat", {"axis": 0, "extents": [3, 5]}, [normal(3, 9), normal(5, 9)], [zeros(8, 9)]),
     "concat inside": ("concat", {"axis": 1, "extents": [3, 5]}, [normal(4, 3), normal(4, 5)], [zeros(4, 8)]),
     "reshape": ("reshape", {}, [normal(6, 4, 5)], [zeros(24, 5)]),
@@ -212,16 +222,18 @@ def test_sources_of_joint_aggregations_compute_what_those_of_the_cpu_do(name):
 
 
 @pytest.mark.parametrize(("name", "place", "value"), [("embedding", 0, 13), ("embedding", 0, -1), ("rope", 1, -1),
+                                                      ("experts", 2, 6), ("experts", 2, -1), ("few experts", 2, 9),
                                                       ("append", 2, 6), ("append", 2, -1)])  # fmt: skip
 def test_a_value_that_no_input_may_have_sets_the_status_word(name, place, value):
-    kernel, attributes, inputs, outputs = CASES[name]
+    kernel, attributes, inputs, outputs, *parts = CASES[name]
     inputs = list(inputs)
     inputs[place] = inputs[place].copy()
     inputs[place][-1 if name != "append" else 0] = value
     arena = Arena()
     reads, writes = [arena.place(x) for x in inputs], [arena.place(x, output=True) for x in outputs]
     views = ([as_layout(x) for x in arrays] for arrays in (reads, writes))
-    sequence = builders.build_kernel(Invocation(kernel, attributes, *views, blocks(inputs), blocks(outputs)))
+    bounds = parts[0] if parts else blocks(inputs), blocks(outputs)
+    sequence = builders.build_kernel(Invocation(kernel, attributes, *views, *bounds))
     assert sequence.status_message
     assert run(sequence, arena) != 0
 

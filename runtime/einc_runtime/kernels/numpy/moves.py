@@ -76,7 +76,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
 
         def calls(piece: ArrayPiece) -> list[Resolved]:
             part = slice(piece.start[0], piece.start[0] + piece.count)
-            steps: list[Resolved] = [(_take, [bits, local[part], view_as_integers(rows[part])])]
+            steps: list[Resolved] = [(take_rows, [bits, local[part], view_as_integers(rows[part])])]
             if not whole:
                 steps.append((np.copyto, [rows[part], rows.dtype.type(0), "same_kind", missing[part, None]]))
             return steps
@@ -129,7 +129,7 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
     return Kernel(bind, scratch.size, 0.5 * ((0 if call.in_place else cache.size) + new.size))
 
 
-def _take(table: Array, rows: Array, target: Array) -> None:
+def take_rows(table: Array, rows: Array, target: Array) -> None:
     """Reads a dense table in place; numpy.take would first copy a table that is not dense."""
     if table.flags.c_contiguous:
         np.take(table, rows, axis=0, out=target, mode="clip")

@@ -30,6 +30,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "layernorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
     "rope": ("einc_runtime.kernels.triton.rope", "build_rope"),
     "embedding": ("einc_runtime.kernels.triton.moves", "build_embedding"),
+    "expert_matmul": ("einc_runtime.kernels.triton.experts", "build_expert_matmul"),
     "append": ("einc_runtime.kernels.triton.moves", "build_append"),
     "concat": ("einc_runtime.kernels.triton.moves", "build_concat"),
     "argmax": ("einc_runtime.kernels.triton.ranking", "build_argmax"),
@@ -41,6 +42,7 @@ KERNELS: dict[str, tuple[str, str]] = {
 ORDERED: dict[str, tuple[str, str]] = {
     "attention": ("einc_runtime.kernels.triton.attention", "build_ordered_attention"),
     "contract": ("einc_runtime.kernels.triton.ordered_products", "build_ordered_contract"),
+    "expert_matmul": ("einc_runtime.kernels.triton.experts", "build_ordered_expert_matmul"),
     "quantized_contract": ("einc_runtime.kernels.triton.quantized", "build_ordered_quantized_contract"),
     "reduce": ("einc_runtime.kernels.triton.ordered_sums", "build_ordered_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_ordered_softmax"),

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning import equations, moves, quantized, rows, selection
+from einc_runtime.plan.meaning import equations, experts, moves, quantized, rows, selection
 from einc_runtime.plan.meaning.attention import attention
 from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
@@ -29,6 +29,7 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "dequantize": quantized.dequantize,
     "embedding": moves.embedding,
     "equation": equations.equation,
+    "expert_matmul": experts.expert_matmul,
     "meanpool": rows.meanpool,
     "norm": rows.norm,
     "quantized_product": quantized.quantized_product,

@@ -1,0 +1,41 @@
+"""The kernel `expert_matmul` with the products of `contract`: by libraries, or by machine code where few rows come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel
+from einc_runtime.kernels.calls.experts import ExpertMatmulCall
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.contract import build_contract
+from einc_runtime.kernels.numpy import experts as in_numpy
+
+
+def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
+    call = ExpertMatmulCall.parse(invocation)
+    if not compiler.is_worthwhile(call.multiplications):
+        return in_numpy.build_expert_matmul(invocation)
+    return in_numpy.build_products(call, _multiply)
+
+
+def _multiply(invocation: Invocation[Array]) -> Kernel:
+    """A product whose weight is not prepared in another layout: that would be kept for each number of rows."""
+    rows, weight = invocation.inputs
+    return build_contract(invocation.on([rows, _as_variable(weight)], invocation.outputs))
+
+
+class _Writable:
+    """The memory of an array, as an interface that says that it may be written."""
+
+    def __init__(self, array: Array) -> None:
+        own: dict[str, Any] = array.view(f"u{array.itemsize}").__array_interface__
+        self.__array_interface__, self.array = {**own, "data": (own["data"][0], False)}, array
+
+
+def _as_variable(array: Array) -> Array:
+    """The array as one that kernels take for no constant. It is not written."""
+    seen: Array = np.asarray(_Writable(array)).view(array.dtype)
+    return seen

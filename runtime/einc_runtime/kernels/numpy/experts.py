@@ -1,0 +1,101 @@
+"""The kernel `expert_matmul` {experts} in numpy: one product for each expert that a token picked.
+
+Slots are sorted by the expert that they picked, and those of one expert keep their order. Their rows are gathered,
+multiplied as the kernel `contract` does it, and put where they belong. So the work is that of what is picked. How many
+rows an expert has is known only when the kernel runs: products are prepared then, and kept for the next time that as
+many rows come to the same expert.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, Run, ScratchAllocator, view_as_integers
+from einc_runtime.kernels.calls.experts import ExpertMatmulCall
+from einc_runtime.kernels.numpy.contract import build_contract
+from einc_runtime.kernels.numpy.moves import take_rows
+
+ROWS = 1024
+"""Rows of an expert that are multiplied at a time."""
+
+KEPT = 256
+"""Products that a kernel keeps prepared for each worker, some kilobytes each."""
+
+_PRODUCT = {"equation": "m k, n k -> m n"}
+
+
+def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
+    return build_products(ExpertMatmulCall.parse(invocation), build_contract)
+
+
+def build_products(call: ExpertMatmulCall, multiply: KernelBuilder) -> Kernel:
+    """The kernel; `multiply` builds a kernel `contract`, also while the kernel runs.
+
+    It raises ValueFault for a pick that is no expert.
+    """
+    most, depth, width = min(call.picks.size, ROWS), call.weight.shape[2], call.weight.shape[1]
+    own = ScratchAllocator()
+    gathered, results = own.take((most, depth), call.rows.dtype), own.take((most, width), call.target.dtype)
+    sample = np.empty((most, depth), call.rows.dtype), np.empty((most, width), call.target.dtype)
+    within = multiply(Invocation("contract", _PRODUCT, [sample[0], call.weight[0]], [sample[1]])).scratch
+
+    def bind(memory: Array) -> Run:
+        rest = memory[own.size : own.size + within]
+        return _ExpertProducts(call, multiply, gathered.of(memory), results.of(memory), rest).run
+
+    return Kernel(bind, own.size + within, call.multiplications / 20 + 1.0 * call.target.size)
+
+
+class _ExpertProducts:
+    """The kernel in the memory of a worker."""
+
+    def __init__(
+        self, call: ExpertMatmulCall, multiply: KernelBuilder, gathered: Array, results: Array, scratch: Array
+    ) -> None:
+        self.call, self.multiply, self.scratch = call, multiply, scratch
+        self.gathered, self.results = gathered, results
+        self.products: OrderedDict[tuple[int, int], Run] = OrderedDict()
+        self.bits, self.goal = view_as_integers(call.rows), view_as_integers(call.target)
+
+    def run(self) -> None:
+        call = self.call
+        call.require_picks()
+        numbers = call.picks.astype(np.int64).ravel() - call.lower
+        order = np.argsort(numbers, kind="stable")
+        ends = np.searchsorted(numbers[order], np.arange(len(call.weight) + 1)).tolist()
+        if ends[-1] - ends[0] < len(order):
+            self.goal[...] = 0  # what others contribute
+        slots = call.picks.shape[1]
+        for expert in range(len(call.weight)):
+            for start in range(ends[expert], ends[expert + 1], ROWS):
+                token, slot = np.divmod(order[start : min(start + ROWS, ends[expert + 1])], slots)
+                self._multiply(expert, token, slot)
+
+    def _multiply(self, expert: int, token: Array, slot: Array) -> None:
+        """The product of one expert with the rows of some slots."""
+        count = len(token)
+        gathered = view_as_integers(self.gathered[:count])
+        if self.bits.strides[1] == 0 or self.bits.shape[1] == 1:
+            take_rows(self.bits[:, 0], token, gathered)
+        else:
+            np.copyto(gathered, self.bits[token, slot])
+        self._prepare(expert, count)()
+        self.goal[token, slot] = view_as_integers(self.results[:count])
+
+    def _prepare(self, expert: int, count: int) -> Run:
+        """The product of so many rows with an expert."""
+        key = (expert, count)
+        if key in self.products:
+            self.products.move_to_end(key)
+            return self.products[key]
+        operands = [self.gathered[:count], self.call.weight[expert]]
+        kernel = self.multiply(Invocation("contract", _PRODUCT, operands, [self.results[:count]]))
+        fits = kernel.scratch <= self.scratch.size  # it does, unless fewer rows are multiplied in another way
+        memory = self.scratch if fits else np.empty(kernel.scratch, np.uint8)
+        run = self.products[key] = kernel.bind(memory)
+        if len(self.products) > KEPT:
+            self.products.popitem(last=False)
+        return run

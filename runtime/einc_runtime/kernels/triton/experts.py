@@ -1,0 +1,272 @@
+"""The kernel `expert_matmul` in Triton: slots are sorted by their experts, and one launch multiplies all groups.
+
+The first launch counts the slots of each expert, the second one writes their numbers expert after expert, in their
+order. Each program of the third one computes a tile of the results of one expert, which it finds from the counts: there
+are as many programs as picks of any kind could need, and those that are left over do nothing. Few slots need no order:
+the program of the first slot with an expert computes all others with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.errors import PlanFault
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.calls.experts import ExpertMatmulCall
+from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, StatusPointer, WorkspaceAllocator
+from einc_runtime.kernels.triton.ordered_products import OrderedTile
+from einc_runtime.kernels.triton.source import (
+    LANGUAGE,
+    LaunchOptions,
+    PointerOperand,
+    assemble,
+    index_cast,
+    mask_arguments,
+    power_of_two,
+)
+
+FEW = 64
+"""Up to so many slots are multiplied without being sorted."""
+CHUNK = 1024
+"""Picks that a program reads at a time."""
+MAX_EXPERTS = 1 << 14
+"""A program reads the counts of all experts at once."""
+
+
+def build_expert_matmul(invocation: Invocation[Array]) -> LaunchSequence:
+    """One launch for few slots, else three or four."""
+    call = ExpertMatmulCall.parse(invocation)
+    sources = _Sources(call)
+    if call.picks.size <= FEW:
+        return LaunchSequence((sources.multiply_few(),), status_message=call.status_message)
+    return sources.multiply_sorted(_choose_tile(call, sources.kind))
+
+
+def build_ordered_expert_matmul(invocation: Invocation[Array]) -> LaunchSequence:
+    """As for other plans, with a tile that the types and the extent of k choose: each element is one chain over k."""
+    call = ExpertMatmulCall.parse(invocation)
+    sources = _Sources(call)
+    return sources.multiply_sorted(OrderedTile.choose(sources.kind, call.weight.shape[2]))
+
+
+def _choose_tile(call: ExpertMatmulCall, kind: str) -> OrderedTile:
+    """By the rows that an expert has if picks are spread evenly."""
+    even, depth = call.picks.size // call.experts, max(16, power_of_two(call.weight.shape[2]))
+    if kind == "f64":
+        return OrderedTile(32, 32, 16, 4, 2)
+    if kind == "f32":
+        return OrderedTile(64 if even >= 24 else 16, 64, min(depth, 32), 4, 3)
+    if even >= 96:
+        return OrderedTile(128, 128, min(depth, 64), 8, 3)
+    return OrderedTile(64, 128, min(depth, 64), 4, 4) if even >= 24 else OrderedTile(16, 64, min(depth, 128), 4, 4)
+
+
+class _Sources:
+    """Writes the launches of one invocation."""
+
+    def __init__(self, call: ExpertMatmulCall) -> None:
+        if len(call.weight) > MAX_EXPERTS:
+            raise PlanFault(f"{len(call.weight):,} experts on a GPU; at most {MAX_EXPERTS:,} are supported")
+        self.call = call
+        self.tokens, self.slots = call.picks.shape
+        self.experts, self.width, self.depth = call.weight.shape
+        arrays = {"x": call.rows, "weight": call.weight, "picks": call.picks, "y": call.target}
+        items = {name: PointerOperand.of(name, array) for name, array in arrays.items()}
+        self.x, self.weight, self.picks, self.y = items.values()
+        casts = (index_cast([items[name]], array.shape) for name, array in arrays.items())
+        self.cast = next(filter(None, casts), "")
+        alike = self.x.dtype == self.weight.dtype
+        wide = "f64" if "f64" in (self.x.dtype, self.weight.dtype) else "f32"
+        self.kind = self.x.dtype if alike else wide
+        self.title = f"{call.picks.size} slots, experts {call.lower} to {call.lower + self.experts} of {call.experts}"
+
+    def multiply_sorted(self, tile: OrderedTile) -> LaunchSequence:
+        scratch = WorkspaceAllocator()
+        integers = np.dtype(np.int32)
+        counts = PointerOperand.of("counts", scratch.take((self.experts,), integers))
+        order = PointerOperand.of("order", scratch.take((self.call.picks.size,), integers))
+        steps = [self._count(counts), self._sort(counts, order), self._multiply(counts, order, tile)]
+        if not self.call.is_whole:
+            steps.append(self._clear())
+        return LaunchSequence(tuple(steps), scratch.size, self.call.status_message)
+
+    def _read_picks(self, place: str, inside: str) -> str:
+        """The expression for the numbers of experts here that slots picked; those of others are out of bounds."""
+        at = {0: f"({place} // {self.slots}){self.cast}", 1: f"({place} % {self.slots}){self.cast}"}
+        other = str(self.call.lower - 1)
+        return f"tl.load({_locate(self.picks, at)}{mask_arguments(inside, other=other)}) - {self.call.lower}"
+
+    def _complain(self, local: str, inside: str, indent: str = "") -> str:
+        """The line that sets the status word where a pick is no expert."""
+        low, high = -self.call.lower, self.call.experts - self.call.lower
+        wrong = f"({inside} & (({local} < {low}) | ({local} >= {high}))).to(tl.int32)"
+        return f"{indent}tl.store(status, 1, mask=tl.max({wrong}, 0) != 0)"
+
+    def _assemble(
+        self,
+        name: str,
+        items: Sequence[PointerOperand],
+        extents: Sequence[int],
+        lines: Sequence[str],
+        grid: int,
+        tile: OrderedTile | None = None,
+        *,
+        checks: bool = False,
+    ) -> KernelLaunch:
+        status = [("status", StatusPointer(), "i32")] if checks else []
+        options = LaunchOptions(tables=status)
+        if tile is not None:
+            options = LaunchOptions(tables=status, warps=tile.warps, stages=tile.stages)
+        return assemble(name, f"{name}: {self.title}", items, extents, lines, grid, options)
+
+    def _count(self, counts: PointerOperand) -> KernelLaunch:
+        """How many slots picked each expert."""
+        count = self.call.picks.size
+        chunk = min(CHUNK, power_of_two(count))
+        lines = [
+            "e = tl.program_id(0)",
+            f"total = tl.zeros([{chunk}], tl.int32)",
+            f"for start in range(0, {count}, {chunk}):",
+            f"    place = start + tl.arange(0, {chunk})",
+            f"    inside = place < {count}",
+            f"    pick = {self._read_picks('place', 'inside')}",
+            self._complain("pick", "inside", "    "),
+            "    total += (inside & (pick == e)).to(tl.int32)",
+            "tl.store(counts + e, tl.sum(total, 0))",
+        ]
+        return self._assemble(
+            "count_experts", [self.picks, counts], self.call.picks.shape, lines, self.experts, checks=True
+        )
+
+    def _sort(self, counts: PointerOperand, order: PointerOperand) -> KernelLaunch:
+        """The numbers of slots, expert after expert: each program writes those of one expert, behind all before it."""
+        count = self.call.picks.size
+        chunk = min(CHUNK, power_of_two(count))
+        lines = [
+            "e = tl.program_id(0)",
+            *self._read_counts(),
+            "first = tl.sum(tl.where(number < e, count, 0), 0)",
+            f"for start in range(0, {count}, {chunk}):",
+            f"    place = start + tl.arange(0, {chunk})",
+            f"    inside = place < {count}",
+            f"    pick = {self._read_picks('place', 'inside')}",
+            "    here = (inside & (pick == e)).to(tl.int32)",
+            "    tl.store(order + (first + tl.cumsum(here, 0) - 1), place, mask=here != 0)",
+            "    first += tl.sum(here, 0)",
+        ]
+        return self._assemble("sort_slots", [self.picks, counts, order], self.call.picks.shape, lines, self.experts)
+
+    def _read_counts(self) -> list[str]:
+        return [
+            f"number = tl.arange(0, {power_of_two(self.experts)})",
+            f"count = tl.load(counts + number, mask=number < {self.experts}, other=0)",
+        ]
+
+    def _multiply(self, counts: PointerOperand, order: PointerOperand, tile: OrderedTile) -> KernelLaunch:
+        """All experts with their rows. Programs of one column of tiles follow each other, so that an expert's weight
+        is read once."""
+        count = self.call.picks.size
+        most = (count + min(self.experts, count) * (tile.rows - 1)) // tile.rows
+        columns = -(-self.width // tile.columns)
+        lines = [
+            "program = tl.program_id(0)",
+            f"i = program % {most}",
+            *self._read_counts(),
+            f"tiles = (count + {tile.rows - 1}) // {tile.rows}",
+            "e = tl.sum((tl.cumsum(tiles, 0) <= i).to(tl.int32), 0)",
+            "own = tl.sum(tl.where(number == e, count, 0), 0)",
+            "first = tl.sum(tl.where(number < e, count, 0), 0)",
+            f"row = (i - tl.sum(tl.where(number < e, tiles, 0), 0)) * {tile.rows} + tl.arange(0, {tile.rows})",
+            "here = row < own",
+            f"place = tl.load(order + first + row, mask=here, other=0){self.cast}",
+            f"depth = tl.where(own > 0, {self.depth}, 0)",
+            *self._write_product(f"(program // {most})", tile),
+        ]
+        items = [self.x, self.weight, counts, order, self.y]
+        extents = (*self.call.picks.shape, *self.call.weight.shape)
+        return self._assemble("expert_products", items, extents, lines, most * columns, tile)
+
+    def _write_product(self, column: str, tile: OrderedTile) -> list[str]:
+        """Lines that multiply the rows of the slots `place`, where `here`, with columns of expert e, and write them.
+        `depth` is 0 for a program that has nothing to multiply."""
+        kind, cast = self.kind, self.cast
+        wide = LANGUAGE["f64" if kind == "f64" else "f32"]
+        in_columns = f"(column < {self.width})" if self.width % tile.columns else ""
+        in_depth = f"(k < {self.depth})" if self.depth % tile.depth else ""
+        masks = (
+            mask_arguments("here[:, None]", in_depth and f"{in_depth}[None, :]", other="0"),
+            mask_arguments(in_columns and f"{in_columns}[None, :]", in_depth and f"{in_depth}[:, None]", other="0"),
+        )
+        widened = [f".to({LANGUAGE[kind]})" if item.dtype != kind else "" for item in (self.x, self.weight)]
+        precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
+        precision += ", out_dtype=tl.float64" if kind == "f64" else ""
+        token, slot = f"(place // {self.slots})[:, None]", f"(place % {self.slots})[:, None]"
+        x = _locate(self.x, {0: token, 1: slot, 2: "k[None, :]"})
+        weight = _locate(self.weight, {0: f"e{cast}", 1: "column[None, :]", 2: "k[:, None]"})
+        return [
+            f"column = {column} * {tile.columns} + tl.arange(0, {tile.columns}){cast}",
+            f"sums = tl.zeros([{tile.rows}, {tile.columns}], {wide})",
+            f"for start in range(0, depth, {tile.depth}):",
+            f"    k = start + tl.arange(0, {tile.depth}){cast}",
+            f"    rows = tl.load({x}{masks[0]}){widened[0]}",
+            f"    matrix = tl.load({weight}{masks[1]}){widened[1]}",
+            f"    sums = tl.dot(rows, matrix, sums{precision})",
+            f"tl.store({_locate(self.y, {0: token, 1: slot, 2: 'column[None, :]'})}, sums.to({LANGUAGE[self.y.dtype]})"
+            f"{mask_arguments('here[:, None]', in_columns and f'{in_columns}[None, :]')})",
+        ]
+
+    def _clear(self) -> KernelLaunch:
+        """Zeros for the slots that picked experts which are not here."""
+        count = self.call.picks.size
+        height, width = 8, min(256, power_of_two(self.width))
+        across = -(-self.width // width)
+        at = {0: f"(place // {self.slots})[:, None]", 1: f"(place % {self.slots})[:, None]", 2: "column[None, :]"}
+        lines = [
+            "program = tl.program_id(0)",
+            f"place = (program // {across}) * {height} + tl.arange(0, {height})",
+            f"column = (program % {across}) * {width} + tl.arange(0, {width})",
+            f"inside = place < {count}",
+            f"pick = {self._read_picks('place', 'inside')}",
+            f"away = inside & ((pick < 0) | (pick >= {self.experts}))",
+            f"place = place{self.cast}",
+            f"zeros = tl.zeros([{height}, {width}], {LANGUAGE[self.y.dtype]})",
+            f"tl.store({_locate(self.y, at)}, zeros, mask=away[:, None] & (column < {self.width})[None, :])",
+        ]
+        grid = -(-count // height) * across
+        return self._assemble("clear_slots", [self.picks, self.y], self.call.target.shape, lines, grid)
+
+    def multiply_few(self) -> KernelLaunch:
+        """One launch: all slots are rows of each program, which computes those with the expert of its own slot, unless
+        there is one before it. Slots with experts that are not here become zeros."""
+        count = self.call.picks.size
+        rows, depth = max(16, power_of_two(count)), max(16, power_of_two(self.depth))
+        narrow = self.kind in ("f16", "bf16")
+        tile = OrderedTile(rows, 32, min(depth, 128 if narrow else 32), 4, 4 if narrow else 3)
+        lines = [
+            "program = tl.program_id(0)",
+            f"i = program % {count}",
+            f"place = tl.arange(0, {rows})",
+            f"inside = place < {count}",
+            f"pick = {self._read_picks('place', 'inside')}",
+            self._complain("pick", "inside"),
+            "e = tl.sum(tl.where(place == i, pick, 0), 0)",
+            "alike = inside & (pick == e)",
+            "before = tl.max((alike & (place < i)).to(tl.int32), 0)",
+            "here = alike & (before == 0)",
+            f"there = (before == 0) & (e >= 0) & (e < {self.experts})",
+            f"depth = tl.where(there, {self.depth}, 0)",
+            f"place = place{self.cast}",
+            *self._write_product(f"(program // {count})", tile),
+        ]
+        items = [self.x, self.weight, self.picks, self.y]
+        extents = (*self.call.picks.shape, *self.call.weight.shape)
+        grid = count * -(-self.width // tile.columns)
+        return self._assemble("expert_products", items, extents, lines, grid, tile, checks=True)
+
+
+def _locate(item: PointerOperand, subscripts: Mapping[int, str]) -> str:
+    """The addresses of a tile that has all of its subscripts' positions, also along axes of stride 0."""
+    return " + ".join([item.name, *(f"{place} * {item.strides[axis]}" for axis, place in subscripts.items())])
