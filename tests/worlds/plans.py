@@ -59,7 +59,7 @@ class SimulatedExecutor(CpuExecutor):
 
     def __init__(self, bundle: Bundle, workers: int, scheduler: SimulatedScheduler, **options: object) -> None:
         super().__init__(bundle, workers, poison=True, scheduler=scheduler, **options)  # type: ignore[arg-type]
-        self.world = scheduler
+        self.world, self._joins = scheduler, False
         self.written = [self._bits(writes_of(item.task)) for item in self._tasks]
         inputs = [self._bits(reads_of(item.task)) for item in self._tasks]
         self.adds = [

@@ -54,6 +54,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "rmsnorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
         "layernorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
         "rope": ("einc_runtime.kernels.llvm.rope", "build_rope"),
+        "append": ("einc_runtime.kernels.llvm.append", "build_append"),
     },
 }
 """Provider -> kernel name -> module and builder."""

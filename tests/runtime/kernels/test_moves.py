@@ -86,6 +86,7 @@ def test_numpy_copies_few_or_short_rows(always, monkeypatch):
 
 def test_small_copies_that_come_often_are_compiled(monkeypatch):
     monkeypatch.setattr(compiler, "SMALL", 1000)
+    monkeypatch.setattr(compiler, "INVOCATION", 0)
     x = np.ones((10, 10), "f4")
 
     def run():

@@ -28,6 +28,7 @@ from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewri
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.chains import JoinedCall, join_runs
 from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy import libraries, onednn
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
@@ -88,6 +89,8 @@ class CpuExecutor:
             common.watchers.add(self._prepacked)
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
+        self._joined: list[list[list[JoinedCall] | None]] = [[None] * len(own) for _ in range(self.workers)]
+        self._joins = alone and rewrites
 
     def _prepare_tasks(self, rewrites: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
         """The tasks that are run, and a kernel for each."""
@@ -148,7 +151,13 @@ class CpuExecutor:
                 self._prepacked.pack(self.workers, self._scheduler)
                 ran: list[TaskRecord] | None = None if records is None else []
                 seconds = thread_pool.run_tasks(
-                    self._graph, self.workers, self._start_worker, ran, self._scheduler, self.carrier
+                    self._graph,
+                    self.workers,
+                    self._start_worker,
+                    ran,
+                    self._scheduler,
+                    self.carrier,
+                    self._join_worker if self._joins else None,
                 )
         except thread_pool.TaskError as error:
             raise self._make_fault(error) from error.cause
@@ -162,15 +171,37 @@ class CpuExecutor:
         scratch = self._scratch[worker]
         if scratch is None:
             scratch = self._scratch[worker] = self._allocate(self._scratch_size)
-        bound, kernels = self._bound[worker], self._kernels
+        return lambda number: self._bind(worker, number)()
 
-        def run_task(number: int) -> None:
-            run = bound[number]
-            if run is None:
-                run = bound[number] = kernels[number].bind(scratch)
-            run()
+    def _bind(self, worker: int, number: int) -> Run:
+        """What runs a task in a worker that has started."""
+        run, scratch = self._bound[worker][number], self._scratch[worker]
+        if run is None:
+            assert scratch is not None
+            run = self._bound[worker][number] = self._kernels[number].bind(scratch)
+        return run
 
-        return run_task
+    def _join_worker(self, worker: int) -> thread_pool.RunTask:
+        """What runs all tasks of a node, in as few calls as possible."""
+        joined, members = self._joined[worker], self._graph.members
+
+        def run_node(node: int) -> None:
+            number = members[node][0]
+            call: JoinedCall | None = None
+            try:
+                calls = joined[node]
+                if calls is None:
+                    runs = {}
+                    for number in members[node]:
+                        runs[number] = self._bind(worker, number)
+                    calls = joined[node] = join_runs(runs)
+                for call in calls:
+                    function, arguments = call.call
+                    function(*arguments)
+            except BaseException as error:
+                raise thread_pool.TaskError(number if call is None else call.owner, error) from error
+
+        return run_node
 
     def _prepare(self, item: RewrittenTask) -> Kernel:
         with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(item.alike):

@@ -103,13 +103,16 @@ def run_tasks(
     records: list[TaskRecord] | None = None,
     scheduler: ThreadScheduler = THREADS,
     carrier: Carrier | None = None,
+    join_worker: Callable[[int], RunTask] | None = None,
 ) -> float:
     """Runs every task once and returns seconds; the tasks of `carrier` are carried by it.
 
     `start_worker(w)` is called in worker w's thread and returns the function that runs a task there; worker 0 is the
-    calling thread. Where the system has no thread for a worker, those that there are do its work. The first error of a
-    task stops all workers once their present tasks have ended, and is raised as TaskError. An interrupt of the calling
-    thread stops them, too, and is raised as it is. When this function ends, no worker runs a task any more.
+    calling thread. `join_worker(w)` then returns one that runs all tasks of a node, and raises TaskError; it is called
+    where no records are wanted. Where the system has no thread for a worker, those that there are do its work. The
+    first error of a task stops all workers once their present tasks have ended, and is raised as TaskError. An
+    interrupt of the calling thread stops them, too, and is raised as it is. When this function ends, no worker runs a
+    task any more.
     """
     state = _PoolState(graph, scheduler, frozenset() if carrier is None else carrier.tasks)
     logs: list[list[TaskRecord] | None] = [None if records is None else [] for _ in range(workers)]
@@ -123,8 +126,8 @@ def run_tasks(
                 raise TaskError(-1, error) from error
         with suppress(RuntimeError):
             for worker in range(1, workers):
-                scheduler.start(state.work_beside, worker, start_worker, logs[worker], origin)
-        state.work(0, start_worker, logs[0], origin)
+                scheduler.start(state.work_beside, worker, start_worker, join_worker, logs[worker], origin)
+        state.work(0, start_worker, join_worker, logs[0], origin)
     finally:
         try:
             state.end()
@@ -191,7 +194,12 @@ class _PoolState:
                 self.changed.release()
 
     def work_beside(
-        self, worker: int, start_worker: Callable[[int], RunTask], log: list[TaskRecord] | None, origin: float
+        self,
+        worker: int,
+        start_worker: Callable[[int], RunTask],
+        join_worker: Callable[[int], RunTask] | None,
+        log: list[TaskRecord] | None,
+        origin: float,
     ) -> None:
         """Works in a thread of its own."""
         with self.changed:
@@ -199,7 +207,7 @@ class _PoolState:
                 return
             self.beside += 1
         try:
-            self.work(worker, start_worker, log, origin)
+            self.work(worker, start_worker, join_worker, log, origin)
         finally:
             with self.changed:
                 self.beside -= 1
@@ -242,12 +250,22 @@ class _PoolState:
                 carrier.nap(reset=bool(posted or ended))
 
     def work(
-        self, worker: int, start_worker: Callable[[int], RunTask], log: list[TaskRecord] | None, origin: float
+        self,
+        worker: int,
+        start_worker: Callable[[int], RunTask],
+        join_worker: Callable[[int], RunTask] | None,
+        log: list[TaskRecord] | None,
+        origin: float,
     ) -> None:
         task: int | None = None
         try:
             run_task, now, members = start_worker(worker), self.now, self.graph.members
             node = self._next(None)
+            if join_worker is not None and log is None:
+                run_node = join_worker(worker)
+                while node is not None:
+                    run_node(node)
+                    node = self._next(node)
             while node is not None:
                 for task in members[node]:
                     if log is None:
@@ -260,7 +278,9 @@ class _PoolState:
                 node = self._next(node)
         except BaseException as error:
             with self.changed:
-                if self.error is None:
+                if self.error is None and isinstance(error, TaskError):
+                    self.error = error
+                elif self.error is None:
                     self.error = TaskError(-1 if task is None else task, error)
             self.stop()
 

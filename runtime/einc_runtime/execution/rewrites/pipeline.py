@@ -23,7 +23,7 @@ from einc_runtime.execution.rewrites.kernel_splitting import count_parts, split_
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.plan.ranks import RankTask, select_tasks
 from einc_runtime.plan.regions import ExecutablePlan
-from einc_runtime.plan.schema import AnyTask, FenceTask, KernelTask
+from einc_runtime.plan.schema import AnyTask, CopyTask, FenceTask, KernelTask, TransferTask
 
 
 class RewrittenTask(msgspec.Struct, frozen=True):
@@ -81,8 +81,10 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
     codes = [(own.kernel, repr(sorted(own.kernel_attributes.items()))) for own in bundle.operations]
 
     def find_code(task: AnyTask) -> tuple[object, ...]:
-        """Equal for kernels of one name with the same attributes."""
-        return codes[task.operation] if isinstance(task, KernelTask) else _family(task)
+        """Equal for kernels of one name with the same attributes, and for what one code moves."""
+        if isinstance(task, KernelTask):
+            return codes[task.operation]
+        return (type(task),) if isinstance(task, TransferTask | CopyTask) else _family(task)
 
     counted = tasks
     if options.rank is not None and options.enabled:  # as in one process: what becomes of a kernel depends on it

@@ -2,9 +2,9 @@
 
 This is the only file that knows how LLVM is run (llvmlite). It compiles modules that our emitters
 build from parsed scalar programs: a closed set of functions, positions and numbers. No text of a plan becomes code. A
-module has one function that takes the address of 64-bit arguments. Compiling takes some tens of milliseconds (two
-hundred for attention) once on a machine: the code is kept in the user's cache folder (`code_cache.py`). A thread of its
-own compiles while the rest of a plan is prepared and weights are read.
+module has one function that takes the address of 64-bit arguments, and returns 0 if all went well. Compiling takes some
+tens of milliseconds (two hundred for attention) once on a machine: the code is kept in the user's cache folder
+(`code_cache.py`). A thread of its own compiles while the rest of a plan is prepared and weights are read.
 """
 
 from __future__ import annotations
@@ -30,32 +30,54 @@ if TYPE_CHECKING:
 SMALL = 1 << 15
 """Kernels whose invocations have fewer elements together are not worth the time to compile them."""
 
+INVOCATION = 2048
+"""Starting a kernel of numpy takes as long as machine code takes for so many elements."""
+
 LANES = 16
 """Elements in the vectors of all machine code."""
 
 FLOATS = frozenset({"f32", "f16", "bf16"})
 """The types that machine code supports, beside bool."""
 
-Compiled = Callable[[int], None]
+Compiled = Callable[[int], int]
+"""Machine code: takes the address of its arguments, and returns a status, 0 if all went well."""
 _P = ParamSpec("_P")
+_ANY_NUMBER = 1 << 40
 _LOCK = threading.Lock()
 _ALIKE: ContextVar[int] = ContextVar("alike", default=1)
 
 
+def _ignore() -> None:
+    """What no code does that has no status."""
+
+
 class CompiledCall:
-    """A call of compiled code with addresses, extents and strides of arrays, which it keeps alive."""
+    """A call of compiled code with addresses, extents and strides of arrays, which it keeps alive.
 
-    __slots__ = ("_address", "_code", "_function", "_kept")
+    Code that finds values with which it cannot go on returns a status other than 0 before it writes anything. `fail`
+    raises what is wrong with them.
+    """
 
-    def __init__(self, code: Future[Compiled], arguments: list[int], *arrays: Array) -> None:
+    __slots__ = ("_address", "_code", "_function", "_kept", "fail")
+
+    def __init__(
+        self, code: Future[Compiled], arguments: list[int], *arrays: Array, fail: Callable[[], None] = _ignore
+    ) -> None:
         held = np.array(arguments, np.int64)
         self._code, self._address, self._kept = code, address(held), (held, arrays)
         self._function: Compiled | None = None
+        self.fail = fail
 
     def __call__(self) -> None:
         if self._function is None:
             self._function = self._code.result()
-        self._function(self._address)
+        if self._function(self._address):
+            self.fail()
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """The addresses of the code, which is compiled by now, and of its arguments."""
+        return ctypes.cast(self._code.result(), ctypes.c_void_p).value or 0, self._address  # type: ignore[arg-type]
 
 
 def operand_arguments(view: Array) -> list[int]:
@@ -92,13 +114,18 @@ def expect_alike(alike: int) -> Iterator[None]:
 @contextmanager
 def compile_all() -> Iterator[None]:
     """Says that invocations prepared inside are compiled however small they are: the code decides about bits."""
-    with expect_alike(SMALL):
+    with expect_alike(_ANY_NUMBER):
         yield
+
+
+def count_alike() -> int:
+    """How many invocations of its kind an execution has, the one that is prepared included."""
+    return _ALIKE.get()
 
 
 def is_worthwhile(elements: int) -> bool:
     """Whether an invocation, together with those alike, is large enough for machine code, which can be compiled."""
-    return elements * _ALIKE.get() >= SMALL and is_available()
+    return (elements + INVOCATION) * _ALIKE.get() >= SMALL + INVOCATION and is_available()
 
 
 def has_wide_registers() -> bool:
@@ -168,7 +195,7 @@ class _LlvmEngine:
             self._engine = self._llvm.create_mcjit_compiler(self._llvm.parse_assembly(""), self._target)
         self._engine.add_object_file(self._llvm.object_file.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
-        function: Compiled = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._engine.get_function_address(name))
+        function: Compiled = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(self._engine.get_function_address(name))
         return function
 
     def _compile(self, module: Any, name: str) -> bytes:

@@ -33,11 +33,12 @@ def vector(element: Any) -> Any:
 
 
 class Emitter:
-    """One function under construction. Its arguments are 64-bit integers, read by position."""
+    """One function under construction. Its arguments are 64-bit integers, read by position. It returns 0, or what
+    `stop` says."""
 
     def __init__(self) -> None:
         self.module = ir.Module(name=f"kernel{next(_numbers)}")
-        kind = ir.FunctionType(ir.VoidType(), [I64.as_pointer()])
+        kind = ir.FunctionType(I64, [I64.as_pointer()])
         function = ir.Function(self.module, kind, name=self.module.name)
         self.b = ir.IRBuilder(function.append_basic_block())
         self._arguments, self._taken = function.args[0], 0
@@ -59,8 +60,13 @@ class Emitter:
         self.b.store(initial, place)
         return place
 
+    def stop_if(self, condition: Value, status: Value) -> None:
+        """Returns a status other than 0 here if the condition holds."""
+        with self.b.if_then(condition, likely=False):
+            self.b.ret(status)
+
     def finish(self) -> Any:
-        self.b.ret_void()
+        self.b.ret(I64(0))
         return self.module
 
     # Numbers
@@ -199,6 +205,13 @@ class Emitter:
     def read(self, table: Value, number: Value, element: Any) -> Value:
         """Reads a scalar of an array."""
         return self.b.load(self.b.gep(self.b.inttoptr(table, element.as_pointer()), [number]))
+
+    def read_integer(self, line: RowOperand, number: Value, size: int) -> Value:
+        """Reads an integer of `size` bytes, with its sign, of an array with one axis."""
+        place = self.b.add(line.address, self.b.mul(number, line.strides[0]))
+        kind = ir.IntType(8 * size)
+        value = self.b.load(self.b.inttoptr(place, kind.as_pointer()), align=1)
+        return value if kind == I64 else self.b.sext(value, I64)
 
     def put(self, table: Value, number: Value, value: Value) -> None:
         """Writes a scalar of an array."""

@@ -19,7 +19,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.pieces import make_runner
 
 MIN_MOVES = 4
-"""With fewer copies, numpy's calls are as fast."""
+"""With fewer copies in an execution, numpy's calls are as fast."""
 
 MIN_ROW_BYTES = 64
 """For rows of fewer bytes numpy is faster: it copies elements, where this code copies row by row."""
@@ -41,7 +41,9 @@ def build_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
 def compile_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | None:
     """Returns a function that copies arrays of equal shapes and types; None where numpy is as fast."""
     pairs = [(target, source) for target, source in zip(targets, sources, strict=True) if target.size]
-    if len(pairs) < MIN_MOVES or not compiler.is_worthwhile(sum(target.size for target, _ in pairs)):
+    if len(pairs) * compiler.count_alike() < MIN_MOVES or not compiler.is_worthwhile(
+        sum(target.size for target, _ in pairs)
+    ):
         return None
     table: list[int] = []
     for target, source in pairs:

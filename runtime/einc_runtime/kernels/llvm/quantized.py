@@ -36,11 +36,17 @@ def build_dequantize(invocation: Invocation[Array]) -> Kernel:
 def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
     call = QuantizedContractCall.parse(invocation)
     size = call.count(call.labels)
+    alike = compiler.count_alike()
+
+    def multiply(product: Invocation[Array]) -> Kernel:
+        with compiler.expect_alike(alike):  # parts are prepared later, too, and must be the same kernels then
+            return build_contract(product)
+
     if not compiler.is_worthwhile(size):
-        return in_numpy.build_product(call, in_numpy.prepare_widening, build_contract)
+        return in_numpy.build_product(call, in_numpy.prepare_widening, multiply)
     _, rows, _, _ = call.groups
     direct = _build_direct_product(call) if call.count(rows) <= FEW else None
-    return direct or in_numpy.build_product(call, prepare_widening, build_contract)
+    return direct or in_numpy.build_product(call, prepare_widening, multiply)
 
 
 def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array, find_dtype_name
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, address
+from einc_runtime.kernels.base import Invocation, Kernel, address
 from einc_runtime.kernels.calls.rope import RopeCall
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.kernels.numpy.rope import make_rope
 
 
@@ -24,26 +23,25 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
     if kind not in compiler.FLOATS or not dense or not compiler.is_worthwhile(target.size):
         return make_rope(rotation)
     source, positions, frequencies = rotation.source, rotation.positions, np.ascontiguousarray(rotation.frequencies)
-    function = _emit_rope(kind, source.ndim - 2)
-    scratch = ScratchAllocator()
-    place = scratch.take(positions.shape, np.dtype(np.int64))
-
-    def bind(memory: Array) -> Run:
-        places = place.of(memory) if rotation.given else np.ascontiguousarray(positions, np.int64)
-        arguments = [source.shape[-2], source.shape[-1] // 2, *source.shape[:-2]]
-        arguments += [address(places), address(frequencies)]
-        for view in (source, target):
-            arguments += [address(view), view.strides[-2], *view.strides[:-2]]
-        turn = compiler.CompiledCall(function, arguments, places, frequencies, source, target)
-        if not rotation.given:
-            return turn
-        return make_runner([(rotation.require_positions, []), (np.copyto, [places, positions]), (turn, [])])
-
-    return Kernel(bind, scratch.size, 0.5 * source.size)
+    arguments = [source.shape[-2], source.shape[-1] // 2, *source.shape[:-2]]
+    arguments += [address(positions), *positions.strides, address(frequencies)]
+    for view in (source, target):
+        arguments += [address(view), view.strides[-2], *view.strides[:-2]]
+    turn = compiler.CompiledCall(
+        _emit_rope(kind, source.ndim - 2, positions.itemsize, rotation.given),
+        arguments,
+        positions,
+        frequencies,
+        source,
+        target,
+        fail=rotation.require_positions,
+    )
+    return Kernel(lambda _: turn, nanoseconds=0.5 * source.size)
 
 
 @compiler.compile_once
-def _emit_rope(kind: str, leading: int) -> Any:
+def _emit_rope(kind: str, leading: int, size: int, given: bool) -> Any:
+    """`size` is the number of bytes of a position; those that are given may be negative, which is an error."""
     from einc_runtime.dtypes import ITEMSIZE
     from einc_runtime.kernels.llvm.emitter import F32, F64, I64, Emitter, RowOperand, Value, vector
     from einc_runtime.kernels.llvm.vectors import cos_sin
@@ -51,11 +49,14 @@ def _emit_rope(kind: str, leading: int) -> Any:
     e = Emitter()
     b = e.b
     tokens, half, *heads = [e.argument() for _ in range(2 + leading)]
-    positions, frequencies = e.argument(), e.argument()
+    positions, frequencies = e.operand(1), e.argument()
     source, target = (e.operand(1 + leading) for _ in range(2))
     width = b.mul(half, I64(ITEMSIZE[kind]))
+    if given:
+        with e.loop(tokens) as token:
+            e.stop_if(b.icmp_signed("<", e.read_integer(positions, token, size), I64(0)), I64(1))
     with e.loop(tokens) as token:
-        place = b.load(b.gep(b.inttoptr(positions, I64.as_pointer()), [token]))
+        place = e.read_integer(positions, token, size)
         where = e.broadcast(b.sitofp(place, F64))
         here = [RowOperand(b.add(x.address, b.mul(token, x.strides[0])), x.strides[1:]) for x in (source, target)]
 

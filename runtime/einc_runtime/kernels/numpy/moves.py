@@ -96,7 +96,11 @@ def build_append(invocation: Invocation[Array]) -> Kernel:
     In place, the block is in the target already. The kernel raises ValueFault for a position outside of its sequence,
     before it writes anything.
     """
-    call = AppendCall.parse(invocation)
+    return make_append(AppendCall.parse(invocation))
+
+
+def make_append(call: AppendCall) -> Kernel:
+    """The kernel of a call that has been checked."""
     cache, new, positions, target = call.cache, call.new, call.positions, call.target
     scratch = ScratchAllocator()
     place = scratch.take((new.shape[1],), np.dtype(np.int64))

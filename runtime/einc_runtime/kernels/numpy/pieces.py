@@ -137,17 +137,24 @@ class PieceEvaluator:
         return resolve
 
 
-def make_runner(calls: Sequence[Resolved]) -> Run:
-    """Returns a function that makes all calls in order."""
-    if len(calls) == 1:
-        function, arguments = calls[0]
-        return lambda: function(*arguments)
+class CallSequence:
+    """A function that makes calls in their order."""
 
-    def run() -> None:
-        for function, arguments in calls:
+    __slots__ = ("calls",)
+
+    def __init__(self, calls: Sequence[Resolved]) -> None:
+        self.calls = calls
+
+    def __call__(self) -> None:
+        for function, arguments in self.calls:
             function(*arguments)
 
-    return run
+
+def make_runner(calls: Sequence[Resolved]) -> Run:
+    """Returns a function that makes all calls in order."""
+    if len(calls) == 1 and not calls[0][1]:
+        return calls[0][0]
+    return CallSequence(calls)
 
 
 def make_walk_runner(walk: Walk, resolve: Callable[[ArrayPiece], Sequence[Resolved]]) -> Run:
