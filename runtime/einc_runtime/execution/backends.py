@@ -58,7 +58,7 @@ def make_executor(
     if uses_gpus(bundle, backend):
         from einc_runtime.execution.cuda.executor import CudaExecutor
 
-        return CudaExecutor(bundle, devices, no_peer=no_peer, tunings=tunings)
+        return CudaExecutor(bundle, devices, no_peer=no_peer, tunings=tunings, common=common)
     if backend == "null":
         from einc_runtime.execution.base import NullExecutor
 

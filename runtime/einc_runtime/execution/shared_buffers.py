@@ -1,7 +1,8 @@
 """Memory that sessions of several plans have together: weights and states of the same blocks lie in one place.
 
 It is for plans of one model, such as one that reads prompts and one that makes tokens. Weights are the same if they
-have the same name in files, and states if they have the same name. Only executors of the CPU share.
+have the same name in files, and states if they have the same name. Executors of the CPU share
+arrays, and those of GPUs blocks on devices (`cuda/shared_memory`).
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ class Watcher(Protocol):
 @dataclass(slots=True)
 class SharedBuffers:
     """The arrays by their keys, and those that have been loaded. `prepack` says whether sessions may make other layouts
-    of weights, which take as much memory again. `watchers` are told of an array that is loaded again."""
+    of weights, which take as much memory again. `watchers` are told of an array that is loaded again. `on_devices` is
+    what sessions have on GPUs."""
 
     prepack: bool = True
     arrays: dict[BufferKey, Array] = field(default_factory=dict)
     loaded: set[BufferKey] = field(default_factory=set)
     watchers: weakref.WeakSet[Watcher] = field(default_factory=weakref.WeakSet)
+    on_devices: object | None = None
 
     def mark_loaded(self, key: BufferKey, array: Array) -> None:
         """Says that this array has other values now."""
@@ -55,9 +58,3 @@ def list_shared(bundle: Bundle) -> Iterator[tuple[int, BufferKey]]:
             key: BufferKey = (tensor.kind, name, tensor.dtype, tensor.shape, buffer.block, 0)
             seen[key] += 1
             yield number, (*key[:-1], seen[key] - 1 if tensor.kind == STATE else 0)
-
-
-def have_equal_states(one: Bundle, other: Bundle) -> bool:
-    """Whether two plans that share buffers have all states in common."""
-    found = [{key for _, key in list_shared(bundle) if key[0] == STATE} for bundle in (one, other)]
-    return found[0] == found[1]

@@ -33,7 +33,7 @@ class Completion:
 
 
 def open_sessions(bundles: Sequence[Bundle], weights: WeightSource, backend: str = "auto") -> list[Session]:
-    """Sessions of plans of one model with their weights loaded. On a CPU they share weights and states.
+    """Sessions of plans of one model with their weights loaded, which share weights and states.
 
     Weights of 32 bits and more are not prepacked: this would take as much memory again.
     """

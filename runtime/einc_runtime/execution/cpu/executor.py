@@ -9,7 +9,7 @@ the bit from run to run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_jo
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.ranks import RankPart
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
+from einc_runtime.plan.states import STATE
 
 MAX_COALESCED_BYTES = 1 << 15
 """Bytes that are moved in about the time that starting a task takes."""
@@ -139,6 +140,12 @@ class CpuExecutor:
     def is_filled(self, buffer: int) -> bool:
         """Whether the executor of another plan has filled this buffer, too."""
         return self._common is not None and self._keys.get(buffer) in self._common.loaded
+
+    def common_states(self) -> frozenset[Hashable] | None:
+        """The keys of all states, if they are memory that other executors may have, too; else None."""
+        if self._common is None:
+            return None
+        return frozenset(key for key in self._keys.values() if key[0] == STATE)
 
     def fetch(self, region: Region) -> Array | None:
         return self._memory.view(region)

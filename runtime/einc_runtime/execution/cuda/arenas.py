@@ -31,6 +31,11 @@ class Arenas:
     note: str = ""
 
 
+def wants_multicast() -> bool:
+    """Whether the switches between GPUs shall add."""
+    return os.environ.get(ENVIRONMENT) == "1"
+
+
 def take_arenas(
     driver: Driver,
     resources: CudaResources,
@@ -41,7 +46,7 @@ def take_arenas(
 ) -> Arenas:
     """Arenas of at least these sizes on these devices, filled with zeros; `allocate` is the usual way."""
     note = ""
-    if os.environ.get(ENVIRONMENT) == "1":
+    if wants_multicast():
         note = _find_obstacle(devices, peers)
         memory = None if note else driver.virtual_memory()
         if not note:

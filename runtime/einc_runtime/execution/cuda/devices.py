@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution.cuda.driver import NO_PEER_ACCESS, Driver, DriverError
+from einc_runtime.execution.cuda.shared_memory import PrivateLayout
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.regions import find_offsets
@@ -89,17 +91,29 @@ class DeviceMemory:
     """One arena per site on the device `devices[site]`, every buffer at its offset, and regions as views.
 
     `arenas` are the addresses of the arenas, and `multicast` the one at which an offset stands for that offset in all
-    of them (0: there is none). Raises PlanFault for a buffer outside its arena.
+    of them (0: there is none). `layout` says where buffers lie if it is not as in the plan, and `shared` has the
+    addresses of those that lie in no arena. Raises PlanFault for a buffer outside its arena.
     """
 
-    def __init__(self, bundle: Bundle, devices: Sequence[int], arenas: Sequence[int], multicast: int = 0) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        devices: Sequence[int],
+        arenas: Sequence[int],
+        multicast: int = 0,
+        *,
+        layout: PrivateLayout | None = None,
+        shared: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self.bundle, self.devices = bundle, tuple(devices)
         self.arenas, self.multicast = tuple(arenas), multicast
         self.buffers: list[GpuArray] = []
         for number, buffer in enumerate(bundle.buffers):
             shape = buffer.block.shape
             dtype = bundle.tensors[buffer.tensor].dtype
-            array = GpuArray(arenas[buffer.site] + buffer.offset, shape, (), dtype, self.devices[buffer.site])
+            offset = buffer.offset if layout is None else layout.offsets[number]
+            pointer = shared.get(number, arenas[buffer.site] + offset)
+            array = GpuArray(pointer, shape, (), dtype, self.devices[buffer.site])
             inside = 0 <= buffer.offset <= bundle.memory[buffer.site] - array.nbytes
             if min(shape, default=0) < 0 or not inside:
                 raise PlanFault("the buffer is outside its arena", where=f"buffers[{number}]")
@@ -128,18 +142,21 @@ class DeviceMemory:
         return replace(views[0], pointer=self.multicast + views[0].pointer - self.arenas[sites[0]])
 
 
-def require_device_memory(driver: Driver, bundle: Bundle, devices: Sequence[int]) -> None:
-    """Raises MissingFault for the first device that has too little memory for the arenas of its sites."""
+def require_device_memory(
+    driver: Driver, model: str, devices: Sequence[int], sizes: Sequence[int], count_more: Callable[[int], int]
+) -> None:
+    """Raises MissingFault for the first device that has too little memory for the arenas of its sites, of these sizes,
+    and for the bytes that `count_more` says for a device."""
     for device in sorted(set(devices)):
         sites = [site for site, own in enumerate(devices) if own == device]
-        needed = sum(bundle.memory[site] for site in sites)
+        needed = sum(sizes[site] for site in sites) + count_more(device)
         free, total = driver.memory(device)
         if needed > free:
             few = ", ".join(map(str, sites[:8])) + (", ..." if len(sites) > 8 else "")
             name = driver.target(device).name
             raise MissingFault(
                 f"GPU {device} ({name}) has {format_gibibytes(free)} of {format_gibibytes(total)} free, and running "
-                f"{bundle.model} takes {format_gibibytes(needed)} there, for site{'s' if len(sites) > 1 else ''} {few}",
+                f"{model} takes {format_gibibytes(needed)} there, for site{'s' if len(sites) > 1 else ''} {few}",
                 hint="end what else uses the GPU, spread the sites over more GPUs (--devices), compile for more sites, "
                 "or make the model's dimensions smaller (-D)",
             )

@@ -12,7 +12,7 @@ Sites may share a device. Transfers between them are elided where their readers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from einc_runtime.plan.schema import Bundle, Region
 
 if TYPE_CHECKING:
     from einc_runtime.execution.cuda.tuning import TimedProduct
+    from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.kernels.cuda.tuning import Tuning
 
 MAX_FETCH_COPIES = 64
@@ -45,8 +46,9 @@ class CudaExecutor:
 
     `devices` gives every site its device (None: site i on device i). `no_peer` says what happens where two devices that
     exchange data cannot reach each other's memory: `stage` through the host, or `refuse`. `tunings` are choices of
-    algorithms that were measured before (`einc tune`). A test may bring a driver and
-    kernels of its own. Close the executor to release everything; it closes itself when something fails.
+    algorithms that were measured before (`einc tune`). `common` is memory that it shares with executors of other plans.
+    A test may bring a driver and kernels of its own. Close the executor to release everything; it closes itself when
+    something fails.
     """
 
     name = "cuda"
@@ -58,10 +60,11 @@ class CudaExecutor:
         *,
         no_peer: str = "stage",
         tunings: Sequence[Tuning] = (),
+        common: SharedBuffers | None = None,
         driver: Driver | None = None,
         kernels: Kernels | None = None,
     ) -> None:
-        self.bundle = bundle
+        self.bundle, self._common = bundle, common
         self.host_us = 0.0
         self._pending = False  # whether something is enqueued that nobody has waited for
         self._driver = _load_driver() if driver is None else driver
@@ -83,23 +86,36 @@ class CudaExecutor:
         with self._closing_on_failure():
             self._resources.keep(self._kernels.close)
             self._plan: PreparedPlan = prepare_plan(
-                self._driver, self._resources, self._kernels, self.bundle, devices, no_peer
+                self._driver, self._resources, self._kernels, self.bundle, devices, no_peer, self._common
             )
             origin = self._plan.schedule.streams[0].device
             self._start, self._end = (self._resources.create_event(origin, timing=True) for _ in range(2))
-            warm_up(self._driver, self._plan)
+            with self._keeping_states():
+                warm_up(self._driver, self._plan)
             self._plan.status.clear()  # zeros are not always allowed as inputs
             self._instance = capture(self._driver, self._resources, self._plan)
 
     def fill(self, buffer: int, values: Array) -> None:
         self._settle()
         view = self._plan.memory.buffers[buffer]
-        dense = np.empty(view.shape, storage_dtype(view.dtype))
-        np.copyto(dense, values, casting="unsafe")
-        if dense.nbytes:
-            with self._closing_on_failure():
-                size = dense.nbytes
+        zeros = _are_zeros(values)
+        with self._closing_on_failure():
+            if zeros:
+                self._driver.fill_bytes(view.device, view.pointer, 0, view.nbytes)
+            elif view.nbytes:
+                dense, size = np.empty(view.shape, storage_dtype(view.dtype)), view.nbytes
+                np.copyto(dense, values, casting="unsafe")
                 self._driver.copy(view.device, view.pointer, size, dense.ctypes.data, size, size, 1)
+        self._plan.shared.mark_filled(buffer, zeros=zeros)
+
+    def is_filled(self, buffer: int) -> bool:
+        """Whether the executor of another plan has filled this buffer, too."""
+        return self._plan.shared.is_filled(buffer)
+
+    def common_states(self) -> frozenset[Hashable] | None:
+        """The keys of all states, if they are memory that other executors may have, too; else None."""
+        shared = self._plan.shared
+        return frozenset(shared.states.values()) if self._common is not None and shared.shares_states else None
 
     def fetch(self, region: Region) -> Array:
         self._settle()
@@ -121,6 +137,7 @@ class CudaExecutor:
         With `records` the steps are enqueued one by one instead, each between events of its own.
         """
         self._settle()
+        self._plan.shared.mark_executed()
         with self._closing_on_failure():
             milliseconds = self._replay() if records is None else self._run_profiled(records)
         self._require_valid_values()
@@ -129,6 +146,7 @@ class CudaExecutor:
     def enqueue(self) -> None:
         """Launches the graph without waiting for it: for timing many executions in a row."""
         self._require_open()
+        self._plan.shared.mark_executed()
         with self._closing_on_failure():
             self._driver.launch(self._instance, self._plan.stream_handles[0])
             self._pending = True
@@ -209,6 +227,19 @@ class CudaExecutor:
             if error is not None:
                 raise KernelFault(f"what the GPUs held could not be released: {describe_error(error)}") from error
 
+    @contextmanager
+    def _keeping_states(self) -> Iterator[None]:
+        """Keeps what states hold that other executors use, too: warming up writes them."""
+        shared, buffers = self._plan.shared, self.bundle.buffers
+        kept = {b: self.fetch(Region(b, buffers[b].block)) for b in sorted(shared.old_states) if shared.is_written(b)}
+        yield
+        for b in sorted(shared.old_states):
+            view = self._plan.memory.buffers[b]
+            if b in kept:
+                self.fill(b, kept[b])
+            else:
+                self._driver.fill_bytes(view.device, view.pointer, 0, view.nbytes)
+
     def _replay(self) -> float:
         driver, origin = self._driver, self._plan.stream_handles[0]
         driver.record(self._start, origin)
@@ -267,6 +298,11 @@ class CudaExecutor:
             if isinstance(error, Exception) and not isinstance(error, RuntimeFault):
                 raise make_plan_fault(error, self.bundle.model) from error
             raise
+
+
+def _are_zeros(values: Array) -> bool:
+    """Whether all elements are one in memory, whose bytes are zeros."""
+    return values.size > 0 and not any(values.strides) and not any(values[(0,) * values.ndim].tobytes())
 
 
 def _load_driver() -> Driver:

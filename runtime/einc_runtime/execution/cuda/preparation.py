@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from einc_runtime.execution.cuda.arenas import take_arenas
+from einc_runtime.execution.cuda.arenas import take_arenas, wants_multicast
 from einc_runtime.execution.cuda.devices import (
     DeviceMemory,
     PeerAccess,
@@ -21,10 +21,12 @@ from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.errors import DeviceCheck, DeviceStatus, TaskErrors
 from einc_runtime.execution.cuda.events import EventSchedule, schedule_events
 from einc_runtime.execution.cuda.resources import CudaResources
+from einc_runtime.execution.cuda.shared_memory import SharedMemory
 from einc_runtime.execution.cuda.step_kernels import StepKernels
 from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule, schedule_steps
 from einc_runtime.execution.rewrites import RewriteOptions, rewrite
 from einc_runtime.execution.rewrites.kernel_fusion import find_contraction_pairs
+from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs
 from einc_runtime.plan.schema import AnyTask, Bundle
@@ -57,6 +59,7 @@ class PreparedPlan:
     device_bytes: Mapping[int, int]
     kernel_counts: Mapping[tuple[str, Description], int]
     versions: Mapping[str, str]
+    shared: SharedMemory
     notes: tuple[str, ...]
 
 
@@ -81,12 +84,17 @@ def prepare_plan(
     bundle: Bundle,
     site_devices: Sequence[int] | None,
     no_peer: str,
+    common: SharedBuffers | None = None,
 ) -> PreparedPlan:
-    """Does everything up to the first launch. All that is taken is in `resources`, also if this raises."""
+    """Does everything up to the first launch. All that is taken is in `resources`, also if this raises.
+
+    With multicast memory, nothing is in `common`: switches add what all arenas have at one offset.
+    """
     devices = map_sites(len(bundle.memory), site_devices, driver.device_count())
     targets = {device: driver.target(device) for device in sorted(set(devices))}
     peers = connect_peers(driver, find_exchanging_devices(bundle.tasks, bundle.buffers, devices), no_peer)
-    require_device_memory(driver, bundle, devices)
+    shared = SharedMemory(bundle, devices, None if wants_multicast() else common)
+    require_device_memory(driver, bundle.model, devices, shared.layout.sizes, shared.count_missing)
     tasks = rewrite_for_devices(bundle, devices, peers.staged)
     errors = TaskErrors(bundle, tasks)
     schedule = schedule_steps(bundle, tasks, devices, peers.staged)
@@ -100,11 +108,15 @@ def prepare_plan(
         driver.fill_bytes(device, pointer, 0, size)
         return pointer
 
-    arenas = take_arenas(driver, resources, bundle.memory, devices, peers, allocate_zeros)
+    def count(device: int, size: int) -> None:
+        device_bytes[device] += size
+
+    addresses = shared.take(driver, resources, count)
+    arenas = take_arenas(driver, resources, shared.layout.sizes, devices, peers, allocate_zeros)
     if arenas.multicast:
         device_bytes.update(dict(zip(devices, arenas.sizes, strict=True)))
     staging = [resources.allocate_host(max(size, 1)) for size in schedule.staging_bytes]
-    memory = DeviceMemory(bundle, devices, arenas.addresses, arenas.multicast)
+    memory = DeviceMemory(bundle, devices, arenas.addresses, arenas.multicast, layout=shared.layout, shared=addresses)
     step_kernels = StepKernels(bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging)
     prepared, groups = _prepare_kernels(step_kernels, schedule, errors)
     schedule = schedule.fuse_steps(groups)
@@ -139,6 +151,7 @@ def prepare_plan(
         device_bytes=device_bytes,
         kernel_counts=_count_kernels(schedule, prepared, errors),
         versions=dict(kernels.versions()),
+        shared=shared,
         notes=(arenas.note,) if arenas.note else (),
     )
 
