@@ -58,9 +58,9 @@ def join_runs(runs: Mapping[int, Run]) -> list[JoinedCall]:
     joined = []
     for compiled, group in itertools.groupby(_list_calls(runs), lambda owned: _is_compiled(owned[1])):
         owned = list(group)
-        if compiled and len(owned) > 1:
-            chain = CompiledChain([call for _, (call, _) in owned])
-            joined.append(JoinedCall((chain, []), tuple(owner for owner, _ in owned)))
+        own = [call for _, (call, _) in owned if isinstance(call, compiler.CompiledCall)]
+        if compiled and len(own) > 1:
+            joined.append(JoinedCall((CompiledChain(own), []), tuple(owner for owner, _ in owned)))
         else:
             joined += [JoinedCall(call, (owner,)) for owner, call in owned]
     return joined
