@@ -26,12 +26,19 @@ from einc.generation.plan_cache import KeptPlan, PlanCache, find_cache_folder
 from einc.options import CompileOptions
 from einc_runtime.cli import files, output
 from einc_runtime.cli.progress import show_phases
+from einc_runtime.cli.ranks import World, join_ranks, split_task, start_ranks
 from einc_runtime.errors import UsageFault
+from einc_runtime.execution.proved_plans import require_proof
+from einc_runtime.execution.ranks.mpi import is_started_by_mpi
+from einc_runtime.execution.session import Session
+from einc_runtime.execution.task_errors import name_task
 from einc_runtime.generation.chat import render_chat
 from einc_runtime.generation.generator import Completion, Generator, open_sessions
 from einc_runtime.generation.model_folder import ModelFolder
+from einc_runtime.generation.ranks import RankSession, dismiss, follow, open_rank_sessions
 from einc_runtime.generation.sampling import Sampling
 from einc_runtime.generation.tokenizer import MAX_PROMPT, TextTokenizer
+from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_count
 
 
@@ -54,15 +61,39 @@ class GenerateArguments:
     system: str | None
     as_ids: bool
     plans: str | None
+    ranks: int | None
     as_json: bool
 
 
 def generate(chosen: GenerateArguments) -> None:
-    """Reads the prompts, finds or compiles the plans, loads the weights, and makes text."""
+    """Reads the prompts, finds or compiles the plans, loads the weights, and makes text; in this process, or in
+    several, of which rank 0 does all of this, and the others compute with it."""
     if chosen.system is not None and not chosen.chat:
         raise click.UsageError("--system means nothing without --chat")
     if chosen.as_ids and (chosen.chat or chosen.stops):
         raise click.UsageError("--chat and --stop need a tokenizer, and --ids does without one")
+    bundles: list[Bundle] = []
+
+    def describe(number: int) -> str:
+        plan, position = split_task(number)
+        if plan < len(bundles):
+            return name_task(position, bundles[plan].tasks[position])
+        return f"task {position:,} of a step" if plan == 0 else f"task {position:,} for prompts"
+
+    if chosen.ranks not in (None, 1) and not is_started_by_mpi():
+        assert chosen.ranks is not None
+        start_ranks(chosen.ranks, sys.argv[1:], "einc", describe)
+        return
+    with join_ranks(describe, as_json=chosen.as_json) as world:
+        if world is None or world.reports:
+            _generate(chosen, world, bundles)
+        else:
+            bundles += world.share_plans(lambda: ())
+            follow(world.links, _open_on_rank(world, bundles, chosen.folder))
+
+
+def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bundle]) -> None:
+    """In the only process, or on rank 0. Keeps the plans in `bundles`."""
     sampling = Sampling(chosen.temperature, chosen.top_p, chosen.seed)
     clock = _Clock()
     source = read_source(chosen.folder)
@@ -73,15 +104,39 @@ def generate(chosen: GenerateArguments) -> None:
         rows = _read_prompts(chosen, folder, tokenizer)
     clock.mark("read_ms")
     with show_phases() as phase:
-        plans = _find_plans(source, chosen, [len(row) for row in rows], phase)
+        plans = _find_plans(source, chosen, [len(row) for row in rows], 1 if world is None else world.links.size, phase)
+        bundles += (plan.bundle for plan in (plans.step, *plans.pieces))
         clock.mark("plan_ms")
         phase("loading the weights")
-        generator = _load(plans, chosen.folder, tokenizer, end_tokens)
+        sessions = _open(bundles, chosen.folder, world)
+        for note in sessions[0].notes:
+            output.note(note)
+        generator = Generator(sessions[0], sessions[1:], tokenizer=tokenizer, end_tokens=end_tokens)
         clock.mark("load_ms")
     results = _run(generator, rows, chosen, sampling, clock)
     clock.mark("generate_ms")
+    if world is not None:
+        dismiss(world.links)
     if chosen.as_json:
         output.say_json(_make_document(plans, generator, results, clock))
+
+
+def _open(bundles: list[Bundle], folder: str, world: World | None) -> Sequence[Session]:
+    """Sessions of the plans. If there are other ranks, they get the plans, once these are proved."""
+    if world is not None:
+        for bundle in bundles:
+            require_proof(bundle)
+        world.share_plans(lambda: bundles)
+        return _open_on_rank(world, bundles, folder)
+    with files.reading(folder):
+        return open_sessions(bundles, folder)
+
+
+def _open_on_rank(world: World, bundles: list[Bundle], folder: str) -> list[RankSession]:
+    with files.reading(folder):
+        return open_rank_sessions(
+            bundles, folder, world.links, lambda number, bundle, common: world.make_executor(bundle, number, common)
+        )
 
 
 class _Clock:
@@ -154,26 +209,20 @@ def _parse_ids(text: str) -> list[int]:
 
 
 def _find_plans(
-    source: DecoderSource, chosen: GenerateArguments, prompts: Sequence[int], phase: Callable[[str], None]
+    source: DecoderSource,
+    chosen: GenerateArguments,
+    prompts: Sequence[int],
+    ranks: int,
+    phase: Callable[[str], None],
 ) -> DecoderPlans:
-    """The plans for prompts of these lengths; a line on standard error says what was compiled."""
+    """The plans for prompts of these lengths, to be run on so many ranks; a line on standard error says what is new."""
     batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
     places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 1, 1)[1])
-    options = complete_options(CompileOptions(machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype))
+    wanted = CompileOptions(machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype)
     sizes = (batch, places, choose_lengths(prompts, places))
-    plans = find_plans(source, options, open_cache(chosen.plans), sizes, phase)
+    plans = find_plans(source, complete_options(wanted, ranks), open_cache(chosen.plans), sizes, phase)
     note_compiled((plans.step, *plans.pieces))
     return plans
-
-
-def _load(plans: DecoderPlans, folder: str, tokenizer: TextTokenizer | None, end_tokens: Sequence[int]) -> Generator:
-    from einc_runtime.generation.generator import Generator
-
-    with files.reading(folder):
-        sessions = open_sessions([plan.bundle for plan in (plans.step, *plans.pieces)], folder)
-    for note in sessions[0].notes:
-        output.note(note)
-    return Generator(sessions[0], sessions[1:], tokenizer=tokenizer, end_tokens=end_tokens)
 
 
 def _run(
@@ -217,6 +266,7 @@ def _make_document(
             {"file": None if plan.file is None else str(plan.file), "compiled": plan.is_new}
             for plan in (plans.step, *plans.pieces)
         ],
+        **({"ranks": generator.facts["ranks"]} if "ranks" in generator.facts else {}),
         "memory_bytes": generator.facts.get("memory_bytes"),
         "sequences": [
             {"prompt_tokens": one.prompt_tokens, "tokens": one.tokens, "text": one.text, "ended": one.ended}

@@ -85,10 +85,10 @@ def choose_lengths(prompts: Sequence[int], places: int) -> tuple[int, ...]:
     return tuple(sorted(needed))
 
 
-def complete_options(options: CompileOptions) -> CompileOptions:
-    """Where nobody says how many sites the CPU should have, it has one, whose cores work together."""
+def complete_options(options: CompileOptions, ranks: int = 1) -> CompileOptions:
+    """Where nobody says how many sites the CPU should have, it has one for each process, whose cores work together."""
     if options.devices is None and select_target(options).machine.name == HOST:
-        return replace(options, machine=HOST, devices=1)
+        return replace(options, machine=HOST, devices=ranks)
     return options
 
 

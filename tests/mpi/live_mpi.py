@@ -10,22 +10,17 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-MPIEXEC = next(
-    (p for p in (Path(sys.executable).parent / "mpiexec", shutil.which("mpiexec")) if p and Path(p).exists()), None
-)
+from tests.support.mpi_runs import ROOT, command, mpiexec, processes_of, ranks_of, require_mpi, run
+
 LLAMA = {"n_layers": 2, "d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8, "d_ff": 40, "vocab": 70}
 SMALL = {
     "bert": {"n_layers": 2, "batch": 3, "length": 7, "d_model": 16, "heads": 4, "d_ff": 24, "vocab": 50},
@@ -47,22 +42,7 @@ MOMENTS = 12
 
 @pytest.fixture(scope="module", autouse=True)
 def mpi():
-    assert find_spec("mpi4py") is not None, "there is no mpi4py: pip install '.[mpi]'"
-    assert MPIEXEC is not None, "there is no mpiexec: pip install '.[mpi]'"
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "einc", *map(str, arguments)]
-
-
-def mpiexec(count, *arguments):
-    return [str(MPIEXEC), "-n", str(count), *command(*arguments)]
-
-
-def run(words, code=0):
-    done = subprocess.run(words, capture_output=True, timeout=120, cwd=ROOT)
-    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done
+    require_mpi()
 
 
 def compile_plan(name, folder):
@@ -137,23 +117,6 @@ def test_what_is_wrong_on_one_rank_is_said_once(ffn, tmp_path):
         error = run(list(map(str, words)), code).stderr.decode()
         assert error.count("einc: ") == 1, error
         assert message in error
-
-
-def processes_of(plan):
-    """The processes that have this plan among their arguments."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and str(plan).encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def ranks_of(plan):
-    """The ranks' processes, and not those that started them."""
-    return [p for p in processes_of(plan) if b"PMI_RANK=" in Path(f"/proc/{p}/environ").read_bytes()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

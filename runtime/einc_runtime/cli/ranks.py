@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -20,18 +21,25 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from einc_runtime.cli import failures, output, signals
+from einc_runtime.cli import failures, leftovers, output, signals
 from einc_runtime.errors import MissingFault, PlanFault, ReportedError
 
 if TYPE_CHECKING:
-    from einc_runtime.execution.base import Executor
+    from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.ranks.links import RankLinks
     from einc_runtime.execution.ranks.watch import Watch
+    from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.plan.schema import Bundle
 
 
 BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION"
 """How the launcher of MPICH begins to say that a rank was killed; it says so on standard output."""
+
+PR_SET_PDEATHSIG = 1
+"""The number of an operation of Linux."""
+
+MAX_TASKS = 1 << 32
+"""Tasks of a plan, where ranks run several plans and a number names a task of any of them."""
 
 BOARD_VARIABLE = "EINC_RANKS"
 """Names the file in which ranks say what they do, for whoever started them."""
@@ -61,10 +69,31 @@ class World:
         if others:
             _wait_for_the_end(failures.MISSING)
 
-    def make_executor(self, bundle: Bundle) -> Executor:
+    def make_executor(self, bundle: Bundle, number: int = 0, common: SharedBuffers | None = None) -> RankExecutor:
+        """An executor of the plan of this number; see `split_task`."""
         from einc_runtime.execution.ranks.executor import RankExecutor
 
-        return RankExecutor(bundle, self.links, note_task=self.note_task)
+        def note(position: int) -> None:
+            self.note_task(number * MAX_TASKS + position)
+
+        return RankExecutor(bundle, self.links, note_task=note if number else self.note_task, common=common)
+
+    def share_plans(self, make: Callable[[], Sequence[Bundle]]) -> list[Bundle]:
+        """The plans that rank 0 makes, on all ranks."""
+        from einc_runtime.plan.codec import decode, encode
+
+        if self.reports:
+            made = list(make())
+            self.links.share(b"%d" % len(made))
+            for bundle in made:
+                self.links.share(encode(bundle))
+            return made
+        return [decode(self.links.share(b"")[0]) for _ in range(int(self.links.share(b"")[0]))]
+
+
+def split_task(number: int) -> tuple[int, int]:
+    """The number of a plan, and the position of a task in it."""
+    return divmod(number, MAX_TASKS)
 
 
 @contextlib.contextmanager
@@ -80,6 +109,10 @@ def join_ranks(describe: Callable[[int], str], *, as_json: bool) -> Iterator[Wor
         return
     from einc_runtime.execution.ranks.watch import RankFailure, Watch
 
+    if BOARD_VARIABLE in os.environ:  # MPI waits forever for its own process on this machine, once that was killed
+        _end_with_parent(signal.SIGKILL)
+        if os.getppid() == 1:
+            os._exit(failures.MISSING)
     links = mpi.connect()
     program = click.get_current_context().find_root().info_name or "einc"
     lock = threading.Lock()
@@ -169,15 +202,22 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         hint = "pip install 'einc[mpi]', or install an MPI; or start the ranks yourself: mpiexec -n 8 einc run ..."
         raise MissingFault("there is no mpiexec on the path", hint=hint)
     output.flush()
-    with tempfile.NamedTemporaryFile(prefix="einc-ranks-") as board:
-        board.write(bytes(16 * count))
-        board.flush()
+    with leftovers.removed(), tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True) as folder:
+        board = Path(folder, "board")
+        board.write_bytes(bytes(16 * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
-        environment = os.environ | {BOARD_VARIABLE: board.name}
+        environment = leftovers.ENVIRONMENT | os.environ | {BOARD_VARIABLE: str(board), "TMPDIR": folder}
         ended = threading.Event()
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        own: list[str] = []
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=_end_with_parent,
+        )
         try:
-            notes = threading.Thread(target=_pass_notes, args=(process.stderr, ended), daemon=True)
+            notes = threading.Thread(target=_pass_notes, args=(process.stderr, ended, own), daemon=True)
             notes.start()
             banner = _pass_results(process.stdout)
             code = process.wait()
@@ -187,15 +227,29 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
             _end(process)
             raise
         if banner:
-            raise _describe_killed(banner, Path(board.name).read_bytes(), describe)
+            raise _describe_killed(banner, board.read_bytes(), describe)
+    if code < 0 or own:
+        why = f"was ended by signal {-code}" if code < 0 else f"failed: {own[0]}"
+        raise MissingFault(f"the launcher {launcher} {why}", hint="all ranks were ended, too")
     if code:
         raise click.exceptions.Exit(code)
 
 
-def _pass_notes(stream: IO[bytes] | None, ended: threading.Event) -> None:
-    """Passes on what ranks write to standard error, without what the launcher says of ranks that ended all others."""
+def _end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Lets this process get a signal when the process that started it has been killed."""
+    import ctypes
+
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
+
+
+def _pass_notes(stream: IO[bytes] | None, ended: threading.Event, own: list[str]) -> None:
+    """Passes on what ranks write to standard error, without what the launcher says of ranks that ended all others.
+    What it says of itself is added to `own`."""
     for line in stream or ():
-        if not line.startswith(b"Abort(") and not ended.is_set():
+        if line.startswith((b"[mpiexec@", b"[proxy:")):
+            own.append(line.decode(errors="replace").strip())
+        elif not line.startswith(b"Abort(") and not ended.is_set():
             output.note(line.decode(errors="replace"))
 
 
@@ -220,8 +274,8 @@ def _pass_results(stream: IO[bytes] | None) -> str:
 def _describe_killed(banner: str, board: bytes, describe: Callable[[int], str]) -> MissingFault:
     """Which rank was killed, and when. The launcher's banner names its process and the signal."""
     found = re.search(r"PID (\d+)", banner)
-    signal = re.search(r"EXIT CODE: (\d+)", banner)
-    why = f"was ended by signal {signal[1]}" if signal else "was ended"
+    number = re.search(r"EXIT CODE: (\d+)", banner)
+    why = f"was ended by signal {number[1]}" if number else "was ended"
     for rank, (process, task) in enumerate(struct.iter_unpack("=qq", board)):
         if found and process == int(found[1]):
             doing = "before its first task" if task < 0 else f"in or after {describe(task)}"

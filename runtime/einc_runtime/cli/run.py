@@ -159,7 +159,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     def describe(position: int) -> str:
         return name_task(position, files.read_plan(options.plan).tasks[position])
 
-    if options.ranks is not None and not is_started_by_mpi():
+    if options.ranks not in (None, 1) and not is_started_by_mpi():
         name = click.get_current_context().find_root().info_name
         start_ranks(options.ranks, sys.argv[1:], "einc_runtime" if name == "einc-runtime" else "einc", describe)
         return

@@ -201,6 +201,12 @@ class Session:
         found = [getattr(one._executor, "common_states", lambda: None)() for one in (self, other)]
         return together and found[0] is not None and found[0] == found[1]
 
+    def take_states(self, other: Session) -> None:
+        """Copies the states of another session, unless the two share them."""
+        if not self.shares_states(other):
+            for tensor in other.states:
+                self.load(tensor.name, other.offload(tensor.name))
+
     def load_weights(self, source: str | os.PathLike[str] | Mapping[str, Any], *, only_missing: bool = False) -> None:
         """Loads all weights from a safetensors file, a directory of them, an .npz file, `rand:SEED`, or a mapping.
 

@@ -37,14 +37,19 @@ def open_sessions(bundles: Sequence[Bundle], weights: WeightSource, backend: str
 
     Weights of 32 bits and more are not prepacked: this would take as much memory again.
     """
-    widest = max(
-        (ITEMSIZE[one.dtype] for bundle in bundles for one in bundle.tensors if one.kind == "weight"), default=0
-    )
-    common = SharedBuffers(prepack=widest < ITEMSIZE["f32"])
+    common = share_buffers(bundles)
     sessions = [Session(bundle, backend, common=common) for bundle in bundles]
     for session in sessions:
         session.load_weights(weights, only_missing=True)
     return sessions
+
+
+def share_buffers(bundles: Sequence[Bundle]) -> SharedBuffers:
+    """Memory for sessions of these plans together."""
+    widest = max(
+        (ITEMSIZE[one.dtype] for bundle in bundles for one in bundle.tensors if one.kind == "weight"), default=0
+    )
+    return SharedBuffers(prepack=widest < ITEMSIZE["f32"])
 
 
 class Generator:

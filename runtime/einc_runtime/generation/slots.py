@@ -156,9 +156,8 @@ class DecoderSlots:
     def _bring_states(self, session: Session) -> None:
         """Copies the caches from the session that ran last, if the two do not share them."""
         last, self._last = self._last, session
-        if last is not session and not session.shares_states(last):
-            for tensor in last.states:
-                session.load(tensor.name, last.offload(tensor.name))
+        if last is not session:
+            session.take_states(last)
 
     def _record(self, single: bool, tokens: int, runs: int, milliseconds: float) -> None:
         times = self.times

@@ -59,7 +59,8 @@ class HostMemory:
         there = [number for number, key in keys.items() if common is not None and key in common.arrays]
         own = range(len(bundle.memory)) if sites is None else sites
         sizes = [size if site in own else 0 for site, size in enumerate(bundle.memory)]
-        needed = sum(sizes) - sum(buffer_bytes(bundle, bundle.buffers[number]) for number in there)
+        shared_buffers = [bundle.buffers[number] for number in there if bundle.buffers[number].site in own]
+        needed = sum(sizes) - sum(buffer_bytes(bundle, buffer) for buffer in shared_buffers)
         require_memory(needed, f"running {bundle.model} on {len(own)} sites")
         self.bundle = bundle
         self.arenas = [allocate(size) for size in sizes]

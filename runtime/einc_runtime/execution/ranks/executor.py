@@ -22,6 +22,7 @@ from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cpu.host import count_cores
 from einc_runtime.execution.ranks.carrier import Message, MessageCarrier, as_bytes
 from einc_runtime.execution.ranks.links import RankLinks, wait_for
+from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.kernels.numpy import libraries
 from einc_runtime.plan.ranks import RankPart, assign_sites
 from einc_runtime.plan.regions import reads_of, region_bytes, writes_of
@@ -37,7 +38,8 @@ class RankExecutor(CpuExecutor):
     """See `execution.base.Executor`. All ranks make one from the same bundle, at the same time.
 
     `workers` defaults to this rank's share of the machine's cores, `total` to the cores of all machines. `note_task` is
-    told the position of each task before it runs. Raises PlanFault where the plan has fewer sites than there are ranks.
+    told the position of each task before it runs. `common` is memory that this rank's executors of other plans have,
+    too. Raises PlanFault where the plan has fewer sites than there are ranks.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class RankExecutor(CpuExecutor):
         *,
         total: int | None = None,
         note_task: Callable[[int], None] | None = None,
+        common: SharedBuffers | None = None,
         poison: bool = False,
     ) -> None:
         self._links, self._note_task = links, note_task
@@ -60,7 +63,7 @@ class RankExecutor(CpuExecutor):
         libraries.decide_alike(json.loads(links.share(mine.encode())[0]))
         self.part = RankPart(ranks, links.rank, total)
         workers = workers or max(1, cores // links.neighbours)
-        super().__init__(bundle, workers, ranks=_measure_chains(bundle), poison=poison)
+        super().__init__(bundle, workers, common=common, ranks=_measure_chains(bundle), poison=poison)
         self._messages = MessageCarrier(links, self._list_messages())
         self.carrier = self._messages
 
@@ -80,7 +83,10 @@ class RankExecutor(CpuExecutor):
 
     def holds(self, buffer: int) -> bool:
         """Whether a buffer is in the memory of this rank."""
-        return self._owner(buffer) == self._links.rank
+        return self.owner_of(buffer) == self._links.rank
+
+    def is_filled(self, buffer: int) -> bool:
+        return not self.holds(buffer) or super().is_filled(buffer)
 
     def facts(self) -> dict[str, Any]:
         facts = super().facts()
@@ -94,7 +100,7 @@ class RankExecutor(CpuExecutor):
 
     def fetch(self, region: Region) -> Array | None:
         """The values of a region on rank 0; None on all others."""
-        owner, rank = self._owner(region.buffer), self._links.rank
+        owner, rank = self.owner_of(region.buffer), self._links.rank
         if owner == rank == 0:
             return super().fetch(region)
         number = region.buffer
@@ -138,7 +144,8 @@ class RankExecutor(CpuExecutor):
 
         return run_noted_task
 
-    def _owner(self, buffer: int) -> int:
+    def owner_of(self, buffer: int) -> int:
+        """The rank that has a buffer in its memory."""
         assert self.part is not None
         return self.part.ranks[self.bundle.buffers[buffer].site]
 

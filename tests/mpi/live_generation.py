@@ -1,0 +1,144 @@
+"""Text from a decoder in several processes, over a real MPI: `make test-mpi`.
+
+Tokens are those of one process and logits have its bits, for 1 to 8 ranks; and nothing is left of the ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.mpi_runs import (
+    MPIEXEC,
+    ROOT,
+    command,
+    list_shared,
+    mpiexec,
+    processes_of,
+    ranks_of,
+    require_mpi,
+    run,
+)
+
+STORIES = ROOT / "models" / "stories"
+STEPS, SITES = 16, 8
+PROMPTS = ("Mia the fox", "Otto", "One day Tom the frog finds")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mpi():
+    require_mpi()
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    return tmp_path_factory.mktemp("plans")
+
+
+def generate(plans, *more):
+    return ("generate", STORIES, *PROMPTS, "--sites", SITES, "--max-tokens", STEPS, "--plans", plans, *more)
+
+
+@pytest.fixture(scope="module")
+def expected(plans):
+    document = json.loads(run(command(*generate(plans, "--json"))).stdout)
+    assert [len(one["tokens"]) for one in document["sequences"]] == [STEPS] * 3
+    assert "ranks" not in document
+    return document["sequences"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_tokens_are_those_of_one_process(plans, expected, count, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = list_shared()
+    started = json.loads(run(command(*generate(plans, "--ranks", count, "--json"))).stdout)
+    assert started["sequences"] == expected
+    assert started.get("ranks", 1) == count
+    assert not any(plan["compiled"] for plan in started["plans"])
+    text = run(mpiexec(count, *generate(plans))).stdout.decode()
+    assert text == "".join(f"[{number}] {one['text']}\n" for number, one in enumerate(expected, 1))
+    assert list_shared() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_logits_have_the_bits_of_one_process(plans, count, tmp_path):
+    words = [sys.executable, "-m", "tests.mpi.decode_logits", str(plans)]
+    run([*words, str(tmp_path / "one.npy"), str(SITES), str(STEPS)])
+    run([str(MPIEXEC), "-n", str(count), *words, str(tmp_path / "all.npy"), str(SITES), str(STEPS)])
+    one, several = np.load(tmp_path / "one.npy"), np.load(tmp_path / "all.npy")
+    assert one.shape[0] == STEPS + 1
+    assert one.tobytes() == several.tobytes()
+
+
+def test_one_prompt_is_read_from_standard_input_and_printed_as_it_is_made(plans):
+    words = command("generate", STORIES, "-", "--sites", SITES, "--plans", plans)
+    done = [
+        subprocess.run([*words, *more], input=b"Mia the fox", capture_output=True, cwd=ROOT, timeout=120)
+        for more in ((), ("--ranks", "4"))
+    ]
+    assert done[0].stdout.decode() == (STORIES / "fox.txt").read_text()
+    assert done[1].stdout == done[0].stdout
+
+
+def test_one_site_for_each_rank_unless_something_else_is_said(plans):
+    words = ("generate", STORIES, "Otto", "--max-tokens", "2", "--plans", plans, "--json", "--ranks")
+    assert json.loads(run(command(*words, 2)).stdout)["sites"] == 2
+    refused = run(command(*words, 3, "--sites", 2), 65).stderr.decode()
+    assert "3 ranks cannot share the 2 sites of the plan" in refused
+    assert refused.count("einc: ") == 1
+
+
+def children_of(process):
+    found = []
+    for task in os.listdir(f"/proc/{process}/task"):
+        found += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
+    return found
+
+
+VICTIMS = {
+    "rank": "ended by signal 9",
+    "launcher": "was ended by signal 9",
+    "proxy": "the launcher",
+    "command": "",
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("delay", [0.0, pytest.param(0.7, marks=pytest.mark.slow), 3.0])
+def test_nothing_is_left_of_processes_that_are_killed(plans, victim, delay, tmp_path, monkeypatch):
+    """A rank, one of MPICH's own processes, or the command: while ranks start, and while they make text."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before, mark = list_shared(), f"{victim} {delay}"
+    more = ("--sites", SITES, "--plans", plans, "--max-tokens", 200, "--temperature", 3, "--ranks", 4)
+    words = command("generate", STORIES, mark, *more)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    limit = time.monotonic() + 60
+    while len(ranks := ranks_of(mark)) < 4:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    (launcher,) = children_of(process.pid)
+    (proxy,) = children_of(launcher)
+    time.sleep(delay)
+    os.kill({"rank": ranks[2], "launcher": launcher, "proxy": proxy, "command": process.pid}[victim], signal.SIGKILL)
+    begin = time.monotonic()
+    _, error = process.communicate(timeout=60)
+    while processes_of(mark):
+        assert time.monotonic() < begin + 10
+        time.sleep(0.01)
+    if victim != "command":  # which cannot remove anything any more
+        assert process.returncode == 69, error
+        assert error.decode().count("einc: ") == 1, error
+        assert VICTIMS[victim] in error.decode()
+        assert list(tmp_path.iterdir()) == []
+        assert list_shared() == before
+    for name in set(list_shared()) - set(before):
+        Path("/dev/shm", name).unlink()
