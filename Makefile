@@ -8,7 +8,7 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-serve references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,10 @@ help:  ## list the targets
 
 .venv/mpi: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,mpi]'
+	touch $@
+
+.venv/serve: .venv/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,serve,client]'
 	touch $@
 
 .venv/reference: .venv/dev
@@ -81,6 +85,9 @@ test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, a
 
 test-mpi-slow: .venv/mpi  ## the same for all models
 	$(PYTEST) -m slow tests/mpi/live_mpi.py tests/mpi/live_generation.py
+
+test-serve: .venv/serve  ## a served model as its users see it: OpenAI's client, curl, signals, hostile requests
+	$(PYTEST) -rP tests/serve/live_server.py
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py

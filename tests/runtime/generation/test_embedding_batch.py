@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from einc.generation.encoder_plans import EncoderSource, find_encoder_plans, is_encoder
 from einc.generation.plan_cache import PlanCache
@@ -18,32 +16,9 @@ from einc_runtime.execution.session import Session
 from einc_runtime.generation.embedding_batch import EmbeddingBatch
 from einc_runtime.generation.generator import open_sessions
 from einc_runtime.generation.model_folder import Pooling
+from tests.support.encoder_cases import write_encoder
 from tests.support.generation_cases import DATA
 from tests.support.state_plans import compile_steps
-
-CONFIG = {
-    "model_type": "bert", "architectures": ["BertModel"], "hidden_size": 24, "num_attention_heads": 3,
-    "num_hidden_layers": 2, "intermediate_size": 40, "vocab_size": 50, "max_position_embeddings": 40,
-    "torch_dtype": "float32",
-}  # fmt: skip
-
-
-def write_encoder(folder: Path) -> None:
-    """Random weights of a small BertModel under the names of published ones."""
-    random = np.random.default_rng(4)
-    shapes = {"word_embeddings": (50, 24), "position_embeddings": (40, 24), "token_type_embeddings": (2, 24)}
-    arrays = {f"embeddings.{name}.weight": shape for name, shape in shapes.items()}
-    norms = ["embeddings.LayerNorm"]
-    for at in (f"encoder.layer.{layer}." for layer in range(2)):
-        norms += [f"{at}attention.output.LayerNorm", f"{at}output.LayerNorm"]
-        sizes = {f"attention.{name}": (24, 24) for name in ("self.query", "self.key", "self.value", "output.dense")}
-        sizes |= {"intermediate.dense": (40, 24), "output.dense": (24, 40)}
-        arrays |= {f"{at}{name}.weight": shape for name, shape in sizes.items()}
-        arrays |= {f"{at}{name}.bias": shape[:1] for name, shape in sizes.items()}
-    arrays |= {f"{norm}.{part}": (24,) for norm in norms for part in ("weight", "bias")}
-    values = {name: random.normal(size=shape).astype("f4") / 3 for name, shape in arrays.items()}
-    safetensors.numpy.save_file(values, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
 def open_batch(folder: Path, size: int, pooling: Pooling) -> EmbeddingBatch:
