@@ -85,7 +85,10 @@ def prove_data(bundle: Bundle) -> None:
     groups = aggregation_groups(bundle)
     for position, task in enumerate(bundle.tasks):
         ancestors.enter(position)
-        _execute(bundle, position, task, memory, complete, groups, budget)
+        try:
+            _execute(bundle, position, task, memory, complete, groups, budget)
+        except PlanFault as fault:
+            raise PlanFault(fault.message, where=f"{_describe(bundle, position)}{fault.where}") from None
     for i, output in enumerate(bundle.outputs):
         for k, region in enumerate(output.regions):
             where = f"outputs[{i}].regions[{k}] ('{bundle.tensors[output.tensor].name}')"
@@ -118,32 +121,37 @@ def _execute(
     groups: Mapping[int, AggregationGroup],
     budget: StepBudget,
 ) -> None:
-    """Executes one task. All its reads come before its writes, so that a task that overwrites its input is noticed."""
-    where = f"tasks[{position}]"
-    if isinstance(task, FenceTask):
-        return
+    """Executes one task. All its reads come before its writes, so that a task that overwrites its input is noticed.
+
+    Raises PlanFault that names the region, without the task.
+    """
     if isinstance(task, KernelTask):
         operation = bundle.operations[task.operation]
-        where = f"{where} (operation '{operation.name}', function {task.function}, site {task.site})"
         for k, region in enumerate(task.reads):
-            at = f"{where}.reads[{k}]"
+            at = f".reads[{k}]"
             _require(memory.read(region, at, position), complete[operation.inputs[k]], at)
         mask = 1 << task.function % operation.distinct
         for j, region in enumerate(task.writes):
-            memory.write(region, [(region.block, mask)], f"{where}.writes[{j}]", position)
-        return
-    where = f"{where} (for '{task.serves}', site {task.site})"
-    if isinstance(task, TransferTask):
-        memory.write(task.write, memory.read(task.read, f"{where}.read", position), f"{where}.write", position)
+            memory.write(region, [(region.block, mask)], f".writes[{j}]", position)
+    elif isinstance(task, TransferTask):
+        memory.write(task.write, memory.read(task.read, ".read", position), ".write", position)
     elif isinstance(task, CopyTask):
-        found = [memory.read(region, f"{where}.reads[{k}]", position) for k, region in enumerate(task.reads)]
+        found = [memory.read(region, f".reads[{k}]", position) for k, region in enumerate(task.reads)]
         for k, (region, content) in enumerate(zip(task.writes, found, strict=True)):
-            memory.write(region, content, f"{where}.writes[{k}]", position)
+            memory.write(region, content, f".writes[{k}]", position)
     elif isinstance(task, AggregateTask):
         group = groups[bundle.buffers[task.writes[0].buffer].tensor]
-        _aggregate(position, task, group, memory, budget, where)
-    else:
+        _aggregate(position, task, group, memory, budget)
+    elif not isinstance(task, FenceTask):
         assert_never(task)
+
+
+def _describe(bundle: Bundle, position: int) -> str:
+    task = bundle.tasks[position]
+    if isinstance(task, KernelTask):
+        name = bundle.operations[task.operation].name
+        return f"tasks[{position}] (operation '{name}', function {task.function}, site {task.site})"
+    return f"tasks[{position}] (for '{task.serves}', site {task.site})"
 
 
 def _require(content: Content, complete: Complete, where: str) -> None:
@@ -162,20 +170,19 @@ def _aggregate(
     group: AggregationGroup,
     memory: SymbolicMemory,
     budget: StepBudget,
-    where: str,
 ) -> None:
     """Combines each member on its own. They stay tuples because every copy has the same functions in all members."""
     members = len(task.writes)
-    found = [memory.read(region, f"{where}.reads[{k}]", position) for k, region in enumerate(task.reads)]
+    found = [memory.read(region, f".reads[{k}]", position) for k, region in enumerate(task.reads)]
     totals: list[Content] = found[:members]
     for first in range(0, len(found), members):
-        _require_tuple(found[first : first + members], group, budget, f"{where}.reads[{first}]")
+        _require_tuple(found[first : first + members], group, budget, f".reads[{first}]")
         for n in range(members if first else 0):
-            at = f"{where}.reads[{first + n}]"
+            at = f".reads[{first + n}]"
             budget.spend(len(totals[n]) * len(found[first + n]), at)
             totals[n] = _combine(totals[n], found[first + n], at)
     for n, (region, total) in enumerate(zip(task.writes, totals, strict=True)):
-        memory.write(region, total, f"{where}.writes[{n}]", position, in_place=region == task.reads[n])
+        memory.write(region, total, f".writes[{n}]", position, in_place=region == task.reads[n])
 
 
 def _require_tuple(copy: Sequence[Content], group: AggregationGroup, budget: StepBudget, where: str) -> None:

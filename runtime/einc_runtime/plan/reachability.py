@@ -39,6 +39,7 @@ class TaskAncestors:
     def __init__(self, tasks: Sequence[AnyTask]) -> None:
         self._tasks = tasks
         self._last_use: dict[int, int] = {before: i for i, task in enumerate(tasks) for before in task.after}
+        self._all_fences = frozenset(i for i, task in enumerate(tasks) if isinstance(task, FenceTask))
         self._kept: dict[int, tuple[Positions, int]] = {}  # each with the bytes that it takes beside shared chunks
         self.fences: tuple[int, ...] = ()
         """The fences that the current task waits for directly, and that later tasks wait for as well."""
@@ -48,25 +49,25 @@ class TaskAncestors:
 
     def enter(self, position: int) -> None:
         """Moves on to the next task; positions must come in ascending order without gaps."""
-        after = self._tasks[position].after
+        after, kept, last_use = self._tasks[position].after, self._kept, self._last_use
         ancestors: Positions = ()
         added = 0
-        for before in sorted(after, reverse=True):  # later tasks have larger sets, which earlier ones may be part of
-            other = self._kept[before][0] if self._last_use[before] > position else self._drop(before)
-            ancestors, own = unite(ancestors, other)
-            added += own
-            self._traffic += own + POINTER * len(other)
-            if self._traffic > MAX_TRAFFIC:
-                message = f"{len(self._tasks)} tasks with these dependencies are too many to prove"
-                raise PlanFault(message, where="tasks")
+        for before in after[::-1]:  # later tasks have larger sets, which earlier ones may be part of
+            other = kept[before][0] if last_use[before] > position else self._drop(before)
+            if other is not ancestors:
+                ancestors, own = unite(ancestors, other)
+                added += own
+            self._traffic += POINTER * len(other)
+        self._traffic += added
+        if self._traffic > MAX_TRAFFIC:
+            message = f"{len(self._tasks)} tasks with these dependencies are too many to prove"
+            raise PlanFault(message, where="tasks")
         self._current = ancestors
-        self.fences = tuple(
-            before for before in after if before in self._kept and isinstance(self._tasks[before], FenceTask)
-        )
-        if position in self._last_use:
-            kept = insert(ancestors, position)
-            size = added + POINTER * len(kept) + CHUNK // 8
-            self._kept[position] = kept, size
+        self.fences = tuple([before for before in after if before in self._all_fences and before in kept])
+        if position in last_use:
+            own_set = insert(ancestors, position)
+            size = added + POINTER * len(own_set) + CHUNK // 8
+            kept[position] = own_set, size
             self._live += size
             if self._live > MAX_LIVE:
                 raise PlanFault("the tasks that wait on one another are too many to prove", where=f"tasks[{position}]")
@@ -78,7 +79,8 @@ class TaskAncestors:
 
     def ended(self, position: int) -> bool:
         """Whether the task at `position` has ended in every run when the current task starts."""
-        return not _absent((position,), self._current)
+        number, bit = divmod(position, CHUNK)
+        return number < len(self._current) and self._current[number] >> bit & 1 == 1
 
     def unfinished(self, positions: Iterable[int]) -> list[int]:
         """Those of the tasks at `positions` that may not have ended when the current task starts."""
@@ -93,6 +95,13 @@ def unite(one: Positions, other: Positions) -> tuple[Positions, int]:
     """The union of two sets, and the bytes of those of its chunks that neither of the two has."""
     if len(one) < len(other):
         one, other = other, one
+    if not other:
+        return one, 0
+    if len(one) == 1:  # of a small plan: without looking for the chunks that differ
+        both = one[0] | other[0]
+        if both == one[0]:
+            return one, 0
+        return (other, 0) if both == other[0] else ((both,), CHUNK // 8)
     if one[: len(other)] == other:  # compares only what is not the same object
         return one, 0
     chunks = list(one)

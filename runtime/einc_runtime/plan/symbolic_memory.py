@@ -13,7 +13,7 @@ of the plan does what the symbolic execution does in the order of positions.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
@@ -28,6 +28,9 @@ LOADED = 1
 Only the task that updates a state reads it (`states.validate_states`), and it writes the same bytes: from then on they
 are the contents of its output's buffer, which no other buffer shares. So these are read and checked as those of any
 other buffer, and the old ones cannot be read any more."""
+
+FEW = 4
+"""So many pieces of a buffer are looked at faster than they are sorted."""
 
 Content = list[tuple[Block, int]]
 """Disjoint blocks, each with its mask."""
@@ -48,8 +51,8 @@ class Piece:
     def accesses(self, part: Block) -> list[int]:
         """The tasks that touched a part of it."""
         if part == self.block:
-            return [self.writer, *(task for task, _ in self.readers)]
-        return [self.writer, *(task for task, read in self.readers if read.overlaps(part))]
+            return [self.writer, *[task for task, _ in self.readers]]
+        return [self.writer, *[task for task, read in self.readers if read.overlaps(part)]]
 
     def without(self, part: Block) -> list[Piece]:
         """The pieces that are left around a part that is overwritten."""
@@ -71,65 +74,91 @@ class LiveRange:
     come after all of `before`, so that it is enough to wait for one of them. `overwritten_by` is the buffer that has
     taken the bytes.
 
-    If many tasks fill a buffer, they mostly cut it along one dimension. Pieces are sorted along that dimension, so that
-    the pieces that overlap with a block are found among few neighbours. It is the dimension of which `first`, the first
-    block that is written, spans the smallest part of the buffer's block `whole`.
+    Most buffers hold one piece, or a few. If many tasks fill a buffer, they mostly cut it along one dimension: its
+    pieces are then sorted along that dimension, so that those that overlap with a block are found among few neighbours.
+    It is the dimension of which `first`, the first block that is written, spans the smallest part of the buffer's block
+    `whole`.
     """
 
-    __slots__ = ("_along", "_count", "_longest", "_order", "_pieces", "accesses", "before", "gates", "overwritten_by")
+    __slots__ = ("_count", "_pieces", "_sorted", "accesses", "before", "first", "gates", "overwritten_by", "whole")
 
     def __init__(self, whole: Block, first: Block) -> None:
-        self.before: frozenset[int] = frozenset()
-        self.gates: frozenset[int] = frozenset()
+        self.whole = whole
+        self.first = first
+        self.before: Set[int] = frozenset()
+        self.gates: Set[int] = frozenset()
         self.overwritten_by: int | None = None
-        self.accesses: frozenset[int] = frozenset()
-        bounds = zip(first.lower, first.upper, whole.lower, whole.upper, strict=True)
-        shares = [(up - lo) / (end - start) for lo, up, start, end in bounds]
-        self._along = min(range(len(shares)), key=shares.__getitem__, default=0)
-        self._pieces: dict[Block, Piece] = {}
-        self._order: list[tuple[int, int, Piece]] = []  # each with its start and number
-        self._longest = 0  # the largest extent of any piece so far
+        self.accesses: Set[int] = frozenset()
+        self._pieces: list[Piece] = []  # while they are few, in the order in which they were added
+        self._sorted: _SortedPieces | None = None  # when there have been more
         self._count = 0  # of all pieces so far
 
     def end(self, overwritten_by: int) -> None:
         """Keeps only the last `accesses`. All others, and those of earlier live ranges, come before these."""
+        if self.overwritten_by is None:
+            pieces = self._pieces if self._sorted is None else self._sorted.equal.values()
+            self.accesses = {task for piece in pieces for task in piece.accesses(piece.block)}
+            self._pieces, self._sorted = [], None
         self.overwritten_by = overwritten_by
-        if self._pieces:
-            pieces = self._pieces.values()
-            self.accesses = frozenset(task for piece in pieces for task in piece.accesses(piece.block))
-            self._pieces, self._order = {}, []
 
     def put(self, piece: Piece) -> None:
         """Adds a piece that overlaps with no other."""
-        start, end = self._span(piece.block)
-        self._longest = max(self._longest, end - start)
         self._count += 1
         piece.number = self._count
-        self._pieces[piece.block] = piece
-        insort(self._order, (start, piece.number, piece))
+        if self._sorted is not None:
+            self._sorted.put(piece)
+            return
+        self._pieces.append(piece)
+        if len(self._pieces) > FEW:
+            self._sorted = _SortedPieces(self.whole, self.first)
+            for one in self._pieces:
+                self._sorted.put(one)
 
     @property
     def insertion_steps(self) -> int:
         """The cost of inserting a piece, in steps of looking at one."""
-        return 1 + len(self._order) // 256
+        return 1 if self._sorted is None else 1 + len(self._sorted.equal) // 256
 
     def drop(self, piece: Piece) -> None:
-        del self._pieces[piece.block]
-        del self._order[bisect_left(self._order, (self._span(piece.block)[0], piece.number))]
+        if self._sorted is None:
+            self._pieces.remove(piece)
+        else:
+            self._sorted.drop(piece)
 
     def near(self, block: Block) -> list[Piece]:
-        """The pieces that may overlap with a block, in the order in which they were added; an equal one alone."""
-        equal = self._pieces.get(block)
+        """The pieces that may overlap with a block, in the order in which they were added. The list stays as it is."""
+        return self._pieces if self._sorted is None else self._sorted.near(block)
+
+
+class _SortedPieces:
+    """The pieces of a live range along one dimension."""
+
+    def __init__(self, whole: Block, first: Block) -> None:
+        bounds = zip(first.lower, first.upper, whole.lower, whole.upper, strict=True)
+        shares = [(up - lo) / (end - start) for lo, up, start, end in bounds]
+        self._along = shares.index(min(shares))
+        self.equal: dict[Block, Piece] = {}
+        self._order: list[tuple[int, int, Piece]] = []  # each with its start and number
+        self._longest = 0  # the largest extent of any piece so far
+
+    def put(self, piece: Piece) -> None:
+        start, end = piece.block.lower[self._along], piece.block.upper[self._along]
+        self._longest = max(self._longest, end - start)
+        self.equal[piece.block] = piece
+        insort(self._order, (start, piece.number, piece))
+
+    def drop(self, piece: Piece) -> None:
+        del self.equal[piece.block]
+        del self._order[bisect_left(self._order, (piece.block.lower[self._along], piece.number))]
+
+    def near(self, block: Block) -> list[Piece]:
+        """As `LiveRange.near`; a piece that is equal alone."""
+        equal = self.equal.get(block)
         if equal is not None:
             return [equal]
-        start, end = self._span(block)
-        first = bisect_left(self._order, (start - self._longest + 1,))
-        last = bisect_left(self._order, (end,))
+        first = bisect_left(self._order, (block.lower[self._along] - self._longest + 1,))
+        last = bisect_left(self._order, (block.upper[self._along],))
         return sorted((piece for _, _, piece in self._order[first:last]), key=lambda piece: piece.number)
-
-    def _span(self, block: Block) -> tuple[int, int]:
-        """Where a block begins and ends along the dimension of the order; a scalar takes one place."""
-        return (block.lower[self._along], block.upper[self._along]) if block.lower else (0, 1)
 
 
 class SymbolicMemory:
@@ -148,9 +177,10 @@ class SymbolicMemory:
         `task` reads it while others run; None means that it is read after the last task. Raises PlanFault where a
         part was never written, has been overwritten, or may not have been written yet when `task` starts.
         """
+        block = region.block
         buffer = self._bundle.buffers[region.buffer]
         if buffer.role in LOADED_ROLES or self._bundle.tensors[buffer.tensor].kind == STATE:
-            return [(region.block, LOADED)]
+            return [(block, LOADED)]
         live = self._live.get(region.buffer)
         if live is None:
             raise PlanFault(f"buffer {region.buffer} is read before it is written", where=where)
@@ -158,16 +188,18 @@ class SymbolicMemory:
             message = f"buffer {region.buffer} is read after buffer {live.overwritten_by} has taken its bytes"
             raise PlanFault(message, where=where)
         content = []
-        for piece, common in self._overlapping(live, region.block, where):
+        for piece, common in self._overlapping(live, block, where):
             if task is not None:
                 if not self._ancestors.ended(piece.writer):
                     what = f"reads buffer {region.buffer} {common}, which tasks[{piece.writer}] writes"
                     raise PlanFault(f"it {what}, without waiting for it", where=where)
                 piece.readers.append((task, common))
             content.append((common, piece.mask))
-        found = sum(block.size for block, _ in content)
-        if found != region.block.size:
-            message = f"{found} of the {region.block.size} elements of {region.block} are written"
+        if len(content) == 1 and content[0][0] == block:
+            return content
+        found = sum([common.size for common, _ in content])
+        if found != block.size:
+            message = f"{found} of the {block.size} elements of {block} are written"
             raise PlanFault(f"only {message} in buffer {region.buffer}", where=where)
         return content
 
@@ -196,11 +228,9 @@ class SymbolicMemory:
         """A new live range of a buffer. It ends those whose bytes it takes, and comes after their last accesses."""
         buffer = self._bundle.buffers[region.buffer]
         live = LiveRange(buffer.block, region.block)
-        before: set[int] = set()
         for other in self._owners[buffer.site].claim(*span(self._bundle, region.buffer), live):
             other.end(region.buffer)
-            before |= other.accesses
-        live.before = frozenset(before)
+            live.before = live.before | other.accesses if live.before else other.accesses
         return live
 
     def _follow(self, live: LiveRange, region: Region, where: str, task: int) -> None:
@@ -211,7 +241,8 @@ class SymbolicMemory:
             return
         self._budget.spend((1 + len(fences)) * (len(live.before) + task // 8192), where)
         self._exclude(live.before, region, where, task)
-        live.gates = frozenset(fence for fence in fences if self._ancestors.comes_after(fence, live.before))
+        if region.block != live.whole:  # else nothing is left that a later task writes first
+            live.gates = {fence for fence in fences if self._ancestors.comes_after(fence, live.before)}
 
     def _overlapping(self, live: LiveRange, block: Block, where: str) -> list[tuple[Piece, Block]]:
         """The pieces that overlap with `block`, each with the common part."""
