@@ -26,7 +26,6 @@ it beside the set: `_combine` is where two contents become one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
@@ -104,11 +103,11 @@ def _complete_masks(bundle: Bundle) -> list[Complete]:
     table: list[Complete] = [{0: LOADED} for _ in bundle.tensors]
     for operation in bundle.operations:
         for j, tensor in enumerate(operation.outputs):
-            masks: Counter[Block] = Counter()
-            functions = operation.functions[: operation.distinct]
-            for f, function in enumerate(functions):
-                masks[function.outputs[j]] += 1 << f
-            table[tensor] = {f: masks[function.outputs[j]] for f, function in enumerate(functions)}
+            masks: dict[Block, int] = {}
+            blocks = [function.outputs[j] for function in operation.functions[: operation.distinct]]
+            for f, block in enumerate(blocks):
+                masks[block] = masks.get(block, 0) | 1 << f
+            table[tensor] = {f: masks[block] for f, block in enumerate(blocks)}
     return table
 
 

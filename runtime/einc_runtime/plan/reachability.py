@@ -39,10 +39,8 @@ class TaskAncestors:
     def __init__(self, tasks: Sequence[AnyTask]) -> None:
         self._tasks = tasks
         self._last_use: dict[int, int] = {before: i for i, task in enumerate(tasks) for before in task.after}
-        self._all_fences = frozenset(i for i, task in enumerate(tasks) if isinstance(task, FenceTask))
         self._kept: dict[int, tuple[Positions, int]] = {}  # each with the bytes that it takes beside shared chunks
-        self.fences: tuple[int, ...] = ()
-        """The fences that the current task waits for directly, and that later tasks wait for as well."""
+        self._after: tuple[int, ...] = ()  # what the current task waits for directly
         self._current: Positions = ()
         self._traffic = 0
         self._live = 0
@@ -53,7 +51,11 @@ class TaskAncestors:
         ancestors: Positions = ()
         added = 0
         for before in after[::-1]:  # later tasks have larger sets, which earlier ones may be part of
-            other = kept[before][0] if last_use[before] > position else self._drop(before)
+            if last_use[before] > position:
+                other = kept[before][0]
+            else:
+                other, size = kept.pop(before)
+                self._live -= size
             if other is not ancestors:
                 ancestors, own = unite(ancestors, other)
                 added += own
@@ -63,7 +65,7 @@ class TaskAncestors:
             message = f"{len(self._tasks)} tasks with these dependencies are too many to prove"
             raise PlanFault(message, where="tasks")
         self._current = ancestors
-        self.fences = tuple([before for before in after if before in self._all_fences and before in kept])
+        self._after = after
         if position in last_use:
             own_set = insert(ancestors, position)
             size = added + POINTER * len(own_set) + CHUNK // 8
@@ -72,13 +74,14 @@ class TaskAncestors:
             if self._live > MAX_LIVE:
                 raise PlanFault("the tasks that wait on one another are too many to prove", where=f"tasks[{position}]")
 
-    def _drop(self, position: int) -> Positions:
-        dropped, size = self._kept.pop(position)
-        self._live -= size
-        return dropped
+    def find_fences(self) -> list[int]:
+        """The fences that the current task waits for directly, and that later tasks wait for as well."""
+        return [n for n in self._after if n in self._kept and isinstance(self._tasks[n], FenceTask)]
 
     def ended(self, position: int) -> bool:
         """Whether the task at `position` has ended in every run when the current task starts."""
+        if position in self._after:
+            return True
         number, bit = divmod(position, CHUNK)
         return number < len(self._current) and self._current[number] >> bit & 1 == 1
 
@@ -87,7 +90,7 @@ class TaskAncestors:
         return _absent(positions, self._current)
 
     def comes_after(self, fence: int, positions: Iterable[int]) -> bool:
-        """Whether `fence`, one of `fences`, comes after all of these tasks."""
+        """Whether `fence`, one of `find_fences`, comes after all of these tasks."""
         return not _absent(positions, self._kept[fence][0])
 
 
@@ -127,5 +130,8 @@ def insert(positions: Positions, position: int) -> Positions:
 
 def _absent(positions: Iterable[int], members: Positions) -> list[int]:
     """Those that are not in a set."""
+    if len(members) == 1:
+        (bits,) = members
+        return [p for p in positions if p >= CHUNK or not bits >> p & 1]
     end = len(members) * CHUNK
     return [p for p in positions if p >= end or not members[p // CHUNK] >> p % CHUNK & 1]

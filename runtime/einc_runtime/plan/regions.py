@@ -120,6 +120,9 @@ class ByteOwners(Generic[Owner]):
             first += 1
         last = bisect_left(self._starts, end)
         claimed = self._spans[first:last]
+        if len(claimed) == 1 and claimed[0][0] == start and claimed[0][1] == end:
+            self._spans[first] = start, end, owner
+            return [claimed[0][2]]
         spans = [(start, end, owner)]
         if claimed and claimed[0][0] < start:
             spans.insert(0, (claimed[0][0], start, claimed[0][2]))

@@ -90,9 +90,8 @@ class Block(Record, frozen=True, array_like=True, order=True):
 
     def intersect(self, other: Block) -> Block | None:
         """The common part of two non-empty blocks of equal rank, or None where they have none."""
-        if not self.overlaps(other):
-            return None
-        return Block(tuple(map(max, self.lower, other.lower)), tuple(map(min, self.upper, other.upper)))
+        lower, upper = tuple(map(max, self.lower, other.lower)), tuple(map(min, self.upper, other.upper))
+        return Block(lower, upper) if all(map(operator.lt, lower, upper)) else None
 
     def projected(self, dims: Sequence[int]) -> Block:
         """The block in these dimensions alone, in their order."""

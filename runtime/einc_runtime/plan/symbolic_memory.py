@@ -18,8 +18,8 @@ from collections.abc import Iterable, Set
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.reachability import TaskAncestors
-from einc_runtime.plan.regions import ByteOwners, span
-from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
+from einc_runtime.plan.regions import ByteOwners
+from einc_runtime.plan.schema import ITEMSIZE, LOADED_ROLES, Block, Bundle, Region
 from einc_runtime.plan.states import STATE
 
 LOADED = 1
@@ -97,7 +97,9 @@ class LiveRange:
         """Keeps only the last `accesses`. All others, and those of earlier live ranges, come before these."""
         if self.overwritten_by is None:
             pieces = self._pieces if self._sorted is None else self._sorted.equal.values()
-            self.accesses = {task for piece in pieces for task in piece.accesses(piece.block)}
+            self.accesses = accesses = {piece.writer for piece in pieces}
+            for piece in pieces:
+                accesses.update([task for task, _ in piece.readers])
             self._pieces, self._sorted = [], None
         self.overwritten_by = overwritten_by
 
@@ -168,6 +170,7 @@ class SymbolicMemory:
         self._bundle = bundle
         self._ancestors = ancestors
         self._owners: list[ByteOwners[LiveRange]] = [ByteOwners() for _ in bundle.memory]
+        self._widths = [ITEMSIZE[tensor.dtype] for tensor in bundle.tensors]
         self._live: dict[int, LiveRange] = {}
         self._budget = budget
 
@@ -209,18 +212,22 @@ class SymbolicMemory:
         Raises PlanFault where another task may touch these bytes at the same time.
         """
         live = self._live.get(region.buffer)
+        steps = len(content)
         if live is None or live.overwritten_by is not None:
             live = self._live[region.buffer] = self._begin(region)
-        overwritten = self._overlapping(live, region.block, where)
-        for piece, common in overwritten:
-            self._budget.spend(len(piece.readers), where)
-            self._exclude(piece.accesses(common), region, where, task, in_place)
-            live.drop(piece)
-            for rest in piece.without(common):
-                live.put(rest)
+            overwritten = False
+        else:
+            found = self._overlapping(live, region.block, where)
+            overwritten = bool(found)
+            for piece, common in found:
+                steps += 1 + len(piece.readers)
+                self._exclude(piece.accesses(common), region, where, task, in_place)
+                live.drop(piece)
+                for rest in piece.without(common):
+                    live.put(rest)
         if not overwritten and live.before:  # where a part is overwritten, its writer came after these
             self._follow(live, region, where, task)
-        self._budget.spend((len(overwritten) + len(content)) * live.insertion_steps, where)
+        self._budget.spend(steps * live.insertion_steps, where)
         for block, mask in content:
             live.put(Piece(block, mask, task))
 
@@ -228,26 +235,33 @@ class SymbolicMemory:
         """A new live range of a buffer. It ends those whose bytes it takes, and comes after their last accesses."""
         buffer = self._bundle.buffers[region.buffer]
         live = LiveRange(buffer.block, region.block)
-        for other in self._owners[buffer.site].claim(*span(self._bundle, region.buffer), live):
+        start = buffer.offset
+        end = start + buffer.block.size * self._widths[buffer.tensor]
+        for other in self._owners[buffer.site].claim(start, end, live):
             other.end(region.buffer)
             live.before = live.before | other.accesses if live.before else other.accesses
         return live
 
     def _follow(self, live: LiveRange, region: Region, where: str, task: int) -> None:
         """Raises PlanFault unless all of `live.before` have ended when `task` starts to write the region."""
-        fences = self._ancestors.fences
+        if region.block == live.whole:  # nothing is left that a later task writes first: no gates are needed
+            self._budget.spend(len(live.before), where)
+            self._exclude(live.before, region, where, task)
+            return
+        fences = self._ancestors.find_fences()
         self._budget.spend(len(fences), where)
         if not live.gates.isdisjoint(fences):
             return
         self._budget.spend((1 + len(fences)) * (len(live.before) + task // 8192), where)
         self._exclude(live.before, region, where, task)
-        if region.block != live.whole:  # else nothing is left that a later task writes first
-            live.gates = {fence for fence in fences if self._ancestors.comes_after(fence, live.before)}
+        live.gates = {fence for fence in fences if self._ancestors.comes_after(fence, live.before)}
 
     def _overlapping(self, live: LiveRange, block: Block, where: str) -> list[tuple[Piece, Block]]:
         """The pieces that overlap with `block`, each with the common part."""
         near = live.near(block)
         self._budget.spend(len(near), where)
+        if len(near) == 1 and near[0].block == block:
+            return [(near[0], block)]
         found = []
         for piece in near:
             common = block if piece.block == block else piece.block.intersect(block)
@@ -257,7 +271,7 @@ class SymbolicMemory:
 
     def _exclude(self, others: Iterable[int], region: Region, where: str, task: int, in_place: bool = False) -> None:
         """Raises PlanFault unless all of `others` have ended when `task` starts to write the region."""
-        for other in self._ancestors.unfinished(others):
+        for other in self._ancestors.unfinished(others):  # mostly none
             if in_place and other == task:
                 continue
             what = f"writes bytes of buffer {region.buffer} {region.block}"

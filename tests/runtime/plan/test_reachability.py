@@ -31,7 +31,7 @@ def test_ancestors_are_those_of_the_transitive_closure(seed: int, monkeypatch: p
         known.append(set(task.after).union(*(known[before] for before in task.after)))
         assert ancestors.unfinished(range(210)) == [p for p in range(210) if p not in known[position]]
         assert [p for p in range(210) if ancestors.ended(p)] == sorted(known[position])
-        for fence in ancestors.fences:
+        for fence in ancestors.find_fences():
             for one in rng.sample(range(position), min(position, 20)):
                 assert ancestors.comes_after(fence, [one]) == (one in known[fence] | {fence})
 
