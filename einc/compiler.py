@@ -215,12 +215,14 @@ class Compiled:
         )
 
     def _predict_unrestricted(self) -> float | None:
-        """What a plan would take that need not be reproducible; None where that is not asked or has no time."""
+        """What a plan would take that need not be reproducible, and has no pins; None where that is not asked or has no
+        time."""
         options = self.options
         hurried = options.time_limit is not None or self.budget.interrupted
-        if not options.reproducible or options.selector != FASTEST or hurried:
+        restricted = options.reproducible or (options.price_pins and options.pins)
+        if not restricted or options.selector != FASTEST or hurried:
             return None
-        self._phase("comparing with a plan that is not reproducible")
+        self._phase(f"comparing with a plan that {'is not reproducible' if options.reproducible else 'has no pins'}")
         chosen = replace(options, reproducible=False, pins=(), baselines=(), exchanges=())
         program = Compiled(self.source, chosen).found.program
         return None if program is None else program.predicted_ms

@@ -55,7 +55,8 @@ class CompileOptions:
     name and the text of an expression. `schedule` may be given in every spelling of `SCHEDULES`; the attribute is
     always the name. `pins` fix the cuts of some operators. The plan is compared with those that `baselines` (names of
     `BASELINES`) stand for, and a faster one of them is taken instead. `exchanges` are used in place of the compiler's.
-    With `reproducible`, results have the same bits for any number of sites and any options but those of the model.
+    With `reproducible`, results have the same bits for any number of sites and any options but those of the model. With
+    `price_pins`, a plan without the pins is searched for, too, and the plan says what that one would take.
     """
 
     machine: str | None = None
@@ -74,6 +75,7 @@ class CompileOptions:
     baselines: tuple[str, ...] = ()
     input_placement: InputPlacement = "replicated"
     reproducible: bool = False
+    price_pins: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

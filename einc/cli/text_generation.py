@@ -36,7 +36,7 @@ from einc_runtime.generation.chat import render_chat
 from einc_runtime.generation.generator import Completion, Generator, open_sessions
 from einc_runtime.generation.model_folder import ModelFolder
 from einc_runtime.generation.ranks import RankSession, dismiss, follow, open_rank_sessions
-from einc_runtime.generation.sampling import Sampling
+from einc_runtime.generation.sampling import GREEDY, Sampling
 from einc_runtime.generation.tokenizer import MAX_PROMPT, TextTokenizer
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_count
@@ -53,8 +53,8 @@ class GenerateArguments:
     dtype: str | None
     batch: int | None
     max_tokens: int
-    temperature: float
-    top_p: float
+    temperature: float | None
+    top_p: float | None
     seed: int
     stops: tuple[str, ...]
     chat: bool
@@ -62,6 +62,7 @@ class GenerateArguments:
     as_ids: bool
     plans: str | None
     ranks: int | None
+    price_pins: bool
     as_json: bool
 
 
@@ -94,12 +95,12 @@ def generate(chosen: GenerateArguments) -> None:
 
 def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bundle]) -> None:
     """In the only process, or on rank 0. Keeps the plans in `bundles`."""
-    sampling = Sampling(chosen.temperature, chosen.top_p, chosen.seed)
+    _choose_sampling(chosen, GREEDY)  # raises for what cannot be, before anything is read
     clock = _Clock()
     source = read_source(chosen.folder)
     with files.reading(chosen.folder):
         folder = ModelFolder(chosen.folder)
-        end_tokens = folder.read_end_tokens()
+        end_tokens, sampling = folder.read_end_tokens(), _choose_sampling(chosen, folder.read_sampling())
         tokenizer = None if chosen.as_ids else folder.read_tokenizer()
         rows = _read_prompts(chosen, folder, tokenizer)
     clock.mark("read_ms")
@@ -119,6 +120,12 @@ def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bund
         dismiss(world.links)
     if chosen.as_json:
         output.say_json(_make_document(plans, generator, results, clock))
+
+
+def _choose_sampling(chosen: GenerateArguments, default: Sampling) -> Sampling:
+    """What the options say, and the model's folder where they say nothing."""
+    temperature = default.temperature if chosen.temperature is None else chosen.temperature
+    return Sampling(temperature, default.top_p if chosen.top_p is None else chosen.top_p, chosen.seed)
 
 
 def _open(bundles: list[Bundle], folder: str, world: World | None) -> Sequence[Session]:
@@ -218,11 +225,25 @@ def _find_plans(
     """The plans for prompts of these lengths, to be run on so many ranks; a line on standard error says what is new."""
     batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
     places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 1, 1)[1])
-    wanted = CompileOptions(machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype)
+    wanted = CompileOptions(
+        machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype, price_pins=chosen.price_pins
+    )
     sizes = (batch, places, choose_lengths(prompts, places))
     plans = find_plans(source, complete_options(wanted, ranks), open_cache(chosen.plans), sizes, phase)
     note_compiled((plans.step, *plans.pieces))
+    for piece in plans.pieces if chosen.price_pins else ():
+        _note_price(piece.bundle)
     return plans
+
+
+def _note_price(bundle: Bundle) -> None:
+    """Says what it costs that a plan for prompts has the weights and caches of the plan of a step."""
+    found, other = bundle.predicted_ms, bundle.unrestricted_ms
+    if found and other:
+        output.note(
+            f"einc: a prompt's plan with the step's weights and caches: {found:.4g} ms predicted, {found / other:.2f} "
+            f"times the {other:.4g} ms of one without them"
+        )
 
 
 def _run(
@@ -263,7 +284,12 @@ def _make_document(
         "machine": bundle.machine,
         "sites": len(bundle.devices),
         "plans": [
-            {"file": None if plan.file is None else str(plan.file), "compiled": plan.is_new}
+            {
+                "file": None if plan.file is None else str(plan.file),
+                "compiled": plan.is_new,
+                "predicted_ms": plan.bundle.predicted_ms,
+                "unrestricted_ms": plan.bundle.unrestricted_ms,
+            }
             for plan in (plans.step, *plans.pieces)
         ],
         **({"ranks": generator.facts["ranks"]} if "ranks" in generator.facts else {}),

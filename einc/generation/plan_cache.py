@@ -89,5 +89,6 @@ def hash_request(text: str, options: CompileOptions) -> str:
         pins,
         *(getattr(options, field) for field in ("definitions", "preset", "dtype", "selector", "schedule", "seed")),
         options.reproducible,
+        *(["priced"] if pins and options.price_pins else []),
     ]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

@@ -149,22 +149,20 @@ def _format_totals(document: Document) -> list[str]:
         f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(_count_bytes_moved(document))}",
         *_format_exchanges(document),
         f"inputs and weights: {_STARTS[document['input_placement']]}",
-        *_format_reproducible(document),
+        *_format_restrictions(document),
         *([] if document["note"] is None else [document["note"]]),
     ]
 
 
-def _format_reproducible(document: Document) -> list[str]:
-    """What a reproducible plan promises, and what that costs."""
-    if not document["reproducible"]:
-        return []
+def _format_restrictions(document: Document) -> list[str]:
+    """What a reproducible plan promises, and what that and pins cost."""
     found, other = document["predicted_ms"], document["unrestricted_ms"]
-    promise = "reproducible: the same bits for any number of sites and any cuts"
-    if found is None or not other:
-        return [promise]
-    return [
-        f"{promise}; a plan that is not is predicted to take {other:,.3f} ms, this one {found / other:.2f} times it"
-    ]
+    pins = " without these pins" if any(operation["pin"] for operation in document["ops"]) else ""
+    price = f"is predicted to take {other:,.3f} ms, this one {found / other:.2f} times it" if found and other else None
+    if document["reproducible"]:
+        promise = "reproducible: the same bits for any number of sites and any cuts"
+        return [promise if price is None else f"{promise}; a plan that is not{pins and ',' + pins + ','} {price}"]
+    return [] if price is None else [f"a plan{pins} {price}"]
 
 
 def _format_costs(document: Document) -> list[str]:

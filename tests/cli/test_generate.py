@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from einc.generation.plan_cache import hash_request
+from einc.logical.pins import parse_pin
+from einc.options import CompileOptions
 from tests.support.generation_cases import DATA, PROMPTS, expected_tokens, write_folder
 
 STORIES = Path(__file__).parents[2] / "models" / "stories"
@@ -80,3 +84,47 @@ def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_
     for arguments, code, message in cases:
         found = einc("generate", *arguments)
         assert (found.code, message in found.err) == (code, True), (arguments, found)
+
+
+@pytest.mark.slow
+def test_what_sharing_costs_is_said(einc: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    command = ["generate", folder, words(PROMPTS[0]), "--max-tokens", 2, "--sites", 2, "--plans", tmp_path / "plans"]
+    plain, priced = einc(*command, "--json").json(), einc(*command, "--price-pins", "--json")
+    assert all(one["unrestricted_ms"] is None and one["predicted_ms"] > 0 for one in plain["plans"])
+    step, piece = priced.json()["plans"]
+    assert step == plain["plans"][0] | {"compiled": False}
+    assert step["unrestricted_ms"] is None
+    assert piece["compiled"]
+    assert piece["unrestricted_ms"] > 0
+    ratio = piece["predicted_ms"] / piece["unrestricted_ms"]
+    assert f"ms predicted, {ratio:.2f} times the" in priced.err
+    assert priced.json()["sequences"] == plain["sequences"]
+    assert "1 plan compiled" not in einc(*command, "--price-pins", "--json").err
+
+
+def test_plans_that_say_what_pins_cost_are_other_plans() -> None:
+    options = CompileOptions("host", 1, price_pins=True)
+    pinned = replace(options, pins=(parse_pin("y=whole"),))
+    assert hash_request("", options) == hash_request("", replace(options, price_pins=False))
+    assert hash_request("", pinned) != hash_request("", replace(pinned, price_pins=False))
+
+
+def test_a_model_that_is_to_be_drawn_from_is(einc: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    command = ["generate", folder, words(PROMPTS[0]), "--max-tokens", 6, "--seed", 3, "--plans", tmp_path / "plans"]
+    greedy = einc(*command).out
+    settings = folder / "generation_config.json"
+    before = settings.read_text() if settings.exists() else None
+    try:
+        settings.write_text('{"temperature": 30.0, "top_p": 1.0}')
+        assert einc(*command).out == greedy
+        settings.write_text('{"do_sample": true, "temperature": 30.0, "top_p": 1.0}')
+        assert einc(*command).out != greedy
+        assert einc(*command, "--temperature", "0").out == greedy
+        assert einc(*command, "--top-p", "1e-9").out == greedy
+        settings.write_text('{"do_sample": true, "temperature": -1}')
+        found = einc(*command)
+        assert (found.code, "generation_config.json" in found.err) == (65, True)
+    finally:
+        settings.unlink()
+        if before is not None:
+            settings.write_text(before)

@@ -132,3 +132,20 @@ def test_the_python_interface_has_them_too() -> None:
     assert [row.name for row in plan.bundle.baselines] == ["data"]
     with pytest.raises(UsageError, match="no baseline"):
         es.compileGraph(graph, machine="dgx-a100", baselines=["best"])
+
+
+def test_what_pins_cost_is_the_time_of_a_plan_without_them(einc: Run, tmp_path: Path) -> None:
+    free, pinned = tmp_path / "free.bin", tmp_path / "pinned.bin"
+    small, pin = (*TINY, "--devices", "2"), ("--pin", "y=whole")
+    assert einc("compile", *small, "--price-pins", "-o", free).code == 0  # there are no pins
+    assert einc("compile", *small, *pin, "--price-pins", "-o", pinned).code == 0
+    documents = [einc("explain", plan, "--json").json() for plan in (free, pinned)]
+    assert [one["unrestricted_ms"] for one in documents] == [None, documents[0]["predicted_ms"]]
+    ratio = documents[1]["predicted_ms"] / documents[0]["predicted_ms"]
+    assert ratio > 1
+    found = einc("explain", pinned).out
+    assert "a plan without these pins is predicted to take" in found
+    assert f"this one {ratio:.2f} times it" in found
+    for unpriced in (pin, (*pin, "--price-pins", "--time-limit", "5")):
+        written = einc("compile", *small, *unpriced, "-o", free, "--json").json()
+        assert (written["unrestricted_ms"], written["predicted_ms"]) == (None, documents[1]["predicted_ms"])

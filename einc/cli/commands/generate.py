@@ -27,8 +27,8 @@ from einc_runtime.cli.base import Devices, EincCommand, examples, json_option
 @click.option("--dtype", metavar="DTYPE", help="Compute in f16, bf16, f32 or f64.  [default: as in config.json]")
 @click.option("--batch", type=click.IntRange(1, 4096), help="Sequences at once.  [default: one a prompt, at most 8]")
 @click.option("--max-tokens", type=click.IntRange(1, 2**20), default=128, help="New tokens of each.  [default: 128]")
-@click.option("--temperature", type=float, default=0.0, help="0 takes the most likely token.  [default: 0]")
-@click.option("--top-p", type=float, default=1.0, help="Draw from the tokens of this probability.  [default: 1]")
+@click.option("--temperature", type=float, help="0 takes the most likely token.  [default: 0, or the model's]")
+@click.option("--top-p", type=float, help="Draw from the tokens of this probability.  [default: 1, or the model's]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seeds what is drawn.  [default: 0]")
 @click.option("--stop", "stops", multiple=True, metavar="TEXT", help="End a text before this one appears in it.")
 @click.option("--chat", is_flag=True, help="A prompt is what a user says: write it in the model's chat template.")
@@ -36,6 +36,7 @@ from einc_runtime.cli.base import Devices, EincCommand, examples, json_option
 @click.option("--ids", "as_ids", is_flag=True, help="Prompts and results are tokens, such as 1,15,7; no tokenizer.")
 @click.option("--plans", metavar="FOLDER", help="Where plans are kept.  [default: in the user's cache folder]")
 @click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run in N processes, which MPI starts.")
+@click.option("--price-pins", is_flag=True, help="Say what it costs that the plans share weights and caches.")
 @json_option
 def generate_command(**arguments: Any) -> None:
     """Continue texts with a published language model.
