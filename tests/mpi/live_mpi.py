@@ -19,23 +19,18 @@ import time
 import numpy as np
 import pytest
 
-from tests.support.mpi_runs import ROOT, command, mpiexec, processes_of, ranks_of, require_mpi, run
+from tests.support.mpi_runs import (
+    ROOT,
+    SMALL,
+    command,
+    compile_small,
+    mpiexec,
+    processes_of,
+    ranks_of,
+    require_mpi,
+    run,
+)
 
-LLAMA = {"n_layers": 2, "d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8, "d_ff": 40, "vocab": 70}
-SMALL = {
-    "bert": {"n_layers": 2, "batch": 3, "length": 7, "d_model": 16, "heads": 4, "d_ff": 24, "vocab": 50},
-    "chain_a": {"scale": 512},
-    "chain_b": {"scale": 512},
-    "chain_c": {"scale": 512},
-    "chain_d": {"scale": 512},
-    "chain_e": {"scale": 512},
-    "digits": {},
-    "ffn": {"tokens": 24, "d_model": 40, "d_ff": 56},
-    "llama": {"batch": 3, "length": 6, **LLAMA},
-    "llama_block": {"d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8, "d_ff": 40, "seq_lens": "[9, 5]"},
-    "llama_decode": {"batch": 3, "cache": 6, **LLAMA},
-    "moe": {"tokens": 24, "d_model": 40, "d_ff": 56, "experts": 4},
-}
 END_SECONDS = 5.0
 MOMENTS = 12
 
@@ -45,15 +40,6 @@ def mpi():
     require_mpi()
 
 
-def compile_plan(name, folder):
-    """A plan that exchanges data: by the paper's cost, small models are cut for all sites, too."""
-    plan = folder / f"{name}.bin"
-    words = [item for key, value in SMALL[name].items() for item in ("-D", f"{key}={value}")]
-    how = ("-m", "dgx-a100", "--selector", "eindecomp", "--schedule", "synthesized", "--dtype", "f32")
-    run(command("compile", ROOT / "models" / f"{name}.ein", *how, *words, "-o", plan))
-    return plan
-
-
 QUICK = ("bert", "chain_a", "llama", "llama_decode", "moe")
 
 
@@ -61,7 +47,7 @@ QUICK = ("bert", "chain_a", "llama", "llama_decode", "moe")
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SMALL]
 )
 def test_every_model_gives_the_bits_of_one_process(name, tmp_path):
-    plan = compile_plan(name, tmp_path)
+    plan = compile_small(name, tmp_path)
     loads = ("--inputs", "rand:3", "--weights", "rand:1")
     run(command("run", plan, *loads, "-o", tmp_path / "one.npz"))
     expected = np.load(tmp_path / "one.npz")
@@ -80,14 +66,14 @@ def test_every_model_gives_the_bits_of_one_process(name, tmp_path):
 
 @pytest.fixture(scope="module")
 def ffn(tmp_path_factory):
-    return compile_plan("ffn", tmp_path_factory.mktemp("ffn"))
+    return compile_small("ffn", tmp_path_factory.mktemp("ffn"))
 
 
 LOADS = ("--inputs", "rand:0", "--weights", "rand:1")
 
 
 def test_ranks_are_started_here_and_one_of_them_reports(ffn, tmp_path):
-    chain = compile_plan("chain_a", tmp_path)
+    chain = compile_small("chain_a", tmp_path)
     done = run(command("run", chain, *LOADS, "--ranks", 4, "--json", "--check", "--trace", tmp_path / "t.json"))
     document = json.loads(done.stdout)
     assert document["ranks"] == 4

@@ -14,6 +14,22 @@ MPIEXEC = next(
     (p for p in (Path(sys.executable).parent / "mpiexec", shutil.which("mpiexec")) if p and Path(p).exists()), None
 )
 
+LLAMA = {"n_layers": 2, "d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8, "d_ff": 40, "vocab": 70}
+SMALL = {
+    "bert": {"n_layers": 2, "batch": 3, "length": 7, "d_model": 16, "heads": 4, "d_ff": 24, "vocab": 50},
+    "chain_a": {"scale": 512},
+    "chain_b": {"scale": 512},
+    "chain_c": {"scale": 512},
+    "chain_d": {"scale": 512},
+    "chain_e": {"scale": 512},
+    "digits": {},
+    "ffn": {"tokens": 24, "d_model": 40, "d_ff": 56},
+    "llama": {"batch": 3, "length": 6, **LLAMA},
+    "llama_block": {"d_model": 48, "heads_q": 8, "heads_kv": 4, "d_head": 8, "d_ff": 40, "seq_lens": "[9, 5]"},
+    "llama_decode": {"batch": 3, "cache": 6, **LLAMA},
+    "moe": {"tokens": 24, "d_model": 40, "d_ff": 56, "experts": 4},
+}
+
 
 def require_mpi():
     assert find_spec("mpi4py") is not None, "there is no mpi4py: pip install '.[mpi]'"
@@ -32,6 +48,15 @@ def run(words, code=0):
     done = subprocess.run(words, capture_output=True, timeout=120, cwd=ROOT)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done
+
+
+def compile_small(name, folder):
+    """A plan that exchanges data: by the paper's cost, small models are cut for all sites, too."""
+    plan = folder / f"{name}.bin"
+    words = [item for key, value in SMALL[name].items() for item in ("-D", f"{key}={value}")]
+    how = ("-m", "dgx-a100", "--selector", "eindecomp", "--schedule", "synthesized", "--dtype", "f32")
+    run(command("compile", ROOT / "models" / f"{name}.ein", *how, *words, "-o", plan))
+    return plan
 
 
 def list_shared():
