@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 
+import numpy as np
+
+from einc.exchange.levels import Clusters, Ints, compute_offsets, find_levels
 from einc.exchange.relays import Ways
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 
@@ -62,6 +65,25 @@ class Network:
     def hbm_rate(self, site: int) -> float:
         """The HBM bandwidth of a site."""
         return self.rates[self.first_hbm + site]
+
+    @cached_property
+    def path_table(self) -> tuple[Ints, Ints, Ints]:
+        """Of all pairs the numbers of both sites, and the paths, filled up with -1: (pairs,), (pairs,), (pairs, k)."""
+        number = {site: position for position, site in enumerate(self.sites)}
+        longest = max(map(len, self.paths.values()), default=0)
+        rows = [(*path, *[-1] * (longest - len(path))) for path in self.paths.values()]
+        ends = np.array([(number[a], number[b]) for a, b in self.paths], np.int64).reshape(-1, 2)
+        return ends[:, 0], ends[:, 1], np.array(rows, np.int64).reshape(len(rows), longest)
+
+    @cached_property
+    def levels(self) -> tuple[Clusters, ...]:
+        """Sites that lie close together, from single sites to all."""
+        return find_levels({pair: min([self.rates[k] for k in path]) for pair, path in self.paths.items()}, self.sites)
+
+    @cached_property
+    def offsets(self) -> Ints:
+        """How far apart the places of two sites (by number) are in their clusters: small on one rail of a network."""
+        return compute_offsets(self.levels, self.sites)
 
     @cached_property
     def total_capacity(self) -> float:

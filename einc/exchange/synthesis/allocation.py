@@ -3,8 +3,10 @@
 A linear program divides the bytes. Routes are found as they are needed: the prices that the program puts on the
 resources lead to the cheapest routes, which join it until none is cheaper than those it has (column generation).
 
-On machines with many sites there are thousands of demands, and direct routes suffice. There, without a linear program,
-each demand takes the route that adds least to the fullest resources; then every choice is made again.
+Routes with up to eight parts and targets are the cheapest ones; those with more grow from a root (`growth.py`).
+
+On machines with many sites there may be thousands of demands. Then, without a linear program, each demand takes the
+route that adds least to the fullest resources; then every choice is made again.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from einc.exchange.network import Network
-from einc.exchange.synthesis.demands import DemandShape
+from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
+from einc.exchange.synthesis.growth import grow_routes
 from einc.exchange.synthesis.routes import Route, compute_delay, compute_load, list_direct_routes
-from einc.exchange.synthesis.trees import MAX_TERMINALS, Floats, PathPrices, find_cheapest_routes
+from einc.exchange.synthesis.trees import Floats, PathPrices, find_cheapest_routes
 
 MAX_ROUNDS = 60
 _SPREADS = (0.03, 0.1, 0.3, 1.0)
@@ -29,6 +32,23 @@ MAX_DIRECT_ROUTES = 4000
 
 _CLOSE = 1e-3
 """The part by which the result may lie above the optimum."""
+
+_NEAR = 5e-3
+"""The same above a time that is known to be needed."""
+
+_MAX_GROWN_ENDS = 60_000
+"""Parts and targets of all shapes together, times the rounds in which routes grow for them."""
+
+_MIN_GROWN_ROUNDS = 3
+
+_MAX_SPARE = 24
+"""Routes of a large shape beyond this many are kept only if they carry much."""
+
+_TIGHT = 1e-6
+"""The slack with large shapes: their routes have so many steps that few pieces take each, and do not even out."""
+
+_LITTLE = 0.05
+"""A route of a large shape that carries less than this part of what its fullest route does carries nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +77,11 @@ def allocate_routes(
     slack: float = 0.02,
     cutoff: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
+    known_ms: float = 0.0,
 ) -> PendingAmounts:
     """The best routes for the bytes of every shape, or the best ones found when `stop` says so.
+
+    The caller knows that no solution takes less than `known_ms`: where there are large shapes, the search ends near it.
 
     Among solutions within `slack` of the best one, the one with the quickest routes is taken: a piece that arrives
     early can be passed on early. The search gives up once no solution can take less than `cutoff` ms; the prices that
@@ -66,22 +89,28 @@ def allocate_routes(
     """
     master = _MasterProgram(volumes, network)
     max_roots = max(16, MAX_DIRECT_ROUTES // len(volumes))
+    large = [shape for shape in volumes if shape.is_large]
+    finder = _RouteFinder(network, large, max(1, max_roots // 16))
     for shape in volumes:
         for route in list_direct_routes(shape, network, max_roots):
             master.add(shape, route)
-    priced = [shape for shape in volumes if max(len(shape.holders), len(shape.targets)) <= MAX_TERMINALS]
+    if finder.grows and not master.solve()[0] <= known_ms * (1 + _NEAR):
+        prices = PathPrices(network, 1 / np.array(network.rates))
+        for shape in large:
+            for route in finder.find(shape, prices, max_roots)[1]:
+                master.add(shape, route)
     least = 0.0
     centre: Floats | None = None
-    for _ in range(MAX_ROUNDS):
+    for _ in range(finder.max_rounds):
         value, price = master.solve()
-        if stop() or len(priced) < len(volumes):
+        if stop() or (large and (value <= known_ms * (1 + _NEAR) or not finder.grows)):
             break
         # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
         prices = PathPrices(network, price / np.array(network.rates))
         bound, added = 0.0, False
-        for shape in priced:
-            cost, routes = find_cheapest_routes(shape, prices)
+        for shape in volumes:
+            cost, routes = finder.find(shape, prices)
             bound += cost * volumes[shape]
             for route in routes:
                 added |= master.add(shape, route)
@@ -94,12 +123,34 @@ def allocate_routes(
     def finish() -> RouteAmounts:
         for spread in _SPREADS if centre is not None else ():
             prices = PathPrices(network, best / np.array(network.rates), spread)
-            for shape in priced:
-                for route in find_cheapest_routes(shape, prices)[1]:
+            for shape in volumes:
+                for route in finder.find(shape, prices)[1]:
                     master.add(shape, route)
-        return master.finish(slack)
+        return master.finish(_TIGHT if finder.grows else slack)
 
     return PendingAmounts(master.solve()[0], best, finish)
+
+
+class _RouteFinder:
+    """Cheap routes of shapes under prices: the cheapest ones of small shapes, and grown ones of large shapes.
+
+    On machines with so few sites that small shapes are the rule, no routes are grown.
+    """
+
+    def __init__(self, network: Network, large: Sequence[DemandShape], roots: int) -> None:
+        self.network, self.roots = network, roots
+        self.turns = {shape: turn for turn, shape in enumerate(large)}
+        self.grows = bool(large) and len(network.sites) > MAX_TERMINALS
+        ends = sum([len(shape.holders) + len(shape.targets) for shape in large])
+        self.max_rounds = min(MAX_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
+
+    def find(self, shape: DemandShape, prices: PathPrices, roots: int | None = None) -> tuple[float, list[Route]]:
+        """The least price per byte that was found, and routes, for large shapes with several roots."""
+        if shape not in self.turns:
+            return find_cheapest_routes(shape, prices)
+        routes = grow_routes(shape, prices, roots or self.roots, self.turns[shape])
+        costs = [prices.compute_cost(compute_load(route, self.network)) for route in routes]
+        return min(costs, default=0.0), routes
 
 
 class _MasterProgram:
@@ -156,7 +207,17 @@ class _MasterProgram:
         routes: dict[DemandShape, list[tuple[Route, float]]] = {shape: [] for shape in self.volumes}
         for (shape, route), column in self.columns.items():
             routes[shape].append((route, max(0.0, amounts[column]) * self.unit))
-        return RouteAmounts({shape: tuple(found) for shape, found in routes.items()}, value)
+        return RouteAmounts({shape: _drop_unused(shape, found) for shape, found in routes.items()}, value)
+
+
+def _drop_unused(shape: DemandShape, found: list[tuple[Route, float]]) -> tuple[tuple[Route, float], ...]:
+    """Of a large shape the routes that carry much, and a few of the others; all routes of small shapes."""
+    if not shape.is_large:
+        return tuple(found)
+    least = _LITTLE * max(amount for _, amount in found)
+    used = [(route, amount) for route, amount in found if amount > least]
+    spare = [(route, 0.0) for route, amount in found if amount <= least]
+    return (*used, *spare[: max(0, _MAX_SPARE - len(used))])
 
 
 def sum_volumes(shapes: Mapping[DemandShape, Sequence[int]], sizes: Sequence[int]) -> dict[DemandShape, float]:

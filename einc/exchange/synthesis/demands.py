@@ -12,6 +12,9 @@ from einc.errors import ProgramError
 from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
 from einc.exchange.language.program import Aggregate, Program, collect_atom_sizes, list_targets
 
+MAX_TERMINALS = 8
+"""Parts, and targets, up to which the dynamic program for the cheapest routes is fast enough."""
+
 
 @dataclass(frozen=True, slots=True)
 class DemandShape:
@@ -19,6 +22,11 @@ class DemandShape:
 
     holders: tuple[tuple[int, ...], ...]
     targets: tuple[int, ...]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has too many parts or targets for the cheapest routes to be found."""
+        return max(len(self.holders), len(self.targets)) > MAX_TERMINALS
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from einc.exchange.synthesis.placement import choose_fewest_bytes, place
 from einc.exchange.synthesis.proposers import Proposer
 from einc.exchange.synthesis.rewrites import MAX_REWRITTEN, improve_by_rewrites
 from einc.exchange.synthesis.rounding import RouteChooser, choose_piece_counts
-from einc.exchange.synthesis.scheduling import MAX_THOROUGH, build_first_schedule, improve_schedule
+from einc.exchange.synthesis.scheduling import build_first_schedule, improve_schedule
 from einc.exchange.synthesis.splitting import can_split, find_atom_families, split_atoms
 from einc.exchange.synthesis.task_graph import (
     ExchangeTasks,
@@ -42,12 +42,15 @@ from einc.exchange.synthesis.task_graph import (
 from einc.machines.model import Machine
 
 MAX_ACTIONS = 2000
-"""By default, on machines of up to a dozen sites; more on larger ones, in proportion."""
+"""By default, on machines of up to eleven sites; more on larger ones, as their squares."""
+
+MAX_ACTIONS_OF_MANY = 16_000
+"""By default, on machines of any size."""
 
 MAX_PIECES = 512
 """Pieces that an atom may be cut into."""
 
-_GRAINS = (30, 125, 250, 500, 1000, 2000)
+_GRAINS = (30, 125, 250, 500, 1000, 2000, 4000, 8000)
 """Numbers of actions that are tried, as far as they are allowed."""
 
 ENOUGH = 1.004
@@ -70,6 +73,9 @@ _OVERLAPS = (1, 2, 3)
 
 _TIMED_UP_TO = 1.5
 """The timing of a candidate stops at this many times the best time."""
+
+_MAX_UNORDERED = 4000
+"""Bodies with more actions are not tried without an order."""
 
 _MIN_GRAINS = 2
 """This many grains are tried even if no time is left, unless there are more than MAX_EARLY_DEMANDS demands."""
@@ -178,7 +184,9 @@ class _SynthesisSearch:
         self, preamble: Program, machine: Machine, options: SynthesisOptions, progress: Progress | None
     ) -> None:
         self.preamble, self.machine, self.options = preamble, machine, options
-        self.max_actions = options.max_actions or max(MAX_ACTIONS, 150 * len(machine.sites))
+        self.max_actions = options.max_actions or max(
+            MAX_ACTIONS, min(MAX_ACTIONS_OF_MANY, 16 * len(machine.sites) ** 2)
+        )
         self.packed_ms: float | None = None
         self.deadline = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
         self.progress = progress
@@ -233,7 +241,8 @@ class _SynthesisSearch:
             if self.best_ms <= self.certificate.bound_ms * options.enough:
                 return
         self.say("placing")
-        limits = options.max_packed_ms, options.min_packed_ms
+        known = 0.0 if self.certificate is None else self.certificate.bound_ms - network.transfer_latency
+        limits = options.max_packed_ms, max(options.min_packed_ms, known)
         placed, demands, amounts = place(self.preamble, network, 0.02, self.stop, *limits)
         self.offer_program(build_naive_body(placed, self.machine), {}, "naive body")
         self.packed_ms = amounts.fullest_ms
@@ -276,7 +285,7 @@ class _SynthesisSearch:
             schedule = build_first_schedule(tasks, options.seed)
             evaluator = BodyEvaluator(split_atoms(placed, splits), self.machine)
             taken = math.inf
-            if len(tasks.actions) <= MAX_THOROUGH:  # beyond, thousands of flows at a time take long to time
+            if len(tasks.actions) <= _MAX_UNORDERED:  # beyond, thousands of flows at a time take long to time
                 taken = self.offer(evaluator, write_unordered_actions(tasks), splits, "without waits")
             for together in overlaps:
                 taken = min(taken, self.offer_schedule(evaluator, tasks, schedule, splits, together))

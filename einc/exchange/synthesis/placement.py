@@ -31,8 +31,8 @@ from einc.exchange.synthesis.allocation import (
     allocate_routes,
     sum_volumes,
 )
-from einc.exchange.synthesis.demands import Demand, find_demands, group_by_shape
-from einc.exchange.synthesis.trees import MAX_TERMINALS, Floats, PathPrices, price_target_sets
+from einc.exchange.synthesis.demands import MAX_TERMINALS, Demand, find_demands, group_by_shape
+from einc.exchange.synthesis.trees import Floats, PathPrices, price_target_sets
 
 MAX_ALLOCATED = 24
 """Memberships for which routes are allocated."""
@@ -44,7 +44,8 @@ _EQUAL = 1.001
 """Times within this factor of each other count as equal, as linear programs are not solved more exactly."""
 
 _MAX_LP_SIZE = 30_000
-"""Parts and targets of all shapes together, times sites; above, routes are chosen without a linear program."""
+_MAX_LP_SHAPES = 150
+"""With more shapes, whose parts and targets times sites are more than that, no linear program chooses the routes."""
 
 
 def place(
@@ -62,7 +63,7 @@ def place(
     """
     if not is_open(program):
         demands = find_demands(program)
-        return program, demands, _allocate(demands, network, slack, np.inf, stop).finish()
+        return program, demands, _allocate(demands, network, slack, np.inf, stop, min_ms).finish()
     if len(network.sites) > MAX_SITES:
         placed = close_partitions(program, choose_fewest_bytes(program, network.sites))
         demands = find_demands(placed)
@@ -87,14 +88,20 @@ def place(
 
 
 def _allocate(
-    demands: Sequence[Demand], network: Network, slack: float, cutoff: float, stop: Callable[[], bool]
+    demands: Sequence[Demand],
+    network: Network,
+    slack: float,
+    cutoff: float,
+    stop: Callable[[], bool],
+    known_ms: float = 0.0,
 ) -> PendingAmounts:
     if not demands:
         return _wrap(RouteAmounts({}, 0.0), network)
     volumes = sum_volumes(group_by_shape(demands), [demand.size for demand in demands])
-    if sum(len(shape.holders) + len(shape.targets) for shape in volumes) * len(network.sites) > _MAX_LP_SIZE:
+    size = sum(len(shape.holders) + len(shape.targets) for shape in volumes) * len(network.sites)
+    if size > _MAX_LP_SIZE and len(volumes) > _MAX_LP_SHAPES:
         return _wrap(allocate_greedily(volumes, network), network)
-    return allocate_routes(volumes, network, slack, cutoff, stop)
+    return allocate_routes(volumes, network, slack, cutoff, stop, known_ms)
 
 
 def _wrap(amounts: RouteAmounts, network: Network) -> PendingAmounts:

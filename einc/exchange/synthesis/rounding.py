@@ -263,12 +263,15 @@ def choose_piece_counts(
     """
     steps: dict[str, float] = {}
     size: dict[str, int] = {}
+    ways: dict[str, int] = {}
     for demand in demands:
         name = family[demand.aggregate[0]]
         routes = route_amounts.routes[demand.shape]
         carried = sum(amount for _, amount in routes)
         mean = sum(len(route) * amount for route, amount in routes) / carried if carried else 1.0
         steps[name] = steps.get(name, 0.0) + mean
+        if demand.shape.is_large:
+            ways[name] = max(ways.get(name, 0), sum(amount > 0.0 for _, amount in routes))
         size[name] = demand.size
 
     max_each = np.array([min(max_pieces, limits.get(name, size[name]), size[name]) for name in size])
@@ -286,4 +289,11 @@ def choose_piece_counts(
             fine = grain
         else:
             coarse = grain
-    return dict(zip(size, map(int, count(coarse)), strict=True))
+    return {
+        name: _suit_routes(int(pieces), ways.get(name, 1)) for name, pieces in zip(size, count(coarse), strict=True)
+    }
+
+
+def _suit_routes(pieces: int, ways: int) -> int:
+    """A multiple of the routes that pieces of a large shape take: else one route would get twice its share."""
+    return pieces - pieces % ways if pieces > ways else pieces

@@ -113,6 +113,9 @@ def compute_load(steps: Sequence[RouteStep], network: Network) -> dict[int, floa
 MAX_SITES = 16
 """On larger machines only sites that hold a part or need the result are roots."""
 
+_MAX_GATHERED = 100
+"""On larger machines, targets combine for themselves only if this takes no more sends than this."""
+
 _MAX_TURNS = 3
 """On larger machines this many choices among the holders of each part are tried."""
 
@@ -127,8 +130,10 @@ def list_direct_routes(shape: DemandShape, network: Network, max_roots: int, tur
     if large:
         named = tuple(dict.fromkeys((*shape.targets, *(site for sites in shape.holders for site in sites))))
         first = turn * max_roots % len(named)
-        roots = (*named[first:], *named[:first])[:max_roots]
-    routes = [_build_gathered(shape, network, number) for number in range(_MAX_TURNS if large else 1)]
+        roots = shape.targets if len(shape.targets) == 1 else (*named[first:], *named[:first])[:max_roots]
+    routes = []
+    if not large or len(shape.holders) * len(shape.targets) <= _MAX_GATHERED:
+        routes = [_build_gathered(shape, network, number) for number in range(_MAX_TURNS if large else 1)]
     routes += [_build_rooted(shape, root, shape.targets, network, turn) for root in roots]
     return list(dict.fromkeys(route for route in routes if route is not None))
 

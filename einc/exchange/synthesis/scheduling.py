@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from einc.exchange.synthesis.task_graph import ExchangeTasks, TaskSchedule
 
-MAX_THOROUGH = 4000
-"""Above this many tasks only few orders are tried."""
+_FEW_SITES = 8
+"""With more sites, orders are tried too in which sites that lie alike do alike."""
 
 _SETTLED = 2
 """Gaps are closed in this many of the first schedules."""
@@ -131,15 +131,20 @@ def build_first_schedule(tasks: ExchangeTasks, seed: int) -> TaskSchedule:
     busy = [max(load[resource] for resource in path) for path in tasks.occupied]
     mean = sum(tasks.durations) / max(1, len(tasks.durations))
     noise = random.Random(seed)
-    rules = (
+    rules: tuple[Sequence[float], ...] = (
         [-tail for tail in tails],
         [-tail - load for tail, load in zip(tails, busy, strict=True)],
         [turn * length - tail for turn, tail in zip(tasks.turns, tails, strict=True)],
         [turn * length for turn in tasks.turns],
         [-tail - noise.random() * 2 * mean for tail in tails],
     )
-    if len(tails) > MAX_THOROUGH:
-        return min((scheduler.schedule_forwards(keys) for keys in rules[:3]), key=_get_makespan)
+    if len({action.source for action in tasks.actions}) > _FEW_SITES:
+        rules = (
+            *rules[:4],
+            tasks.places,
+            [place * length - tail for place, tail in zip(tasks.places, tails, strict=True)],
+            [place * length / 1e3 - tail for place, tail in zip(tasks.places, tails, strict=True)],
+        )
     trials = sorted((scheduler.schedule_forwards(keys) for keys in rules), key=_get_makespan)
     return min((scheduler.close_gaps(trial) for trial in trials[:_SETTLED]), key=_get_makespan)
 

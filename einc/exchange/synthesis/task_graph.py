@@ -23,7 +23,8 @@ class ExchangeTasks:
 
     `before` are the positions of the tasks that bring what a task needs. `forms` are those among them that form the
     copy it sends: it must wait for them, or it would aggregate a second time. `turns` are from 0 to 1: the place of a
-    task's piece among those that take the same route.
+    task's piece among those that take the same route. `places` are from 0 to 1 too, and tell tasks of one turn apart:
+    sends that are equally far around their cluster have the same one, so that all sites can send at once.
     """
 
     actions: tuple[Action, ...]
@@ -32,6 +33,7 @@ class ExchangeTasks:
     before: tuple[tuple[int, ...], ...]
     forms: tuple[tuple[int, ...], ...]
     turns: tuple[float, ...]
+    places: tuple[float, ...]
 
 
 class TaskSchedule(NamedTuple):
@@ -49,6 +51,9 @@ def build_tasks(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], ne
     before: list[set[int]] = []
     forms: list[set[int]] = []
     turns: list[float] = []
+    places: list[float] = []
+    number_of = {site: position for position, site in enumerate(network.sites)}
+    farthest = int(network.offsets.max()) + 1
     using: dict[tuple[DemandShape, Route], int] = {}
     used: dict[tuple[DemandShape, Route], int] = {}
     for demand, chosen in zip(demands, routes, strict=True):
@@ -75,6 +80,8 @@ def build_tasks(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], ne
                     before.append(set())
                     forms.append(set())
                     turns.append((used[way] - 0.5) / using[way])
+                    offset = int(network.offsets[number_of[step.source], number_of[step.destination]])
+                    places.append((used[way] - 1 + offset / farthest) / using[way])
                 makers.setdefault((step.parts, step.destination), task)
                 for copy in list_needed_copies(step):
                     if copy in makers:
@@ -89,6 +96,7 @@ def build_tasks(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], ne
         tuple(tuple(sorted(entry)) for entry in before),
         tuple(tuple(sorted(task for task in entry if not actions[task].destinations)) for entry in forms),
         tuple(turns),
+        tuple(places),
     )
 
 

@@ -7,20 +7,20 @@ for that of the multicast, given a price per byte on every path and for aggregat
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from einc.exchange.network import Network
-from einc.exchange.synthesis.demands import DemandShape
+from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-MAX_TERMINALS = 8
-"""Parts, and targets, up to which the dynamic program is fast enough."""
+_TIE = 1e-6
+"""The part by which a path between the least like places of clusters counts more than one between like places."""
 
 
 class PathPrices:
@@ -29,11 +29,12 @@ class PathPrices:
     def __init__(self, network: Network, price: Floats, spread: float = 1e-3) -> None:
         """`price` is per byte on each resource; `spread` times the mean price of a path is added to each path."""
         self.network = network
+        self._price = price
         self.number = {site: number for number, site in enumerate(network.sites)}
         n = len(network.sites)
         edge = np.full((n, n), np.inf)
-        for (a, b), path in network.paths.items():
-            edge[self.number[a], self.number[b]] = price[list(path)].sum()
+        sources, ends, paths = network.path_table
+        edge[sources, ends] = np.append(price, 0.0)[paths].sum(1)
         finite = edge[np.isfinite(edge)]
         extra = spread * (float(finite.mean()) if finite.size else 1.0) + 1e-15
         edge += extra
@@ -45,9 +46,15 @@ class PathPrices:
             edge = np.where(better, through, edge)
             self.hop = np.where(better, self.hop[:, middle, None], self.hop)
         self.distance: Floats = edge
+        # Of equal paths those between like places of clusters are taken, so that all sites get as much to do.
+        self.rail_distance: Floats = edge * (1 + _TIE * network.offsets / max(1, network.offsets.max()))
         self.form: Floats = price[[network.first_hbm + site for site in network.sites]] + extra * 0.1
         self._reductions: dict[tuple[tuple[int, ...], ...], ReductionTrees] = {}
         self._multicasts: dict[tuple[int, ...], MulticastTrees] = {}
+
+    def compute_cost(self, load: Mapping[int, float]) -> float:
+        """The price of what the resources move."""
+        return sum([float(self._price[resource]) * moved for resource, moved in load.items()])
 
     def get_reduction(self, holders: tuple[tuple[int, ...], ...]) -> ReductionTrees:
         """The reduction of parts with these holders; many shapes share it."""

@@ -1,0 +1,156 @@
+"""Cheap routes with many ends under prices: trees that grow by the nearest end that is not reached yet.
+
+`trees.py` finds the cheapest trees of up to eight ends. With more, a tree begins at a root and takes in one end after
+the other, over the cheapest path from anywhere in it (the path heuristic for Steiner trees, after Takahashi and
+Matsuyama). A price on the network between nodes then makes every copy cross it once per node, and go on from there. A
+*lag* counts what a copy has already paid on its way to where the path begins: 0 makes long chains, which load every
+site alike, and 1 shortest paths, on which pieces arrive early.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from einc.exchange.synthesis.demands import DemandShape
+from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
+from einc.exchange.synthesis.trees import Floats, PathPrices
+
+LAGS = (1.0, 0.3, 0.0)
+
+
+def grow_routes(shape: DemandShape, prices: PathPrices, roots: int, turn: int = 0) -> list[Route]:
+    """Routes for a shape of any size: for the `roots` cheapest roots (of equal ones the first from `turn` on), and
+    each lag."""
+    found: list[Route | None] = []
+    number = prices.number
+    holders = [[number[site] for site in sites] for sites in shape.holders]
+    targets = [number[site] for site in shape.targets]
+    for root in _choose_roots(holders, targets, prices, roots, turn):
+        for lag in LAGS:
+            found.append(_build_route(shape, holders, targets, root, prices, lag))
+    return list(dict.fromkeys(route for route in found if route is not None))
+
+
+def _choose_roots(
+    holders: Sequence[Sequence[int]], targets: Sequence[int], prices: PathPrices, count: int, turn: int
+) -> list[int]:
+    """The sites that are nearest to all parts and targets.
+
+    Of a shape with one part it is one of its holders, and of one with one target the target.
+    """
+    if len(holders) == 1 or len(targets) == 1:
+        return [holders[0][0] if len(holders) == 1 else targets[0]]
+    own = sorted({*targets, *(site for sites in holders for site in sites)})
+    cost = {
+        root: float(
+            prices.distance[root, targets].sum()
+            + sum([prices.distance[sites, root].min() for sites in holders])
+            + prices.form[root] * (len(holders) + 1)
+        )
+        for root in own
+    }
+    unit = max(min(cost.values()), 1e-300) * 1e-6
+    return sorted(own, key=lambda root: (round(cost[root] / unit), (root - turn) % len(prices.form)))[:count]
+
+
+def _build_route(
+    shape: DemandShape,
+    holders: Sequence[Sequence[int]],
+    targets: Sequence[int],
+    root: int,
+    prices: PathPrices,
+    lag: float,
+) -> Route | None:
+    """Combines all parts at the root, and brings the result from there to the targets."""
+    sites = prices.network.sites
+    full = (1 << len(holders)) - 1
+    steps: list[RouteStep] = []
+    starts = [root]
+    if len(holders) > 1:
+        steps += _combine(holders, root, prices, lag)
+    else:
+        starts += [site for site in holders[0] if site != root]
+    out = _grow(starts, [[target] for target in targets], prices.rail_distance, prices.hop, lag, False)
+    steps += [RouteStep(full, sites[a], sites[b]) for a, b in out]
+    return tidy_route(shape, tuple(steps))
+
+
+def _grow(
+    starts: Sequence[int],
+    ends: Sequence[Sequence[int]],
+    distance: Floats,
+    hop: np.ndarray[tuple[int, int], np.dtype[np.int64]],
+    lag: float,
+    inwards: bool,
+) -> list[tuple[int, int]]:
+    """The hops of a tree that joins one site of each of `ends` with one of `starts`, in the order of their growth.
+
+    Copies go from the starts to the ends, or `inwards` from the ends to the starts.
+    """
+    to = distance.T if inwards else distance
+    count = len(distance)
+    key: Floats = np.full(count, np.inf)
+    origin = np.zeros(count, np.int64)
+    paid: Floats = np.full(count, np.inf)
+
+    def take_in(site: int, cost: float) -> None:
+        paid[site] = cost
+        there = lag * cost + to[site]
+        better = there < key
+        key[better] = there[better]
+        origin[better] = site
+
+    groups: dict[int, list[int]] = {}
+    wanted = np.zeros(count, np.int64)  # of how many ends that are not joined yet a site is one
+    for group, sites in enumerate(ends):
+        wanted[list(sites)] += 1
+        for site in sites:
+            groups.setdefault(site, []).append(group)
+    left = dict.fromkeys(range(len(ends)))
+
+    def join(site: int, cost: float) -> None:
+        take_in(site, cost)
+        for group in groups.get(site, ()):
+            if group in left:
+                del left[group]
+                wanted[list(ends[group])] -= 1
+
+    for start in starts:
+        join(start, 0.0)
+    hops: list[tuple[int, int]] = []
+    while left:
+        end = int(np.where(wanted > 0, key, np.inf).argmin())
+        at = int(origin[end])
+        way = [end] if inwards else [at]
+        while way[-1] != (at if inwards else end):
+            way.append(int(hop[way[-1], at if inwards else end]))
+        if inwards:
+            way.reverse()
+        for before, site in itertools.pairwise(way):
+            if not np.isfinite(paid[site]):
+                hops.append((site, before) if inwards else (before, site))
+                join(site, paid[before] + float(to[before, site]))
+    return hops
+
+
+def _combine(holders: Sequence[Sequence[int]], root: int, prices: PathPrices, lag: float) -> list[RouteStep]:
+    """The steps that combine all parts at the root: sites of the tree combine what meets there."""
+    sites = prices.network.sites
+    hops = _grow([root], holders, prices.rail_distance, prices.hop, lag, True)
+    inside = {root, *(child for child, _ in hops)}
+    here: dict[int, list[int]] = {site: [] for site in inside}
+    for part, own in enumerate(holders):
+        here[next(site for site in own if site in inside)].append(1 << part)
+    steps: list[RouteStep] = []
+    for child, parent in [*reversed(hops), (root, -1)]:
+        copies = sorted(here[child])
+        whole = sum(copies)
+        if len(copies) > 1:
+            steps.append(RouteStep(whole, sites[child], sites[child], tuple(copies)))
+        if copies and parent >= 0:
+            steps.append(RouteStep(whole, sites[child], sites[parent]))
+            here[parent].append(whole)
+    return steps
