@@ -60,13 +60,22 @@ def _block(tokens: int, competitors: tuple[str, ...], targets: dict[str, float],
     )
 
 
+def _encoder(name: str, title: str, batch: str, tokens: str) -> Case:
+    competitors = (EINC, *TORCH, "onnxruntime", "openvino")
+    targets = {"torch": 1.1, "onnxruntime": 0.9, "openvino": 0.9}
+    return Case(
+        name, f"{MINILM}, {title}", MINILM, (("batch", batch), ("tokens", tokens)), competitors, targets, sites=1
+    )
+
+
 CASES = (
     *(_chain(letter, {"a": {"jax8": 0.75}, "c": {"jax8": 0.90}}.get(letter, {})) for letter in "abcde"),
     _block(512, (EINC, *JAX_BLOCK, *TORCH), {"jax8": 0.90, "torch": 1.02}),
     _block(2048, (EINC, *JAX_BLOCK, *TORCH), {"jax8": 0.58, "torch": 1.0}),
     _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.1}, "bf16", dtype="bf16", tolerance=6e-2),
     _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.3}, "f16", dtype="f16", tolerance=1e-2),
-    Case("minilm", f"{MINILM}, 32 sentences of 128 tokens", MINILM, (), (EINC, *TORCH), {"torch": 1.1}),
+    _encoder("minilm", "32 sentences of 128 tokens", "32", "128"),
+    _encoder("sentence", "one sentence of 16 tokens", "1", "16"),
 )
 
 LLAMA: Definitions = (

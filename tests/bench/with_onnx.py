@@ -1,4 +1,4 @@
-"""The same LLaMA in ONNX Runtime and in OpenVINO, from one ONNX file that another process writes."""
+"""The same model in ONNX Runtime and in OpenVINO, from one ONNX file that another process writes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.plan.schema import Bundle
-from tests.bench.inputs import drawn
+from tests.bench.inputs import drawn, sentences
 
 
-def prepared(kind: str, bundle: Bundle, plan: str, threads: int):
+def prepared(kind: str, bundle: Bundle, plan: str, folder: str, threads: int):
     importlib.import_module("onnx")
     library = importlib.import_module(kind)
     model = Path(plan).with_suffix(".onnx")
     if not model.exists():
-        subprocess.run([sys.executable, "-m", "tests.bench.onnx_llama", plan, str(model)], check=True)
+        words = ["tests.bench.onnx_llama", plan]
+        if folder:
+            words = ["tests.bench.onnx_encoder", folder, *map(str, sentences(bundle)[0].shape)]
+        subprocess.run([sys.executable, "-m", *words, str(model)], check=True)
     start = _start_onnxruntime if kind == "onnxruntime" else _start_openvino
     dtype = next(tensor.dtype for tensor in bundle.tensors if tensor.kind == "weight")
     shapes, compute = start(library, model, threads, dtype)
     given = drawn(bundle, weights=False)
+    if folder:
+        ids, mask = sentences(bundle)
+        given = {"ids": ids, "mask": mask.astype(np.int64)}
     feeds = {name: given.get(name, np.zeros(shape, np.float32)) for name, shape in shapes.items()}
     result = None
 

@@ -15,7 +15,7 @@ from tests.bench.inputs import constants, drawn, products, sentences
 def prepared(bundle: Bundle, folder: str, threads: int, *, compiled: bool):
     torch.set_num_threads(threads)
     if folder:
-        function, arguments = _encoder(Path(folder))
+        function, arguments = _encoder(Path(folder), *sentences(bundle))
     elif bundle.model.startswith("chain"):
         function, arguments = _chain(bundle)
     else:
@@ -81,11 +81,11 @@ def _block(bundle: Bundle):
     return block, (w["x"],)
 
 
-def _encoder(folder: Path):
+def _encoder(folder: Path, *inputs: Array):
     import transformers
 
     model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
-    ids, mask = (torch.from_numpy(array) for array in sentences())
+    ids, mask = (torch.from_numpy(array) for array in inputs)
     weight = mask[..., None].float()
 
     def encode(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

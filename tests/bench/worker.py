@@ -70,7 +70,7 @@ def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int
     if kind in ("onnxruntime", "openvino"):
         from tests.bench import with_onnx
 
-        return with_onnx.prepared(kind, bundle, plan, threads)
+        return with_onnx.prepared(kind, bundle, plan, folder, threads)
     if kind == "numpy":
         from tests.bench import with_numpy
 
