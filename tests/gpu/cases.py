@@ -9,6 +9,7 @@ from tests.gpu.model_texts import TEXTS
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 SITES = (1, 2, 4, 8)
+ALL_SITES = tuple(range(1, 9))
 TOLERANCE = {"f64": 1e-11, "f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}
 """Of the largest value of an output; those of f16 and bf16 are ten roundings."""
 
@@ -17,7 +18,8 @@ Definitions = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model in one dtype (None: as it stands), for every number of sites; `slow` ones are too large for a CPU."""
+    """A model in one dtype (None: as it stands), for every number of sites; `slow` ones are too large for a CPU. All
+    runs of a `reproducible` one must have the same bits."""
 
     name: str
     dtype: str | None
@@ -26,6 +28,7 @@ class Case:
     sites: tuple[int, ...] = SITES
     slow: bool = False
     label: str = ""
+    reproducible: bool = False
 
     @property
     def title(self) -> str:
@@ -46,6 +49,7 @@ def _sizes(**values: object) -> Definitions:
 
 _BLOCK = _sizes(seq_lens=[300, 212], d_model=512, heads_q=8, heads_kv=4, d_head=64, d_ff=1408)
 _ODD_BLOCK = _sizes(seq_lens=[5, 9, 2], d_model=48, heads_q=6, heads_kv=3, d_head=8, d_ff=40)
+_UNEVEN_BLOCK = _sizes(seq_lens=[37, 70], d_model=160, heads_q=10, heads_kv=5, d_head=16, d_ff=300)
 
 CASES: tuple[Case, ...] = (
     *(Case("llama_block", dtype, _BLOCK, slow=True) for dtype in ("f16", "f32", "bf16")),
@@ -53,6 +57,9 @@ CASES: tuple[Case, ...] = (
     Case("llama", "f32", preset="tiny"),
     Case("llama", "bf16", preset="tiny", sites=(1, 4)),
     Case("llama_decode", "f32", preset="tiny"),
+    Case("llama_block", "f16", _UNEVEN_BLOCK, sites=ALL_SITES, label="reproducible", reproducible=True),
+    Case("llama_block", "f32", _UNEVEN_BLOCK, sites=(1, 3, 8), label="reproducible", reproducible=True),
+    Case("llama_decode", "bf16", preset="tiny", sites=(1, 3, 8), label="reproducible", reproducible=True),
     *(Case("ffn", dtype, _sizes(tokens=512, d_model=768, d_ff=2048), slow=True) for dtype in ("f16", "f32", "bf16")),
     *(Case(f"chain_{letter}", "f16", _sizes(scale=16), slow=True) for letter in "abcde"),
     *(Case("ffn", dtype, _sizes(tokens=37, d_model=29, d_ff=53), label="odd") for dtype in ("f32", "f16", "bf16")),

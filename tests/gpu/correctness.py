@@ -5,6 +5,7 @@ The reference is computed from the same (rounded) inputs, in float64 throughout.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ class Result:
     """`error` is the largest difference relative to the largest value; `torch_error` that against PyTorch.
 
     `errors` are both of these by what computed attention, where that was done in two ways (LIBRARY, OWN_KERNEL).
-    `unchecked` says why the case was not run, or not as a whole.
+    `unchecked` says why the case was not run, or not as a whole. `bits` is a hash of what a reproducible plan puts out.
     """
 
     case: str
@@ -49,6 +50,7 @@ class Result:
     errors: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     unchecked: str = ""
     layout: str = Layout.ONE.value
+    bits: str = ""
 
     @property
     def holds(self) -> bool:
@@ -70,6 +72,7 @@ def compiled(case: Case, sites: int, dtype: str | None) -> Bundle:
         preset=case.preset,
         dtype=dtype,
         selector="eindecomp",  # it cuts small operators, too, so that every kernel and aggregation occurs
+        reproducible=case.reproducible,
         schedule="naive",  # sites of one GPU exchange nothing that a schedule could make faster
     )
     return compile_model(case.text(), f"{case.name}.ein", options).bundle
@@ -162,14 +165,22 @@ def check(
     torch_error = None if theirs is None else max(own for _, own in errors.values() if own is not None)
     told, shown = tuple(sorted(kernels)), tuple(notes)
     result = Result(case.title, sites, error, torch_error, tolerance, same, told, shown, perf_counter() - begin)
-    return replace(result, errors=errors if len(errors) > 1 else {})
+    bits = hash_of(found[LIBRARY]) if bundle.reproducible else ""
+    return replace(result, errors=errors if len(errors) > 1 else {}, bits=bits)
+
+
+def hash_of(outputs: Mapping[str, Array]) -> str:
+    digest = hashlib.sha256()
+    for name, array in sorted(outputs.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def attentions(bundle: Bundle) -> dict[str, str | None]:
     """The providers of attention to be checked (values of EINC_ATTENTION): as the runtime chooses, and our own kernel,
-    where libraries may compute it."""
+    where libraries may compute it. They compute none of a reproducible plan."""
     dtypes = {bundle.tensors[op.inputs[0]].dtype for op in bundle.operations if op.kernel == "attention"}
-    both = dtypes & {"f16", "bf16"} and os.environ.get(ENVIRONMENT) != OWN
+    both = not bundle.reproducible and dtypes & {"f16", "bf16"} and os.environ.get(ENVIRONMENT) != OWN
     return {LIBRARY: None, OWN_KERNEL: OWN} if both else {LIBRARY: None}
 
 

@@ -43,6 +43,12 @@ class Findings:
         """A benchmark's record, which replaces an earlier one of the same benchmark."""
         self.benchmarks = [one for one in self.benchmarks if one["name"] != record["name"]] + [record]
 
+    def take_check(self, record: Record) -> None:
+        """A case's record. The first one of a reproducible case says which bits the others must have."""
+        first = next((own for own in self.checks if own["case"] == record["case"] and own.get("bits")), record)
+        alike = not record.get("bits") or record["bits"] == first["bits"]
+        self.checks.append(record if alike else {**record, "unlike": first["sites"]})
+
     @property
     def wrong(self) -> list[Record]:
         return [record for record in self.checks if not holds(record)]
@@ -58,7 +64,8 @@ class Findings:
 
 def holds(record: Record) -> bool:
     errors = [record[key] for key in ("error", "torch_error") if record[key] is not None]
-    return not record["problem"] and bool(errors) and max(errors) <= record["tolerance"] and record["same_bits"]
+    right = not record["problem"] and bool(errors) and max(errors) <= record["tolerance"] and record["same_bits"]
+    return right and "unlike" not in record
 
 
 def not_accurate(record: Record) -> list[str]:

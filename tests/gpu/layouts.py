@@ -31,6 +31,9 @@ APART = (
 )  # fmt: skip
 """Cases that run with every site on a GPU of its own: streams for every pair of sites, transfers, and staging."""
 
+REHEARSED = (1, 3, 8)
+"""Numbers of sites whose plans are compared in a rehearsal, where they are to have the same bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -50,10 +53,19 @@ class Run:
 
 
 def list_runs(gpus: int, *, rehearsal: bool) -> list[Run]:
-    """All cases in their order; what a CPU can do, and with the largest number of sites only, in a rehearsal."""
+    """All cases in their order; what a CPU can do, and with the largest number of sites only, in a rehearsal.
+
+    Those that are reproducible run with every site on a GPU of its own, for every number of sites.
+    """
     runs: list[Run] = []
     for number, case in enumerate(CASES):
         if rehearsal and case.slow:
+            continue
+        if case.reproducible:
+            counts = REHEARSED if rehearsal else case.sites
+            runs += [Run(number, sites, Layout.ALIASED if sites > 1 else Layout.ONE) for sites in counts]
+            runs += [Run(number, sites, Layout.STAGED) for sites in counts[-1:]]
+            runs += [Run(number, sites, Layout.SPREAD) for sites in counts[-1:] if gpus > 1]
             continue
         runs += [Run(number, sites) for sites in (case.sites[-1:] if rehearsal else case.sites)]
         if (case.name, case.dtype) in APART[:: 3 if rehearsal else 1]:

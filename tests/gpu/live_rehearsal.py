@@ -54,6 +54,8 @@ def require_correctness(text):
     for run in CPU.runs():
         assert f"| {run.case.title} |" in text
     assert {run.layout for run in CPU.runs()} == set(Layout)
+    for title in {run.case.title for run in CPU.runs() if run.case.reproducible}:
+        assert f"- {title}: the same bits on 1, 3 aliased, 8 aliased, 8 staged, 8 spread sites (" in text
     row = next(line for line in text.splitlines() if line.startswith("| chain_a odd f32 |"))
     assert re.search(r"\| 8: \S+, 8 aliased: \S+, 8 staged: \S+, 8 spread: \S+ \|", row)
     assert "took the process" not in text

@@ -121,6 +121,9 @@ def _correctness(findings: Findings) -> list[str]:
         torch = f"{max(theirs):.1e}" if theirs else ""
         lines.append(f"| {title} | {errors} | {torch} | {own[0]['tolerance']:g} | {', '.join(providers)} |")
     lines.append("")
+    for title in dict.fromkeys(record["case"] for record in findings.checks if record.get("bits")):
+        alike = [own for own in findings.checks if own["case"] == title and own.get("bits") and "unlike" not in own]
+        lines.append(f"- {title}: the same bits on {', '.join(map(_sites, alike))} sites ({alike[0]['bits']})")
     for record in findings.wrong:
         lines.append(f"- **wrong**: {record['case']} on {_sites(record)} sites: {_reason(record)}")
     for why in dict.fromkeys(record["unchecked"] for record in findings.unchecked):
@@ -153,6 +156,8 @@ def _reason(record: Record) -> str:
         return " ".join(str(record["problem"]).split())[:LONGEST]
     if not record["same_bits"]:
         return "runs differ"
+    if "unlike" in record:
+        return f"other bits than on {record['unlike']} sites, and the plan is reproducible"
     errors = record.get("errors") or {"": (record["error"], record["torch_error"])}
     told = [
         f"{f'{name}: ' if name else ''}error {error:.2g} (PyTorch {theirs})" for name, (error, theirs) in errors.items()

@@ -49,7 +49,8 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
                 if "start" in record:
                     running = record["start"]
                 else:
-                    (findings.unchecked if record.get("unchecked") else findings.checks).append(record)
+                    take = findings.unchecked.append if record.get("unchecked") else findings.take_check
+                    take(record)
                     position = record["position"] + 1
                     save()
         except TimeoutError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,12 +12,12 @@ from einc_runtime.execution.cuda.driver import Driver, DriverError
 from einc_runtime.kernels.gpu import Kernels
 from tests.gpu.aliases import AliasedDriver, AliasedKernels
 from tests.gpu.cases import CASES
-from tests.gpu.correctness import arrays_of, check, compiled, reference
+from tests.gpu.correctness import arrays_of, check, compiled, hash_of, reference
 from tests.gpu.layouts import Layout
 from tests.gpu.places import CPU, GPU
 from tests.support.cuda_fake import FakeDriver, Misuse
 
-SMALL = {case.name: case for case in CASES if case.dtype == "f32" and not case.slow}
+SMALL = {case.name: case for case in CASES if case.dtype == "f32" and not case.slow and not case.reproducible}
 
 
 def test_aliases_are_devices_of_their_own_on_real_ones():
@@ -71,6 +72,37 @@ def test_streams_for_every_pair_of_eight_gpus():
     executor = CPU.executor(compiled(SMALL["rows"], 8, "f32"), Layout.ALIASED)
     assert executor.facts()["graph"]["streams"] > 40  # eight sites, and each to most of the others
     executor.close()
+
+
+def test_reproducible_cases_have_the_same_bits_for_every_number_of_aliases():
+    """In small; without the option, the bits are others, so that the comparison can fail."""
+    odd = SMALL["llama_block"].definitions
+    case = replace(next(case for case in CASES if case.reproducible and case.dtype == "f32"), definitions=odd)
+    expected = reference(case, arrays_of(compiled(case, 1, "f32")))
+
+    def bits_of(sites, layout):
+        found = check(case, sites, partial(CPU.session, layout=layout), expected, None)
+        assert found.holds, found
+        return found.bits
+
+    first = bits_of(1, Layout.ONE)
+    assert len(first) == 16
+    assert {bits_of(3, Layout.ALIASED), bits_of(4, Layout.STAGED)} == {first}
+    others = set()
+    for sites in (1, 3):
+        bundle = compiled(replace(case, reproducible=False), sites, "f32")
+        with CPU.session(bundle, Layout.ALIASED) as session:
+            session.load_all(arrays_of(bundle))
+            session.execute()
+            others.add(hash_of({tensor.name: session.offload(tensor.name) for tensor in session.outputs}))
+    assert len(others | {first}) == 3
+
+
+def test_every_number_of_sites_of_reproducible_cases_is_run():
+    runs = [run for run in GPU.runs() if run.case.reproducible and run.case.dtype == "f16"]
+    assert [(run.sites, run.layout.value) for run in runs] == [
+        (1, "one"), *((sites, "aliased") for sites in range(2, 9)), (8, "staged"),
+    ]  # fmt: skip
 
 
 def test_runs_over_several_gpus_are_only_those_of_several():

@@ -49,6 +49,21 @@ def test_the_page_tells_what_holds_and_what_does_not():
     assert "boom" in summary(findings)
 
 
+def test_other_bits_of_a_reproducible_plan_are_wrong():
+    """The first number of sites says which bits the others must have; other cases may have others."""
+    findings = Findings()
+    for sites, bits in ((1, "aa"), (2, "aa"), (3, "bb"), (4, "aa")):
+        findings.take_check({**record("ffn reproducible f16", sites=sites), "bits": bits, "layout": "aliased"})
+    findings.take_check({**record("ffn reproducible f32"), "bits": "cc"})
+    findings.take_check(record("ffn f16"))
+    assert [own["sites"] for own in findings.wrong] == [3]
+    assert not findings.passed
+    text = page(findings, {"GPU": "Fake"}, 12.3)
+    assert "- ffn reproducible f16: the same bits on 1 aliased, 2 aliased, 4 aliased sites (aa)" in text
+    assert "- **wrong**: ffn reproducible f16 on 3 aliased sites: other bits than on 1 sites" in text
+    assert "- ffn reproducible f32: the same bits on 1 sites (cc)" in text
+
+
 def test_the_page_has_every_traceback_once_and_where_the_time_goes():
     text = "Traceback:\n  in launch\n```CUDARuntimeError: an illegal address"
     checks = [record(problem="x", error=None, torch_error=None, traceback=text, sites=sites) for sites in (1, 4)]
