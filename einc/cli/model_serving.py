@@ -17,6 +17,7 @@ from einc_runtime.cli import files, output
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.cli.signals import INTERRUPT, Terminated
 from einc_runtime.errors import MissingFault, UsageFault
+from einc_runtime.generation.chat import ChatRenderer
 from einc_runtime.generation.embedding_batch import EmbeddingBatch
 from einc_runtime.generation.engine import Engine
 from einc_runtime.generation.generator import open_sessions
@@ -65,13 +66,13 @@ def serve(chosen: ServeArguments) -> None:
     from einc.serving.models import ServedModel
     from einc.serving.server import bind, run_server
 
-    with bind(chosen.host, chosen.port) as socket:
+    with bind(chosen.host, chosen.port) as socket, ChatRenderer() as chat:
         source = read_source(chosen.folder)
         with show_phases() as phase:
             if is_encoder(source.config, source.where):
                 model: TextModel | EmbeddingModel = _load_encoder(chosen, source, phase)
             else:
-                model = _load_decoder(chosen, source, phase)
+                model = _load_decoder(chosen, source, chat, phase)
         served = ServedModel(chosen.name or source.name, int(time.time()), model)
         app = make_app(served, Metrics(), _report_bug)
         host, port = socket.getsockname()[:2]
@@ -85,7 +86,9 @@ def serve(chosen: ServeArguments) -> None:
         raise KeyboardInterrupt if number == INTERRUPT else Terminated(number)
 
 
-def _load_decoder(chosen: ServeArguments, source: DecoderSource, phase: Callable[[str], None]) -> TextModel:
+def _load_decoder(
+    chosen: ServeArguments, source: DecoderSource, chat: ChatRenderer, phase: Callable[[str], None]
+) -> TextModel:
     from einc.serving.models import TextModel
 
     with files.reading(chosen.folder):
@@ -99,7 +102,7 @@ def _load_decoder(chosen: ServeArguments, source: DecoderSource, phase: Callable
     slots = DecoderSlots(step, pieces)
     engine = Engine(SequenceBatch(slots, tokenizer, end_tokens), chosen.queue)
     most = min(chosen.max_tokens or places, places)
-    return TextModel(engine, tokenizer, template, sampling, places, most, slots.times)
+    return TextModel(engine, tokenizer, template, chat, sampling, places, most, slots.times)
 
 
 def _load_encoder(chosen: ServeArguments, source: DecoderSource, phase: Callable[[str], None]) -> EmbeddingModel:

@@ -32,7 +32,7 @@ from einc_runtime.execution.proved_plans import require_proof
 from einc_runtime.execution.ranks.mpi import is_started_by_mpi
 from einc_runtime.execution.session import Session
 from einc_runtime.execution.task_errors import name_task
-from einc_runtime.generation.chat import render_chat
+from einc_runtime.generation.chat import ChatRenderer
 from einc_runtime.generation.generator import Completion, Generator, open_sessions
 from einc_runtime.generation.model_folder import ModelFolder
 from einc_runtime.generation.ranks import RankSession, dismiss, follow, open_rank_sessions
@@ -195,10 +195,11 @@ def _read_prompts(chosen: GenerateArguments, folder: ModelFolder, tokenizer: Tex
         return [tokenizer.encode(text) for text in texts]
     template = folder.read_chat_template()
     before = [] if chosen.system is None else [{"role": "system", "content": chosen.system}]
-    written = [
-        render_chat(template.text, [*before, {"role": "user", "content": text}], template.variables, template.file)
-        for text in texts
-    ]
+    with ChatRenderer() as chat:
+        written = [
+            chat.render(template.text, [*before, {"role": "user", "content": text}], template.variables, template.file)
+            for text in texts
+        ]
     return [tokenizer.encode(text, special=False) for text in written]
 
 

@@ -27,6 +27,8 @@ from einc_runtime.generation.sequence_batch import NewToken, SequenceRequest
 
 MAX_BODY = 4 << 20
 """Bytes of a request's body."""
+MAX_BODIES = 64 << 20
+"""Bytes of all bodies that are being read or understood."""
 MAX_BODY_SECONDS = 60.0
 """Seconds in which a body has to arrive."""
 MAX_WRITE_SECONDS = 60.0
@@ -63,26 +65,27 @@ class _Handlers:
 
     def __init__(self, served: ServedModel, metrics: Metrics) -> None:
         self._served, self._metrics = served, metrics
+        self._held = 0  # bytes of bodies
 
     async def complete(self, request: Request) -> Response:
-        body = await _read_body(request)
-        asked = await asyncio.to_thread(parse_completion, body)
-        model = self._served.require_text(asked.how.model)
-        rows = await asyncio.to_thread(model.read_completion, asked)
+        async with self._read_body(request) as body:
+            asked = await asyncio.to_thread(parse_completion, body)
+            model = self._served.require_text(asked.how.model)
+            rows = await asyncio.to_thread(model.read_completion, asked)
         return await self._answer(request, "completion", rows, asked.how.is_stream, asked.how.has_usage)
 
     async def chat(self, request: Request) -> Response:
-        body = await _read_body(request)
-        asked = await asyncio.to_thread(parse_chat, body)
-        model = self._served.require_text(asked.how.model)
-        rows = await asyncio.to_thread(model.read_chat, asked)
+        async with self._read_body(request) as body:
+            asked = await asyncio.to_thread(parse_chat, body)
+            model = self._served.require_text(asked.how.model)
+            rows = await asyncio.to_thread(model.read_chat, asked)
         return await self._answer(request, "chat", rows, asked.how.is_stream, asked.how.has_usage)
 
     async def embed(self, request: Request) -> Response:
-        body = await _read_body(request)
-        asked = await asyncio.to_thread(parse_embedding, body)
-        model = self._served.require_embedding(asked.model)
-        rows = await asyncio.to_thread(model.read, asked)
+        async with self._read_body(request) as body:
+            asked = await asyncio.to_thread(parse_embedding, body)
+            model = self._served.require_embedding(asked.model)
+            rows = await asyncio.to_thread(model.read, asked)
         results = JobResults(model.engine, rows)
         try:
             found: dict[int, Array] = dict(await _unless_gone(request, _collect(results)))
@@ -93,6 +96,34 @@ class _Handlers:
         return JSONResponse(
             await asyncio.to_thread(make_embeddings, self._served.name, vectors, count, asked.is_base64)
         )
+
+    @contextlib.asynccontextmanager
+    async def _read_body(self, request: Request) -> AsyncIterator[bytes]:
+        """The body, if it has at most MAX_BODY bytes, comes in time, and there is room for what it asks.
+
+        It counts among the bodies that are held until the block ends.
+        """
+        body = bytearray()
+        try:
+            try:
+                async with asyncio.timeout(MAX_BODY_SECONDS):
+                    async for part in request.stream():
+                        body += part
+                        self._held += len(part)
+                        self._limit_bodies(len(body))
+            except TimeoutError:
+                raise ApiError(408, f"the body has not come within {MAX_BODY_SECONDS:g} seconds") from None
+            self._served.model.engine.require_room()
+            yield bytes(body)
+        finally:
+            self._held -= len(body)
+
+    def _limit_bodies(self, size: int) -> None:
+        if size > MAX_BODY:
+            raise ApiError(413, f"the body has more than {MAX_BODY >> 20} MiB", code="request_too_large")
+        if self._held > MAX_BODIES:
+            message = f"all bodies that are read have more than {MAX_BODIES >> 20} MiB; try again later"
+            raise ApiError(503, message, kind="server_error", code="overloaded")
 
     async def list_models(self, _: Request) -> Response:
         data = [make_model(self._served.name, self._served.created)]
@@ -204,21 +235,6 @@ class _Counting:
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
             self._metrics.count_request(path, status, perf_counter() - start)
-
-
-async def _read_body(request: Request) -> bytes:
-    """The body, if it has at most MAX_BODY bytes and comes in time."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(MAX_BODY_SECONDS):
-            async for part in request.stream():
-                body += part
-                if len(body) > MAX_BODY:
-                    message = f"the body has more than {MAX_BODY >> 20} MiB"
-                    raise ApiError(413, message, code="request_too_large")
-    except TimeoutError:
-        raise ApiError(408, f"the body has not come within {MAX_BODY_SECONDS:g} seconds") from None
-    return bytes(body)
 
 
 async def _collect(results: AsyncIterator[T]) -> list[T]:

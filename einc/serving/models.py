@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from einc.serving.errors import ApiError
 from einc.serving.requests import ChatRequest, CompletionRequest, Continuation, EmbeddingRequest, Prompt
 from einc_runtime.errors import UsageFault
-from einc_runtime.generation.chat import render_chat
+from einc_runtime.generation.chat import ChatRenderer
 from einc_runtime.generation.model_folder import ChatTemplate
 from einc_runtime.generation.sampling import Sampling
 from einc_runtime.generation.sequence_batch import NewToken, SequenceRequest
@@ -35,6 +35,7 @@ class TextModel:
     engine: Engine[SequenceRequest, NewToken]
     tokenizer: TextTokenizer
     template: ChatTemplate | None
+    chat: ChatRenderer
     sampling: Sampling
     places: int
     max_tokens: int
@@ -49,7 +50,7 @@ class TextModel:
         """The one sequence of a conversation; the model's template is run in a process of its own."""
         if self.template is None:
             raise ApiError(400, "this model has no chat template: /v1/completions continues texts")
-        text = render_chat(self.template.text, request.messages, self.template.variables, self.template.file)
+        text = self.chat.render(self.template.text, request.messages, self.template.variables, self.template.file)
         return self._complete([_encode(self.tokenizer, text, self.places, special=False)], request.how)
 
     def _complete(self, rows: Sequence[Sequence[int]], how: Continuation) -> list[SequenceRequest]:

@@ -31,7 +31,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
     yield make
     for server in made:
-        server.engine.close()
+        server.close()
         assert server.bugs == []
 
 
@@ -251,6 +251,42 @@ def test_large_bodies_are_refused_while_they_come(echo: Server) -> None:
     error = tokens.json()["error"]
     assert (tokens.status, error["code"]) == (400, "context_length_exceeded")
     assert error["message"] == "a text of 3,145,728 characters does not fit into 40 tokens"
+
+
+def test_bodies_together_are_bounded(echo: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three bodies of which one half has come, where there is room for two halves."""
+    monkeypatch.setattr(app_module, "MAX_BODIES", 250)
+    body = json.dumps({"model": NAME, "prompt": "ab"}).encode()
+    half = body.ljust(100)
+
+    async def run() -> None:
+        more, sent = asyncio.Event(), [list[Any](), list[Any]()]
+
+        def ask(into: list[Any]) -> asyncio.Task[None]:
+            parts = [{"type": "http.request", "body": b"", "more_body": False},
+                     {"type": "http.request", "body": half, "more_body": True}]  # fmt: skip
+
+            async def receive() -> Any:
+                if len(parts) == 1:
+                    await more.wait()
+                return parts.pop() if parts else await asyncio.Event().wait()
+
+            async def send(message: Any) -> None:
+                into.append(message)
+
+            return asyncio.create_task(echo.app(make_scope(COMPLETIONS), receive, send))
+
+        tasks = [ask(into) for into in sent]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        third = await echo.call(COMPLETIONS, [half])
+        assert (third.status, third.json()["error"]["code"]) == (503, "overloaded")
+        more.set()
+        await asyncio.gather(*tasks)
+        assert [into[0]["status"] for into in sent] == [200, 200]
+        assert (await echo.call(COMPLETIONS, [half])).status == 200
+
+    asyncio.run(run())
 
 
 def test_a_body_that_never_ends_is_not_waited_for(echo: Server, monkeypatch: pytest.MonkeyPatch) -> None:

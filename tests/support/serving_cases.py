@@ -16,6 +16,7 @@ from einc.serving.app import make_app
 from einc.serving.metrics import Metrics
 from einc.serving.models import EmbeddingModel, ServedModel, TextModel
 from einc_runtime.errors import ArrayFault, KernelFault
+from einc_runtime.generation.chat import ChatRenderer
 from einc_runtime.generation.engine import Engine, Progress
 from einc_runtime.generation.model_folder import ChatTemplate
 from einc_runtime.generation.sampling import GREEDY, Sampling
@@ -124,13 +125,18 @@ class Server:
         byte_tokenizer().save(str(folder / "tokenizer.json"))
         tokenizer = TextTokenizer(str(folder / "tokenizer.json"))
         self.engine: Engine[Any, Any] = Engine(batch, queue)
+        self.chat = ChatRenderer()
         self.bugs: list[Exception] = []
         model = (
             EmbeddingModel(self.engine, tokenizer, PLACES)
             if isinstance(batch, LengthBatch)
-            else TextModel(self.engine, tokenizer, template, sampling, PLACES, max_tokens, GenerationTimes())
+            else TextModel(self.engine, tokenizer, template, self.chat, sampling, PLACES, max_tokens, GenerationTimes())
         )
         self.app = make_app(ServedModel(NAME, CREATED, model), Metrics(), self.bugs.append)
+
+    def close(self) -> None:
+        self.engine.close()
+        self.chat.__exit__()
 
     def ask(self, path: str, document: Any = None, *, body: bytes | None = None, method: str = "") -> Answer:
         """One request, with JSON or other bytes."""

@@ -1,14 +1,16 @@
 """Chat templates: programs that come with a model and write a conversation as the model expects it.
 
 They are rendered by jinja2's immutable sandbox, which gives them no attributes of Python's objects, in a process with
-little time and memory (`render_template.py`).
+little time and memory (`render_template.py`), which takes one request after the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,36 +28,86 @@ MAX_MEMORY = 512 << 20
 Message = Mapping[str, str]
 
 
-def render_chat(template: str, messages: Sequence[Message], variables: Mapping[str, Any], where: str) -> str:
-    """The text of a conversation, up to where the model answers; a message has a `role` and its `content`.
+class ChatRenderer:
+    """Renders templates in one process, which is started when it is needed. Threads may share it; they wait for it.
 
-    `where` names the template's file. Raises ArrayFault for what the template raises, and if it takes too much.
+    Use it in a `with` statement: at its end, so does the process.
     """
-    request = {
-        "template": template,
-        "variables": {**variables, "messages": [dict(message) for message in messages], "add_generation_prompt": True},
-        "seconds": MAX_SECONDS,
-        "memory": MAX_MEMORY,
-        "characters": MAX_PROMPT,
-    }
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ChatRenderer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._end()
+
+    def render(self, template: str, messages: Sequence[Message], variables: Mapping[str, Any], where: str) -> str:
+        """The text of a conversation, up to where the model answers; a message has a `role` and its `content`.
+
+        `where` names the template's file. Raises ArrayFault for what the template raises, and if it takes too much.
+        """
+        request = {
+            "template": template,
+            "variables": {**variables, "messages": [dict(message) for message in messages],
+                          "add_generation_prompt": True},
+            "seconds": MAX_SECONDS,
+            "memory": MAX_MEMORY,
+            "characters": MAX_PROMPT,
+        }  # fmt: skip
+        with self._lock:
+            answer = self._ask(json.dumps(request).encode() + b"\n", where)
+        if "missing" in answer:
+            raise MissingFault("chat templates need the package jinja2", hint=INSTALL)
+        if "error" in answer:
+            raise ArrayFault(f"the chat template fails: {answer['error']}", where=where)
+        return str(answer["text"])
+
+    def _ask(self, line: bytes, where: str) -> dict[str, Any]:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            self._process = _start()
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = threading.Timer(MAX_WAIT, process.kill)
+        late.start()
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+            found: dict[str, Any] = json.loads(process.stdout.readline())
+        except (OSError, ValueError):  # it was ended
+            self._end()
+            message = f"the chat template takes more than {MAX_SECONDS} seconds or {MAX_MEMORY >> 20} MiB"
+            raise ArrayFault(message, where=where) from None
+        except BaseException:  # an interrupt: its answer would be taken for that of the next request
+            self._end()
+            raise
+        finally:
+            late.cancel()
+        return found
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):  # what was not written
+                    if stream is not None:
+                        stream.close()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    """The process, which interrupts from the terminal do not reach: a server that drains still needs it."""
     program = Path(__file__).with_name("render_template.py")
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-P", str(program)],
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            timeout=MAX_WAIT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ArrayFault(f"the chat template takes more than {MAX_WAIT} seconds", where=where) from None
-    try:
-        answer = json.loads(ended.stdout)
-    except ValueError:
-        message = f"the chat template takes more than {MAX_SECONDS} seconds or {MAX_MEMORY >> 20} MiB"
-        raise ArrayFault(message, where=where) from None
-    if "missing" in answer:
-        raise MissingFault("chat templates need the package jinja2", hint=INSTALL)
-    if "error" in answer:
-        raise ArrayFault(f"the chat template fails: {answer['error']}", where=where)
-    return str(answer["text"])
+    return subprocess.Popen(
+        [sys.executable, "-P", str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

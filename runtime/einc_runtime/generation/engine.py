@@ -134,18 +134,22 @@ class Engine(Generic[Asked, Given]):
             Job(request, listener) for request, listener in zip(requests, listeners, strict=True)
         ]
         with self._changed:
-            if not self._takes:
-                raise ClosedFault("no more requests are taken: the server ends")
-            free = self._batch.size - len(self._running)
-            if len(self._waiting) + len(jobs) > free + self._queue:
-                raise BusyFault(
-                    f"{len(self._running)} requests run and {len(self._waiting)} wait: no {len(jobs)} more may wait",
-                    hint="try again later",
-                )
+            self.require_room(len(jobs))
             self._waiting.extend(jobs)
             self._count(submitted=len(jobs))
             self._changed.notify_all()
         return jobs
+
+    def require_room(self, count: int = 1) -> None:
+        """Raises BusyFault where no `count` more requests may wait now, and ClosedFault after `refuse`."""
+        with self._changed:
+            if not self._takes:
+                raise ClosedFault("no more requests are taken: the server ends")
+            running, waiting = len(self._running), len(self._waiting)
+            if running + waiting + count > self._batch.size + self._queue:
+                raise BusyFault(
+                    f"{running} requests run and {waiting} wait: no {count} more may wait", hint="try again later"
+                )
 
     def cancel(self, job: Job[Asked, Given]) -> None:
         """Ends a job, whose listener is not called any more; of one that has ended, nothing happens."""

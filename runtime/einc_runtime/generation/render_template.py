@@ -1,7 +1,7 @@
 """A program of its own: renders a chat template in a process that ends when it takes too much time or memory.
 
-It reads one JSON object from standard input (`template`, `variables`, `seconds`, `memory`, `characters`), and writes
-one: `text`, or `error`. It imports nothing of this package, and its folder is not on the path.
+Every line of standard input is a JSON object (`template`, `variables`, `seconds`, `memory`, `characters`), and is
+answered by a line with one: `text`, or `error`. It imports nothing of this package, and its folder is not on the path.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import math
 import sys
+import time
 from typing import Any, NoReturn
 
 
@@ -42,30 +44,37 @@ def render(template: str, variables: dict[str, Any], characters: int) -> str:
 
 
 def limit_resources(seconds: int, memory: int) -> None:
-    """Ends this process when it has used so many seconds of a core, and refuses it more than so many bytes."""
+    """Ends this process when it has used so many more seconds of a core, and refuses it more than so many bytes."""
     try:
         import resource
     except ImportError:  # not on this system: the parent's clock is what is left
         return
-    limits = {"RLIMIT_CPU": (seconds, seconds + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (0, 0)}
+    used = math.ceil(time.process_time())
+    limits = {"RLIMIT_CPU": used + seconds, "RLIMIT_AS": memory, "RLIMIT_FSIZE": 0}
     for name, limit in limits.items():
         with contextlib.suppress(AttributeError, ValueError, OSError):  # some systems have not all of them
-            resource.setrlimit(getattr(resource, name), limit)
+            number = getattr(resource, name)
+            resource.setrlimit(number, (limit, resource.getrlimit(number)[1]))
 
 
-def main() -> None:
-    request = json.load(sys.stdin)
+def answer(request: dict[str, Any]) -> dict[str, str]:
+    """The text of a request's template, or why there is none."""
     try:
         import jinja2.ext
         import jinja2.sandbox  # noqa: F401  # before memory is limited
 
         limit_resources(request["seconds"], request["memory"])
-        answer = {"text": render(request["template"], request["variables"], request["characters"])}
+        return {"text": render(request["template"], request["variables"], request["characters"])}
     except ImportError:
-        answer = {"missing": "jinja2"}
+        return {"missing": "jinja2"}
     except (Exception, RecursionError, MemoryError) as error:
-        answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-    sys.stdout.write(json.dumps(answer))
+        return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+
+
+def main() -> None:
+    for line in sys.stdin.buffer:
+        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

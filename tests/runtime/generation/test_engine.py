@@ -192,8 +192,8 @@ def test_what_is_left_when_an_engine_is_closed_is_told(steps: Steps) -> None:
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> list[Session]:
-    """Three slots of 19 places, and prompts in pieces of 2 and 4 tokens."""
-    return make_sessions(DATA / NAME, tmp_path_factory.mktemp("plans"), (3, 19, (2, 4)))
+    """Three slots of 19 places, and prompts in pieces of 4 tokens."""
+    return make_sessions(DATA / NAME, tmp_path_factory.mktemp("plans"), (3, 19, (4,)))
 
 
 @pytest.fixture

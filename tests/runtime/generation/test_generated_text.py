@@ -11,6 +11,7 @@ import pytest
 
 from einc_runtime.errors import ArrayFault, KernelFault, MissingFault, UsageFault
 from einc_runtime.generation import chat, render_template
+from einc_runtime.generation.chat import ChatRenderer
 from einc_runtime.generation.model_folder import ModelFolder, Pooling
 from einc_runtime.generation.sampling import GREEDY, Sampling, TokenSampler
 from einc_runtime.generation.text_stream import TextStream
@@ -169,18 +170,36 @@ def test_chat_templates_are_rendered_as_transformers_does() -> None:
 <assistant>
 {%- endif %}"""
     messages = [{"role": "system", "content": "no"}, {"role": "user", "content": " hi "}]
-    found = chat.render_chat(template, messages, {"bos_token": "<s>"}, "t")
+    with ChatRenderer() as renderer:
+        found = renderer.render(template, messages, {"bos_token": "<s>"}, "t")
     assert found == '<s><user>hi{"é": 1}\n<assistant>'
 
 
 def test_templates_without_end_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "MAX_SECONDS", 1)
     loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
-    with pytest.raises(ArrayFault, match="takes more than 1 seconds") as found:
-        chat.render_chat(loops, [], {}, "file")
-    assert found.value.where == "file"
-    with pytest.raises(ArrayFault, match=r"fails: MemoryError|seconds or"):
-        chat.render_chat("{{ 'x' * 10 ** 10 }}", [], {}, "file")
+    with ChatRenderer() as renderer:
+        assert renderer.render("{{ messages[0].content }}", [{"role": "user", "content": "é\n"}], {}, "file") == "é\n"
+        process = renderer._process
+        assert process is not None
+        with pytest.raises(ArrayFault, match="fails: TemplateError: no"):
+            renderer.render("{{ raise_exception('no') }}", [], {}, "file")
+        with pytest.raises(ArrayFault, match=r"fails: MemoryError|seconds or"):
+            renderer.render("{{ 'x' * 10 ** 10 }}", [], {}, "file")
+        assert renderer.render("{{ 1 + 1 }}", [], {}, "file") == "2"
+        with pytest.raises(ArrayFault, match="takes more than 1 seconds") as found:
+            renderer.render(loops, [], {}, "file")
+        assert found.value.where == "file"
+        assert renderer.render("{{ 1 + 2 }}", [], {}, "file") == "3"  # by another process
+        last = renderer._process
+        assert last is not None
+        last.kill()  # whoever does this
+        last.wait()
+        assert renderer.render("{{ 1 + 3 }}", [], {}, "file") == "4"
+        last = renderer._process
+    assert process.poll() is not None
+    assert last is not None
+    assert last.poll() is not None
 
 
 @pytest.mark.parametrize(
