@@ -12,7 +12,7 @@ from dataclasses import replace
 from einc.importers.common import ImportRequest
 from einc.importers.config import ConfigFields
 from einc.importers.decoders import Decoder
-from einc.importers.families import Experts
+from einc.importers.expert_text import find_wide_type, list_experts, write_experts
 from einc.importers.quantization import quantize_weights
 from einc.importers.writing import (
     StoredNames,
@@ -234,30 +234,17 @@ def _write_mlp(model: Decoder, request: ImportRequest) -> list[str]:
     gate, up, down = "gate", "up", "down"
     if "mlp_bias" in model.biases:
         gate, up, down = "gate + b_gate", "(up + b_up)", "down + b_down"
-    each, share = ("experts, ", " * shares") if model.experts else ("", "")
     returned = "" if request.decode else f", {', '.join(_name_caches(model, request))}"
+    products = [
+        "    gate[tokens, d_ff] = n[tokens, d_model] * w_gate[d_ff, d_model]",
+        "    up[tokens, d_ff] = n[tokens, d_model] * w_up[d_ff, d_model]",
+        f"    f = {model.activation}({gate}) * {up}",
+        "    down[tokens, d_model] = f[tokens, d_ff] * w_down[d_model, d_ff]",
+    ]
     return [
         f"    n = {_write_norm(model, 'r', 'g_mlp')}",
-        *(_write_router(model) if model.experts else []),
-        f"    gate[{each}tokens, d_ff] = n[tokens, d_model] * w_gate[{each}d_ff, d_model]",
-        f"    up[{each}tokens, d_ff] = n[tokens, d_model] * w_up[{each}d_ff, d_model]",
-        f"    f = {model.activation}({gate}) * {up}{share}",
-        f"    down[tokens, d_model] = f[{each}tokens, d_ff] * w_down[{each}d_model, d_ff]",
+        *(write_experts(model) if model.experts else products),
         f"    return r + {_write_norm(model, down, 'g_mlp_out')}{returned}",
-    ]
-
-
-def _write_router(model: Decoder) -> list[str]:
-    """The share that each expert has in each token: 0 for those that the token did not pick."""
-    narrow = model.dtype != find_wide_type(model)
-    shares = 'picked / sum(picked, "experts")' if model.shares else "picked"
-    return [
-        *([f'    wide = cast(n, "{find_wide_type(model)}")'] if narrow else []),
-        f"    scores[tokens, experts] = {'wide' if narrow else 'n'}[tokens, d_model] * w_router[experts, d_model]",
-        '    chances = softmax(scores, "experts")',
-        '    least = min(topk(chances, top_k, "experts"), "k")  # of those picked',
-        "    picked = where(chances >= least, chances, 0.0)",
-        f'    shares = cast({shares}, "{model.dtype}")' if narrow else f"    shares = {shares}",
     ]
 
 
@@ -310,7 +297,7 @@ def list_weights(model: Decoder) -> tuple[list[StoredWeight], list[StoredWeight]
         *before,
         *_list_attention(model),
         *itertools.chain(*between),
-        *(_list_mlp(model) if model.family.experts is None else _list_experts(model, model.family.experts)),
+        *(_list_mlp(model) if model.family.experts is None else list_experts(model, model.family.experts)),
         *after,
         *_list_small(model),
     ]
@@ -339,21 +326,6 @@ def _list_mlp(model: Decoder) -> list[StoredWeight]:
         StoredWeight("w_up", "d_ff, d_model", up),
         StoredWeight("w_down", "d_model, d_ff", down),
     ]
-
-
-def _list_experts(model: Decoder, names: Experts) -> list[StoredWeight]:
-    """The weights of the router, which computes in f32 or wider, and of all experts."""
-    return [
-        StoredWeight("w_router", "experts, d_model", names.router, dtype=find_wide_type(model)),
-        StoredWeight("w_gate", "experts, d_ff, d_model", names.gate, count=model.experts),
-        StoredWeight("w_up", "experts, d_ff, d_model", names.up, count=model.experts),
-        StoredWeight("w_down", "experts, d_model, d_ff", names.down, count=model.experts),
-    ]
-
-
-def find_wide_type(model: Decoder) -> str:
-    """The type for numbers that need more precision than 16 bits."""
-    return "f64" if model.dtype == "f64" else "f32"
 
 
 def _list_small(model: Decoder) -> list[StoredWeight]:

@@ -93,22 +93,22 @@ def test_a_time_limit_ends_the_comparison(einc: Run, tmp_path: Path) -> None:
 
 
 def test_less_memory_than_the_machine_has(einc: Run, tmp_path: Path) -> None:
-    """6 KB a site: a random plan does not fit, and tensor parallelism does."""
+    """6.5 KB a site: a random plan does not fit, and tensor parallelism does."""
     plan = tmp_path / "p.bin"
     model = (MODELS / "moe.ein", "--preset", "tiny", "-m", "dgx-a100")
     arguments = (*model, "--schedule", "naive", "--selector", "random")
-    refused = einc("compile", *arguments, "--memory", "6KB", "-o", plan)
+    refused = einc("compile", *arguments, "--memory", "6.5KB", "-o", plan)
     assert refused.code == 69
-    assert "may take 6,000 B" in refused.err
+    assert "may take 6,500 B" in refused.err
     assert "a larger --memory" in refused.err
-    assert einc("compile", *arguments, "--memory", "6 KB", "--baseline", "megatron,single", "-o", plan).code == 0
+    assert einc("compile", *arguments, "--memory", "6.5 KB", "--baseline", "megatron,single", "-o", plan).code == 0
     document = einc("explain", plan, "--json").json()
-    assert document["memory_limit"] == 6000 >= max(document["memory_bytes"])
+    assert document["memory_limit"] == 6500 >= max(document["memory_bytes"])
     rows = {row["name"]: row for row in document["baselines"]}
     assert rows["megatron-sequence"]["chosen"]
     assert rows["megatron-sequence"]["memory_bytes"] == max(document["memory_bytes"])
-    assert "may take 6,000 B" in rows["single"]["note"]
-    assert "of 6,000 B that it may take" in einc("explain", plan).out
+    assert "may take 6,500 B" in rows["single"]["note"]
+    assert "of 6,500 B that it may take" in einc("explain", plan).out
 
 
 def test_the_python_interface_has_them_too() -> None:

@@ -197,7 +197,7 @@ def test_experts_are_many_stored_tensors_and_the_router_is_wide() -> None:
     }  # fmt: skip
     assert "mlp.experts.*.gate_proj.weight" in imported(QWEN3_MOE).text
     shared = [
-        imported(QWEN3_MOE | {"norm_topk_prob": flag}).text.count("picked / sum(picked") for flag in (True, False)
+        imported(QWEN3_MOE | {"norm_topk_prob": flag}).text.count("chances / sum(chances") for flag in (True, False)
     ]
     assert shared == [1, 0]
     saved = without(QWEN3_MOE, "num_experts") | {"num_local_experts": 7}  # as transformers 5 writes it
