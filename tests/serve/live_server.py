@@ -27,6 +27,7 @@ import pytest
 from einc_runtime.generation.generator import Generator
 from einc_runtime.generation.model_folder import ModelFolder
 from einc_runtime.generation.sampling import Sampling
+from einc_runtime.generation.slots import DecoderSlots
 from tests.serve.running import STORIES, WAIT, Running, curl, serving
 from tests.support.encoder_cases import write_encoder
 from tests.support.generation_cases import make_sessions
@@ -158,6 +159,32 @@ def wait_until_idle(server: Running) -> dict[str, float]:
             return found
         assert time.monotonic() < limit
         time.sleep(0.05)
+
+
+def test_reproducible_logits_have_the_same_bits_beside_other_texts(plans: Path) -> None:
+    """Of 30 tokens, in every slot of three and alone, while others come, go on and leave."""
+    draw = np.random.default_rng(0)
+    prompt = draw.integers(1, 400, 45).tolist()
+
+    def follow(slots: DecoderSlots, slot: int, most: int) -> bytes:
+        for other in range(len(slots.lengths)):
+            slots.end(other)
+        logits = [slots.append({slot: prompt})[slot]]
+        for _ in range(30):
+            others = [other for other in range(len(slots.lengths)) if other != slot and draw.random() < 0.7]
+            for other in others:
+                if slots.lengths[other] > 300 or draw.random() < 0.2:
+                    slots.end(other)
+            rows = {other: draw.integers(1, 400, draw.integers(1, most)).tolist() for other in others}
+            logits.append(slots.append({**rows, slot: [int(logits[-1].argmax())]})[slot])
+        return np.stack(logits).tobytes()
+
+    found = set()
+    for batch in (1, 3):
+        step, *pieces = make_sessions(STORIES, plans, (batch, 512, (32, 128)), reproducible=True)
+        slots = DecoderSlots(step, pieces)
+        found |= {follow(slots, slot, most) for slot in range(batch) for most in (2, 100)}
+    assert len(found) == 1
 
 
 def test_the_client_gets_models_texts_streams_and_usage(stories: Running) -> None:

@@ -54,12 +54,15 @@ def write_folder(target: Path, name: str = "llama-scaled") -> Path:
 
 
 def make_sessions(
-    folder: Path, plans: Path, sizes: tuple[int, int, tuple[int, ...]], sites: int = 1, *, together: bool = True
-) -> list[Session]:
+    folder: Path, plans: Path, sizes: tuple[int, int, tuple[int, ...]], sites: int = 1, *, together: bool = True,
+    reproducible: bool = False,
+) -> list[Session]:  # fmt: skip
     """Sessions for so many sequences, places of each, and lengths of pieces; `together` they share their memory."""
     config = (folder / "config.json").read_bytes()
     source = DecoderSource(config, "config.json", "model", list_stored_names(str(folder)))
-    options = CompileOptions(machine="host", devices=sites, selector="eindecomp", schedule="naive")
+    options = CompileOptions(
+        machine="host", devices=sites, selector="eindecomp", schedule="naive", reproducible=reproducible
+    )
     found = find_plans(source, options, PlanCache(plans), sizes, lambda _: None)
     bundles = [plan.bundle for plan in (found.step, *found.pieces)]
     if together:
