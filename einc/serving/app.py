@@ -20,8 +20,7 @@ from einc.serving.errors import ApiError, make_api_error
 from einc.serving.metrics import Metrics
 from einc.serving.models import ServedModel
 from einc.serving.requests import parse_chat, parse_completion, parse_embedding
-from einc.serving.results import JobResults
-from einc_runtime.dtypes import Array
+from einc.serving.results import JobResults, run_in_turns
 from einc_runtime.errors import ReportedError
 from einc_runtime.generation.sequence_batch import NewToken, SequenceRequest
 
@@ -86,12 +85,7 @@ class _Handlers:
             asked = await asyncio.to_thread(parse_embedding, body)
             model = self._served.require_embedding(asked.model)
             rows = await asyncio.to_thread(model.read, asked)
-        results = JobResults(model.engine, rows)
-        try:
-            found: dict[int, Array] = dict(await _unless_gone(request, _collect(results)))
-        finally:
-            results.close()
-        vectors = [found[index] for index in range(len(rows))]
+        vectors = await _unless_gone(request, run_in_turns(model.engine, rows))
         count = sum(map(len, rows))
         return JSONResponse(
             await asyncio.to_thread(make_embeddings, self._served.name, vectors, count, asked.is_base64)

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from einc_runtime.errors import ReportedError
-from einc_runtime.generation.engine import Engine
+from einc_runtime.generation.engine import BusyFault, Engine
 
 Asked = TypeVar("Asked")
 Given = TypeVar("Given")
+
+PAUSE = 0.05
+"""Seconds after which a request that has begun asks again for room."""
 
 
 class JobResults(Generic[Asked, Given]):
@@ -48,3 +51,26 @@ class JobResults(Generic[Asked, Given]):
         """Frees the slots of what has not ended."""
         for job in self._jobs:
             self._engine.cancel(job)
+
+
+async def run_in_turns(engine: Engine[Asked, Given], requests: Sequence[Asked]) -> list[Given]:
+    """The last result of each request, as many at a time as run at once: a long list leaves room for others.
+
+    Raises what `JobResults` raises; only of the first ones BusyFault. The others wait until there is room.
+    """
+    found: list[Given] = []
+    while len(found) < len(requests):
+        part = requests[len(found) : len(found) + engine.size]
+        try:
+            results = JobResults(engine, part)
+        except BusyFault:
+            if not found:
+                raise
+            await asyncio.sleep(PAUSE)
+            continue
+        try:
+            last = dict([pair async for pair in results])
+        finally:
+            results.close()
+        found += [last[index] for index in range(len(part))]
+    return found

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from einc.serving import app as app_module
+from einc.serving import results as results_module
 from einc_runtime.generation.sampling import Sampling
 from tests.support.serving_cases import CREATED, NAME, PLACES, WAIT, EchoBatch, LengthBatch, Server, make_scope
 
@@ -125,6 +126,29 @@ def test_vectors_are_numbers_or_bytes(serve: Callable[..., Server]) -> None:
     for path, ask in ((COMPLETIONS, {"prompt": "a"}), (CHATS, {"messages": HELLO})):
         refused = server.ask(path, {"model": NAME, **ask})
         assert (refused.status, "makes vectors of texts" in refused.json()["error"]["message"]) == (400, True)
+
+
+def test_long_lists_of_texts_are_read_in_turns(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at a time, and a list that has begun waits where there is no room."""
+    monkeypatch.setattr(results_module, "PAUSE", 0.001)
+    gate = threading.Semaphore(0)
+    server = serve(LengthBatch(gate), queue=1)
+    asks = [json.dumps({"model": NAME, "input": ["x" * (1 + at % 30) for at in range(count)]}).encode()
+            for count in (7, 2)]  # fmt: skip
+
+    async def run() -> None:
+        long = asyncio.create_task(server.call(EMBEDDINGS, asks[:1]))
+        await _until(lambda: server.engine.counts.running == 2)
+        refused = await server.call(EMBEDDINGS, asks[1:])
+        assert refused.status == 429
+        gate.release(100)
+        data = (await long).json()["data"]
+        assert [one["embedding"][0] for one in data] == [1, 2, 3, 4, 5, 6, 7]
+        first, second = await asyncio.gather(*(server.call(EMBEDDINGS, asks[:1]) for _ in range(2)))
+        assert {first.status, second.status} <= {200, 429}
+        assert 200 in (first.status, second.status)
+
+    asyncio.run(run())
 
 
 def test_models_health_and_metrics(echo: Server) -> None:

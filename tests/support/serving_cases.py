@@ -73,7 +73,8 @@ class LengthBatch:
 
     size = 2
 
-    def __init__(self) -> None:
+    def __init__(self, gate: threading.Semaphore | None = None) -> None:
+        self._gate = gate
         self.running: dict[int, Sequence[int]] = {}
 
     def check(self, request: Sequence[int]) -> None:
@@ -87,6 +88,7 @@ class LengthBatch:
         self.running.pop(slot, None)
 
     def advance(self) -> list[Progress[np.ndarray]]:
+        assert self._gate is None or self._gate.acquire(timeout=WAIT)
         found = [
             Progress(slot, np.array([len(row), row[0], 0.1], np.float32), True) for slot, row in self.running.items()
         ]
