@@ -27,7 +27,10 @@ group = LazyGroup(
         "show": (f"{__name__}:show_command", "Show one machine."),
         "detect": (f"{__name__}:detect_command", "Describe the machine that this runs on."),
         "calibrate": (f"{__name__}:calibrate_command", "Measure this machine, and write its machine file."),
-        "import": (f"{__name__}:import_command", "Make a machine file from `nvidia-smi topo -m` or NCCL's XML."),
+        "import": (
+            f"{__name__}:import_command",
+            "Make a machine file from what nvidia-smi, NCCL or a hosts file says.",
+        ),
     },
     help="List, show, detect, calibrate and import machines.",
     epilog=examples(
@@ -206,6 +209,7 @@ class PositiveNumber(ParamType):
         "nvidia-smi topo -m | einc machine import - -o mine.json",
         "einc machine import topo.txt --gpu a100-80gb -o mine.json",
         "einc machine import nccl-topology.xml --nvlink-gbs 21",
+        "einc machine import hosts.txt --node nccl-topology.xml -o cluster.json",
     ),
 )
 @click.argument("file", metavar="FILE")
@@ -218,9 +222,13 @@ class PositiveNumber(ParamType):
 )
 @click.option("--hbm-gbs", type=PositiveNumber(), metavar="GB/S", help="Memory bandwidth of a GPU.")
 @click.option("--memory-gib", type=PositiveNumber(), metavar="GIB", help="Memory of a GPU.")
+@click.option("--node", metavar="FILE", help="What the same tools say about one host of a hosts file.")
+@click.option("--network-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of a network card, per direction.")
+@click.option("--network-cards", type=click.IntRange(1, 1024), metavar="N", help="Network cards of a host.")
 @json_option
-def import_command(file: str, target: str | None, as_json: bool, **overrides: Any) -> None:
-    """Make a machine file from the output of `nvidia-smi topo -m`, or from NCCL's (NCCL_TOPO_DUMP_FILE=FILE).
+def import_command(file: str, target: str | None, node: str | None, as_json: bool, **overrides: Any) -> None:
+    """Make a machine file from the output of `nvidia-smi topo -m`, or from NCCL's (NCCL_TOPO_DUMP_FILE=FILE), or from a
+    hosts file (a host a line, `node1 slots=8`).
 
     FILE may be `-` for standard input. Whatever the file leaves out is assumed, and each assumption is printed.
     """
@@ -229,12 +237,14 @@ def import_command(file: str, target: str | None, as_json: bool, **overrides: An
     from einc.machines.load import format_machine
 
     if target is not None:
-        output.require_outputs([target], [file])
+        output.require_outputs([target], [file, *([] if node is None else [node])])
     try:
         text = read_text(file)
-    except ModelError as error:  # the file is not UTF-8
+        inside = None if node is None else read_text(node)
+    except ModelError as error:  # a file is not UTF-8
         raise MachineError(error.message, where=error.where, hint=error.hint) from None
-    imported = import_machine(text, "standard input" if file == files.STDIN else file, MachineOverrides(**overrides))
+    where = "standard input" if file == files.STDIN else file
+    imported = import_machine(text, where, MachineOverrides(**overrides), inside, node or "")
     for assumption in imported.assumptions:
         output.note(f"assumed: {assumption}")
     for warning in imported.warnings:

@@ -1,7 +1,7 @@
 """The topology that NCCL writes with NCCL_TOPO_DUMP_FILE: `<system>` of `<cpu>` of `<pci>` of `<gpu>` with its links.
 
 `<nvlink target= count= tclass=>` leads to another GPU (class 0x03....), to a switch (0x0680..) or to a CPU. All
-switches are taken as one fabric. Network cards and all other elements are ignored.
+switches are taken as one fabric. `<net speed=>` is a network card. All other elements are ignored.
 """
 
 from __future__ import annotations
@@ -82,7 +82,27 @@ def read_nccl(text: str, where: str) -> Topology:
         tuple(hosts.index(host) for host, _ in keys),
         pcie_gbs=rate,
         notes=tuple(notes),
+        cards=_read_cards(elements, hosts),
     )
+
+
+def _read_cards(elements: Sequence[Element], hosts: Sequence[str]) -> dict[int, tuple[float, ...]]:
+    """The rates of the network cards of every host, in GB/s; `<net speed=>` is in Mbit/s."""
+    cards: dict[int, list[float]] = {}
+    seen: set[tuple[str, ...]] = set()
+    for net in elements:
+        cpu = net.inside("cpu") if net.name == "net" else None
+        host = cpu.attributes.get("host_hash", "") if cpu is not None else ""
+        if cpu is None or host not in hosts:
+            continue
+        speed = net.attributes.get("speed", "")
+        if not re.fullmatch(r"[0-9]{1,8}", speed) or not int(speed):
+            raise MachineError(f"expected a speed in Mbit/s, found {speed[:40]!r}", where=net.span)
+        names = host, *(net.attributes.get(name, "") for name in ("name", "dev", "port"))
+        if names not in seen:
+            seen.add(names)
+            cards.setdefault(hosts.index(host), []).append(int(speed) / 8000)
+    return {host: tuple(rates) for host, rates in cards.items()}
 
 
 def _check_root(root: Element) -> None:

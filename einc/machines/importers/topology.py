@@ -5,6 +5,7 @@ That is: which links belong to a switch, what rate each has, and what had to be 
 - A pair with n direct NVLinks gets a resource per direction (`nvN a>b`) of n times the rate of a link.
 - GPUs on switches get an egress and an ingress resource each, of as many links as they have there.
 - All pairs of one host that have neither share its PCIe (`pcie`), both directions together.
+- Pairs of two hosts that have none of these go over network cards (`network.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from einc.errors import MachineError, UsageError
 from einc.machines.importers.gpus import GPUS, MAX_LINKS, Gpu, find_by_links
+from einc.machines.importers.network import add_network
 from einc.machines.load import require_connected
 from einc.machines.model import Machine, Pair, Resource, Site
 from einc.machines.picture import format_ranges
@@ -33,7 +35,9 @@ class Topology:
     NVLinks of a pair, both directions listed; `switched` those from each GPU to switches. `counts_switches` says that
     the file does not tell switches from direct links: it shows switched pairs in `direct` too. `host` numbers the
     computer that each stands in: the GPUs of one host share its PCIe. `unreachable` pairs cannot use it.
-    `pcie_gbs` is its rate where the file tells it. `notes` say what looks wrong.
+    `pcie_gbs` is its rate where the file tells it. `cards` has the rates of the network cards of each host in GB/s per
+    direction, where the file tells them. `notes` say what looks wrong. Switches join all sites that have links to
+    them, or with `apart` those of one host only.
     """
 
     labels: tuple[str, ...]
@@ -45,6 +49,8 @@ class Topology:
     unreachable: frozenset[Pair] = frozenset()
     pcie_gbs: float | None = None
     notes: tuple[str, ...] = ()
+    cards: Mapping[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    apart: bool = False
 
     def degree(self, site: int) -> int:
         """NVLinks that the file shows for a site, towards other GPUs."""
@@ -61,6 +67,8 @@ class MachineOverrides:
     pcie_gbs: float | None = None
     hbm_gbs: float | None = None
     memory_gib: float | None = None
+    network_gbs: float | None = None
+    network_cards: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +97,14 @@ def build_machine(topology: Topology, overrides: MachineOverrides, where: str) -
         capacity = {site: links * rates[site] for site, links in fabric.items()}
         resources += build_switch("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
     resources += _build_bridges(topology, resources, models, overrides, assumptions)
+    resources += add_network(topology, resources, overrides, assumptions)
     if len(sites) > 1:
         assumptions.append(f"latencies: {_TRANSFER_US:g} us per transfer, {_KERNEL_US:g} us per kernel (edit the file)")
     name = overrides.name or f"{models[0].key if models[0] else 'gpus'}-x{len(sites)}"
     machine = Machine(name, sites, tuple(resources), _TRANSFER_US, _KERNEL_US)
-    require_connected(machine, where, "the file shows no way between them; each computer of several is its own machine")
+    require_connected(
+        machine, where, "the file shows no way between them: --network-gbs says how fast the network of the hosts is"
+    )
     return ImportedMachine(machine, tuple(assumptions), (*topology.notes, *_warn_of_unlinked(topology, resources)))
 
 
@@ -145,7 +156,10 @@ def _split_switches(
     topology: Topology, models: Sequence[Gpu | None], where: str
 ) -> tuple[dict[Pair, int], list[dict[int, int]]]:
     """The direct links, and for every switch fabric the links of each of its sites."""
-    fabrics = [{site: links for site, links in enumerate(topology.switched) if links}]
+    fabrics: list[dict[int, int]] = [{} for _ in range(1 + max(topology.host) * topology.apart)]
+    for site, count in enumerate(topology.switched):
+        if count:
+            fabrics[topology.host[site] * topology.apart][site] = count
     direct = dict(topology.direct)
     if topology.counts_switches:
         for island in _find_islands(topology):
