@@ -148,6 +148,7 @@ bench-reproducible: .venv/dev  ## what reproducible plans cost on this CPU, in p
 bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against their bounds, and compile times
 	$(BIN)/python -m tests.bench.simulator
 	$(BIN)/python -m tests.bench.exchanges
+	$(BIN)/python -m tests.bench.collectives --write
 
 experiments: .venv/dev  ## the paper's Experiments 1 to 5, predicted: tables, plots and pages in docs/experiments
 	$(BIN)/python -m tests.bench.experiments

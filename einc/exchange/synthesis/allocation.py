@@ -81,7 +81,7 @@ def allocate_routes(
 ) -> PendingAmounts:
     """The best routes for the bytes of every shape, or the best ones found when `stop` says so.
 
-    The caller knows that no solution takes less than `known_ms`: where there are large shapes, the search ends near it.
+    The caller knows that no solution takes less than `known_ms`: on large machines, the search ends near it.
 
     Among solutions within `slack` of the best one, the one with the quickest routes is taken: a piece that arrives
     early can be passed on early. The search gives up once no solution can take less than `cutoff` ms; the prices that
@@ -99,11 +99,12 @@ def allocate_routes(
         for shape in large:
             for route in finder.find(shape, prices, max_roots)[1]:
                 master.add(shape, route)
+    many = len(network.sites) > MAX_TERMINALS
     least = 0.0
     centre: Floats | None = None
     for _ in range(finder.max_rounds):
         value, price = master.solve()
-        if stop() or (large and (value <= known_ms * (1 + _NEAR) or not finder.grows)):
+        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + _NEAR)):
             break
         # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
