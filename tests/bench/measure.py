@@ -34,12 +34,14 @@ DROPPED = 1.25
 class Row:
     """A competitor's milliseconds per round, or why there are none; `trial` where it dropped out.
 
-    `resident` is the memory in megabytes that its process held when it was ready.
+    `resident` is the memory in megabytes that its process held when it was ready, and `first` the seconds in which it
+    was made ready and gave a result.
     """
 
     competitor: str
     times: tuple[float, ...] = ()
     resident: float = 0
+    first: float = 0
     trial: float | None = None
     absent: str = ""
 
@@ -84,7 +86,7 @@ class Child:
             raise Absent(rest)
         if word != "ready":
             raise SystemExit(f"the process of {competitor} ended early")
-        self.resident = float(rest)
+        self.resident, self.first = map(float, rest.split())
 
     def run(self) -> float:
         time.sleep(PAUSE)
@@ -123,8 +125,8 @@ def measure(case: Case, pairs: int, threads: int, work: Path, lock: Path | None,
             kept = [name for name in children if every or _stays(name, trials)]
             times = _rounds({name: children[name] for name in kept}, pairs)
     for name in children:
-        held = children[name].resident
-        rows[name] = Row(name, tuple(times[name]), held) if name in kept else Row(name, (), held, trial=trials[name])
+        held = children[name].resident, children[name].first
+        rows[name] = Row(name, tuple(times[name]), *held) if name in kept else Row(name, (), *held, trial=trials[name])
     return [rows[competitor] for competitor in case.competitors]
 
 

@@ -12,20 +12,17 @@ from tests.bench.measure import Ratio, Row
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 
-def table(case: Case, rows: list[Row]) -> list[tuple[str, str, str, str]]:
-    """Name, median milliseconds, megabytes, and ratio with the middle half of the pairs."""
-    ours = rows[0]
-    if not ours.times:
-        return [(ours.competitor, "-", "-", ours.absent)]
-    lines = [(ours.competitor, f"{ours.median:.1f}", f"{ours.resident:.0f}", "")]
-    for row in rows[1:]:
-        held = f"{row.resident:.0f}"
+def table(case: Case, rows: list[Row]) -> list[tuple[str, str, str, str, str]]:
+    """Name, median milliseconds, megabytes, seconds to the first result, and the ratio: its median and middle half."""
+    ours, lines = rows[0], []
+    for row in rows:
+        held = f"{row.resident:.0f}", f"{row.first:.2f}"
         if row.absent:
-            lines.append((row.competitor, "-", "-", row.absent))
+            lines.append((row.competitor, "-", "-", "-", row.absent))
         elif row.trial is not None:
-            lines.append((row.competitor, f"{row.trial:.1f}", held, "dropped out"))
+            lines.append((row.competitor, f"{row.trial:.1f}", *held, "dropped out"))
         else:
-            lines.append((row.competitor, f"{row.median:.1f}", held, str(Ratio.of(ours, row))))
+            lines.append((row.competitor, f"{row.median:.1f}", *held, "" if row is ours else str(Ratio.of(ours, row))))
     return lines
 
 
@@ -48,14 +45,18 @@ def verdict_text(name: str, target: float, ratio: Ratio) -> str:
 def terminal(case: Case, rows: list[Row]) -> str:
     width = max(len(row.competitor) for row in rows) + 2
     lines = [f"\n{case.title}, {case.dtype} ({case.name})"]
-    lines += [f"  {name:<{width}}{ms:>9} ms {held:>6} MB   {ratio}" for name, ms, held, ratio in table(case, rows)]
+    lines += [
+        f"  {name:<{width}}{ms:>9} ms {held:>6} MB {first:>7} s   {ratio}"
+        for name, ms, held, first, ratio in table(case, rows)
+    ]
     lines += [f"  {verdict_text(*verdict)}" for verdict in verdicts(case, rows)]
     return "\n".join(lines)
 
 
 def section(case: Case, rows: list[Row], command: str) -> str:
     lines = [f"<!-- {case.name} -->", f"### {case.title}, {case.dtype}", "", f"`{command}`", ""]
-    lines += [f"| | ms | MB | {rows[0].competitor}'s time relative to it |", "| --- | ---: | ---: | --- |"]
+    lines += [f"| | ms | MB | first | {rows[0].competitor}'s time relative to it |"]
+    lines += ["| --- | ---: | ---: | ---: | --- |"]
     lines += [f"| {' | '.join(line)} |" for line in table(case, rows)]
     targets = [verdict_text(*verdict) for verdict in verdicts(case, rows)]
     lines += ["", *(f"- {text}" for text in targets)] if targets else []

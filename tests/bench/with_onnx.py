@@ -14,15 +14,20 @@ from einc_runtime.plan.schema import Bundle
 from tests.bench.inputs import drawn, sentences
 
 
-def prepared(kind: str, bundle: Bundle, plan: str, folder: str, threads: int):
+def write_model(bundle: Bundle, plan: str, folder: str) -> Path:
+    """The file that both read, which is written once."""
     importlib.import_module("onnx")
-    library = importlib.import_module(kind)
     model = Path(plan).with_suffix(".onnx")
     if not model.exists():
         words = ["tests.bench.onnx_llama", plan]
         if folder:
             words = ["tests.bench.onnx_encoder", folder, *map(str, sentences(bundle)[0].shape)]
         subprocess.run([sys.executable, "-m", *words, str(model)], check=True)
+    return model
+
+
+def prepared(kind: str, bundle: Bundle, model: Path, folder: str, threads: int):
+    library = importlib.import_module(kind)
     start = _start_onnxruntime if kind == "onnxruntime" else _start_openvino
     dtype = next(tensor.dtype for tensor in bundle.tensors if tensor.kind == "weight")
     shapes, compute = start(library, model, threads, dtype)

@@ -2,8 +2,8 @@
 
     python -m tests.bench.worker COMPETITOR PLAN RESULT THREADS [FOLDER]
 
-It says `ready` and the megabytes that it holds, or `absent` and what is not installed, then the milliseconds of every
-run.
+It says `ready`, the megabytes that it holds and the seconds until its first result, or `absent` and what is not
+installed, then the milliseconds of every run.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ def main(competitor: str, plan: str, result: str, threads: str, folder: str = ""
         os.environ |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
-        run, fetch = _competitor(kind, competitor, plan, folder, int(threads))
+        prepare = _competitor(kind, competitor, plan, folder, int(threads))
+        start = time.perf_counter()
+        run, fetch = prepare()
     except ImportError as error:
         print(f"absent {error.name} is not installed", flush=True)
         return
     run()
+    first = time.perf_counter() - start
     import numpy as np
 
     np.save(result, np.asarray(fetch(), np.float32))
     for _ in range(2):
         run()
-    print(f"ready {_resident_megabytes():.0f}", flush=True)
+    print(f"ready {_resident_megabytes():.0f} {first:.3f}", flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         run()
@@ -52,8 +55,8 @@ def _resident_megabytes() -> float:
     return sum(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("RssAnon:"))
 
 
-def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int) -> tuple[Run, Run]:
-    """What runs it once, and what then gives its result."""
+def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int) -> Callable[[], tuple[Run, Run]]:
+    """Makes a competitor ready; then there is what runs it once, and what gives its result."""
     from einc_runtime.plan.codec import read_bundle
 
     bundle = read_bundle(plan)
@@ -62,22 +65,23 @@ def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int
         from tests.bench.cases import hidden_libraries
 
         with_einc.hide(hidden_libraries(competitor))
-        return with_einc.prepared(bundle, folder)
+        return lambda: with_einc.prepared(bundle, folder)
     if kind == "torch":
         from tests.bench import with_torch
 
-        return with_torch.prepared(bundle, folder, threads, compiled="compiled" in competitor)
+        return lambda: with_torch.prepared(bundle, folder, threads, compiled="compiled" in competitor)
     if kind in ("onnxruntime", "openvino"):
         from tests.bench import with_onnx
 
-        return with_onnx.prepared(kind, bundle, plan, folder, threads)
+        model = with_onnx.write_model(bundle, plan, folder)
+        return lambda: with_onnx.prepared(kind, bundle, model, folder, threads)
     if kind == "numpy":
         from tests.bench import with_numpy
 
-        return with_numpy.prepared(bundle)
+        return lambda: with_numpy.prepared(bundle)
     from tests.bench import with_jax
 
-    return with_jax.prepared(bundle, competitor.split()[1:], devices=8 if kind == "jax8" else 1)
+    return lambda: with_jax.prepared(bundle, competitor.split()[1:], devices=8 if kind == "jax8" else 1)
 
 
 if __name__ == "__main__":
