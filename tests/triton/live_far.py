@@ -93,6 +93,11 @@ def test_rows_by_number_far_apart(step):
     rng = np.random.default_rng(1)
     ids, table = rng.integers(0, 5, 7), normal(5, 6, dtype=F16)
     compare("embedding", {"vocabulary": 5}, [ids, table], [np.empty((7, 6), F16)], step, (0, 1))
+    weight = normal(3, 5, 6, dtype=F16, seed=3)
+    for tokens in (7, 40):  # few, and sorted
+        x, picks = normal(tokens, 2, 6, dtype=F16), rng.integers(0, 3, (tokens, 2))
+        out = [np.empty((tokens, 2, 5), F16)]
+        compare("expert_matmul", {"experts": 3}, [x, weight, picks], out, step, (0, 1, 2))
     cache, new = normal(3, 9, 4, dtype=F16), normal(3, 3, 4, dtype=F16, seed=2)
     attributes = {"cache_lens": [5, 4], "new_lens": [1, 2]}
     compare("append", attributes, [cache, new, np.array([2, 0, 3])], [np.empty_like(cache)], step, (0, 1, 2))

@@ -68,6 +68,23 @@ def test_products_with_quantized_weights(dtype, packing, group, zeros):
         check("quantized_contract", given, [x, *weight], [np.empty(out, dtype)], tolerance=tolerance, steps=(1,))
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("tokens", "slots", "count", "each"), [(70, 2, 6, False), (40, 3, 9, True), (5, 3, 9, False), (1, 1, 5, False)]
+)
+def test_products_with_picked_experts(dtype, tokens, slots, count, each):
+    """All experts, and some of them: slots that picked others are 0."""
+    rng = np.random.default_rng(tokens)
+    x = normal(*((tokens, slots, 33) if each else (tokens, 33)), dtype=dtype)
+    weight, picks = normal(count, 37, 33, dtype=dtype, seed=1), rng.integers(0, count, (tokens, slots))
+    tolerance = {F16: 4e-3, BF16: 2e-2, F32: 1e-5, F64: 1e-12}[np.dtype(dtype)]
+    for low, up, steps in ((0, count, (1, 2)), (2, 5, (1,))):
+        lowers = [(0,) * x.ndim, (low, 0, 0), (0, 0)]
+        inputs = [x, weight[low:up], picks]
+        check("expert_matmul", {"experts": count}, inputs, [np.empty((tokens, slots, 37), dtype)], lowers,
+              tolerance=tolerance, steps=steps)  # fmt: skip
+
+
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-20, 88.0, -88.0, 3e38, np.inf, -np.inf, np.nan]
 
 
