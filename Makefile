@@ -83,7 +83,7 @@ test-reference-slow: .venv/reference  ## the same comparison for more numbers of
 test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
 	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_namespaces.py
 
-test-mpi-slow: .venv/mpi  ## the same for all models
+test-mpi-slow: .venv/mpi  ## the same for all models, and at 50 moments
 	$(PYTEST) -m slow tests/mpi/live_mpi.py tests/mpi/live_generation.py
 
 test-serve: .venv/serve  ## a served model as its users see it: OpenAI's client, curl, signals, hostile requests
@@ -163,8 +163,9 @@ bench-optimality: .venv/dev  ## whether random or well-known plans are predicted
 	$(BIN)/python -m tests.bench.optimality
 	$(BIN)/python -m tests.bench.optimality --growth
 
-testbed: .venv/dev  ## run exchange programs in network namespaces with limited links (needs root; removes what it makes)
+testbed: .venv/mpi  ## run exchange programs and plans in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed
+	$(BIN)/python -m tests.testbed.plans
 
 # The interpreter that is used as it is: it has PyTorch and cupy, which .venv has not.
 GPU_PYTHON_BIN ?= python3

@@ -76,7 +76,9 @@ class World:
         def note(position: int) -> None:
             self.note_task(number * MAX_TASKS + position)
 
-        return RankExecutor(bundle, self.links, note_task=note if number else self.note_task, common=common)
+        executor = RankExecutor(bundle, self.links, note_task=note if number else self.note_task, common=common)
+        self.watch.look_at(executor.traffic)
+        return executor
 
     def share_plans(self, make: Callable[[], Sequence[Bundle]]) -> list[Bundle]:
         """The plans that rank 0 makes, on all ranks."""

@@ -10,7 +10,7 @@ import pytest
 from einc_runtime.errors import KernelFault, PlanFault
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.ranks import mpi
-from einc_runtime.execution.ranks.carrier import Message, MessageCarrier
+from einc_runtime.execution.ranks.carrier import Message, MessageCarrier, Traffic
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.ranks.watch import RankFailure, Watch
 from einc_runtime.execution.session import Session
@@ -185,3 +185,29 @@ def test_a_rank_that_says_nothing_is_lost(silent, monkeypatch):
     assert "has not answered for 0.4 seconds" in message
     assert ("its last task is number 17" if silent else "it has begun no task") in message
     assert [found for rank, found in enumerate(results) if rank != reporting] == [[], []]
+
+
+def test_data_on_the_way_are_signs_of_life(monkeypatch):
+    """A rank whose beats wait behind its data on a slow link is not lost; without data on the way, it is."""
+    monkeypatch.setattr("einc_runtime.execution.ranks.watch.SILENCE", 0.3)
+    monkeypatch.setattr("einc_runtime.execution.ranks.watch.BEAT", 0.1)
+    done = threading.Event()
+
+    def run(links):
+        if links.rank:
+            done.wait(20)
+            return None
+        found, traffic = [], Traffic()
+        watch = watch_of(links, found)
+        traffic.expect(1, 1_200_000)
+        watch.look_at(traffic)
+        watch.start()
+        watch._thread.join(1.0)
+        alive = not found
+        traffic.end(1, 1_200_000)  # and now nothing more
+        watch._thread.join(20)
+        done.set()
+        watch.stop()
+        return alive, len(found)
+
+    assert ThreadWorld(2).run(run)[0] == (True, 1)

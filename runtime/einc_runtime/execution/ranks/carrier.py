@@ -6,6 +6,7 @@ buffer that is dense, and from there; both ends agree on the order of a region's
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,34 @@ class Message:
     incoming: bool
 
 
+class Traffic:
+    """What is on the way to this rank: for every other rank the bytes, and when a message from it has ended last.
+
+    One thread writes, and another one reads.
+    """
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, int] = {}
+        self._last: dict[int, float] = {}
+
+    def expect(self, peer: int, count: int) -> None:
+        self._bytes[peer] = self._bytes.get(peer, 0) + count
+
+    def end(self, peer: int, count: int) -> None:
+        self._bytes[peer] = self._bytes.get(peer, 0) - count
+        self._last[peer] = time.monotonic()
+
+    def forget(self) -> None:
+        self._bytes = {}
+
+    def count_bytes(self, peer: int) -> int:
+        return self._bytes.get(peer, 0)
+
+    def last_seconds(self, peer: int) -> float:
+        """On the monotonic clock; 0 before the first message."""
+        return self._last.get(peer, 0.0)
+
+
 class MessageCarrier:
     """See `execution.cpu.thread_pool.Carrier`. `messages` has the tasks that are ends of messages."""
 
@@ -36,6 +65,7 @@ class MessageCarrier:
         self._handles: list[Any] = []
         self._finishing: list[Callable[[], None]] = []
         self._naps = Naps()
+        self.traffic = Traffic()
 
     @property
     def tasks(self) -> frozenset[int]:
@@ -49,6 +79,7 @@ class MessageCarrier:
         message = self._messages[task]
         dense = message.region.flags.c_contiguous
         if message.incoming:
+            self.traffic.expect(message.peer, message.region.nbytes)
             data = message.region if dense else np.empty(message.region.shape, message.region.dtype)
             handle = self._links.receive(message.peer, message.number, as_bytes(data))
         else:
@@ -59,6 +90,8 @@ class MessageCarrier:
 
         def finish() -> None:
             """Keeps the buffer until the message has ended."""
+            if message.incoming:
+                self.traffic.end(message.peer, message.region.nbytes)
             if message.incoming and not dense:
                 np.copyto(message.region, data)
 
@@ -81,6 +114,7 @@ class MessageCarrier:
     def forget(self) -> None:
         """Forgets what has been started, after a run that failed."""
         self._tasks, self._handles, self._finishing = [], [], []
+        self.traffic.forget()
 
 
 def as_bytes(data: Array) -> Array:

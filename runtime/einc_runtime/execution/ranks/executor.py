@@ -66,6 +66,7 @@ class RankExecutor(CpuExecutor):
         super().__init__(bundle, workers, common=common, ranks=_measure_chains(bundle), poison=poison)
         self._messages = MessageCarrier(links, self._list_messages())
         self.carrier = self._messages
+        self.traffic = self._messages.traffic
 
     def _list_messages(self) -> dict[int, Message]:
         messages = {}
@@ -99,19 +100,24 @@ class RankExecutor(CpuExecutor):
             super().fill(buffer, values)
 
     def fetch(self, region: Region) -> Array | None:
-        """The values of a region on rank 0; None on all others."""
+        """The values of a region on rank 0; None on all others. They are sent when rank 0 asks for them: so it
+        knows what is on the way, and holds nothing that it does not wait for."""
         owner, rank = self.owner_of(region.buffer), self._links.rank
         if owner == rank == 0:
             return super().fetch(region)
         number = region.buffer
         if rank == owner:
             data = np.ascontiguousarray(self._in_memory_order(region))
+            wait_for(self._links, [self._links.receive(0, number, np.zeros(1, np.uint8))])
             wait_for(self._links, [self._links.send(0, number, as_bytes(data))])
         elif rank == 0:
             order = self.bundle.tensors[self.bundle.buffers[number].tensor].order
             shape = region.block.shape
             data = np.empty([shape[dim] for dim in order] if order else shape, self._memory.buffers[number].dtype)
-            wait_for(self._links, [self._links.receive(owner, number, as_bytes(data))])
+            self.traffic.expect(owner, data.nbytes)
+            asked = self._links.send(owner, number, np.zeros(1, np.uint8))
+            wait_for(self._links, [asked, self._links.receive(owner, number, as_bytes(data))])
+            self.traffic.end(owner, data.nbytes)
             return data.transpose(np.argsort(order)) if order else data
         return None
 

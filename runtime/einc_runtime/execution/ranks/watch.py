@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from einc_runtime.errors import RuntimeFault
+from einc_runtime.execution.ranks.carrier import Traffic
 from einc_runtime.execution.ranks.links import RankLinks
 
 BEAT, SILENCE = 0.5, 4.0
 """Seconds between two signs of life, and without any until a rank counts as lost."""
+
+SLOW_LINK, MAX_DELAY = 1e6, 30.0
+"""Signs of life wait behind the data that a rank sends: a rank may be silent for longer by the seconds that its data
+on the way take at so many bytes a second, but not by more than so many seconds."""
 
 LOOK = 0.05
 """Seconds between two looks at what others say."""
@@ -68,6 +73,7 @@ class Watch:
         self._heard = {rank: time.monotonic() for rank in self._watched()}
         self._tasks = dict.fromkeys(self._heard, -1)
         self._failures: dict[int, RankFailure] = {}
+        self._traffic: list[Traffic] = []
         self._thread = threading.Thread(target=self._run, name="watch over ranks", daemon=True)
 
     def _watched(self) -> range:
@@ -81,6 +87,10 @@ class Watch:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def look_at(self, traffic: Traffic) -> None:
+        """Data that arrive are signs of life, too."""
+        self._traffic.append(traffic)
 
     def note_task(self, position: int) -> None:
         """Remembers the task that begins."""
@@ -108,10 +118,15 @@ class Watch:
                 if now - failed > GRACE:
                     self._end(self._failures[min(self._failures)].fault(min(self._failures)))
                     return
-            lost = next((rank for rank, heard in self._heard.items() if now - heard > SILENCE), None)
+            lost = next((rank for rank in self._heard if self._is_lost(rank, now)), None)
             if lost is not None and self._links.rank <= 1 and not self._failures:
                 self._end(self._make_lost(lost))
                 return
+
+    def _is_lost(self, rank: int, now: float) -> bool:
+        heard = max([self._heard[rank], *(one.last_seconds(rank) for one in self._traffic)])
+        count = sum(one.count_bytes(rank) for one in self._traffic)
+        return now - heard > SILENCE + min(MAX_DELAY, count / SLOW_LINK)
 
     def _listen(self, now: float) -> None:
         for rank, text in self._links.hear():

@@ -1,0 +1,244 @@
+"""Whole plans on limited links: ranks over MPI in namespaces, and the times that were predicted for their machine.
+
+    python -m tests.testbed.plans [--mbits R] [--repeat N] [--only WORD] [-o MACHINE.json]
+
+Exits 1 where a plan that moves data for nine tenths of its time or more is not within 10% of its prediction, or where
+the correlation over all plans is below 0.98. Without root or MPI, it says so in one line and ends with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from einc.compiler import compile_model
+from einc.machines.load import format_machine
+from einc.machines.model import Machine, Resource, Site
+from einc.options import CompileOptions
+from einc.predict.cores import list_run_tasks
+from einc.predict.costs import TaskCost
+from einc.predict.timeline import predict_ms, time_tasks
+from einc_runtime.execution.rewrites.dependencies import find_dependencies
+from einc_runtime.plan.codec import encode
+from einc_runtime.plan.regions import writes_of
+from einc_runtime.plan.schema import Bundle, TransferTask
+
+from .network import Unsupported
+from .star import Star, star
+
+ROOT = Path(__file__).resolve().parents[2]
+SITES = 8
+LINKS_DOMINATE = 0.9
+"""Links dominate in a plan whose predicted time is, to this part, the same on sites that compute in no time."""
+
+TOLERANCE, CORRELATION = 0.10, 0.98
+PORT_SECONDS = 1.5
+
+LLAMA = {"n_layers": 2, "d_model": 256, "heads_q": 8, "heads_kv": 8, "d_head": 32, "d_ff": 704, "vocab": 512}
+BLOCK = {"d_model": 512, "heads_q": 8, "heads_kv": 8, "d_head": 64, "d_ff": 1408}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "block": ("llama_block", {"seq_lens": "[256] * 4", **BLOCK}),
+    "chain A": ("chain_a", {"scale": 16}),
+    "chain B": ("chain_b", {"scale": 16}),
+    "chain C": ("chain_c", {"scale": 16}),
+    "chain D": ("chain_d", {"scale": 16}),
+    "chain E": ("chain_e", {"scale": 16}),
+    "prefill": ("llama", {"batch": 8, "length": 96, **LLAMA}),
+    "decode": ("llama_decode", {"batch": 64, "cache": 64, **LLAMA}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A plan, its predicted time, and the part of it that links alone would take."""
+
+    name: str
+    bundle: Bundle
+    predicted_ms: float
+    share_of_links: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.testbed.plans", description="Whole plans on real links.")
+    parser.add_argument("--mbits", type=float, default=8.0, help="Mbit/s of a port in each direction (8)")
+    parser.add_argument("--repeat", type=int, default=3, help="timed runs of each plan, of which the median counts (3)")
+    parser.add_argument("--only", default="", help="only plans whose name has this in it")
+    parser.add_argument("-o", "--output", help="write the measured machine file")
+    options = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(143))
+    launcher = _find_launcher()
+    if launcher is None or find_spec("mpi4py") is None:
+        print("plans in the testbed skipped: there is no MPI (pip install '.[mpi]')")
+        return 0
+    try:
+        with star(SITES, options.mbits) as built:
+            machine = measure_machine(built, launcher, options.mbits)
+            if options.output:
+                Path(options.output).write_text(format_machine(machine))
+            _describe(machine, options.mbits)
+            return _compare(built, launcher, machine, options.repeat, options.only)
+    except Unsupported as reason:
+        print(f"plans in the testbed skipped: {reason}")
+        return 0
+
+
+def measure_machine(built: Star, launcher: str, mbits: float) -> Machine:
+    """The machine file of a star: one resource for each direction of each port, and equal sites."""
+    size = int(mbits * 1e6 / 8 * PORT_SECONDS)
+    found = json.loads(_run(built, launcher, "tests.testbed.star_speeds", str(size)))
+    middle = {name: statistics.median(one[name] for one in found) for name in found[0]}
+    latency = max(one["latency"] for one in found)
+    site = Site(_digits(middle["bytes"] / 1e9), 2**30, (("f32", _digits(middle["flops"])),))
+    others = [[other for other in range(SITES) if other != own] for own in range(SITES)]
+    rate = _digits(middle["rate"] / 1e9)
+    resources = [Resource(f"{own} out", rate, tuple((own, other) for other in others[own])) for own in range(SITES)]
+    resources += [Resource(f"{own} in", rate, tuple((other, own) for other in others[own])) for own in range(SITES)]
+    latencies = _digits(latency * 1e6), _digits(middle["call"] * 1e6)
+    return Machine("star", (site,) * SITES, tuple(resources), *latencies)
+
+
+def list_cases(machine: Machine, only: str) -> Iterator[Case]:
+    """Every model, with naive exchanges and with synthesized ones. Plans cut all operators as the paper's cost says,
+    since the fastest plans for such links would use one site."""
+    free = replace(machine, sites=(Site(1e6, 2**40),) * SITES, kernel_latency_us=0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "star.json")
+        file.write_text(format_machine(machine))
+        for name, (model, definitions) in MODELS.items():
+            for schedule in ("naive", "synthesized"):
+                if only in f"{name}, {schedule}":
+                    text = (ROOT / "models" / f"{model}.ein").read_text()
+                    given = tuple((key, str(value)) for key, value in definitions.items())
+                    options = CompileOptions(str(file), SITES, given, None, "f32", "eindecomp", schedule)
+                    bundle = compile_model(text, f"{model}.ein", options).bundle
+                    predicted = predict_ms(bundle, machine)
+                    yield Case(f"{name}, {schedule}", bundle, predicted, predict_ms(bundle, free) / predicted)
+
+
+def predict_buffered(bundle: Bundle, machine: Machine) -> float:
+    """The predicted time where a message leaves when its data are there, and waits at its receiver until its place is
+    free, as MPI's ranks do it; a plan's own prediction lets it leave when its place is free, too. What orders transfers
+    in a plan, beside data, is left out, as ranks do."""
+    tasks = bundle.tasks
+    waits = find_dependencies(bundle, list(tasks))
+    writers: dict[int, list[int]] = {}
+    after: list[set[int]] = []
+    late: dict[int, set[int]] = {}
+    for number, task in enumerate(tasks):
+        if isinstance(task, TransferTask):
+            sources = {one for one in writers.get(task.read.buffer, ()) if _meet(tasks[one], task.read)}
+            late[number] = set(waits[number])
+            after.append(set().union(sources, *(late.get(one, ()) for one in sources)))
+        else:
+            after.append(set(waits[number]).union(*(late.get(one, ()) for one in waits[number])))
+        for region in writes_of(task):
+            writers.setdefault(region.buffer, []).append(number)
+    costs: list[TaskCost] = [
+        cost._replace(after=tuple(sorted(own)))
+        for cost, own in zip(list_run_tasks(bundle, machine).costs, after, strict=True)
+    ]
+    return time_tasks(costs, machine).predicted_ms
+
+
+def _meet(task: Any, read: Any) -> bool:
+    return any(
+        region.buffer == read.buffer
+        and all(
+            max(low, other) < min(up, last)
+            for low, up, other, last in zip(
+                region.block.lower, region.block.upper, read.block.lower, read.block.upper, strict=True
+            )
+        )
+        for region in writes_of(task)
+    )
+
+
+def _compare(built: Star, launcher: str, machine: Machine, repeat: int, only: str) -> int:
+    began, rows = time.monotonic(), []
+    print("| plan | messages | links' share | predicted ms | buffered ms | measured ms | / predicted | / buffered |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for case in list_cases(machine, only):
+        times, messages = run_plan(built, launcher, case.bundle, repeat)
+        measured, buffered = statistics.median(times), predict_buffered(case.bundle, machine)
+        rows.append((case, measured, buffered))
+        numbers = f"{messages} | {case.share_of_links:.2f} | {case.predicted_ms:.0f} | {buffered:.0f} | {measured:.0f}"
+        ratios = f"{measured / case.predicted_ms:.3f} | {measured / buffered:.3f}"
+        print(f"| {case.name} | {numbers} | {ratios} |", flush=True)
+    if not rows:
+        print(f"no plan has {only!r} in its name", file=sys.stderr)
+        return 2
+    dominated = [row for row in rows if row[0].share_of_links >= LINKS_DOMINATE]
+    missed = [case.name for case, measured, _ in dominated if abs(measured / case.predicted_ms - 1) > TOLERANCE]
+    pairs = [(case.predicted_ms, measured) for case, measured, _ in rows]
+    correlation = float(np.corrcoef(np.array(pairs).T)[0, 1]) if len(pairs) > 2 else 1.0
+    print(f"\n{len(rows)} plans; links dominate in {len(dominated)}, of which", end=" ")
+    print(f"{len(dominated) - len(missed)} are within {TOLERANCE:.0%} of the predicted time;", end=" ")
+    print(f"correlation {correlation:.4f}; {time.monotonic() - began:.0f} s")
+    if missed:
+        print(f"not within {TOLERANCE:.0%}: {'; '.join(missed)}")
+    return int(bool(missed) or correlation < CORRELATION)
+
+
+def run_plan(built: Star, launcher: str, bundle: Bundle, repeat: int) -> tuple[list[float], int]:
+    """Milliseconds of each run, after one that is not counted; and how many messages cross ports in a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder, "plan.bin")
+        plan.write_bytes(encode(bundle))
+        more = ("--inputs", "rand:1", "--weights", "rand:2", "--repeat", str(repeat + 1), "--json")
+        document = json.loads(_run(built, launcher, "einc", "run", str(plan), *more))
+    sites = [
+        bundle.buffers[one.write.buffer].site != bundle.buffers[one.read.buffer].site for one in _transfers(bundle)
+    ]
+    return document["ms"][1:], sum(sites)
+
+
+def _transfers(bundle: Bundle) -> list[Any]:
+    return [task for task in bundle.tasks if isinstance(task, TransferTask)]
+
+
+def _run(built: Star, launcher: str, module: str, *words: str) -> str:
+    command = [*built.mpiexec(launcher, 1), sys.executable, "-m", module, *words]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=300)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} failed with {done.returncode}: {done.stderr.decode()[-2000:]}")
+    return done.stdout.decode()
+
+
+def _describe(machine: Machine, mbits: float) -> None:
+    site, port = machine.sites[0], machine.resources[0]
+    print(f"{SITES} ports at {port.gbs * 8e3 / mbits:.3f} of their nominal rate of {mbits:g} Mbit/s,", end=" ")
+    print(
+        f"messages take {machine.transfer_latency_us / 1e3:.2f} ms, calls {machine.kernel_latency_us:.1f} us;", end=" "
+    )
+    print(
+        f"a site computes {dict(site.flops)['f32'] / 1e9:.1f} GFLOP/s and moves {site.hbm_gbs:.1f} GB/s\n", flush=True
+    )
+
+
+def _find_launcher() -> str | None:
+    beside = Path(sys.executable).parent / "mpiexec"
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
+def _digits(value: float) -> float:
+    """Three significant digits."""
+    return float(f"{value:.3g}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
