@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 from einc_runtime.execution.cpu import memory
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.session import Session
+from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.plan.schema import Region
 from tests.support.compiled_plans import compiled
 from tests.support.plan_arrays import arrays_of
@@ -83,3 +86,67 @@ def test_kernels_cannot_write_weights_and_sites_share_them():
         repeated = [found for found in places.values() if len(found) > 1]
         assert repeated
         assert all(len(set(found)) == (len(found) if copies else 1) for found in repeated)
+
+
+TIED = """
+model tied
+dim tokens = 40
+dim vocab = 301
+dim wide = 131
+input ids : i64[tokens]
+weight table : f16[vocab, wide]
+weight up : f16[wide, wide]
+x = embedding(ids, table)
+h[tokens, out] = x[tokens, wide] * up[out, wide]
+y[tokens, vocab] = h[tokens, wide] * table[vocab, wide]
+output y
+"""
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_weights_that_are_laid_out_are_kept_where_somebody_else_reads_them(sites):
+    """With `poison`, what would be given back is filled with not-a-numbers: whoever reads it computes one."""
+    bundle = compiled(TIED, sites)
+    executor = CpuExecutor(bundle, 2, poison=True)
+    session = Session(bundle, executor=executor)
+    names = [tensor.name for tensor in bundle.tensors]
+    for seed in (1, 2):
+        fresh = arrays_of(bundle, seed)
+        session.load_all(fresh)
+        for _ in range(2):
+            session.execute()
+            ids, table, up = (fresh[name] for name in ("ids", "table", "up"))
+            rows = table[ids].astype("f8")
+            close(session.offload("y"), (rows @ up.astype("f8").T) @ table.astype("f8").T, "f16")
+    replaced = {array.ctypes.data for array in executor._prepacked._replaced.values()}
+    kinds = {
+        names[buffer.tensor]
+        for number, buffer in enumerate(bundle.buffers)
+        if executor.memory_of(number).ctypes.data in replaced
+    }
+    # On several sites, a block of the table may be there for the product alone.
+    assert kinds == {"up"} if sites == 1 else "up" in kinds
+    assert executor.facts()["memory_bytes"]["released"] == sum(
+        array.nbytes for array in {id(a): a for a in executor._prepacked._replaced.values()}.values()
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is given back on Linux")
+def test_memory_of_weights_is_given_back_until_they_are_loaded_again():
+    bundle = compiled(MODEL, 1, "f16")
+    executor = CpuExecutor(bundle, 2)
+    session = Session(bundle, executor=executor)
+    arrays = arrays_of(bundle, 1)
+    session.load_all(arrays)
+    places = {bundle.tensors[b.tensor].name: executor.memory_of(n) for n, b in enumerate(bundle.buffers)}
+    for _ in range(2):
+        session.load("a", arrays["a"])
+        assert np.count_nonzero(places["a"]) > 0.99 * places["a"].size
+        session.execute()
+        close(session.offload("y"), exact(arrays), "f16")
+        assert np.count_nonzero(places["a"]) < 0.2 * places["a"].size  # but for pages that belong to others, too
+    shared = Session(bundle, "cpu", common=SharedBuffers())
+    shared.load_all(arrays)
+    shared.execute()
+    assert shared.facts["memory_bytes"]["released"] == 0
+    shared.close()

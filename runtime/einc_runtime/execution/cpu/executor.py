@@ -21,7 +21,14 @@ from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.batches import batch_tasks
 from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
-from einc_runtime.execution.cpu.memory import HostMemory, PrepackedWeights, allocate_aligned
+from einc_runtime.execution.cpu.memory import (
+    POISON,
+    HostMemory,
+    PrepackedWeights,
+    allocate_aligned,
+    find_packed_weights,
+    release_weights,
+)
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
@@ -85,9 +92,14 @@ class CpuExecutor:
         self._graph = RankedTaskGraph.of(batches.after, batches.nanoseconds, chosen, own)
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
-        self._prepacked = PrepackedWeights(self._kernels if rewrites and (common is None or common.prepack) else ())
+        packing = self._kernels if rewrites and (common is None or common.prepack) else []
+        replaced: list[Array] = []
+        if packing and common is None:  # shared weights have readers that are not known here
+            replaced = find_packed_weights(self._memory, [one.task for one in self._tasks], packing)
+        self._prepacked = PrepackedWeights(packing, replaced, _fill_with_poison if poison else release_weights)
         if common is not None:
             common.watchers.add(self._prepacked)
+        compiler.rest()
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
         self._joined: list[list[list[JoinedCall] | None]] = [[None] * len(own) for _ in range(self.workers)]
@@ -119,9 +131,15 @@ class CpuExecutor:
 
     def facts(self) -> dict[str, Any]:
         """The workers, the tasks that are run, which library multiplies and why, and memory in bytes: arenas, scratch
-        space, prepacked weights, and the most that the process has held."""
-        scratch, packed = self._scratch_size * self.workers, self._prepacked.size
-        memory = {"plan": sum(self.bundle.memory), "scratch": scratch, "packed": packed, "process": peak_memory()}
+        space, prepacked weights, loaded weights that nobody reads when those are made, and the most that the process
+        has held."""
+        memory = {
+            "plan": sum(self.bundle.memory),
+            "scratch": self._scratch_size * self.workers,
+            "packed": self._prepacked.size,
+            "released": self._prepacked.replaced_size,
+            "process": peak_memory(),
+        }
         counts = {"workers": self.workers, "tasks": len(self._tasks)}
         return {**counts, "memory_bytes": memory, "libraries": libraries.describe()}
 
@@ -244,6 +262,10 @@ class CpuExecutor:
         fault = MissingFault if short else ValueFault if isinstance(error.cause, ValueFault) else KernelFault
         subject, where = task_errors.name_subject(self.bundle, item.task), task_errors.name_task(item.origin, item.task)
         return fault(f"{subject} failed: {cause}", where=where)
+
+
+def _fill_with_poison(weights: Array) -> None:
+    weights.reshape(-1).view(np.uint8).fill(POISON)
 
 
 def _do_nothing(_: Array) -> Run:

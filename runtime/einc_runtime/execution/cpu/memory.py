@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from threading import Lock
 from types import EllipsisType
 
 import numpy as np
@@ -15,11 +17,12 @@ from einc_runtime.execution.cpu.host import available_memory, require_memory
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph, TaskError, run_tasks
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
-from einc_runtime.kernels.base import ALIGNMENT, Kernel, address
+from einc_runtime.kernels.base import ALIGNMENT, Kernel, PrepackedOperand, address
 from einc_runtime.kernels.views import strides_of
-from einc_runtime.plan.regions import buffer_bytes, find_offsets
-from einc_runtime.plan.schema import LOADED_ROLES, Block, Bundle, Region
+from einc_runtime.plan.regions import buffer_bytes, find_offsets, reads_of
+from einc_runtime.plan.schema import LOADED_ROLES, AnyTask, Block, Bundle, Region
 from einc_runtime.plan.states import STATE
+from einc_runtime.resident import release_pages
 
 POISON = 0xFF
 """A byte that makes a not-a-number of any floating type, and -1 of an integer."""
@@ -106,13 +109,44 @@ class HostMemory:
                 self.arenas[buffer.site][buffer.offset : buffer.offset + array.nbytes].fill(POISON)
 
 
+def find_packed_weights(memory: HostMemory, tasks: Sequence[AnyTask], kernels: Sequence[Kernel]) -> list[Array]:
+    """The weights that are read by nothing but products, each of which has a layout of its own of what it reads.
+
+    `kernels[i]` is that of `tasks[i]`. When these layouts have been made, nobody reads these weights.
+    """
+    buffers = memory.bundle.buffers
+    found: dict[int, Array] = {}
+    others: set[int] = set()
+    for task, kernel in zip(tasks, kernels, strict=True):
+        regions = [region for region in reads_of(task) if buffers[region.buffer].role == "weight"]
+        packed = {(address(pack.source), pack.source.nbytes) for pack in kernel.prepacked}
+        counts = Counter(id(memory.buffers[region.buffer]) for region in regions)
+        for region in regions:
+            array, view = memory.buffers[region.buffer], memory.view(region)
+            found[id(array)] = array
+            if counts[id(array)] > 1 or (address(view), view.nbytes) not in packed:
+                others.add(id(array))
+    return [array for key, array in found.items() if key not in others]
+
+
+def release_weights(array: Array) -> None:
+    """Gives the memory of dense weights that nobody reads back to the system, until they are loaded again."""
+    release_pages(address(array), array.nbytes)
+
+
 class PrepackedWeights:
     """Weights in the layouts that products can use fastest, made once after loading, in addition to the loaded weights.
 
-    If they would take too much memory, none is made: kernels also work without them.
+    The memory of weights in `replaced`, which are read in no other way, is given back by `release` when their layouts
+    have been made. If layouts would take too much memory, none is made: kernels also work without them.
     """
 
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        replaced: Sequence[Array] = (),
+        release: Callable[[Array], None] = release_weights,
+    ) -> None:
         packs = {pack: address(pack.source) for kernel in kernels for pack in kernel.prepacked}
         available, needed = available_memory(), sum(pack.size for pack in packs if pack.data is None)
         if available is not None and needed > available * MAX_PACKED_SHARE:
@@ -120,20 +154,29 @@ class PrepackedWeights:
         self._packs = sorted(packs, key=packs.__getitem__)
         self._addresses = [packs[pack] for pack in self._packs]
         self._changed = True
+        self._release = release
+        self._replaced = {pack: array for array in replaced for pack in self._packs_of(array)}
+        self._lock = Lock()
 
     @property
     def size(self) -> int:
         """The bytes that all of it takes."""
         return sum(pack.size for pack in self._packs)
 
+    @property
+    def replaced_size(self) -> int:
+        """The bytes of loaded weights whose memory is given back."""
+        return sum(array.nbytes for array in {id(array): array for array in self._replaced.values()}.values())
+
     def mark_changed(self, weights: Array) -> None:
         """Says that this array, which is dense, has other values now."""
-        first = address(weights)
-        for pack in self._packs[
-            bisect_left(self._addresses, first) : bisect_left(self._addresses, first + weights.nbytes)
-        ]:
+        for pack in self._packs_of(weights):
             pack.data = None
             self._changed = True
+
+    def _packs_of(self, array: Array) -> list[PrepackedOperand]:
+        first = address(array)
+        return self._packs[bisect_left(self._addresses, first) : bisect_left(self._addresses, first + array.nbytes)]
 
     def pack(self, workers: int, scheduler: ThreadScheduler = THREADS) -> None:
         """Makes the layouts of weights that have changed, on this many threads."""
@@ -144,8 +187,20 @@ class PrepackedWeights:
         if not packs:
             return
         graph = RankedTaskGraph.of([()] * len(packs), [math.inf] * len(packs), [pack.size for pack in packs])
+        left = Counter(id(self._replaced[pack]) for pack in packs if pack in self._replaced)
+
+        def make(number: int) -> None:
+            packs[number].make()
+            array = self._replaced.get(packs[number])
+            if array is not None:
+                with self._lock:
+                    left[id(array)] -= 1
+                    done = not left[id(array)]
+                if done:
+                    self._release(array)
+
         try:
-            run_tasks(graph, workers, lambda _: lambda number: packs[number].make(), scheduler=scheduler)
+            run_tasks(graph, workers, lambda _: make, scheduler=scheduler)
         except BaseException as error:
             self._changed = True
             if isinstance(error, TaskError):

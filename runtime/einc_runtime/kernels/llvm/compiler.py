@@ -23,6 +23,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import address
 from einc_runtime.kernels.llvm import code_cache
+from einc_runtime.resident import release_program
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -152,6 +153,13 @@ def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
             return found[key]
 
     return begun
+
+
+def rest() -> None:
+    """Says that nothing will be compiled for a while. When all that has begun is done, LLVM's program, some 20 MiB, is
+    given back to the system."""
+    if _engine.cache_info().currsize or _compiler_thread.cache_info().currsize:
+        _compiler_thread().submit(lambda: release_program("llvmlite"))
 
 
 class _LlvmEngine:
