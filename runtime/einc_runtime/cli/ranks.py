@@ -77,7 +77,7 @@ class World:
             self.note_task(number * MAX_TASKS + position)
 
         executor = RankExecutor(bundle, self.links, note_task=note if number else self.note_task, common=common)
-        self.watch.look_at(executor.traffic)
+        self.watch.look_at(executor.arrivals)
         return executor
 
     def share_plans(self, make: Callable[[], Sequence[Bundle]]) -> list[Bundle]:

@@ -10,7 +10,7 @@ import pytest
 from einc_runtime.errors import KernelFault, PlanFault
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.ranks import mpi
-from einc_runtime.execution.ranks.carrier import Message, MessageCarrier, Traffic
+from einc_runtime.execution.ranks.carrier import Arrivals, Message, MessageCarrier
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.ranks.watch import RankFailure, Watch
 from einc_runtime.execution.session import Session
@@ -197,14 +197,14 @@ def test_data_on_the_way_are_signs_of_life(monkeypatch):
         if links.rank:
             done.wait(20)
             return None
-        found, traffic = [], Traffic()
+        found, arrivals = [], Arrivals()
         watch = watch_of(links, found)
-        traffic.expect(1, 1_200_000)
-        watch.look_at(traffic)
+        arrivals.expect(1, 1_200_000)
+        watch.look_at(arrivals)
         watch.start()
         watch._thread.join(1.0)
         alive = not found
-        traffic.end(1, 1_200_000)  # and now nothing more
+        arrivals.end(1, 1_200_000)  # and now nothing more
         watch._thread.join(20)
         done.set()
         watch.stop()

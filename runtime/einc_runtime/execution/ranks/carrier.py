@@ -28,7 +28,7 @@ class Message:
     incoming: bool
 
 
-class Traffic:
+class Arrivals:
     """What is on the way to this rank: for every other rank the bytes, and when a message from it has ended last.
 
     One thread writes, and another one reads.
@@ -65,7 +65,7 @@ class MessageCarrier:
         self._handles: list[Any] = []
         self._finishing: list[Callable[[], None]] = []
         self._naps = Naps()
-        self.traffic = Traffic()
+        self.arrivals = Arrivals()
 
     @property
     def tasks(self) -> frozenset[int]:
@@ -79,7 +79,7 @@ class MessageCarrier:
         message = self._messages[task]
         dense = message.region.flags.c_contiguous
         if message.incoming:
-            self.traffic.expect(message.peer, message.region.nbytes)
+            self.arrivals.expect(message.peer, message.region.nbytes)
             data = message.region if dense else np.empty(message.region.shape, message.region.dtype)
             handle = self._links.receive(message.peer, message.number, as_bytes(data))
         else:
@@ -91,7 +91,7 @@ class MessageCarrier:
         def finish() -> None:
             """Keeps the buffer until the message has ended."""
             if message.incoming:
-                self.traffic.end(message.peer, message.region.nbytes)
+                self.arrivals.end(message.peer, message.region.nbytes)
             if message.incoming and not dense:
                 np.copyto(message.region, data)
 
@@ -114,7 +114,7 @@ class MessageCarrier:
     def forget(self) -> None:
         """Forgets what has been started, after a run that failed."""
         self._tasks, self._handles, self._finishing = [], [], []
-        self.traffic.forget()
+        self.arrivals.forget()
 
 
 def as_bytes(data: Array) -> Array:

@@ -66,7 +66,7 @@ class RankExecutor(CpuExecutor):
         super().__init__(bundle, workers, common=common, ranks=_measure_chains(bundle), poison=poison)
         self._messages = MessageCarrier(links, self._list_messages())
         self.carrier = self._messages
-        self.traffic = self._messages.traffic
+        self.arrivals = self._messages.arrivals
 
     def _list_messages(self) -> dict[int, Message]:
         messages = {}
@@ -114,10 +114,10 @@ class RankExecutor(CpuExecutor):
             order = self.bundle.tensors[self.bundle.buffers[number].tensor].order
             shape = region.block.shape
             data = np.empty([shape[dim] for dim in order] if order else shape, self._memory.buffers[number].dtype)
-            self.traffic.expect(owner, data.nbytes)
+            self.arrivals.expect(owner, data.nbytes)
             asked = self._links.send(owner, number, np.zeros(1, np.uint8))
             wait_for(self._links, [asked, self._links.receive(owner, number, as_bytes(data))])
-            self.traffic.end(owner, data.nbytes)
+            self.arrivals.end(owner, data.nbytes)
             return data.transpose(np.argsort(order)) if order else data
         return None
 

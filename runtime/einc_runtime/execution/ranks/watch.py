@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einc_runtime.errors import RuntimeFault
-from einc_runtime.execution.ranks.carrier import Traffic
+from einc_runtime.execution.ranks.carrier import Arrivals
 from einc_runtime.execution.ranks.links import RankLinks
 
 BEAT, SILENCE = 0.5, 4.0
@@ -73,7 +73,7 @@ class Watch:
         self._heard = {rank: time.monotonic() for rank in self._watched()}
         self._tasks = dict.fromkeys(self._heard, -1)
         self._failures: dict[int, RankFailure] = {}
-        self._traffic: list[Traffic] = []
+        self._arrivals: list[Arrivals] = []
         self._thread = threading.Thread(target=self._run, name="watch over ranks", daemon=True)
 
     def _watched(self) -> range:
@@ -88,9 +88,9 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join()
 
-    def look_at(self, traffic: Traffic) -> None:
+    def look_at(self, arrivals: Arrivals) -> None:
         """Data that arrive are signs of life, too."""
-        self._traffic.append(traffic)
+        self._arrivals.append(arrivals)
 
     def note_task(self, position: int) -> None:
         """Remembers the task that begins."""
@@ -124,8 +124,8 @@ class Watch:
                 return
 
     def _is_lost(self, rank: int, now: float) -> bool:
-        heard = max([self._heard[rank], *(one.last_seconds(rank) for one in self._traffic)])
-        count = sum(one.count_bytes(rank) for one in self._traffic)
+        heard = max([self._heard[rank], *(one.last_seconds(rank) for one in self._arrivals)])
+        count = sum(one.count_bytes(rank) for one in self._arrivals)
         return now - heard > SILENCE + min(MAX_DELAY, count / SLOW_LINK)
 
     def _listen(self, now: float) -> None:
