@@ -70,8 +70,8 @@ def quantize_folder(source: str, target: str, scheme: RoundingScheme, head: bool
     chosen = _choose(files, scheme, head, source)
     place = Path(target).absolute()
     temporary = place.parent / f".einc-{os.getpid()}-{os.urandom(4).hex()}.tmp"
-    temporary.mkdir()
     try:
+        temporary.mkdir()  # here, so that an interrupt right after it removes the folder
         errors: list[TensorError] = []
         before = after = 0
         opened = {id(file): file for file in files.values()}

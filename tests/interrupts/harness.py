@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from tests.support.import_configs import LLAMA
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "einc"
+STORIES = ROOT / "models" / "stories"
 
 SLOW_PROPOSER = "import sys, time; sys.stdin.read(); time.sleep(60)"
 
@@ -45,7 +45,21 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "models list": ("models", "list"),
     "models copy": ("models", "copy", "llama", "-o", "out/llama.ein"),
     "import hf": ("import", "hf", "llama", "-o", "out/imported.ein"),
+    "diff": ("diff", "ffn.bin", "ffn.bin"),
+    "exprog bound": ("exprog", "bound", "swap.exprog", "-m", "dgx-h100"),
+    "exprog export": (
+        *("exprog", "export", "recursive-doubling.exprog", "--format", "msccl-xml", "--drop-waits"),
+        *("-o", "out/doubling.xml"),
+    ),
+    "machine import": (
+        *("machine", "import", "hosts.txt", "--gpu", "a100-80gb", "--network-gbs", "25", "-o", "out/hosts.json"),
+    ),
+    "quantize": ("quantize", str(STORIES), "-o", "out/quantized"),
+    "generate": ("generate", str(STORIES), "Mia the fox", "--max-tokens", "4", "--plans", "out/plans"),
 }
+
+GROWING = ("out/plans",)
+"""Folders that get one whole file after the other. Any other folder is there as a whole, or not at all."""
 
 CODES = {signal.SIGINT: {130}, signal.SIGTERM: {143, -signal.SIGTERM}}
 """A command that has ended leaves SIGTERM to the system, which shells report as 143, too."""
@@ -71,9 +85,11 @@ def prepare(folder: Path) -> None:
     for arguments in (
         ("models", "copy", "ffn"),
         ("models", "copy", "swap"),
+        ("models", "copy", "recursive-doubling"),
         ("compile", "ffn.ein", "-m", "dgx-a100", "--devices", "3", *dims, "-o", "ffn.bin"),
     ):
         subprocess.run([*call, *arguments], cwd=folder, env=_environment(folder), check=True, capture_output=True)
+    (folder / "hosts.txt").write_text("node1 slots=8\nnode2 slots=8\n")
     (folder / "llama").mkdir()
     (folder / "llama" / "config.json").write_text(json.dumps(LLAMA))
 
@@ -94,12 +110,12 @@ def interrupt(folder: Path, name: str, count: int, seed: int) -> Tally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     rng, tally = random.Random(f"{seed} {name}"), Tally()
     seconds = min(measure(folder, name) for _ in range(2))
-    kept = _list(folder) | {"out", "tmp"}
+    whole = _list(folder) | {"out", "tmp"}
     for number in range(count):
         sent = signal.SIGTERM if number % 5 == 4 else signal.SIGINT
         delay = rng.uniform(0, 1.05 * seconds)
         outcome, told = _interrupt_once(folder, name, sent, delay)
-        left = [] if outcome == "hung" else _list_leftovers(folder, kept)
+        left = [] if outcome == "hung" else _list_leftovers(folder, whole)
         if left and outcome in GOOD:
             outcome, told = "files left", ", ".join(left)
         tally.outcomes[outcome] += 1
@@ -182,7 +198,10 @@ def _list(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def _list_leftovers(folder: Path, kept: set[str]) -> Sequence[str]:
-    """Files that are neither those from before nor a whole output."""
-    new = sorted(_list(folder) - kept)
-    return [name for name in new if not re.fullmatch(r"out/[\w-]+\.\w+", name) or not (folder / name).stat().st_size]
+def _list_leftovers(folder: Path, whole: set[str]) -> Sequence[str]:
+    """Files that are not there after a run that nobody interrupts, those without content, and parts of folders."""
+    there = _list(folder)
+    empty = {name for name in there if (folder / name).is_file() and not (folder / name).stat().st_size}
+    made = [name for name in there if name.startswith("out/") and (folder / name).is_dir() and name not in GROWING]
+    partial = {name for name in made if any(one.startswith(f"{name}/") for one in whole - there)}
+    return sorted((there - whole) | empty | partial)

@@ -50,3 +50,19 @@ def test_the_harness_sees_what_is_left(
     tally = harness.interrupt(tmp_path, "version", 1, seed=0)
     assert list(tally.outcomes) == [outcome]
     assert len(tally.faults) == 1
+
+
+def test_parts_of_folders_and_empty_files_are_left_overs(tmp_path: Path) -> None:
+    """A folder of plans may have some of them; any other is whole or absent."""
+    names = ("out/model/a.bin", "out/model/b.bin", "out/plans/p.bin", "out/plans/q.bin", "out/y.npy", "x.ein")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("whole")
+    whole = harness._list(tmp_path)
+    assert harness._list_leftovers(tmp_path, whole) == []
+    (tmp_path / "out/plans/q.bin").unlink()
+    assert harness._list_leftovers(tmp_path, whole) == []
+    (tmp_path / "out/y.npy").write_text("")
+    (tmp_path / "out/model/b.bin").unlink()
+    (tmp_path / "out/.einc-1.tmp").write_text("part")
+    assert harness._list_leftovers(tmp_path, whole) == ["out/.einc-1.tmp", "out/model", "out/y.npy"]
