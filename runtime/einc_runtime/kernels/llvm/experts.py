@@ -7,11 +7,18 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, Kernel
+from einc_runtime.kernels.base import Invocation, Kernel, dtype_name
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.contract import build_contract
+from einc_runtime.kernels.llvm.contract import build_contract, prepare_copy
+from einc_runtime.kernels.llvm.map import build_map
 from einc_runtime.kernels.numpy import experts as in_numpy
+from einc_runtime.kernels.numpy import libraries
+from einc_runtime.kernels.numpy.contract import build_contraction
+
+FEW = 8
+"""More rows are multiplied by oneDNN where it is the fastest library: with 16 rows, machine code for few rows takes
+three times as long."""
 
 
 def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
@@ -24,7 +31,10 @@ def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
 def _multiply(invocation: Invocation[Array]) -> Kernel:
     """A product whose weight is not prepared in another layout: that would be kept for each number of rows."""
     rows, weight = invocation.inputs
-    return build_contract(invocation.on([rows, _as_variable(weight)], invocation.outputs))
+    own = invocation.on([rows, _as_variable(weight)], invocation.outputs)
+    if len(rows) > FEW and libraries.packs_few_rows(dtype_name(weight)):
+        return build_contraction(own, build_map, prepare_copy)
+    return build_contract(own)
 
 
 class _Writable:

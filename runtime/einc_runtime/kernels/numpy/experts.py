@@ -2,8 +2,8 @@
 
 Slots are sorted by the expert that they picked, and those of one expert keep their order. Their rows are gathered,
 multiplied as the kernel `contract` does it, and put where they belong. So the work is that of what is picked. How many
-rows an expert has is known only when the kernel runs: products are prepared then, and kept for the next time that as
-many rows come to the same expert.
+rows an expert has is known only when the kernel runs: products are prepared then, and kept for the next time that about
+as many rows come to the same expert.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from einc_runtime.kernels.numpy.moves import take_rows
 
 ROWS = 1024
 """Rows of an expert that are multiplied at a time."""
+
+FEW = 8
+"""Up to so many rows of an expert, a product has as many; else a multiple of this, so that fewer are prepared."""
 
 KEPT = 256
 """Products that a kernel keeps prepared for each worker, some kilobytes each."""
@@ -82,11 +85,11 @@ class _ExpertProducts:
             take_rows(self.bits[:, 0], token, gathered)
         else:
             np.copyto(gathered, self.bits[token, slot])
-        self._prepare(expert, count)()
+        self._prepare(expert, min(_round_up(count), len(self.gathered)))()
         self.goal[token, slot] = view_as_integers(self.results[:count])
 
     def _prepare(self, expert: int, count: int) -> Run:
-        """The product of so many rows with an expert."""
+        """The product of so many rows with an expert; what the last of them are and become is not looked at."""
         key = (expert, count)
         if key in self.products:
             self.products.move_to_end(key)
@@ -99,3 +102,9 @@ class _ExpertProducts:
         if len(self.products) > KEPT:
             self.products.popitem(last=False)
         return run
+
+
+def _round_up(count: int) -> int:
+    """The number of rows of the product that is prepared for so many."""
+    step = max(FEW, 1 << (count - 1).bit_length() >> 3)
+    return count if count <= FEW else -(-count // step) * step
