@@ -83,6 +83,7 @@ def run_server(
         started,
     )
     second: list[int] = []
+    before = {number: signal.getsignal(number) for number in ENDING}
 
     async def run() -> None:
         loop, serving = asyncio.get_running_loop(), asyncio.current_task()
@@ -100,11 +101,11 @@ def run_server(
             loop.call_later(drain_seconds + LAST_WORDS, serving.cancel)
 
         for number in ENDING:
-            loop.add_signal_handler(number, end, number)
+            if before[number] != signal.SIG_IGN:  # as under `nohup`
+                loop.add_signal_handler(number, end, number)
         with contextlib.suppress(asyncio.CancelledError):
             await server.serve([at])
 
-    before = {number: signal.getsignal(number) for number in ENDING}
     try:
         asyncio.run(run())
     finally:

@@ -367,6 +367,16 @@ def test_a_signal_drains(plans: Path, number: int) -> None:
         assert [line for line in server.lines if "einc: serving" not in line] == []
 
 
+def test_an_interrupt_that_the_shell_ignores_stays_ignored(plans: Path) -> None:
+    before = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
+    with serving(STORIES, "--batch", 1, "--plans", plans, before=before) as server:
+        server.process.send_signal(signal.SIGINT)
+        for _ in range(20):
+            assert server.get("/health")[0] == 200
+            time.sleep(0.05)
+        assert server.end(signal.SIGTERM) == 0
+
+
 def test_a_second_signal_ends_at_once(plans: Path) -> None:
     with serving(STORIES, "--batch", 1, "--plans", plans, "--drain", WAIT) as server:
         threads, found, _ = start_streams(server, 12)

@@ -9,7 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +20,10 @@ WAIT = 300.0
 
 
 class Running:
-    """`einc serve` in a process; `url` ends with /v1."""
+    """`einc serve` in a process, to which the words `before` lead; `url` ends with /v1."""
 
-    def __init__(self, folder: Path, *options: object) -> None:
-        command = [sys.executable, "-m", "einc", "serve", str(folder), "--port", "0", *map(str, options)]
+    def __init__(self, folder: Path, *options: object, before: Sequence[str] = ()) -> None:
+        command = [*before, sys.executable, "-m", "einc", "serve", str(folder), "--port", "0", *map(str, options)]
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         self._started = threading.Event()
@@ -75,9 +75,9 @@ class Running:
 
 
 @contextmanager
-def serving(folder: Path, *options: object) -> Iterator[Running]:
+def serving(folder: Path, *options: object, before: Sequence[str] = ()) -> Iterator[Running]:
     """A server, which is killed if it has not ended by itself."""
-    server = Running(folder, *options)
+    server = Running(folder, *options, before=before)
     try:
         yield server
     finally:
