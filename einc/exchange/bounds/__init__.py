@@ -1,7 +1,8 @@
 """Lower bounds on the completion time of exchange programs, with witnesses that can be checked (paper, Section 5.4).
 
 A bound depends on the preamble alone and holds for every valid body, whether it splits atoms or not. `cut.py`,
-`closed_form.py` and `flow.py` prove bounds, and `memberships.py` searches open memberships for the least one.
+`closed_form.py`, `flow.py` and `priced.py` prove bounds, and `memberships.py` searches open memberships for the least
+one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from einc.exchange.bounds.certificate import Certificate, Witness, ZeroWitness
 from einc.exchange.bounds.closed_form import CountingWitness, RadiusWitness, find_best_combining
 from einc.exchange.bounds.cut import find_best_cut
 from einc.exchange.bounds.demands import DemandSet, collect_demands
+from einc.exchange.bounds.flow import MAX_SITES as MAX_FLOW_SITES
 from einc.exchange.bounds.flow import solve_flow
 from einc.exchange.bounds.memberships import bound_over_memberships
+from einc.exchange.bounds.priced import solve_priced_flow
 from einc.exchange.language.program import Partition, Program
 from einc.exchange.network import Network, build_network
 from einc.machines.model import Machine
@@ -64,7 +67,8 @@ def _find_best(demands: DemandSet, network: Network, whole_atoms: bool, thorough
         find_best_combining(demands, network),
     ]
     if thorough:
-        witnesses.append(solve_flow(demands, network))
+        solve = solve_flow if len(network.sites) <= MAX_FLOW_SITES else solve_priced_flow
+        witnesses.append(solve(demands, network))
     if whole_atoms:
         witnesses.append(RadiusWitness())
     best: Witness = ZeroWitness()

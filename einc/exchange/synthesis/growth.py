@@ -9,14 +9,12 @@ site alike, and 1 shortest paths, on which pieces arrive early.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
-import numpy as np
-
+from einc.exchange.growing import grow_tree
 from einc.exchange.synthesis.demands import DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
-from einc.exchange.synthesis.trees import Floats, PathPrices
+from einc.exchange.synthesis.trees import PathPrices
 
 LAGS = (1.0, 0.3, 0.0)
 
@@ -73,73 +71,15 @@ def _build_route(
         steps += _combine(holders, root, prices, lag)
     else:
         starts += [site for site in holders[0] if site != root]
-    out = _grow(starts, [[target] for target in targets], prices.rail_distance, prices.hop, lag, False)
+    out = grow_tree(starts, [[target] for target in targets], prices.rail_distance, prices.hop, lag, False)
     steps += [RouteStep(full, sites[a], sites[b]) for a, b in out]
     return tidy_route(shape, tuple(steps))
-
-
-def _grow(
-    starts: Sequence[int],
-    ends: Sequence[Sequence[int]],
-    distance: Floats,
-    hop: np.ndarray[tuple[int, int], np.dtype[np.int64]],
-    lag: float,
-    inwards: bool,
-) -> list[tuple[int, int]]:
-    """The hops of a tree that joins one site of each of `ends` with one of `starts`, in the order of their growth.
-
-    Copies go from the starts to the ends, or `inwards` from the ends to the starts.
-    """
-    to = distance.T if inwards else distance
-    count = len(distance)
-    key: Floats = np.full(count, np.inf)
-    origin = np.zeros(count, np.int64)
-    paid: Floats = np.full(count, np.inf)
-
-    def take_in(site: int, cost: float) -> None:
-        paid[site] = cost
-        there = lag * cost + to[site]
-        better = there < key
-        key[better] = there[better]
-        origin[better] = site
-
-    groups: dict[int, list[int]] = {}
-    wanted = np.zeros(count, np.int64)  # of how many ends that are not joined yet a site is one
-    for group, sites in enumerate(ends):
-        wanted[list(sites)] += 1
-        for site in sites:
-            groups.setdefault(site, []).append(group)
-    left = dict.fromkeys(range(len(ends)))
-
-    def join(site: int, cost: float) -> None:
-        take_in(site, cost)
-        for group in groups.get(site, ()):
-            if group in left:
-                del left[group]
-                wanted[list(ends[group])] -= 1
-
-    for start in starts:
-        join(start, 0.0)
-    hops: list[tuple[int, int]] = []
-    while left:
-        end = int(np.where(wanted > 0, key, np.inf).argmin())
-        at = int(origin[end])
-        way = [end] if inwards else [at]
-        while way[-1] != (at if inwards else end):
-            way.append(int(hop[way[-1], at if inwards else end]))
-        if inwards:
-            way.reverse()
-        for before, site in itertools.pairwise(way):
-            if not np.isfinite(paid[site]):
-                hops.append((site, before) if inwards else (before, site))
-                join(site, paid[before] + float(to[before, site]))
-    return hops
 
 
 def _combine(holders: Sequence[Sequence[int]], root: int, prices: PathPrices, lag: float) -> list[RouteStep]:
     """The steps that combine all parts at the root: sites of the tree combine what meets there."""
     sites = prices.network.sites
-    hops = _grow([root], holders, prices.rail_distance, prices.hop, lag, True)
+    hops = grow_tree([root], holders, prices.rail_distance, prices.hop, lag, True)
     inside = {root, *(child for child, _ in hops)}
     here: dict[int, list[int]] = {site: [] for site in inside}
     for part, own in enumerate(holders):

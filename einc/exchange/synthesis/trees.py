@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from einc.exchange.growing import find_cheapest_paths
 from einc.exchange.network import Network
 from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
@@ -39,12 +40,7 @@ class PathPrices:
         extra = spread * (float(finite.mean()) if finite.size else 1.0) + 1e-15
         edge += extra
         np.fill_diagonal(edge, 0.0)
-        self.hop: Ints = np.tile(np.arange(n), (n, 1))  # the next site on the way
-        for middle in range(n):
-            through = edge[:, middle, None] + edge[None, middle, :]
-            better = through < edge - 1e-18
-            edge = np.where(better, through, edge)
-            self.hop = np.where(better, self.hop[:, middle, None], self.hop)
+        edge, self.hop = find_cheapest_paths(edge)
         self.distance: Floats = edge
         # Of equal paths those between like places of clusters are taken, so that all sites get as much to do.
         self.rail_distance: Floats = edge * (1 + _TIE * network.offsets / max(1, network.offsets.max()))
