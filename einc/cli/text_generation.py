@@ -26,7 +26,7 @@ from einc.generation.plan_cache import KeptPlan, PlanCache, find_cache_folder
 from einc.options import CompileOptions
 from einc_runtime.cli import files, output
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.cli.ranks import World, join_ranks, split_task, start_ranks
+from einc_runtime.cli.ranks import World, join_ranks, require_ranks, split_task, start_ranks
 from einc_runtime.errors import UsageFault
 from einc_runtime.execution.proved_plans import require_proof
 from einc_runtime.execution.ranks.mpi import is_started_by_mpi
@@ -62,6 +62,7 @@ class GenerateArguments:
     as_ids: bool
     plans: str | None
     ranks: int | None
+    sites_per_rank: int | tuple[int, ...] | None
     price_pins: bool
     as_json: bool
 
@@ -81,11 +82,12 @@ def generate(chosen: GenerateArguments) -> None:
             return name_task(position, bundles[plan].tasks[position])
         return f"task {position:,} of a step" if plan == 0 else f"task {position:,} for prompts"
 
+    require_ranks(chosen.ranks, chosen.sites_per_rank)
     if chosen.ranks not in (None, 1) and not is_started_by_mpi():
         assert chosen.ranks is not None
         start_ranks(chosen.ranks, sys.argv[1:], "einc", describe)
         return
-    with join_ranks(describe, as_json=chosen.as_json) as world:
+    with join_ranks(describe, chosen.sites_per_rank, as_json=chosen.as_json) as world:
         if world is None or world.reports:
             _generate(chosen, world, bundles)
         else:

@@ -88,6 +88,19 @@ def test_ranks_are_started_here_and_one_of_them_reports(ffn, tmp_path):
     assert printed == (tmp_path / "y.npy").read_bytes()
 
 
+def test_sites_are_given_out_as_it_is_said(ffn, tmp_path):
+    run(command("run", ffn, *LOADS, "-o", tmp_path / "y.npy"))
+    expected = (tmp_path / "y.npy").read_bytes()
+    for shares, ranks in (("3", 3), ("1,5,2", 3)):
+        words = ("run", ffn, *LOADS, "--sites-per-rank", shares, "-o", "-")
+        assert run(command(*words, "--ranks", ranks)).stdout == expected
+        proved = run(command("verify", ffn, "--ranks", "--sites-per-rank", shares)).stdout.decode()
+        assert re.search(r"in 3 processes with [\d, ]+ sites each, by their own tasks: \d+ messages", proved)
+    assert run(mpiexec(3, *words)).stdout == expected
+    refused = run(command("run", ffn, *LOADS, "--sites-per-rank", "4", "--ranks", 3), 65).stderr.decode()
+    assert "3 ranks with 4 sites a rank do not share the 8 sites" in refused
+
+
 def test_what_is_wrong_on_one_rank_is_said_once(ffn, tmp_path):
     four = tmp_path / "four.bin"
     words = [item for key, value in SMALL["ffn"].items() for item in ("-D", f"{key}={value}")]

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from einc.cli.options import machine_option
-from einc_runtime.cli.base import Devices, EincCommand, examples, json_option
+from einc_runtime.cli.base import Devices, EincCommand, examples, json_option, ranks_option, shares_option
 
 
 @click.command(
@@ -35,7 +35,8 @@ from einc_runtime.cli.base import Devices, EincCommand, examples, json_option
 @click.option("--system", metavar="TEXT", help="With --chat: what the model is told before.")
 @click.option("--ids", "as_ids", is_flag=True, help="Prompts and results are tokens, such as 1,15,7; no tokenizer.")
 @click.option("--plans", metavar="FOLDER", help="Where plans are kept.  [default: in the user's cache folder]")
-@click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run in N processes, which MPI starts.")
+@ranks_option
+@shares_option
 @click.option("--price-pins", is_flag=True, help="Say what it costs that the plans share weights and caches.")
 @json_option
 def generate_command(**arguments: Any) -> None:

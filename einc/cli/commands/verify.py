@@ -10,7 +10,7 @@ import click
 from einc.cli.files import read_text
 from einc.cli.options import Definition
 from einc_runtime.cli.base import EincCommand, examples, json_option
-from einc_runtime.cli.verify import ranks_option, verify_plan, weights_option
+from einc_runtime.cli.verify import Ranks, assignment_option, ranks_option, verify_plan, weights_option
 
 if TYPE_CHECKING:
     from einc.graph.graph import Graph
@@ -37,6 +37,7 @@ _NO_MODEL = "that the plan computes a certain model (--model MODEL.ein proves it
 @click.option("--dtype", metavar="DTYPE", help="As the plan was compiled, with --model.")
 @weights_option
 @ranks_option
+@assignment_option
 @json_option
 def verify_command(
     plan: str,
@@ -46,6 +47,7 @@ def verify_command(
     dtype: str | None,
     weights: str | None,
     ranks: bool,
+    sites_per_rank: tuple[int, ...] | int | None,
     as_json: bool,
 ) -> None:
     """Prove a plan: its tasks, its figures, and that it computes a model.
@@ -72,7 +74,7 @@ def verify_command(
         verify_model(bundle, graph)
         return (_FIGURES, f"its operations and tensors are those of {model}, no more and no less"), unproved
 
-    verify_plan(plan, weights, ranks, as_json, prove_more)
+    verify_plan(plan, weights, Ranks(ranks, sites_per_rank), as_json, prove_more)
 
 
 def _build_graph(model: str, definitions: tuple[tuple[str, str], ...], preset: str | None, dtype: str | None) -> Graph:

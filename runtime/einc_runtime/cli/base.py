@@ -86,6 +86,31 @@ class Devices(ParamType):
         return numbers[0] if len(numbers) == 1 and "," not in value else numbers
 
 
+class SitesPerRank(ParamType):
+    """`2` or `1,3,4`."""
+
+    name = "N | N,N,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | tuple[int, ...] | None:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) < 7 and int(part) for part in parts):
+            self.fail(f"{value!r} is neither a number of sites nor a list such as 1,3,4", param, ctx)
+        numbers = tuple(int(part) for part in parts)
+        return numbers[0] if len(numbers) == 1 and "," not in value else numbers
+
+
+ranks_option = click.option(
+    "--ranks", type=click.IntRange(min=1), metavar="N", help="Run in N processes, which MPI starts."
+)
+shares_option = click.option(
+    "--sites-per-rank",
+    type=SitesPerRank(),
+    help="How many sites each process has, or a list of these numbers.  [default: evenly]",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from einc_runtime.execution.ranks.links import RankLinks
     from einc_runtime.execution.ranks.watch import Watch
     from einc_runtime.execution.shared_buffers import SharedBuffers
+    from einc_runtime.plan.ranks import Shares
     from einc_runtime.plan.schema import Bundle
 
 
@@ -52,6 +53,7 @@ class World:
     links: RankLinks
     watch: Watch
     note_task: Callable[[int], None]
+    shares: Shares | None = None
 
     @property
     def reports(self) -> bool:
@@ -76,7 +78,8 @@ class World:
         def note(position: int) -> None:
             self.note_task(number * MAX_TASKS + position)
 
-        executor = RankExecutor(bundle, self.links, note_task=note if number else self.note_task, common=common)
+        told = note if number else self.note_task
+        executor = RankExecutor(bundle, self.links, note_task=told, common=common, shares=self.shares)
         self.watch.look_at(executor.arrivals)
         return executor
 
@@ -98,11 +101,21 @@ def split_task(number: int) -> tuple[int, int]:
     return divmod(number, MAX_TASKS)
 
 
+def require_ranks(ranks: int | None, shares: Shares | None) -> None:
+    """Raises UsageError where it is said which sites each rank has, and there is one process."""
+    from einc_runtime.execution.ranks.mpi import is_started_by_mpi
+
+    if shares is not None and ranks in (None, 1) and not is_started_by_mpi():
+        raise click.UsageError("--sites-per-rank needs several processes: --ranks, or mpiexec")
+
+
 @contextlib.contextmanager
-def join_ranks(describe: Callable[[int], str], *, as_json: bool) -> Iterator[World | None]:
+def join_ranks(
+    describe: Callable[[int], str], shares: Shares | None = None, *, as_json: bool
+) -> Iterator[World | None]:
     """Connects to the other ranks if MPI started this process, and ends all of them where one fails.
 
-    `describe` says what a task is, given its position in the plan.
+    `describe` says what a task is, given its position in the plan, and `shares` which sites each rank has.
     """
     from einc_runtime.execution.ranks import mpi
 
@@ -132,7 +145,7 @@ def join_ranks(describe: Callable[[int], str], *, as_json: bool) -> Iterator[Wor
     watch = Watch(links, end, describe)
     watch.start()
     try:
-        yield World(links, watch, _make_note(links, watch))
+        yield World(links, watch, _make_note(links, watch), shares)
         links.share(b"done")
         watch.stop()
         links.close()

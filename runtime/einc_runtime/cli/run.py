@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import Devices, EincCommand, examples, json_option
+from einc_runtime.cli.base import Devices, EincCommand, examples, json_option, ranks_option, shares_option
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import ArrayFault, MissingFault
@@ -62,6 +62,7 @@ class RunOptions:
     no_verify: bool
     tune: bool
     ranks: int | None
+    sites_per_rank: int | tuple[int, ...] | None
     as_json: bool
 
     @property
@@ -109,7 +110,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--trace", metavar="t.json", help="Write the measured timeline."),
     click.option("--no-verify", is_flag=True, help="Do not prove the plan, as `verify` does, before it runs."),
     click.option("--tune", is_flag=True, help="First tune the plan on these GPUs, as `tune` does, if it is not yet."),
-    click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run in N processes, which MPI starts."),
+    ranks_option,
+    shares_option,
     json_option,
 )
 
@@ -152,18 +154,19 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     on_stdout = options.uses_of_stdout
     if len(on_stdout) > 1:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
-    from einc_runtime.cli.ranks import join_ranks, start_ranks
+    from einc_runtime.cli.ranks import join_ranks, require_ranks, start_ranks
     from einc_runtime.execution.ranks.mpi import is_started_by_mpi
     from einc_runtime.execution.task_errors import name_task
 
     def describe(position: int) -> str:
         return name_task(position, files.read_plan(options.plan).tasks[position])
 
+    require_ranks(options.ranks, options.sites_per_rank)
     if options.ranks not in (None, 1) and not is_started_by_mpi():
         name = click.get_current_context().find_root().info_name
         start_ranks(options.ranks, sys.argv[1:], "einc_runtime" if name == "einc-runtime" else "einc", describe)
         return
-    with join_ranks(describe, as_json=options.as_json) as world:
+    with join_ranks(describe, options.sites_per_rank, as_json=options.as_json) as world:
         _run(options, reference, world)
 
 

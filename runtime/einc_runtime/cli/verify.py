@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from einc_runtime.cli import files, output
-from einc_runtime.cli.base import EincCommand, examples, json_option
+from einc_runtime.cli.base import EincCommand, SitesPerRank, examples, json_option
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import format_count
 
@@ -40,6 +41,24 @@ ranks_option = click.option(
     "--ranks", is_flag=True, help="Also prove that no process waits forever, in however many the plan is run."
 )
 
+assignment_option = click.option(
+    "--sites-per-rank",
+    type=SitesPerRank(),
+    help="With --ranks: prove it also directly for processes with so many sites each, or for these numbers of sites.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Whether to prove that no process waits forever, and an assignment of sites to prove it of directly."""
+
+    wanted: bool
+    shares: int | tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.shares is not None and not self.wanted:
+            raise click.UsageError("--sites-per-rank says what --ranks is to prove: give it, too")
+
 
 @click.command(
     "verify",
@@ -50,18 +69,23 @@ ranks_option = click.option(
 @click.argument("plan", metavar="PLAN")
 @weights_option
 @ranks_option
+@assignment_option
 @json_option
-def verify_command(plan: str, weights: str | None, ranks: bool, as_json: bool) -> None:
+def verify_command(
+    plan: str, weights: str | None, ranks: bool, sites_per_rank: tuple[int, ...] | int | None, as_json: bool
+) -> None:
     """Prove from a plan's file alone that its tasks compute what its operations say.
 
     Kernels, their attributes and their blocks are derived again from every operation and its cut. Then every task is
     followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may race, and the
     outputs must be complete. The last lines say what is not proved.
     """
-    verify_plan(plan, weights, ranks, as_json, lambda bundle, phase: ((), UNPROVED_BY_THE_RUNTIME))
+    verify_plan(
+        plan, weights, Ranks(ranks, sites_per_rank), as_json, lambda bundle, phase: ((), UNPROVED_BY_THE_RUNTIME)
+    )
 
 
-def verify_plan(plan: str, weights: str | None, ranks: bool, as_json: bool, further: Further) -> None:
+def verify_plan(plan: str, weights: str | None, ranks: Ranks, as_json: bool, further: Further) -> None:
     """Prove, and report what was proved and what was not. Raises PlanFault and, for weights, ArrayFault."""
     from einc_runtime.plan.proof import PROVED, prove
 
@@ -72,9 +96,9 @@ def verify_plan(plan: str, weights: str | None, ranks: bool, as_json: bool, furt
         with files.reading(plan):
             prove(bundle)
             proved, unproved = further(bundle, phase)
-            if ranks:
+            if ranks.wanted:
                 phase("matching messages between processes")
-                proved += (_verify_ranks(bundle),)
+                proved += tuple(_verify_ranks(bundle, ranks.shares))
         if weights is not None:
             phase("looking at the weights")
             proved += (_verify_weights(bundle, weights),)
@@ -92,17 +116,29 @@ def verify_plan(plan: str, weights: str | None, ranks: bool, as_json: bool, furt
     output.say("\n".join(f"    {line}" for line in unproved))
 
 
-def _verify_ranks(bundle: Bundle) -> str:
-    """Proves it of as many processes as there are sites. Fewer have some of these messages and no other waits
-    (`plan/ranks.py`)."""
-    from einc_runtime.execution.rewrites import RewriteOptions, rewrite
-    from einc_runtime.plan.ranks import RankTask, assign_sites, prove_ranks
+def _verify_ranks(bundle: Bundle, shares: int | tuple[int, ...] | None) -> Iterator[str]:
+    """Proves it of as many processes as there are sites. Fewer have some of these messages and no other waits,
+    whatever sites they have (`plan/ranks.py`). Of those with `shares`, it is proved by their own tasks, too."""
+    from einc_runtime.plan.ranks import assign_sites
 
-    ranks = assign_sites(len(bundle.memory), len(bundle.memory))
-    options = [RewriteOptions(devices=ranks, rank=rank) for rank in ranks]
+    sites = len(bundle.memory)
+    count = _prove_ranks(bundle, assign_sites(sites, sites))
+    yield f"in any number of processes, messages match (at most {count:,}), and none waits forever"
+    if shares is not None:
+        ranks = -(-sites // shares) if isinstance(shares, int) else len(shares)
+        count = _prove_ranks(bundle, assign_sites(sites, ranks, shares))
+        given = ", ".join(map(str, (shares,) if isinstance(shares, int) else shares))
+        own = format_count(count, "message")
+        yield f"in {format_count(ranks, 'process', 'processes')} with {given} sites each, by their own tasks: {own}"
+
+
+def _prove_ranks(bundle: Bundle, ranks: Sequence[int]) -> int:
+    from einc_runtime.execution.rewrites import RewriteOptions, rewrite
+    from einc_runtime.plan.ranks import RankTask, prove_ranks
+
+    options = [RewriteOptions(devices=ranks, rank=rank) for rank in range(max(ranks) + 1)]
     tasks = [[RankTask(item.origin, item.task, item.peer) for item in rewrite(bundle, one)] for one in options]
-    count = prove_ranks(bundle, tasks)
-    return f"in any number of processes, messages match (at most {count:,}), and none waits forever"
+    return prove_ranks(bundle, tasks)
 
 
 def _verify_weights(bundle: Bundle, source: str) -> str:

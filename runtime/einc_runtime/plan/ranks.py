@@ -44,15 +44,35 @@ class RankPart:
         return tuple(site for site, rank in enumerate(self.ranks) if rank == self.rank)
 
 
-def assign_sites(sites: int, ranks: int) -> tuple[int, ...]:
-    """The rank of every site: consecutive sites on each rank, as even as possible. Raises PlanFault for more ranks than
-    sites."""
+Shares = int | tuple[int, ...]
+"""The number of sites of every rank but the last one, which has the rest; or the number of each rank's sites."""
+
+
+def assign_sites(sites: int, ranks: int, shares: Shares | None = None) -> tuple[int, ...]:
+    """The rank of every site: consecutive sites on each rank, as `shares` says, or as even as possible.
+
+    Raises PlanFault for more ranks than sites, and for shares that do not give every site to a rank and every rank a
+    site.
+    """
     if not 1 <= ranks <= sites:
         raise PlanFault(
             f"{ranks} ranks cannot share the {sites} sites of the plan",
             hint=f"start at most {sites}, or compile the model for more sites",
         )
-    return tuple(site * ranks // sites for site in range(sites))
+    if shares is None:
+        return tuple(site * ranks // sites for site in range(sites))
+    if isinstance(shares, int):
+        rest = sites - (ranks - 1) * shares
+        counts = (*(ranks - 1) * (shares,), rest) if rest <= shares else ()
+    else:
+        counts = shares
+    if len(counts) != ranks or min(counts) < 1 or sum(counts) != sites:
+        given = f"{shares} sites a rank" if isinstance(shares, int) else f"{', '.join(map(str, shares))} sites"
+        raise PlanFault(
+            f"{ranks} ranks with {given} do not share the {sites} sites of the plan",
+            hint="give each rank one site at least, and every site to one rank",
+        )
+    return tuple(rank for rank, count in enumerate(counts) for _ in range(count))
 
 
 def select_tasks(plan: ExecutablePlan, tasks: Sequence[AnyTask], ranks: Sequence[int], rank: int) -> list[RankTask]:

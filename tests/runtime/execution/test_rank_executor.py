@@ -48,6 +48,20 @@ def test_several_ranks_compute_the_bits_of_one_process(name, sizes):
         assert {run.worker for run in trace.runs} == set(range(size))
 
 
+def test_ranks_with_unequal_numbers_of_sites_compute_the_same_bits():
+    bundle = compiled(EVERYTHING, 5, "f32")
+    arrays = arrays_of(bundle)
+    expected = bits(results(Session(bundle, executor=CpuExecutor(bundle, 2)), arrays))
+
+    def run(links):
+        executor = RankExecutor(bundle, links, 1, total=2, shares=(1, 3, 1))
+        return bits(results(Session(bundle, executor=executor), arrays)), executor.part.sites
+
+    found = ThreadWorld(3).run(run)
+    assert found[0][0] == expected
+    assert [sites for _, sites in found] == [(0,), (1, 2, 3), (4,)]
+
+
 def test_ranks_hold_what_they_need_and_no_more():
     bundle = compiled(TRANSFORMER, 8, "f32")
 

@@ -34,6 +34,52 @@ def test_more_ranks_than_sites_are_refused():
         assign_sites(3, 4)
 
 
+@pytest.mark.parametrize(
+    ("sites", "ranks", "shares", "expected"),
+    [
+        (8, 4, 2, (0, 0, 1, 1, 2, 2, 3, 3)),
+        (7, 3, 3, (0, 0, 0, 1, 1, 1, 2)),
+        (5, 3, (1, 3, 1), (0, 1, 1, 1, 2)),
+        (5, 1, 9, (0, 0, 0, 0, 0)),
+        (8, 3, 2, None),
+        (8, 5, 2, None),
+        (3, 2, (1, 1), None),
+        (3, 2, (1, 3), None),
+        (3, 3, (1, 2), None),
+        (3, 3, (3, 0, 0), None),
+    ],
+)
+def test_sites_are_shared_as_it_is_said(sites, ranks, shares, expected):
+    if expected is not None:
+        assert assign_sites(sites, ranks, shares) == expected
+        return
+    with pytest.raises(PlanFault, match=r"(do not|cannot) share the"):
+        assign_sites(sites, ranks, shares)
+
+
+def partitions(sites):
+    """The rank of every site, for every way to give sites to ranks; the ranks are numbered by their first sites."""
+    if sites == 0:
+        yield ()
+        return
+    for before in partitions(sites - 1):
+        for rank in range(max(before, default=-1) + 2):
+            yield (*before, rank)
+
+
+def test_what_is_proved_for_one_site_on_each_rank_holds_for_every_assignment():
+    bundle = random_plan(11, sites=5, operations=4, reuse=True)
+    finest = tasks_of(bundle, range(5))
+    messages = {item.position for items in finest for item in items if item.peer is not None}
+    counts = []
+    for ranks in partitions(5):
+        tasks = tasks_of(bundle, ranks)
+        counts.append(prove_ranks(bundle, tasks))
+        assert {item.position for items in tasks for item in items if item.peer is not None} <= messages
+    assert len(counts) == 52  # the fifth number of Bell
+    assert (min(counts), max(counts)) == (0, len(messages))
+
+
 def test_no_rank_waits_forever_whatever_sites_it_has():
     """Transfers between ranks are the messages, no matter which sites share one; all other tasks are on one rank."""
     rng, messages = random.Random(5), 0

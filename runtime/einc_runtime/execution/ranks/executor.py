@@ -24,7 +24,7 @@ from einc_runtime.execution.ranks.carrier import Message, MessageCarrier, as_byt
 from einc_runtime.execution.ranks.links import RankLinks, wait_for
 from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.kernels.numpy import libraries
-from einc_runtime.plan.ranks import RankPart, assign_sites
+from einc_runtime.plan.ranks import RankPart, Shares, assign_sites
 from einc_runtime.plan.regions import reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask, Region
 
@@ -39,7 +39,8 @@ class RankExecutor(CpuExecutor):
 
     `workers` defaults to this rank's share of the machine's cores, `total` to the cores of all machines. `note_task` is
     told the position of each task before it runs. `common` is memory that this rank's executors of other plans have,
-    too. Raises PlanFault where the plan has fewer sites than there are ranks.
+    too. `shares` says how many sites each rank has; the default is evenly. Raises PlanFault where the plan has fewer
+    sites than there are ranks, or the shares do not fit.
     """
 
     def __init__(
@@ -51,14 +52,15 @@ class RankExecutor(CpuExecutor):
         total: int | None = None,
         note_task: Callable[[int], None] | None = None,
         common: SharedBuffers | None = None,
+        shares: Shares | None = None,
         poison: bool = False,
     ) -> None:
         self._links, self._note_task = links, note_task
-        ranks = assign_sites(len(bundle.memory), links.size)
+        ranks = assign_sites(len(bundle.memory), links.size, shares)
         cores = count_cores()
         if total is None:
-            shares = links.share(str(Fraction(cores, links.neighbours)).encode())
-            total = max(1, int(sum(Fraction(share.decode()) for share in shares)))
+            cores_of = links.share(str(Fraction(cores, links.neighbours)).encode())
+            total = max(1, int(sum(Fraction(one.decode()) for one in cores_of)))
         mine = json.dumps(libraries.decide() if links.rank == 0 else {})
         libraries.decide_alike(json.loads(links.share(mine.encode())[0]))
         self.part = RankPart(ranks, links.rank, total)
