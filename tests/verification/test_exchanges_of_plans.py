@@ -42,6 +42,8 @@ def change(bundle: Bundle, old: str = "", new: str = "", **fields: Any) -> Bundl
 
 FALSE: dict[str, tuple[Callable[[Bundle], Bundle], str, str]] = {
     "no program": (lambda b: change(b, "IN:", "INTO:"), "('y').exchange.program", "unexpected ':'"),
+    "other blanks": (
+        lambda b: change(b, " @ ", "  @ "), "('y').exchange.program", "it is not written as the compiler writes"),
     "pieces of a whole atom": (
         lambda b: change(b, splits={"X1": 2}), "('y').exchange.splits", "they are not the pieces of the program"),
     "second pieces alone": (

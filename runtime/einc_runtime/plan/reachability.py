@@ -56,9 +56,8 @@ class TaskAncestors:
             else:
                 other, size = kept.pop(before)
                 self._live -= size
-            if other is not ancestors:
-                ancestors, own = unite(ancestors, other)
-                added += own
+            ancestors, own = unite(ancestors, other)
+            added += own
             self._traffic += POINTER * len(other)
         self._traffic += added
         if self._traffic > MAX_TRAFFIC:

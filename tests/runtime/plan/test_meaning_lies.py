@@ -68,6 +68,7 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     "dequantize": ("dequantize", [values(6, 48), form(6, 3)], {"group": 32}),
     "dequantize rows": ("dequantize", [values(6, 48, dtype="i8"), form(6), values(6, dtype="i8")], {"group": 0}),
     "quantized": ("quantized_product", [form(5, 96), values(6, 48), form(6, 3)], QUANTIZED),
+    "scaled": ("quantized_product", [form(5, 96), values(6, 48), form(6, 3)], {**QUANTIZED, "factor": 0.5}),
     "quantized part": (
         "quantized_product",
         [form(5, 96), values(6, 64), form(6, 4), values(6, 4, dtype="i8")],

@@ -10,7 +10,7 @@ import pytest
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.rewrites import RewriteOptions, rewrite
-from einc_runtime.plan.ranks import RankTask, assign_sites, prove_ranks, select_tasks
+from einc_runtime.plan.ranks import RankPart, RankTask, assign_sites, prove_ranks, select_tasks
 from einc_runtime.plan.schema import Block, CopyTask, FenceTask, Region, TransferTask
 from tests.support.handmade_plans import random_plan
 
@@ -170,3 +170,7 @@ def test_a_task_on_two_ranks_is_refused():
     with pytest.raises(PlanFault, match="memory of several ranks"):
         select_tasks(bundle, [task], [0, 1], 0)
     assert len(select_tasks(bundle, [task], [0, 0], 0)) == 1
+
+
+def test_the_sites_of_a_rank():
+    assert [RankPart((0, 0, 1, 2, 2), rank, 1).sites for rank in range(3)] == [(0, 1), (2,), (3, 4)]
