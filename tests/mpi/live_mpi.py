@@ -18,6 +18,7 @@ import time
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from tests.support.mpi_runs import (
     ROOT,
@@ -99,6 +100,22 @@ def test_sites_are_given_out_as_it_is_said(ffn, tmp_path):
     assert run(mpiexec(3, *words)).stdout == expected
     refused = run(command("run", ffn, *LOADS, "--sites-per-rank", "4", "--ranks", 3), 65).stderr.decode()
     assert "3 ranks with 4 sites a rank do not share the 8 sites" in refused
+
+
+def test_every_rank_writes_its_part_of_the_results(ffn, tmp_path):
+    run(command("run", ffn, *LOADS, "-o", tmp_path / "y.npy"))
+    run(command("run", ffn, *LOADS, "--shards", "-o", tmp_path / "y.safetensors", "--ranks", 4))
+    index = json.loads((tmp_path / "y.safetensors.index.json").read_text())
+    expected = np.load(tmp_path / "y.npy")
+    found, files = np.zeros_like(expected), set()
+    for block, file in index["weight_map"].items():
+        with safe_open(tmp_path / file, "numpy") as opened:
+            ends = re.findall(r"(\d+):(\d+)", block)
+            found[tuple(slice(int(low), int(up)) for low, up in ends)] = opened.get_tensor(block)
+        files.add(file)
+    assert found.tobytes() == expected.tobytes()
+    assert len(files) > 1
+    assert len(list(tmp_path.glob("y-*-of-00004.safetensors"))) == 4
 
 
 def test_what_is_wrong_on_one_rank_is_said_once(ffn, tmp_path):

@@ -63,6 +63,7 @@ class RunOptions:
     tune: bool
     ranks: int | None
     sites_per_rank: int | tuple[int, ...] | None
+    shards: bool
     as_json: bool
 
     @property
@@ -112,6 +113,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--tune", is_flag=True, help="First tune the plan on these GPUs, as `tune` does, if it is not yet."),
     ranks_option,
     shares_option,
+    click.option("--shards", is_flag=True, help="With -o y.safetensors: every process writes its own part."),
     json_option,
 )
 
@@ -173,7 +175,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
 def _run(options: RunOptions, reference: Reference | None, world: World | None) -> None:
     """Runs a plan here, or a part of it if other ranks run the others; then only rank 0 writes and reports."""
     from einc_runtime.address_space import OF_RUNS, OF_WORKERS, require_address_space
-    from einc_runtime.cli import arrays
+    from einc_runtime.cli import arrays, shards
     from einc_runtime.execution.backends import uses_gpus
     from einc_runtime.execution.proved_plans import require_proof
     from einc_runtime.execution.session import Session
@@ -190,7 +192,10 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
         if not uses_gpus(bundle, options.backend):
             require_address_space(sum(bundle.memory) + OF_RUNS + OF_WORKERS * (os.cpu_count() or 1))
         sources = [options.plan, options.weights, *options.inputs, *options.expect]
-        arrays.check_outputs(bundle, options.targets, options.trace, sources)
+        target = None
+        if options.shards:
+            target = shards.require_target(options.targets, bool(reference or options.expect), sources)
+        arrays.check_outputs(bundle, () if options.shards else options.targets, options.trace, sources)
         if world is not None:
             if options.backend == "cuda":
                 raise MissingFault("plans run on GPUs in one process only", hint="leave out --backend cuda")
@@ -211,11 +216,13 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
             loaded = _load(session, options, keep=reference is not None)
             phase("running the plan")
             times, facts = _execute(session, options.repeat, traced=options.trace is not None)
-            results = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+            if target is not None:
+                shards.write_shards(target, session, world)
+            results = {} if target else {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
         if world is not None and not world.reports:
             return
         phase("writing the outputs")
-        arrays.write_outputs(options.targets, results)
+        arrays.write_outputs(() if target else options.targets, results)
         if options.trace is not None and session.trace is not None:
             events = make_task_events(bundle, session.trace.runs)
             output.write_text(options.trace, format_trace(events, "measured", bundle.model))

@@ -9,14 +9,14 @@ inputs would be computed (`thread_guard`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from einc_runtime.errors import ArrayFault, PlanFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus
 from einc_runtime.execution.thread_guard import ThreadGuard
 from einc_runtime.plan.regions import find_needed_tensors
-from einc_runtime.plan.schema import QUANTIZED, Bundle, Region, Tensor
+from einc_runtime.plan.schema import QUANTIZED, Block, Bundle, Region, Tensor
 from einc_runtime.plan.states import STATE
 from einc_runtime.text import quote_names, suggest_name
 
@@ -194,6 +194,19 @@ class Session:
                 self._guard.take_over()
             for name, array in pairs:
                 self._store(name, array)
+
+    def offload_own(self) -> Iterator[tuple[str, Block, Array]]:
+        """The blocks of the outputs that this process has, with the names of their tensors; where there are several
+        processes, nothing is sent. Raises ArrayFault before an execution."""
+        fetch = getattr(self._executor, "fetch_own", self._executor.fetch)
+        with self._guard.entered():
+            if not self._executed:
+                raise ArrayFault("nothing is computed yet", hint="execute first")
+            for name, saved in self._outputs.items():
+                for region in saved.regions:
+                    values = fetch(region)
+                    if values is not None:
+                        yield name, region.block, values
 
     def shares_states(self, other: Session) -> bool:
         """Whether all states of the two sessions are in the same memory."""

@@ -11,6 +11,7 @@ same name.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import struct
@@ -18,7 +19,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -234,3 +235,20 @@ def _read_index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | 
 def _is_plain_name(file: str) -> bool:
     """Whether this names a file in the folder itself; a path could lead anywhere."""
     return file.endswith(SUFFIX) and file.isprintable() and not set(file) & set("/\\:\0")
+
+
+def write_tensors(stream: BinaryIO, tensors: Mapping[str, tuple[str, Array]]) -> None:
+    """Writes a safetensors file of arrays with their element types, in the order of their names."""
+    kinds = {dtype: stored for stored, dtype in _DTYPES.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "np"}}
+    start = 0
+    for name in sorted(tensors):
+        dtype, array = tensors[name]
+        header[name] = {"dtype": kinds[dtype], "shape": array.shape, "data_offsets": (start, start + array.nbytes)}
+        start += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(struct.pack("<Q", len(text)) + text)
+    for name in sorted(tensors):
+        dense = np.ascontiguousarray(tensors[name][1])
+        stream.write(memoryview(dense.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]

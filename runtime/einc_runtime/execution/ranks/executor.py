@@ -123,6 +123,10 @@ class RankExecutor(CpuExecutor):
             return data.transpose(np.argsort(order)) if order else data
         return None
 
+    def fetch_own(self, region: Region) -> Array | None:
+        """The values of a region that is in the memory of this rank, else None."""
+        return super().fetch(region) if self.holds(region.buffer) else None
+
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         """As all executors do; the milliseconds and the records are those of all ranks. Their clocks start together."""
         self._links.share(b"")

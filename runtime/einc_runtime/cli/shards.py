@@ -1,0 +1,73 @@
+"""Writes results where they are: each process its blocks, as one file of a set of safetensors files with an index.
+
+No process has a whole result in memory. A block that is a whole tensor has its name; others have names such as
+`y[0:192, 192:384]`, which say where they lie, from a first row or column to before a last one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from einc_runtime.cli import output
+from einc_runtime.errors import WriteFault
+from einc_runtime.execution.data.safetensors import SUFFIX, write_tensors
+
+if TYPE_CHECKING:
+    from einc_runtime.cli.ranks import World
+    from einc_runtime.dtypes import Array
+    from einc_runtime.execution.session import Session
+    from einc_runtime.plan.schema import Block
+
+INDEX = ".index.json"
+
+
+def require_target(targets: Sequence[str], compared: bool, read: Sequence[str | None]) -> str:
+    """The one target of the shards. Raises UsageError, and WriteFault where its folder is not there."""
+    if len(targets) != 1 or not targets[0].endswith(SUFFIX) or os.path.basename(targets[0]) == SUFFIX:
+        raise click.UsageError(f"--shards writes one set of files: -o NAME{SUFFIX}")
+    if compared:
+        raise click.UsageError("--shards brings no results together: leave out --check and --expect")
+    folder = os.path.dirname(targets[0]) or "."
+    if not os.path.isdir(folder):
+        raise WriteFault("cannot write: there is no such folder", where=folder)
+    output.require_outputs([targets[0] + INDEX], [one for one in read if one])
+    return targets[0]
+
+
+def write_shards(target: str, session: Session, world: World | None) -> None:
+    """Every process writes its file; when all are there, rank 0 writes the index that names them."""
+    number, count = (0, 1) if world is None else (world.links.rank, world.links.size)
+    tensors = {tensor.name: tensor for tensor in session.outputs}
+    blocks: dict[str, tuple[str, Array]] = {}
+    for name, block, values in session.offload_own():
+        tensor = tensors[name]
+        blocks[name_block(name, block, tensor.shape)] = tensor.dtype, values
+    file = f"{target.removesuffix(SUFFIX)}-{number + 1:05d}-of-{count:05d}{SUFFIX}"
+
+    def write(stream: BinaryIO) -> None:
+        write_tensors(stream, blocks)
+
+    output.write_file(file, write)
+    own = {"file": os.path.basename(file), "names": sorted(blocks), "bytes": sum(a.nbytes for _, a in blocks.values())}
+    text = json.dumps(own).encode()
+    found = [json.loads(one) for one in ([text] if world is None else world.links.share(text))]
+    if number == 0:
+        index = {
+            "metadata": {"total_size": sum(one["bytes"] for one in found)},
+            "weight_map": {name: one["file"] for one in found for name in one["names"]},
+        }
+        document = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        output.write_file(target + INDEX, lambda stream: stream.write(document.encode()))
+
+
+def name_block(name: str, block: Block, shape: Sequence[int]) -> str:
+    """The name of a tensor's block in the files: see the beginning of this module."""
+    if all(lower == 0 and upper == size for lower, upper, size in zip(block.lower, block.upper, shape, strict=True)):
+        return name
+    ends = ", ".join(f"{lower}:{upper}" for lower, upper in zip(block.lower, block.upper, strict=True))
+    return f"{name}[{ends}]"
