@@ -1,4 +1,5 @@
-"""The models whose tasks are measured: products of many shapes, a transformer block, and operators bound by memory."""
+"""The models whose tasks are measured: products of many shapes, a transformer block, experts, and operators bound by
+memory."""
 
 from __future__ import annotations
 
@@ -74,6 +75,22 @@ output t
 output w
 """
 
+EXPERTS = """
+model experts
+dim tokens  = 256
+dim d_model = 512
+dim d_ff    = 1024
+dim experts = 8
+input  x      : f32[tokens, d_model]
+input  scores : f32[tokens, experts]
+weight up     : f32[experts, d_ff, d_model]
+weight down   : f32[experts, d_model, d_ff]
+shares, picks = topk(scores, 2, "experts")
+h = expert_matmul(x, up, picks)
+y = expert_matmul(h, down, picks)
+output y
+"""
+
 Definitions = tuple[tuple[str, str], ...]
 
 
@@ -126,6 +143,9 @@ MORE = (
     _block([64] * 32, 256, 8, 2, 32, 896),
     _block([2048], 256, 8, 2, 32, 896),
     _block([32] * 3, 768, 12, 12, 64, 3072),
+    Probe(EXPERTS, _define(tokens=256, d_model=512, d_ff=1024, experts=8)),
+    Probe(EXPERTS, _define(tokens=16, d_model=768, d_ff=640, experts=16)),
+    Probe(EXPERTS, _define(tokens=1024, d_model=256, d_ff=384, experts=4)),
     Probe(STREAMS, _define(rows=4096, width=512)),
     Probe(STREAMS, _define(rows=300, width=3000)),
 )
