@@ -41,6 +41,9 @@ _MAX_GROWN_ENDS = 60_000
 
 _MIN_GROWN_ROUNDS = 3
 
+_MANY_SHAPES = 150
+"""With more shapes there are fewer rounds on large machines."""
+
 _MAX_SPARE = 24
 """Routes of a large shape beyond this many are kept only if they carry much."""
 
@@ -90,7 +93,7 @@ def allocate_routes(
     master = _MasterProgram(volumes, network)
     max_roots = max(16, MAX_DIRECT_ROUTES // len(volumes))
     large = [shape for shape in volumes if shape.is_large]
-    finder = _RouteFinder(network, large, max(1, max_roots // 16))
+    finder = _RouteFinder(network, large, max(1, max_roots // 16), len(volumes))
     for shape in volumes:
         for route in list_direct_routes(shape, network, max_roots):
             master.add(shape, route)
@@ -138,12 +141,14 @@ class _RouteFinder:
     On machines with so few sites that small shapes are the rule, no routes are grown.
     """
 
-    def __init__(self, network: Network, large: Sequence[DemandShape], roots: int) -> None:
+    def __init__(self, network: Network, large: Sequence[DemandShape], roots: int, shapes: int) -> None:
         self.network, self.roots = network, roots
         self.turns = {shape: turn for turn, shape in enumerate(large)}
         self.grows = bool(large) and len(network.sites) > MAX_TERMINALS
         ends = sum([len(shape.holders) + len(shape.targets) for shape in large])
         self.max_rounds = min(MAX_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
+        if shapes > _MANY_SHAPES and len(network.sites) > MAX_TERMINALS:
+            self.max_rounds = min(self.max_rounds, max(_MIN_GROWN_ROUNDS, MAX_ROUNDS * _MANY_SHAPES // shapes))
 
     def find(self, shape: DemandShape, prices: PathPrices, roots: int | None = None) -> tuple[float, list[Route]]:
         """The least price per byte that was found, and routes, for large shapes with several roots."""

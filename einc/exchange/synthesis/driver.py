@@ -25,7 +25,7 @@ from einc.exchange.network import Network, build_network
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
 from einc.exchange.synthesis.allocation import RouteAmounts
 from einc.exchange.synthesis.consultation import Consultation
-from einc.exchange.synthesis.demands import Demand
+from einc.exchange.synthesis.demands import MAX_TERMINALS, Demand
 from einc.exchange.synthesis.placement import choose_fewest_bytes, place
 from einc.exchange.synthesis.proposers import Proposer
 from einc.exchange.synthesis.rewrites import MAX_REWRITTEN, improve_by_rewrites
@@ -61,6 +61,9 @@ _WORTHWHILE = 1.005
 
 _PATIENCE = 2
 """The search for finer pieces ends when this many in a row were not worthwhile."""
+
+_PATIENCE_OF_MANY = 4
+"""The same on large machines: small shares of the bytes take other ways there, for which there must be many pieces."""
 
 _WORTH_LENGTH = 0.002
 """A program with many more actions must be faster by this part to be taken."""
@@ -267,7 +270,7 @@ class _SynthesisSearch:
         goal = amounts.fullest_ms * options.enough
         seen: set[tuple[int, ...]] = set()
         best: tuple[float, ExchangeTasks, TaskSchedule, dict[str, int]] | None = None
-        patience = _PATIENCE
+        most_patience = patience = _PATIENCE if len(network.sites) <= MAX_TERMINALS else _PATIENCE_OF_MANY
         overlaps = _OVERLAPS if network.transfer_latency else _OVERLAPS[:1]
         for actions in _list_grains(self.max_actions) if splittable else _GRAINS[:1]:
             enough = len(seen) >= _MIN_GRAINS or len(demands) > MAX_EARLY_DEMANDS
@@ -292,7 +295,7 @@ class _SynthesisSearch:
             gain = math.inf if best is None else best[0] / taken
             if gain > 1:
                 best = taken, tasks, schedule, splits
-            patience = patience - 1 if gain < _WORTHWHILE else _PATIENCE
+            patience = patience - 1 if gain < _WORTHWHILE else most_patience
             if not patience:
                 break
         if best is not None and self.best_ms > goal:

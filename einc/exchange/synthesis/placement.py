@@ -44,7 +44,7 @@ _EQUAL = 1.001
 """Times within this factor of each other count as equal, as linear programs are not solved more exactly."""
 
 _MAX_LP_SIZE = 30_000
-_MAX_LP_SHAPES = 150
+_MAX_LP_SHAPES = 600
 """With more shapes, whose parts and targets times sites are more than that, no linear program chooses the routes."""
 
 
