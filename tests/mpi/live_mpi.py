@@ -136,21 +136,34 @@ def test_what_is_wrong_on_one_rank_is_said_once(ffn, tmp_path):
 
 
 ENDINGS = {
-    "killed": (signal.SIGKILL, 12),
     "stopped": (signal.SIGSTOP, 3),
-    "killed at 50 moments": (signal.SIGKILL, 50),
+    "killed": (signal.SIGKILL, 10),
+    **{f"killed again, {part} of 4": (signal.SIGKILL, 10) for part in (1, 2, 3, 4)},
 }
-"""What happens to a rank, and how often."""
+"""What happens to a rank, and how often: it is killed at 50 moments in all."""
+
+
+def wait_for_a_task(folder):
+    """Waits until a rank has begun a task, as the file says in which ranks say what they do."""
+    limit = time.monotonic() + 60
+    while not any(
+        process and task >= 0
+        for board in folder.glob("*/board")
+        for process, task in np.fromfile(board, np.int64).reshape(-1, 2)
+    ):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
-    "ending", [pytest.param(name, marks=pytest.mark.slow if "50" in name else ()) for name in ENDINGS]
+    "ending", [pytest.param(name, marks=pytest.mark.slow if "again" in name else ()) for name in ENDINGS]
 )
 def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
-    """At seeded moments: while the ranks start, connect, load, and run. `pytest -rP` prints how long that took."""
+    """At seeded moments: of ten, five while the ranks start, connect and load, and five while they run. `pytest -rP`
+    prints how long that took."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     number, moments = ENDINGS[ending]
-    rng, before, seconds, begun = random.Random(moments), list_shared(), [], 0
+    rng, before, seconds, begun = random.Random(ending), list_shared(), [], 0
     for moment in range(moments):
         words = command("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4)
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
@@ -158,7 +171,9 @@ def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
         while len(ranks := ranks_of(ffn)) < 4:
             assert time.monotonic() < limit
             time.sleep(0.01)
-        time.sleep(rng.uniform(0, 1.0 + 0.1 * moments) if number == signal.SIGKILL else 3.0)
+        if moment % 2 or number == signal.SIGSTOP:
+            wait_for_a_task(tmp_path)
+        time.sleep(rng.uniform(0, 2.0))
         os.kill(rng.choice(sorted(ranks)), number)
         begin = time.monotonic()
         out, err = process.communicate(timeout=60)
@@ -175,6 +190,7 @@ def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
         assert processes_of(ffn) == []
         assert list(tmp_path.iterdir()) == []
         assert list_shared() == before
+    assert number == signal.SIGSTOP or begun >= moments // 2
     print(f"{moments} times {ending}, {begun} of them while running: all ended within {max(seconds):.2f} s")
 
 
