@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,17 +21,38 @@ ENVIRONMENT = {"UCX_TLS": "^sysv"}
 they are."""
 
 
+LAST_SECONDS = 2.0
+"""What processes that were killed may take to be gone."""
+
+
 @contextlib.contextmanager
-def removed() -> Iterator[None]:
-    """Removes the segments that are new after this block, belong to this user, and are used by no process any more."""
+def removed(mark: str) -> Iterator[None]:
+    """Removes the segments that are new after this block, belong to this user, and are used by no process any more.
+
+    It waits for processes that have `mark` in their environment and use new segments: they were killed, or end.
+    """
     before = _list_segments()
     try:
         yield
     finally:
-        new = _list_segments() - before
-        for path in new - _list_used() if new else ():
-            with contextlib.suppress(OSError):
-                path.unlink()
+        limit = time.monotonic() + LAST_SECONDS
+        while new := _list_segments() - before:
+            users = _list_users()
+            own = [process for process, used in users.items() if used & new and _is_marked(process, mark)]
+            if not own or time.monotonic() > limit:
+                for path in new.difference(*users.values()):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+                break
+            time.sleep(0.02)
+
+
+def _is_marked(process: Path, mark: str) -> bool:
+    """Whether a process has the mark, or is about to be gone: then it has no environment, but still open files."""
+    with contextlib.suppress(OSError):
+        environment = (process / "environ").read_bytes()
+        return not environment or os.fsencode(mark) in environment
+    return False
 
 
 def _list_segments() -> set[Path]:
@@ -43,12 +65,13 @@ def _list_segments() -> set[Path]:
     return found
 
 
-def _list_used() -> set[Path]:
-    """The segments that any process of this user has open or in its memory."""
-    used = set()
+def _list_users() -> dict[Path, set[Path]]:
+    """The folders in /proc of this user's processes, with the segments that each has open or in its memory."""
+    users: dict[Path, set[Path]] = {}
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
+        used = users[process] = set()
         with contextlib.suppress(OSError):
             for line in (process / "maps").read_text(errors="replace").splitlines():
                 if (start := line.find(f"{SHARED}/")) >= 0:
@@ -57,4 +80,4 @@ def _list_used() -> set[Path]:
             for file in (process / "fd").iterdir():
                 with contextlib.suppress(OSError):
                     used.add(Path(os.readlink(file)))
-    return used
+    return users

@@ -217,7 +217,8 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         hint = "pip install 'einc[mpi]', or install an MPI; or start the ranks yourself: mpiexec -n 8 einc run ..."
         raise MissingFault("there is no mpiexec on the path", hint=hint)
     output.flush()
-    with leftovers.removed(), tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True) as folder:
+    temporary = tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True)
+    with temporary as folder, leftovers.removed(folder):
         board = Path(folder, "board")
         board.write_bytes(bytes(16 * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
