@@ -143,13 +143,13 @@ ENDINGS = {
 """What happens to a rank, and how often: it is killed at 50 moments in all."""
 
 
-def wait_for_a_task(folder):
-    """Waits until a rank has begun a task, as the file says in which ranks say what they do."""
+def wait_for_tasks(folder):
+    """Waits until every rank has begun a task, as the file says in which ranks say what they do."""
     limit = time.monotonic() + 60
     while not any(
-        process and task >= 0
+        len(said) and said.min() >= 0
         for board in folder.glob("*/board")
-        for process, task in np.fromfile(board, np.int64).reshape(-1, 2)
+        if (said := np.fromfile(board, np.int64).reshape(-1, 2)) is not None and said[:, 0].all()
     ):
         assert time.monotonic() < limit
         time.sleep(0.01)
@@ -172,7 +172,7 @@ def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
             assert time.monotonic() < limit
             time.sleep(0.01)
         if moment % 2 or number == signal.SIGSTOP:
-            wait_for_a_task(tmp_path)
+            wait_for_tasks(tmp_path)
         time.sleep(rng.uniform(0, 2.0))
         os.kill(rng.choice(sorted(ranks)), number)
         begin = time.monotonic()

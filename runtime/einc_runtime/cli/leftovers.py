@@ -37,10 +37,10 @@ def removed(mark: str) -> Iterator[None]:
     finally:
         limit = time.monotonic() + LAST_SECONDS
         while new := _list_segments() - before:
-            users = _list_users()
-            own = [process for process, used in users.items() if used & new and _is_marked(process, mark)]
+            users = {process: used for process, used in _list_users().items() if used & new}
+            own = {process for process in users if _is_marked(process, mark)}
             if not own or time.monotonic() > limit:
-                for path in new.difference(*users.values()):
+                for path in new.difference(*(used for process, used in users.items() if process not in own)):
                     with contextlib.suppress(OSError):
                         path.unlink()
                 break
@@ -52,7 +52,7 @@ def _is_marked(process: Path, mark: str) -> bool:
     with contextlib.suppress(OSError):
         environment = (process / "environ").read_bytes()
         return not environment or os.fsencode(mark) in environment
-    return False
+    return True
 
 
 def _list_segments() -> set[Path]:
