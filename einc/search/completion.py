@@ -17,7 +17,8 @@ from einc.graph.graph import Graph
 from einc.physical.build import build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SynthesizingScheduler
-from einc.search.evaluation import Draft, Evaluator, Surcharge
+from einc.search.evaluation import Draft, Evaluator
+from einc.search.folding import Folded, time_left_out
 from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import Order, list_orders
 from einc.search.overlap import estimate_overlapped
@@ -43,14 +44,17 @@ PROMISING = 1.03
 
 
 class Completer:
-    """Completes drafts with synthesized exchanges, each once; `times` are in ms, of those that fit into memory."""
+    """Completes drafts with synthesized exchanges, each once; `times` are in ms, of those that fit into memory.
 
-    def __init__(self, evaluator: Evaluator, scheduler: SynthesizingScheduler, surcharge: Surcharge) -> None:
+    Of a folded graph, the layers that are left out are counted, too.
+    """
+
+    def __init__(self, evaluator: Evaluator, scheduler: SynthesizingScheduler, folded: Folded | None) -> None:
         self.evaluator = evaluator
         self.scheduler = scheduler
         self.programs: dict[Draft, DeviceProgram] = {}
         self.times: dict[Draft, float] = {}
-        self._surcharge = surcharge
+        self._folded = folded
         self._seconds = 0.0
         self._tried: set[Draft] = set()
 
@@ -61,9 +65,11 @@ class Completer:
             started = time.monotonic()
             with suppress(CapacityError):
                 plan = self.evaluator.make_plan(draft)
-                program = build_fast(plan, self.evaluator.space.machine, self.scheduler)
+                machine = self.evaluator.space.machine
+                program = build_fast(plan, machine, self.scheduler)
+                more = 0.0 if self._folded is None else time_left_out(self._folded, program, machine)
                 self.programs[draft] = program
-                self.times[draft] = program.predicted_ms + self._surcharge(draft.assignment)[0]
+                self.times[draft] = program.predicted_ms + more
             self._seconds = max(self._seconds, time.monotonic() - started)
         return self.times.get(draft)
 

@@ -268,7 +268,7 @@ class _Search:
 
         Where links differ, it is improved before, unless layers are left out.
         """
-        completer = Completer(self._evaluator, scheduler, self._surcharge)
+        completer = Completer(self._evaluator, scheduler, self._folded)
         times = self._complete_contenders(completer)
         if not times:
             return Found(self._complete(self._rank_by_promise()[0], {}), None)

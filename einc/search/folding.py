@@ -17,7 +17,12 @@ import numpy as np
 from einc.errors import UsageError
 from einc.graph.graph import Graph, Node
 from einc.logical.pins import Pin, find_pinned
+from einc.machines.model import Machine
 from einc.ops.base import Operator
+from einc.physical.program import DeviceProgram
+from einc.predict.cores import list_run_tasks
+from einc.predict.timeline import time_tasks
+from einc_runtime.plan.schema import KernelTask
 
 MIN_FOLDED = 64
 """Graphs with fewer nodes are not folded."""
@@ -43,6 +48,11 @@ class Folded:
     stands_for: tuple[int, ...]
 
     @property
+    def repeated(self) -> tuple[int, ...]:
+        """The nodes of the layer that stands for those that are left out; as many nodes further is the last layer."""
+        return tuple(m for m, count in enumerate(self.times) if count > 1)
+
+    @property
     def times(self) -> tuple[int, ...]:
         counts = [0] * len(self.kept)
         for n in self.stands_for:
@@ -52,6 +62,24 @@ class Folded:
     def expand(self, assignment: Sequence[Value]) -> tuple[Value, ...]:
         """A value for every node of the whole, from those of the nodes of the folded graph."""
         return tuple(assignment[n] for n in self.stands_for)
+
+
+def time_left_out(folded: Folded, program: DeviceProgram, machine: Machine) -> float:
+    """What the layers that were left out of a plan add to its predicted time, in ms.
+
+    Each takes as long as passes from the ends of the kernels of the layer that stands for it to the ends of those of
+    the next one: once layers overlap as they do in the middle of a long row, one ends in every such period. The plan's
+    operators are in the order of the graph.
+    """
+    run = list_run_tasks(program, machine)
+    ends: dict[int, float] = {}
+    for origin, end in zip(run.origins, time_tasks(run.costs, machine).ends, strict=True):
+        task = program.tasks[origin]
+        if isinstance(task, KernelTask):
+            ends[task.operation] = max(end, ends.get(task.operation, 0.0))
+    repeated = folded.repeated
+    periods = [ends[m + len(repeated)] - ends[m] for m in repeated if m in ends and m + len(repeated) in ends]
+    return (folded.times[repeated[0]] - 1) * sum(periods) / max(1, len(periods))
 
 
 def fold(graph: Graph) -> Folded | None:

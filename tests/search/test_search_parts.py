@@ -18,12 +18,14 @@ from einc.logical.optimize import optimize
 from einc.logical.pins import parse_pin
 from einc.machines.load import load_machine
 from einc.physical.budget import SearchBudget
-from einc.physical.build import build
+from einc.physical.build import build, build_fast
 from einc.physical.records import OperationRecorder
+from einc.physical.synthesis import SynthesizingScheduler
 from einc.search import fastest, folding
+from einc.search.baselines import build_baselines
 from einc.search.evaluation import Draft
 from einc.search.fastest import find_fastest
-from einc.search.folding import LAYERS, fold
+from einc.search.folding import LAYERS, fold, time_left_out
 from einc.search.memory import MAX_POINTS, find_frontier, find_smaller, measure_sizes
 from einc.search.orders import list_orders, reorder_graph
 from einc.search.tables import build_time_problems
@@ -116,6 +118,35 @@ def test_a_folded_search_tells_what_the_whole_takes(layers: int, monkeypatch: py
     unfolded = find(graph, 2).program
     assert unfolded is not None
     assert found.program.predicted_ms <= 1.02 * unfolded.predicted_ms
+
+
+@pytest.mark.parametrize(("model", "sites"), [("chain", 5), pytest.param("decode", 5, marks=pytest.mark.slow)])
+def test_layers_that_were_left_out_take_what_the_whole_takes(model: str, sites: int) -> None:
+    """Well-known plans and some by chance, with synthesized exchanges, where some links are wider than others."""
+    machine = load_machine("dgx-v100")
+    if model == "chain":
+        graph = chain(8)
+    else:
+        file, sizes = MODELS / "llama_decode.ein", (("n_layers", "5"), ("d_model", "1024"), ("batch", "64"))
+        graph = fuse(build_graph(file.read_text(), "d.ein", sizes, None, None))
+    folded = fold(graph)
+    assert folded is not None
+    part, whole = (space_of(one, machine, sites) for one in (folded.graph, graph))
+    rng, length = random.Random(3), len(folded.repeated)
+    plans = [own.chosen for own in build_baselines(part.graph, part.problem, sites) if own.chosen is not None]
+    for _ in range(3):
+        chosen = [rng.randrange(len(options)) for options in part.problem.candidates]
+        for m in folded.repeated:  # the layer before and the one after are like it
+            chosen[m - length] = chosen[m + length] = chosen[m]
+        plans.append(tuple(chosen))
+    scheduler = SynthesizingScheduler(machine, sites)
+    for plan in plans:
+        built, expected = (
+            build_fast(space.make_plan(tuple(own), tuple(range(len(own))), True), machine, scheduler)
+            for space, own in ((part, plan), (whole, folded.expand(plan)))
+        )
+        estimate = built.predicted_ms + time_left_out(folded, built, machine)
+        assert estimate == pytest.approx(expected.predicted_ms, rel=0.01)
 
 
 def test_pins_of_one_layer_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
