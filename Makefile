@@ -8,6 +8,9 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
+# The tests start many processes, and each would compile all modules again where bytecode is not kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-serve references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
