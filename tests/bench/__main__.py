@@ -1,4 +1,4 @@
-"""Benchmarks: plans on this machine's cores against JAX, PyTorch and numpy, paired and interleaved.
+"""Benchmarks: plans on this machine's cores against JAX, PyTorch, llama.cpp and others, paired and interleaved.
 
 python -m tests.bench                                  everything
 python -m tests.bench block2048 chain_a --pairs 15     some cases, more pairs

@@ -47,7 +47,7 @@ def _emit_reader() -> Any:
     return e.finish()
 
 
-def _read(part: Array) -> Run:
+def read(part: Array) -> Run:
     target = np.empty(SUMS * LANES, np.float32)
     arguments = [address(part), part.nbytes // 4, address(target)]
     return compiler.CompiledCall(_emit_reader(), arguments, part, target)
@@ -60,7 +60,8 @@ def _multiply(part: Array, rows: int) -> Run:
     return kernel.bind(np.empty(kernel.scratch + 64, np.uint8))
 
 
-def _seconds(calls: Sequence[Run]) -> float:
+def run_together(calls: Sequence[Run]) -> float:
+    """Seconds until all have run, each on a thread of its own."""
     start = time.perf_counter()
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
@@ -74,17 +75,17 @@ def measure(kind: str, rounds: int) -> dict[str, tuple[float, ...]]:
     """Median GB/s on one thread and on two."""
     matrix = np.ones((LINES, DEPTH), KINDS[kind])
     ways: dict[str, Callable[[Array], Run]] = {
-        "reading": _read,
+        "reading": read,
         "a product of 1 row": lambda part: _multiply(part, 1),
         "a product of 8 rows": lambda part: _multiply(part, 8),
     }
     calls = {(name, n): [way(part) for part in np.split(matrix, n)] for name, way in ways.items() for n in (1, 2)}
     times: dict[tuple[str, int], list[float]] = {key: [] for key in calls}
     for own in calls.values():
-        _seconds(own)  # compiles, and takes memory
+        run_together(own)  # compiles, and takes memory
     for _ in range(rounds):
         for key, own in calls.items():
-            times[key].append(matrix.nbytes / _seconds(own) / 1e9)
+            times[key].append(matrix.nbytes / run_together(own) / 1e9)
     return {name: tuple(statistics.median(times[name, n]) for n in (1, 2)) for name in ways}
 
 

@@ -23,6 +23,7 @@ class Case:
     where its name says nothing else.
 
     `targets` are the most that einc's time may be, relative to the best of the competitors whose names begin so.
+    `stored` is how the model's text says that matrices are stored, where they are quantized.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Case:
     sites: int = 8
     dtype: str = "f32"
     tolerance: float = 1e-4
+    stored: str = ""
 
 
 def _chain(letter: str, targets: dict[str, float]) -> Case:
@@ -83,27 +85,56 @@ LLAMA: Definitions = (
     ("vocab", "32000"),
 )  # fmt: skip
 """125 million parameters."""
-PEERS = {"f32": ("onnxruntime", "openvino"), "bf16": ("openvino",)}
+SMOL: Definitions = (
+    ("n_layers", "30"), ("d_model", "576"), ("heads_q", "9"), ("heads_kv", "3"), ("d_head", "64"), ("d_ff", "1536"),
+    ("vocab", "49152"),
+)  # fmt: skip
+"""134 million parameters, of which a step reads all. Its table is the head, too, and counts once."""
+READING = "reading"
+"""Reads as many bytes as a step does, as fast as two threads can, and computes nothing."""
+LLAMA_CPP = ("llama.cpp", "llama.cpp flash")
+KINDS = {
+    "f32": ("onnxruntime", "openvino", "transformers", *LLAMA_CPP),
+    "bf16": ("openvino", "transformers", *LLAMA_CPP),
+    "int8": LLAMA_CPP,
+    "int4": LLAMA_CPP,
+}
 """ONNX Runtime multiplies no bf16 on CPUs."""
+STORED = {"int8": "i8(group=32)", "int4": "i4(group=32)"}
+TOLERANCES = {"f32": 1e-3, "bf16": 0.1, "int8": 0.1, "int4": 0.1}
 
 
-def _llama(name: str, title: str, model: str, dtype: str, *more: tuple[str, str]) -> Case:
-    peers = PEERS[dtype]
-    return Case(name, title, model, (*LLAMA, *more), (EINC, "einc 8", *peers), dict.fromkeys(peers, 1.0), sites=1,
-                dtype=dtype, tolerance=1e-3 if dtype == "f32" else 0.1)  # fmt: skip
+def _of_both(peers: tuple[str, ...]) -> tuple[str, ...]:
+    """Those who run models from folders, as users of small models do."""
+    return tuple(peer for peer in peers if peer.startswith(("transformers", "llama.cpp")))
+
+
+def _llama(name: str, title: str, model: str, kind: str, sizes: Definitions, peers: tuple[str, ...]) -> Case:
+    words = f", matrices as {STORED[kind]}" if kind in STORED else ""
+    targets = {peer.split()[0]: 1.0 for peer in peers if not peer.startswith((EINC, READING))}
+    if READING in peers and kind == "f32":
+        targets[READING] = 1.15
+    dtype = "f32" if kind == "f32" else "bf16"
+    stored, tolerance = STORED.get(kind, ""), TOLERANCES[kind]
+    return Case(name, title + words, model, sizes, (EINC, *peers), targets, 1, dtype, tolerance, stored)
 
 
 PEER_CASES = tuple(
     case
-    for dtype in PEERS
+    for kind, peers in KINDS.items()
     for case in (
         *(
-            _llama(f"decode{batch}{dtype}", f"LLaMA of 125M parameters, one step over a cache of 512, batch {batch}",
-                   "llama_decode", dtype, ("cache", "512"), ("batch", str(batch)))
+            _llama(f"decode{batch}{kind}", f"LLaMA of 125M parameters, one step over a cache of 512, batch {batch}",
+                   "llama_decode", kind, (*LLAMA, ("cache", "512"), ("batch", str(batch))),
+                   ("einc 8", *peers, READING))
             for batch in (1, 8)
         ),
-        _llama(f"prefill{dtype}", "LLaMA of 125M parameters, a prompt of 512 tokens", "llama", dtype,
-               ("length", "512"), ("batch", "1")),
+        _llama(f"prefill{kind}", "LLaMA of 125M parameters, a prompt of 512 tokens", "llama", kind,
+               (*LLAMA, ("length", "512"), ("batch", "1")), ("einc 8", *peers)),
+        _llama(f"smol-decode1{kind}", "LLaMA of 134M parameters, one step over a cache of 512", "llama_decode", kind,
+               (*SMOL, ("cache", "512"), ("batch", "1")), (*_of_both(peers), READING)),
+        _llama(f"smol-prefill{kind}", "LLaMA of 134M parameters, a prompt of 512 tokens", "llama", kind,
+               (*SMOL, ("length", "512"), ("batch", "1")), _of_both(peers)),
     )
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -62,3 +63,29 @@ def constants(bundle: Bundle) -> dict[str, float]:
     for operation in bundle.operations:
         found |= {key: value for key, value in operation.kernel_attributes.items() if key in ("eps", "theta", "scale")}
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaShape:
+    """The sizes of a LLaMA, of its batch, and of the caches of a step; `cache` is 0 in a prefill."""
+
+    layers: int
+    heads: int
+    heads_kv: int
+    d_head: int
+    batch: int
+    tokens: int
+    cache: int
+
+    @staticmethod
+    def of(bundle: Bundle) -> LlamaShape:
+        shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
+        shapes |= {name.removesuffix(".values"): shape for name, shape in shapes.items()}
+        heads_kv, d_head, _ = shapes["layer.0.w_k"]
+        layers = sum(name.endswith(".w_k") for name in shapes)
+        decodes = "positions" in shapes
+        batch = shapes["ids"][0] if decodes else shapes["last"][0]
+        places = next(shapes[name][1] for name in shapes if name.startswith("keys.")) if decodes else 0
+        return LlamaShape(
+            layers, shapes["layer.0.w_q"][0], heads_kv, d_head, batch, shapes["ids"][0] // batch, places // batch
+        )

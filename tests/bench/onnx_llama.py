@@ -18,35 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 from einc_runtime.dtypes import Array
 from einc_runtime.plan.codec import read_bundle
 from einc_runtime.plan.schema import Bundle
-from tests.bench.inputs import constants, drawn
+from tests.bench.inputs import LlamaShape, constants, drawn
 
 OPSET = 17
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
-
-
-@dataclass(frozen=True, slots=True)
-class LlamaShape:
-    """The sizes of a LLaMA, of its batch, and of the caches of a step; `cache` is 0 in a prefill."""
-
-    layers: int
-    heads: int
-    heads_kv: int
-    d_head: int
-    batch: int
-    tokens: int
-    cache: int
-
-    @staticmethod
-    def of(bundle: Bundle) -> LlamaShape:
-        shapes = {tensor.name: tensor.shape for tensor in bundle.tensors}
-        heads_kv, d_head, _ = shapes["layer.0.w_k"]
-        layers = sum(name.endswith(".w_k") for name in shapes)
-        decodes = "positions" in shapes
-        batch = shapes["ids"][0] if decodes else shapes["last"][0]
-        places = next(shapes[name][1] for name in shapes if name.startswith("keys.")) if decodes else 0
-        return LlamaShape(
-            layers, shapes["layer.0.w_q"][0], heads_kv, d_head, batch, shapes["ids"][0] // batch, places // batch
-        )
 
 
 @dataclass(slots=True)

@@ -74,7 +74,8 @@ def processor() -> str:
 def machine() -> str:
     """The processor, its cores, and the versions of what took part."""
     versions = [f"Python {platform.python_version()}"]
-    for package in ("numpy", "onednn-cpu-gomp", "mkl", "llvmlite", "torch", "jax", "onnxruntime", "openvino"):
+    peers = ("torch", "transformers", "jax", "onnxruntime", "openvino", "llama-cpp-python")
+    for package in ("numpy", "onednn-cpu-gomp", "mkl", "llvmlite", *peers):
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:

@@ -33,4 +33,6 @@ def prepared(bundle: Bundle, folder: str):
         session.load_all({"ids": ids, "mask": mask})
     else:
         session.load_all(drawn(bundle))
-    return session.execute, lambda: session.offload(session.outputs[0].name)
+    names = [output.name for output in session.outputs]
+    compared = "logits" if "logits" in names else names[0]  # a prefill gives caches, too
+    return session.execute, lambda: session.offload(compared)

@@ -32,7 +32,7 @@ def prepared(bundle: Bundle, folder: str, threads: int, *, compiled: bool):
     return run, lambda: result.float().numpy()
 
 
-def _tensor(array: Array) -> torch.Tensor:
+def as_tensor(array: Array) -> torch.Tensor:
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.astype("f4")).to(torch.bfloat16)
     return torch.from_numpy(array)
@@ -40,7 +40,7 @@ def _tensor(array: Array) -> torch.Tensor:
 
 def _chain(bundle: Bundle):
     steps = products(bundle)
-    given = {name: _tensor(array) for name, array in drawn(bundle).items()}
+    given = {name: as_tensor(array) for name, array in drawn(bundle).items()}
 
     def chain(values: dict[str, torch.Tensor]) -> torch.Tensor:
         values = dict(values)
@@ -52,7 +52,7 @@ def _chain(bundle: Bundle):
 
 
 def _block(bundle: Bundle):
-    w = {name: _tensor(array) for name, array in drawn(bundle).items()}
+    w = {name: as_tensor(array) for name, array in drawn(bundle).items()}
     eps, theta = constants(bundle)["eps"], constants(bundle)["theta"]
     (heads, d_head, d_model), heads_kv, tokens = w["w_q"].shape, w["w_k"].shape[0], w["x"].shape[0]
     flat = {name: w[name].reshape(-1, d_model) for name in ("w_q", "w_k", "w_v")}

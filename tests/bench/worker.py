@@ -24,7 +24,7 @@ def main(competitor: str, plan: str, result: str, threads: str, folder: str = ""
     if kind.startswith("jax"):
         flags = "--xla_force_host_platform_device_count=8" if kind == "jax8" else ""
         os.environ |= {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    if kind in ("numpy", "torch"):
+    if kind in ("numpy", "torch", "transformers"):
         os.environ |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
@@ -75,6 +75,20 @@ def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int
 
         model = with_onnx.write_model(bundle, plan, folder)
         return lambda: with_onnx.prepared(kind, bundle, model, folder, threads)
+    if kind == "llama.cpp":
+        from tests.bench import with_llama
+
+        flash = "flash" in competitor
+        files = with_llama.write_model(bundle, plan, threads, flash=flash)
+        return lambda: with_llama.prepared(bundle, *files, threads, flash=flash)
+    if kind == "transformers":
+        from tests.bench import with_transformers
+
+        return lambda: with_transformers.prepared(bundle, threads)
+    if kind == "reading":
+        from tests.bench import reading
+
+        return lambda: reading.prepared(bundle, threads)
     if kind == "numpy":
         from tests.bench import with_numpy
 
