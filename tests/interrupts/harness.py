@@ -55,6 +55,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("machine", "import", "hosts.txt", "--gpu", "a100-80gb", "--network-gbs", "25", "-o", "out/hosts.json"),
     ),
     "quantize": ("quantize", str(STORIES), "-o", "out/quantized"),
+    "machine calibrate": ("machine", "calibrate", "--host", "--quick", "-o", "out/mine.json"),
     "generate": ("generate", str(STORIES), "Mia the fox", "--max-tokens", "4", "--plans", "out/plans"),
 }
 
