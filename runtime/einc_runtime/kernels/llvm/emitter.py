@@ -180,7 +180,13 @@ class Emitter:
     def load_one(self, row: Value, kind: str) -> Value:
         """A row's single element in every lane."""
         stored = _STORED[kind]
-        return self.widen(self.broadcast(self.b.load(self.b.inttoptr(row, stored.as_pointer()))), kind)
+        one = self.b.load(self.b.inttoptr(row, stored.as_pointer()))
+        if kind == "bf16":  # twice in each lane, of which the upper half stays: a load alone puts it there
+            pairs = self.b.insert_element(ir.Constant(ir.VectorType(I16, 2 * LANES), ir.Undefined), one, I32(0))
+            pairs = self.b.shuffle_vector(pairs, pairs, ir.Constant(ir.VectorType(I32, 2 * LANES), [0] * 2 * LANES))
+            bits = self.b.and_(self.b.bitcast(pairs, vector(I32)), self.number(0xFFFF0000, I32))
+            return self.b.bitcast(bits, vector(F32))
+        return self.widen(self.broadcast(one), kind)
 
     def store(self, value: Value, row: Value, position: Value, kind: str, mask: Value | None) -> None:
         stored = _STORED[kind]
@@ -193,9 +199,12 @@ class Emitter:
             self.intrinsic(name, ir.VoidType(), value, place, I32(ITEMSIZE[kind]), mask)
 
     def prefetch(self, row: Value, position: Value) -> None:
-        """Says that the byte at a position of a row is read soon; it need not be there."""
+        """Says that the byte at a position of a row is read soon; it need not be there.
+
+        It comes into the second cache: the first one has no room for it beside what is read again and again.
+        """
         place = self.b.gep(self.b.inttoptr(row, I8.as_pointer()), [position])
-        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), place, I32(0), I32(3), I32(1))
+        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), place, I32(0), I32(2), I32(1))
 
     def store_one(self, value: Value, place: Value, kind: str) -> None:
         """Writes the first lane to an address."""

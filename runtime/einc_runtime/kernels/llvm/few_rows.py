@@ -27,8 +27,9 @@ MAX_ROWS = 16
 """More rows are multiplied by a library."""
 MAX_ROWS_NARROW = 4
 """The same for processors without registers of 512 bits, or with 16 of them."""
-MAX_ROWS_PACKED = 3
-"""The same for weights of which a library makes packs: with 4 rows it is as fast, with 16 rows twice as fast."""
+MAX_ROWS_PACKED = 8
+"""The same for weights of which a library makes packs. A weight comes from memory, not from a cache, and until then
+reading it takes longer than multiplying: with 16 rows a library is as fast."""
 MIN_LINES, MIN_DEPTH = 16, 64
 """Smaller matrices have too few elements in a line, or too few lines, to fill vectors."""
 MAX_MATRICES = 1024
@@ -172,7 +173,7 @@ class _FewRowsProduct:
             ],
             _PLACE,
         )
-        lines = 2 if 4 < layout.rows <= MAX_ROWS // 2 else 1
+        lines = 2 if layout.rows > 4 else 1
         form = FewRowsForm(layout.matrix.kind, vectors.kind, result.kind, layout.rows, lines, self.pairs)
         steps = (matrix.strides[-2], right.strides[-2], target.strides[-2])
         scale = int(np.float32(self.call.scale).view(np.int32))

@@ -1,9 +1,13 @@
 """Emits the machine code of matrix products with few rows: a matrix, read once, times up to `MAX_ROWS` vectors.
 
 Such a product takes as long as reading the matrix takes. So the matrix is read where it lies, line after line, in one
-stream: several streams at a time are slower. Sixteen lanes sum every element; lanes of sixteen lines are added up
-together, after a transposition, so that no sum crosses lanes. An element's sum depends on its line, its vector and the
-number of vectors alone: not on where it is, nor on how lines are split.
+stream: several streams at a time are slower. With more than two vectors, a processor runs out of places for what waits
+for memory before it comes to the lines that follow, so the code asks for them early. More than `TILE` vectors would not
+stay in the first cache: their parts take turns with sixteen lines, which stay in the second one.
+
+Sixteen lanes sum every element; lanes of sixteen lines are added up together, after a transposition, so that no sum
+crosses lanes. An element's sum depends on its line, its vector and the number of vectors alone: not on where it is, nor
+on how lines are split.
 """
 
 from __future__ import annotations
@@ -19,6 +23,12 @@ from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vec
 
 SUMS = 4
 """Vectors of sums that hide the latency of additions, where there are fewer vectors to multiply by."""
+TILE = 8
+"""The most vectors that are multiplied at a time."""
+AHEAD = 12288
+"""Bytes between what is multiplied and what is fetched from memory meanwhile."""
+UNAIDED = 2
+"""With up to so many vectors, the processor itself fetches what follows early enough."""
 
 
 class _BFloat(ir.Type):  # type: ignore[misc]
@@ -62,7 +72,11 @@ class _FewRowsEmitter:
         arguments = [self.e.argument() for _ in range(8)]
         self.matrices, self.table, self.lines, self.depth = arguments[:4]
         self.line_step, self.vector_step, self.row_step, self.scale = arguments[4:]
-        self.unroll = max(1, SUMS // (form.rows * form.lines))
+        lines_ahead = self.b.sdiv(I64(AHEAD), self.b.mul(self.depth, I64(ITEMSIZE[form.matrix])))
+        self.ahead = self.b.mul(self.line_step, self.b.add(lines_ahead, I64(form.lines)))
+        parts = -(-form.rows // TILE)
+        self.count = -(-form.rows // parts)
+        self.unroll = max(1, SUMS // (self.count * form.lines))
         with self.b.goto_entry_block():
             tile = self.b.alloca(vector(F32), form.rows * LANES)
         self.tile = self.b.ptrtoint(tile, I64)
@@ -75,13 +89,15 @@ class _FewRowsEmitter:
             with e.loop(self.lines, LANES) as first:
                 left = b.sub(self.lines, first)
                 here = b.select(b.icmp_signed("<", left, I64(LANES)), left, I64(LANES))
-                with e.loop(here, self.form.lines) as line:
-                    self._sum_lines(matrix, vectors, b.add(first, line), line)
+                for start in range(0, self.form.rows, self.count):
+                    with e.loop(here, self.form.lines) as line:
+                        part = range(start, min(start + self.count, self.form.rows))
+                        self._sum_lines(matrix, vectors, part, b.add(first, line), line)
                 self._store(result, first, left, scale)
         return e.finish()
 
-    def _sum_lines(self, matrix: Value, vectors: Value, line: Value, place: Value) -> None:
-        """Multiplies some lines by all vectors, and puts each product's lanes into the tile.
+    def _sum_lines(self, matrix: Value, vectors: Value, part: range, line: Value, place: Value) -> None:
+        """Multiplies some lines by a part of the vectors, and puts each product's lanes into the tile.
 
         Lines behind the last one are read as the last one; their sums are not stored.
         """
@@ -90,20 +106,25 @@ class _FewRowsEmitter:
         numbers = [b.add(line, I64(n)) for n in range(form.lines)]
         numbers = [b.select(b.icmp_signed("<", number, last), number, last) for number in numbers]
         lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
-        rows = [b.add(vectors, b.mul(self.vector_step, I64(n))) for n in range(form.rows)]
+        rows = [b.add(vectors, b.mul(self.vector_step, I64(n))) for n in part]
+        ahead = self.ahead if form.rows > UNAIDED and part.start == 0 else None
         sums = [[[e.variable(e.number(0.0)) for _ in rows] for _ in lines] for _ in range(self.unroll)]
         width = LANES * (2 if form.pairs else 1)
         whole = b.and_(self.depth, I64(-width * self.unroll))
         with e.loop(whole, width * self.unroll) as position:
             for n in range(self.unroll):
-                self._multiply(lines, rows, sums[n], b.add(position, I64(n * width)), None)
+                here = b.add(position, I64(n * width))
+                if ahead is not None:
+                    for address in lines:
+                        e.prefetch(b.add(address, ahead), b.mul(here, I64(ITEMSIZE[form.matrix])))
+                self._multiply(lines, rows, sums[n], here, None)
         self._multiply_rest(lines, rows, sums, whole)
         for r in range(form.lines):
-            for v in range(form.rows):
+            for v, number in enumerate(part):
                 total = b.load(sums[0][r][v])
                 for n in range(1, self.unroll):
                     total = b.fadd(total, b.load(sums[n][r][v]))
-                e.store(total, self._tile(I64(v)), b.mul(b.add(place, I64(r)), I64(LANES)), "f32", None)
+                e.store(total, self._tile(I64(number)), b.mul(b.add(place, I64(r)), I64(LANES)), "f32", None)
 
     def _multiply_rest(self, lines: list[Value], rows: list[Value], sums: Any, whole: Value) -> None:
         """The elements behind the whole vectors, under a mask."""

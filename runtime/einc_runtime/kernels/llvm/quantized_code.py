@@ -18,9 +18,13 @@ from einc_runtime.kernels.llvm.compiler import LANES
 BLOCK = 2 * LANES
 """Elements that are laid out together; groups are multiples of it."""
 ROWS = 4
-"""The most rows of a weight that are read at a time, while as many that follow are fetched into the cache."""
+"""The most rows of a weight that are read at a time."""
+AHEAD = 8192
+"""Bytes between the rows that are read and those that are fetched from memory meanwhile."""
 SUMS = 16
 """Sums that stay in registers."""
+TILE = 8
+"""The most rows of the tensor that are multiplied at a time by elements of the weight that are widened once."""
 UNROLLED = 8
 """Steps of a group that are written out."""
 
@@ -195,11 +199,11 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
         number = I64(m)
         _lay_out(e, form, b.add(tensor, b.mul(number, tensor_step)), b.add(laid, b.mul(number, laid_step)), width)
 
-    tile = min(count, 4)
+    tile = min(count, TILE)
     height = max(1, min(ROWS, SUMS // tile))
     factor = struct.unpack("<f", struct.pack("<i", scale))[0]
     last = b.sub(rows, I64(1))
-    ahead = b.mul(reader.row_step, I64(height))
+    ahead = b.mul(reader.row_step, b.add(b.sdiv(I64(AHEAD), width), I64(height)))
     with e.loop(rows, height) as first:
         numbers = [b.add(first, I64(r)) for r in range(height)]
         own = [reader.row(b.select(b.icmp_signed("<", n, last), n, last)) for n in numbers]
@@ -216,16 +220,13 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
                 sums: list[list[Value]] = sums,
             ) -> None:
                 here = b.mul(position, I64(form.packing))
-                factors = [
-                    [e.load(line, b.add(here, I64(h * LANES)), "f32", None) for h in range(form.packing)]
-                    for line in lines
-                ]
                 for row in own:
                     e.prefetch(b.add(row.values, ahead), position)
                 for row, group, totals in zip(own, groups, sums, strict=True):
                     for h, weights in enumerate(reader.widen(row, group, position, mask)):
-                        for x, total in zip(factors, totals, strict=True):
-                            b.store(e.fuse_multiply_add(weights, x[h], b.load(total)), total)
+                        for line, total in zip(lines, totals, strict=True):
+                            x = e.load(line, b.add(here, I64(h * LANES)), "f32", None)
+                            b.store(e.fuse_multiply_add(weights, x, b.load(total)), total)
 
             for total in (one for totals in sums for one in totals):
                 b.store(e.number(0.0), total)  # variables have their first value only once
