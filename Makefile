@@ -152,6 +152,7 @@ bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against th
 	$(BIN)/python -m tests.bench.simulator
 	$(BIN)/python -m tests.bench.exchanges
 	$(BIN)/python -m tests.bench.collectives --write
+	$(BIN)/python -m tests.bench.collectives --blocks --write
 
 experiments: .venv/dev  ## the paper's Experiments 1 to 5, predicted: tables, plots and pages in docs/experiments
 	$(BIN)/python -m tests.bench.experiments
