@@ -63,6 +63,22 @@ def subtract(a: Block, b: Block) -> list[Block]:
     return rest
 
 
+def find_uncovered(outer: Block, blocks: Sequence[Block], budget: StepBudget, where: str) -> Block | None:
+    """A part of `outer` that is in none of these blocks, which may overlap and go beyond it; None where there is none.
+
+    What is left of `outer` is kept as disjoint blocks.
+    """
+    left = [outer]
+    for block in dict.fromkeys(blocks):
+        budget.spend(1 + len(left), where)
+        rest: list[Block] = []
+        for part in left:
+            common = part.intersect(block)
+            rest += [part] if common is None else subtract(part, common)
+        left = rest
+    return left[0] if left else None
+
+
 def find_tiling_fault(outer: Block, blocks: Sequence[Block], budget: StepBudget, where: str) -> str | None:
     """Why distinct non-empty blocks inside `outer` do not tile it, in words, or None where they do.
 

@@ -300,7 +300,10 @@ AnyTask = KernelTask | TransferTask | AggregateTask | CopyTask | FenceTask
 
 
 class Output(Record, frozen=True):
-    """A saved tensor (a position), and the regions that hold its distinct blocks at the end."""
+    """A saved tensor (a position), and the regions that hold its blocks at the end, together all of it.
+
+    Several may hold the same elements, at different sites or in blocks that overlap.
+    """
 
     tensor: int
     regions: tuple[Region, ...]

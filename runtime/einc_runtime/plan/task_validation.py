@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
-from einc_runtime.plan.checks import require, require_block, require_position, require_tiling, require_unique
+from einc_runtime.plan.checks import require, require_block, require_position, require_unique
 from einc_runtime.plan.joint_aggregation import aggregation_groups, require_aggregation
 from einc_runtime.plan.regions import ExecutablePlan, buffer_bytes
 from einc_runtime.plan.schema import (
@@ -190,7 +190,7 @@ def _check_operands(
 
 
 def _check_outputs(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
-    """The regions of every output tile its tensor, and lie in buffers that live to the end."""
+    """The regions of every output cover its tensor, and lie in buffers that live to the end."""
     require_unique((output.tensor for output in plan.outputs), "outputs")
     for i, output in enumerate(plan.outputs):
         where = f"outputs[{i}]"
@@ -203,6 +203,7 @@ def _check_outputs(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
             buffer = plan.buffers[region.buffer]
             require(buffer.tensor == output.tensor, at, f"it holds tensor {buffer.tensor}, not {output.tensor}")
             require(buffer.role != "scratch", at, f"buffer {region.buffer} is scratch, which does not live to the end")
-        require_unique((region.block for region in output.regions), f"{where}.regions")
+        require_unique(output.regions, f"{where}.regions")
         outer = Block.whole(plan.tensors[output.tensor].shape)
-        require_tiling(outer, [region.block for region in output.regions], budget, f"{where}.regions")
+        missing = boxes.find_uncovered(outer, [region.block for region in output.regions], budget, f"{where}.regions")
+        require(missing is None, f"{where}.regions", f"{missing} is in none of them")

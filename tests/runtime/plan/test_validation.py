@@ -227,13 +227,13 @@ LIES = [
     ("outputs[0].tensor", 4, "outputs[0].tensor", "no tensor 4"),
     ("outputs[0].tensor", 2, "tasks|outputs[0].regions[0]", "tensor|serves"),
     ("outputs", lambda o: (*o, *o), "outputs", "twice"),
-    ("outputs[0].regions", (), "outputs[0].regions", "cannot tile"),
-    ("outputs[0].regions", lambda r: r[:1], "outputs[0].regions", "cannot tile"),
+    ("outputs[0].regions", (), "outputs[0].regions", "is in none of them"),
+    ("outputs[0].regions", lambda r: r[:1], "outputs[0].regions", "is in none of them"),
     ("outputs[0].regions", lambda r: (*r, r[0]), "outputs[0].regions", "twice"),
     ("outputs[0].regions[0].buffer", 16, "outputs[0].regions[0]", "no buffer 16"),
     ("outputs[0].regions[0].buffer", 8, "outputs[0].regions[0]", "buffer 8 is scratch"),
     ("outputs[0].regions[0].buffer", 6, "outputs[0].regions[0]", "tensor 2, not 3"),
-    ("outputs[0].regions[0].block", b((0, 1), (0, 2)), "outputs[0].regions", "do not tile"),
+    ("outputs[0].regions[0].block", b((0, 1), (0, 2)), "outputs[0].regions", "is in none of them"),
     ("outputs[0].regions[0].block", b((0, 3), (0, 2)), "outputs[0].regions[0]", "not inside"),
 ]  # fmt: skip
 
