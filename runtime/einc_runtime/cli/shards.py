@@ -1,7 +1,8 @@
 """Writes results where they are: each process its blocks, as one file of a set of safetensors files with an index.
 
 No process has a whole result in memory. A block that is a whole tensor has its name; others have names such as
-`y[0:192, 192:384]`, which say where they lie, from a first row or column to before a last one.
+`y[0:192, 192:384]`, which say where they lie (`execution.data.parts`). Where several processes have one block, each
+writes it, and the index has the first one's file.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import click
 
 from einc_runtime.cli import output
 from einc_runtime.errors import WriteFault
+from einc_runtime.execution.data.parts import name_block
 from einc_runtime.execution.data.safetensors import SUFFIX, write_tensors
 
 if TYPE_CHECKING:
     from einc_runtime.cli.ranks import World
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.session import Session
-    from einc_runtime.plan.schema import Block
 
 INDEX = ".index.json"
 
@@ -53,21 +54,15 @@ def write_shards(target: str, session: Session, world: World | None) -> None:
         write_tensors(stream, blocks)
 
     output.write_file(file, write)
-    own = {"file": os.path.basename(file), "names": sorted(blocks), "bytes": sum(a.nbytes for _, a in blocks.values())}
+    own = {"file": os.path.basename(file), "sizes": {name: array.nbytes for name, (_, array) in blocks.items()}}
     text = json.dumps(own).encode()
     found = [json.loads(one) for one in ([text] if world is None else world.links.share(text))]
     if number == 0:
         index = {
-            "metadata": {"total_size": sum(one["bytes"] for one in found)},
-            "weight_map": {name: one["file"] for one in found for name in one["names"]},
+            "metadata": {
+                "total_size": sum({name: size for one in found for name, size in one["sizes"].items()}.values())
+            },
+            "weight_map": {name: one["file"] for one in reversed(found) for name in one["sizes"]},
         }
         document = json.dumps(index, indent=2, sort_keys=True) + "\n"
         output.write_file(target + INDEX, lambda stream: stream.write(document.encode()))
-
-
-def name_block(name: str, block: Block, shape: Sequence[int]) -> str:
-    """The name of a tensor's block in the files: see the beginning of this module."""
-    if all(lower == 0 and upper == size for lower, upper, size in zip(block.lower, block.upper, shape, strict=True)):
-        return name
-    ends = ", ".join(f"{lower}:{upper}" for lower, upper in zip(block.lower, block.upper, strict=True))
-    return f"{name}[{ends}]"

@@ -232,7 +232,8 @@ class Session:
         wanted = [one for one in list_weights(self.bundle) if not only_missing or one.name not in self._loaded]
         here = [tensor for tensor in wanted if tensor.name in self._needed]
         with self._guard.entered():
-            for name, array in iterate_weights(here, source, self._find_place):
+            blocks = {one.name: self._list_own_blocks(one.name) for one in here}
+            for name, array in iterate_weights(here, source, self._find_place, blocks):
                 self._store(name, array)
 
     def run(self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None) -> dict[str, Array]:
@@ -340,6 +341,11 @@ class Session:
             numbers = self._buffers.get(tensor.name, ())
             if tensor.kind == "weight" and numbers and all(map(is_filled, numbers)):
                 self._loaded.add(tensor.name)
+
+    def _list_own_blocks(self, name: str) -> list[Block]:
+        """The blocks of a weight that this process has in memory."""
+        holds = getattr(self._executor, "holds", lambda _: True)
+        return list(dict.fromkeys(self.bundle.buffers[n].block for n in self._buffers[name] if holds(n)))
 
     def _find_place(self, tensor: Tensor) -> Array | None:
         """The memory of a weight that lies whole and dense in one place, which has no values from now on."""

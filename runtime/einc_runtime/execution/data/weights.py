@@ -8,6 +8,9 @@ The name of a weight in files may stand for a part of a tensor, or for several t
 `qkv` from 8 up to 16, and `experts.*.up` are `experts.0.up`, `experts.1.up` and so on, one for each position of the
 weight's first dimension. A tensor that has exactly this name comes first. Parts of quantized weights are converted from
 the layouts of published files: `gptq:NAME`, `awq:NAME`, and plain ones (`quantized_layouts`).
+
+Where no tensor has a weight's name, there may be parts of it, by its name in the plan or in files: `qkv[0:8, 16:32]` is
+one block, as `einc run --shards` writes them. Together they must have what is wanted of the weight (`parts`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -29,12 +33,13 @@ from einc_runtime.dtypes import FLOATS, Array, find_dtype_name, storage_dtype
 from einc_runtime.errors import raise_together
 from einc_runtime.execution.data.dlpack import as_array
 from einc_runtime.execution.data.npy import NpzFile, describe_tensor
+from einc_runtime.execution.data.parts import TensorPart, find_parts, join_parts
 from einc_runtime.execution.data.quantized_layouts import split_layout, view_layout
 from einc_runtime.execution.data.random_arrays import RANDOM_PREFIX, make_random_array, parse_seed
 from einc_runtime.execution.data.safetensors import SafetensorsFile, open_folder
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
 from einc_runtime.plan.regions import find_needed_tensors
-from einc_runtime.plan.schema import Bundle, Tensor
+from einc_runtime.plan.schema import Block, Bundle, Tensor
 from einc_runtime.text import did_you_mean
 
 WeightSource = str | os.PathLike[str] | Mapping[str, Any]
@@ -60,9 +65,15 @@ def read_weights(tensors: Sequence[Tensor], source: WeightSource) -> dict[str, A
 
 
 def iterate_weights(
-    tensors: Sequence[Tensor], source: WeightSource, place: Callable[[Tensor], Array | None] = lambda _: None
+    tensors: Sequence[Tensor],
+    source: WeightSource,
+    place: Callable[[Tensor], Array | None] = lambda _: None,
+    wanted: Mapping[str, Sequence[Block]] = MappingProxyType({}),
 ) -> Iterator[tuple[str, Array]]:
     """The weights one after another, in their shapes and in the types in which they are stored.
+
+    `wanted` has the blocks of which the values are needed, by the weight's name; otherwise all are. Of weights that are
+    stored in parts, no other parts are read.
 
     `place` may give a weight dense memory of its shape and type. Where the weight is stored in that type, it is read
     there, so that nothing has to be copied, and that memory is what comes out.
@@ -77,7 +88,7 @@ def iterate_weights(
             yield tensor.name, make_random_array(tensor, seed)
         return
     with ExitStack() as stack:
-        for tensor, entry in _match_all(tensors, source, stack):
+        for tensor, entry in _match_all(tensors, source, stack, wanted):
             memory = place(tensor) if entry.read_into is not None and entry.dtype == tensor.dtype else None
             if entry.read_into is not None and memory is not None:
                 entry.read_into(memory)
@@ -89,14 +100,17 @@ def iterate_weights(
 def require_weights(tensors: Sequence[Tensor], source: WeightSource) -> None:
     """Raises ArrayFault as `iterate_weights` does, and reads nothing but names, types and shapes."""
     with ExitStack() as stack:
-        _match_all(tensors, source, stack)
+        _match_all(tensors, source, stack, {})
 
 
-def _match_all(tensors: Sequence[Tensor], source: WeightSource, stack: ExitStack) -> list[tuple[Tensor, StoredArray]]:
+def _match_all(
+    tensors: Sequence[Tensor], source: WeightSource, stack: ExitStack, wanted: Mapping[str, Sequence[Block]]
+) -> list[tuple[Tensor, StoredArray]]:
     """The stored array of every weight. Raises ArrayFault with all that is missing or unfit."""
     path = None if isinstance(source, Mapping) else os.fspath(source)
     files = _open_mapping(source) if isinstance(source, Mapping) else _open_path(os.fspath(source), stack)
-    matches = [(tensor, _match(tensor, files)) for tensor in tensors]
+    parts = find_parts(files.names)
+    matches = [(tensor, _match(tensor, files, parts, wanted.get(tensor.name))) for tensor in tensors]
     raise_together([problem for _, problem in matches if isinstance(problem, str)], path)
     return [(tensor, entry) for tensor, entry in matches if not isinstance(entry, str)]
 
@@ -147,10 +161,15 @@ def _describe_safetensors_entry(file: SafetensorsFile, name: str) -> StoredArray
     return StoredArray(entry.dtype, entry.shape, lambda _: file.array(name), into)
 
 
-def _match(tensor: Tensor, files: StoredArrays) -> StoredArray | str:
-    """The stored array of a weight, or what is wrong with it."""
+def _match(
+    tensor: Tensor, files: StoredArrays, parts: Mapping[str, Sequence[TensorPart]], wanted: Sequence[Block] | None
+) -> StoredArray | str:
+    """The stored array of a weight, whole or in parts, or what is wrong with it."""
     weight = f"weight '{tensor.name}'" + (f" (stored as '{tensor.stored}')" if tensor.stored is not None else "")
     entry = _find(tensor, files)
+    if entry is None:
+        own = parts.get(tensor.stored or tensor.name) or parts.get(tensor.name)
+        entry = join_parts(tensor, own, files, wanted or [Block.whole(tensor.shape)]) if own else None
     if entry is None:
         hint = did_you_mean(tensor.stored or tensor.name, list(files.names))
         return f"{weight} is not there" + (f"; {hint}" if hint else "")
