@@ -16,6 +16,10 @@ root = LazyGroup(
         "explain": (f"{_COMMANDS}.explain:explain_command", "Show how a plan cuts, places and moves everything."),
         "check": (f"{_COMMANDS}.check:check_command", "Type-check a model; hold a model or a plan to contracts."),
         "diff": (f"{_COMMANDS}.diff:diff_command", "Show what changed from one plan to another."),
+        "reshard": (
+            f"{_COMMANDS}.reshard:reshard_command",
+            "Turn the weights and caches of one plan into those of another.",
+        ),
         "verify": (
             f"{_COMMANDS}.verify:verify_command",
             "Prove a plan: its tasks, its figures, and that it computes a model.",

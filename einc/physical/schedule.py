@@ -78,7 +78,7 @@ class NaiveScheduler:
         key = names, functions, busy, tuple([inflow.describe() for inflow in inflows])
         known = self._alike.get(key)
         if known is None:
-            known = self._schedule(node, inflows, place_functions(inflows, functions, self._sites, busy, self._widths))
+            known = self.bring(node, inflows, place_functions(inflows, functions, self._sites, busy, self._widths))
             self._kept_atoms += 1 if known.preamble is None else len(known.preamble.atoms)
             if self._kept_atoms > MAX_KEPT_ATOMS:
                 self._alike.clear()
@@ -86,7 +86,8 @@ class NaiveScheduler:
             self._alike[key] = known
         return known
 
-    def _schedule(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
+    def bring(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
+        """The exchange for function specifications at these sites. Raises MachineError as `schedule` does."""
         needed = build_preamble(inflows, sites, self._sites)
         if needed is None:
             return ScheduledExchange(sites)

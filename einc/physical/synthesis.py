@@ -109,7 +109,9 @@ class SearchResult:
 class SynthesizingScheduler:
     """Searches for a faster exchange than the naive one. `naive` makes the naive one, and keeps what it has planned.
 
-    `budget` is the time that the searches may take, and `searches` how many there were."""
+    `budget` is the time that the searches may take, and `searches` how many there were. With `placed`, sites are always
+    given (`bring`), and nothing is said about other ones.
+    """
 
     def __init__(
         self,
@@ -119,9 +121,11 @@ class SynthesizingScheduler:
         budget: SearchBudget | None = None,
         seed: int = 0,
         report: Report = ignore_report,
+        placed: bool = False,
     ) -> None:
         self._machine = machine
         self._sites = sites
+        self._placed = placed
         self.budget = budget or SearchBudget()
         self._seed = seed
         self._report = report
@@ -129,7 +133,7 @@ class SynthesizingScheduler:
         self.naive = NaiveScheduler(machine, sites, timed=False)
         # Where all transfers share one resource, such as a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
-        self._scope = SearchScope.PLACEMENT
+        self._scope = SearchScope.BODY if placed else SearchScope.PLACEMENT
         self._left = 1
         self._results: dict[tuple[object, ...], SearchResult] = {}
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
@@ -146,8 +150,15 @@ class SynthesizingScheduler:
         self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> ScheduledExchange:
         self._left -= 1
-        naive = self.naive.schedule(node, inflows, functions, busy_ms)
-        opened = build_open_preamble(inflows, functions, self._sites)
+        return self._improve(node, inflows, self.naive.schedule(node, inflows, functions, busy_ms))
+
+    def bring(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
+        """The fastest exchange found for function specifications at these sites. Raises MachineError as `schedule`."""
+        self._left -= 1
+        return self._improve(node, inflows, self.naive.bring(node, inflows, sites))
+
+    def _improve(self, node: str, inflows: Sequence[Inflow], naive: ScheduledExchange) -> ScheduledExchange:
+        opened = build_open_preamble(inflows, len(naive.sites), self._sites)
         if naive.exchange is None or opened is None:
             return naive
         form = canonicalize(opened.program, count_max_pieces(inflows, opened))
@@ -214,7 +225,7 @@ class SynthesizingScheduler:
             with self.budget.catch_interrupt():
                 certificate = bound(closed, self._machine, thorough=not self._uniform)
                 found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
-                if self._sites <= MAX_OPEN_SITES and not self._uniform:
+                if self._sites <= MAX_OPEN_SITES and not self._uniform and not self._placed:
                     ends = time.monotonic() + _BOUND_SHARE * self.budget.share(self._left + 1)
                     tried = itertools.count()
 

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "models copy": ("models", "copy", "llama", "-o", "out/llama.ein"),
     "import hf": ("import", "hf", "llama", "-o", "out/imported.ein"),
     "diff": ("diff", "ffn.bin", "ffn.bin"),
+    "reshard": ("reshard", "ffn.bin", "ffn5.bin", "-o", "out/reshard.bin"),
     "exprog bound": ("exprog", "bound", "swap.exprog", "-m", "dgx-h100"),
     "exprog export": (
         *("exprog", "export", "recursive-doubling.exprog", "--format", "msccl-xml", "--drop-waits"),
@@ -88,6 +89,7 @@ def prepare(folder: Path) -> None:
         ("models", "copy", "swap"),
         ("models", "copy", "recursive-doubling"),
         ("compile", "ffn.ein", "-m", "dgx-a100", "--devices", "3", *dims, "-o", "ffn.bin"),
+        ("compile", "ffn.ein", "-m", "dgx-a100", "--devices", "5", *dims, "-o", "ffn5.bin"),
     ):
         subprocess.run([*call, *arguments], cwd=folder, env=_environment(folder), check=True, capture_output=True)
     (folder / "hosts.txt").write_text("node1 slots=8\nnode2 slots=8\n")

@@ -1,0 +1,107 @@
+"""What a resharding takes, tensor by tensor and in all: the document of `einc reshard`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from einc.exchange.bounds import bound
+from einc.exchange.language.program import Holding, Program, Requirement
+from einc.physical.atoms import Grid
+from einc.resharding.layouts import Relocation, Resharding
+from einc_runtime.plan.regions import region_bytes
+from einc_runtime.plan.schema import ITEMSIZE, Block, Bundle, Exchange, TransferTask
+
+Document = dict[str, Any]
+
+
+def describe_resharding(resharding: Resharding, plan: Bundle) -> Document:
+    """The bytes, the time, the bound and their ratio, of every tensor and in all; null where nothing moves.
+
+    The time of a tensor is that of its exchange alone. `predicted_ms` is that of the whole plan, and its bound holds
+    for all ways to bring all tensors where they must be.
+    """
+    moved = [0] * len(plan.tensors)
+    for task in plan.tasks:
+        if isinstance(task, TransferTask):
+            moved[plan.buffers[task.write.buffer].tensor] += region_bytes(plan, task.write)
+    rows = [
+        _describe_relocation(relocation, moved[n], plan.outputs[n].exchange)
+        for n, relocation in enumerate(resharding.relocations)
+    ]
+    certificate = bound(merge_demands(resharding.relocations, len(plan.devices)), resharding.machine)
+    return {
+        "model": plan.model,
+        "machine": plan.machine,
+        "devices": list(plan.devices),
+        "schedule": plan.schedule,
+        "moved_bytes": sum(moved),
+        "predicted_ms": plan.predicted_ms,
+        "bound_ms": certificate.bound_ms,
+        "bound_by": certificate.bound_by,
+        "ratio": _divide(plan.predicted_ms, certificate.bound_ms),
+        "memory_bytes": max(plan.memory),
+        "tensors": rows,
+        "notes": list(resharding.notes),
+    }
+
+
+def _describe_relocation(relocation: Relocation, moved: int, exchange: Exchange | None) -> Document:
+    taken, least = (None, None) if exchange is None else (exchange.completion_ms, exchange.bound_ms)
+    return {
+        "name": relocation.tensor.name,
+        "dtype": relocation.tensor.dtype,
+        "shape": list(relocation.tensor.shape),
+        "moved_bytes": moved,
+        "predicted_ms": taken,
+        "naive_ms": None if exchange is None else exchange.naive_ms,
+        "bound_ms": least,
+        "bound_by": None if exchange is None else exchange.bound_by,
+        "ratio": _divide(taken, least),
+    }
+
+
+def _divide(taken: float | None, least: float | None) -> float | None:
+    return taken / least if taken is not None and least else None
+
+
+def merge_demands(relocations: Sequence[Relocation], sites: int) -> Program:
+    """What all tensors together ask for, as a program without a body.
+
+    Elements that lie at the same sites and have to come to the same sites are one atom. That changes no bound: bounds
+    count bytes, and hold for bodies that cut atoms.
+    """
+    sizes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    for relocation in relocations:
+        for ends, size in _list_demands(relocation):
+            sizes[ends] = sizes.get(ends, 0) + size
+    atoms = [(f"X{n}", ends, size) for n, (ends, size) in enumerate(sorted(sizes.items()), start=1)]
+    holdings = tuple(Holding((name,), holders, size) for name, (holders, _), size in atoms)
+    requirements = tuple(Requirement((name,), targets) for name, (_, targets), _ in atoms)
+    return Program(tuple(range(sites)), (), holdings, requirements, ())
+
+
+def _list_demands(relocation: Relocation) -> list[tuple[tuple[tuple[int, ...], tuple[int, ...]], int]]:
+    """The holders and targets of every cell that has to move, and its bytes."""
+    whole = Block.whole(relocation.tensor.shape)
+    blocks = {block for layout in (relocation.before, relocation.after) for own in layout for block in own}
+    cuts = [sorted({lo, up, *(end for b in blocks for end in (b.lower[d], b.upper[d]))})
+            for d, (lo, up) in enumerate(zip(whole.lower, whole.upper, strict=True))]  # fmt: skip
+    grid = Grid(tuple(map(tuple, cuts)))
+    held, wanted = _find_sites(grid, relocation.before), _find_sites(grid, relocation.after)
+    volumes, width = grid.volumes(), ITEMSIZE[relocation.tensor.dtype]
+    found = []
+    for cell, sites in wanted.items():
+        targets = tuple(site for site in sites if site not in held[cell])
+        if targets:
+            found.append(((tuple(held[cell]), targets), volumes[cell] * width))
+    return found
+
+
+def _find_sites(grid: Grid, layout: Sequence[Sequence[Block]]) -> Mapping[int, list[int]]:
+    """The sites of every cell, ascending."""
+    found: dict[int, list[int]] = {}
+    for site, blocks in enumerate(layout):
+        for cell in sorted({cell for block in blocks for cell in grid.cells(block)}):
+            found.setdefault(cell, []).append(site)
+    return found
