@@ -18,7 +18,7 @@ from tests.support.cuda_fake_virtual import KINDS, FakeVirtualMemory
 
 PITCH = 256
 
-IN_CAPTURE = {"use", "record", "wait", "copy_async", "kernel", "end_capture"}
+IN_CAPTURE = {"use", "record", "wait", "copy_async", "kernel", "exchange", "end_capture"}
 """The calls that are allowed while a stream is being captured: none that waits, takes or releases something."""
 
 
@@ -48,15 +48,16 @@ class FakeDriver(PendingWork):
     """`fail_at` makes that call (counting from 0) fail, once or from there on (`lost`); `unreachable` are pairs.
 
     `refused` are pairs of devices that could reach each other, but access to no more peers is given. `multicast` is the
-    unit in bytes of multicast memory, 0 where there is none, and None where there is no memory by handles.
+    unit in bytes of multicast memory, 0 where there is none, and None where there is no memory by handles. `bus` is the
+    beginning of its devices' addresses.
     """
 
     def __init__(
         self, devices=1, *, memory=1 << 30, unreachable=(), refused=(), seed=0, fail_at=None, lost=False, status=719,
-        multicast=None,
+        multicast=None, bus="0000",
     ):  # fmt: skip
         self.devices, self.memory_bytes, self.unreachable = devices, memory, set(unreachable)
-        self.refused = set(refused)
+        self.refused, self.bus = set(refused), bus
         super().__init__(seed)
         self.fail_at, self.lost, self.status = fail_at, lost, status
         self.calls: list[tuple[str, tuple]] = []
@@ -98,6 +99,9 @@ class FakeDriver(PendingWork):
             if name == "end_capture":
                 self._end()
             raise DriverError(name, self.status, "injected")
+
+    def device_of(self, number):
+        return self.held["stream"][self.nodes[number].stream].device
 
     def _handle(self, kind, value):
         self._next += 1
@@ -141,6 +145,10 @@ class FakeDriver(PendingWork):
     @checked_call
     def target(self, device):
         return GpuTarget(device, f"Fake {device}", (9, 0), 132)
+
+    @checked_call
+    def address(self, device):
+        return f"{self.bus}:{device}"
 
     @checked_call
     def use(self, device):
@@ -290,6 +298,13 @@ class FakeDriver(PendingWork):
         if self.held["event"][event].node is None:
             raise Misuse("an event that was not recorded outside of a capture")
         self.flush()
+
+    @checked_call
+    def has_happened(self, event):
+        if self.held["event"][event].node is None:
+            raise Misuse("an event that was not recorded outside of a capture")
+        self.advance()
+        return self.held["event"][event].node in self.times
 
     @checked_call
     def elapsed_ms(self, start, end):

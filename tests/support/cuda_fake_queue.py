@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass, field
+
+PATIENCE = 20.0
+"""Seconds until what waits counts as waiting forever."""
 
 
 class Misuse(AssertionError):
@@ -35,6 +39,13 @@ class Node:
     done: bool = False
 
 
+class Running:
+    """What a node does while it waits for other processes."""
+
+    def has_ended(self) -> bool:
+        raise NotImplementedError
+
+
 @dataclass
 class Graph:
     nodes: dict[int, Node] = field(default_factory=dict)
@@ -47,6 +58,8 @@ class PendingWork:
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.nodes: dict[int, Node] = {}
+        self.running: dict[int, Running] = {}
+        self.is_serial = self.rng.random() < 0.5  # whether what waits keeps others off its device, as CUDA may do
         self.clock = 0.0
         self.times: dict[int, float] = {}
         self.capture: Graph | None = None
@@ -63,28 +76,53 @@ class PendingWork:
             own.after = frozenset([number])
         return number
 
+    def device_of(self, number):
+        """The device of a node, for what keeps others off it."""
+        raise NotImplementedError
+
     def flush(self):
         """Runs all that is pending, in some order that is allowed."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.advance():
+            if not self.running:
+                raise Misuse("nodes wait for one another")
+            if time.monotonic() > deadline:
+                raise Misuse("a GPU waits forever")
+            time.sleep(1e-4)
+
+    def advance(self):
+        """Runs what can run now. Returns whether nothing is left: other processes may have to do something first."""
         waiting = {n: {p for p in node.after if p in self.nodes} for n, node in self.nodes.items()}
         followers: dict[int, list[int]] = {}
         for n, before in waiting.items():
             for p in before:
                 followers.setdefault(p, []).append(n)
-        ready = [n for n, before in waiting.items() if not before]
-        left = len(waiting)
-        while ready:
-            at = self.rng.randrange(len(ready))
-            ready[at], ready[-1] = ready[-1], ready[at]
-            n = ready.pop()
+        ready = [n for n, before in waiting.items() if not before and n not in self.running]
+        while True:
+            able, ended = ready, []
+            if self.running:
+                busy = {self.device_of(n) for n in self.running} if self.is_serial else ()
+                able = [n for n in ready if self.device_of(n) not in busy]
+                ended = [n for n, work in self.running.items() if work.has_ended()]
+            if not able and not ended:
+                return not self.nodes
+            at = self.rng.randrange(len(able) + len(ended))
+            if at < len(able):
+                n = able[at]
+                place = at if able is ready else ready.index(n)
+                ready[place] = ready[-1]
+                ready.pop()
+                result = None if self.nodes[n].run is None else self.nodes[n].run()
+                if isinstance(result, Running):
+                    self.running[n] = result
+                    continue
+            else:
+                n = ended[at - len(able)]
+                del self.running[n]
             self.clock += 0.25
-            if self.nodes[n].run is not None:
-                self.nodes[n].run()
             self.times[n] = self.clock
-            left -= 1
+            del self.nodes[n]
             for later in followers.get(n, ()):
                 waiting[later].discard(n)
                 if not waiting[later]:
                     ready.append(later)
-        if left:
-            raise Misuse("nodes wait for one another")
-        self.nodes.clear()

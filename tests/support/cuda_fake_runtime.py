@@ -61,6 +61,9 @@ class FakeRuntime:
     def memGetInfo(self):
         return self.driver.memory(self.current)
 
+    def deviceGetPCIBusId(self, device):
+        return self.driver.address(device)
+
     def deviceSynchronize(self):
         self.driver.synchronize(self.current)
 
@@ -144,6 +147,9 @@ class FakeRuntime:
 
     def eventSynchronize(self, event):
         self.driver.wait_on_host(event)
+
+    def eventQuery(self, event):
+        return 0 if self.driver.has_happened(event) else 600
 
     def eventElapsedTime(self, start, end):
         return self.driver.elapsed_ms(start, end)

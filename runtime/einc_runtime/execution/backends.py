@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from einc_runtime.errors import MissingFault
+from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.plan.schema import HOST, Bundle
 
 if TYPE_CHECKING:
@@ -66,6 +66,15 @@ def make_executor(
     from einc_runtime.execution.cpu.executor import CpuExecutor
 
     return CpuExecutor(bundle, workers, common=common)
+
+
+def require_device_count(bundle: Bundle, devices: Sequence[int] | None) -> None:
+    """Raises PlanFault where there is not one device for each site."""
+    if devices is not None and len(devices) != len(bundle.memory):
+        raise PlanFault(
+            f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites",
+            hint="one for each site; sites may share a device, as in 0,0,1,1",
+        )
 
 
 def note_unused_gpus(bundle: Bundle) -> str | None:

@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from einc_runtime.errors import ArrayFault, PlanFault, raise_together
-from einc_runtime.execution.backends import make_executor, note_unused_gpus
+from einc_runtime.errors import ArrayFault, raise_together
+from einc_runtime.execution.backends import make_executor, note_unused_gpus, require_device_count
 from einc_runtime.execution.thread_guard import ThreadGuard
 from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import QUANTIZED, Block, Bundle, Region, Tensor
@@ -62,11 +62,7 @@ class Session:
             from einc_runtime.execution.proved_plans import require_proof
 
             require_proof(bundle)
-        if devices is not None and len(devices) != len(bundle.memory):
-            raise PlanFault(
-                f"{len(devices)} devices are given for a plan of {len(bundle.memory)} sites",
-                hint="one for each site; sites may share a device, as in 0,0,1,1",
-            )
+        require_device_count(bundle, devices)
         self._is_default = executor is None and backend == "auto"
         self._executor = executor or make_executor(bundle, backend, devices, no_peer, tunings, common, workers)
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}

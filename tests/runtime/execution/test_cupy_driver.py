@@ -53,6 +53,8 @@ def test_cupy_takes_these_arguments(name):
         ("deviceCanAccessPeer", ["device", "peerDevice"]),
         ("deviceGetAttribute", ["attrib", "device"]),
         ("eventElapsedTime", ["start", "end"]),
+        ("eventQuery", ["event"]),
+        ("deviceGetPCIBusId", ["device"]),
     ],
 )
 def test_their_order_is_the_one_that_is_used(name, expected):

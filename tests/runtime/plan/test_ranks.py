@@ -13,6 +13,7 @@ from einc_runtime.execution.rewrites import RewriteOptions, rewrite
 from einc_runtime.plan.ranks import RankPart, RankTask, assign_sites, prove_ranks, select_tasks
 from einc_runtime.plan.schema import Block, CopyTask, FenceTask, Region, TransferTask
 from tests.support.handmade_plans import random_plan
+from tests.support.partitions import partitions
 
 
 def tasks_of(bundle, ranks):
@@ -55,16 +56,6 @@ def test_sites_are_shared_as_it_is_said(sites, ranks, shares, expected):
         return
     with pytest.raises(PlanFault, match=r"(do not|cannot) share the"):
         assign_sites(sites, ranks, shares)
-
-
-def partitions(sites):
-    """The rank of every site, for every way to give sites to ranks; the ranks are numbered by their first sites."""
-    if sites == 0:
-        yield ()
-        return
-    for before in partitions(sites - 1):
-        for rank in range(max(before, default=-1) + 2):
-            yield (*before, rank)
 
 
 def test_what_is_proved_for_one_site_on_each_rank_holds_for_every_assignment():

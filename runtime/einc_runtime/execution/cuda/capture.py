@@ -5,20 +5,24 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cuda.driver import Driver, DriverError
 from einc_runtime.execution.cuda.events import START
+from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.preparation import PreparedPlan
 from einc_runtime.execution.cuda.resources import CudaResources
-from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule
+from einc_runtime.execution.cuda.streams import StepKind, StreamSchedule, StreamStep
+from einc_runtime.kernels.gpu import Launch
 
 
 def warm_up(driver: Driver, plan: PreparedPlan) -> None:
-    """Runs every step once and waits for it, so that an error belongs to the step that caused it."""
+    """Runs every step once and waits for it, so that an error belongs to the step that caused it; but for messages,
+    which need the other processes."""
     for number, launch in enumerate(plan.launches):
         stream = plan.schedule.steps[number].stream
-        if stream is None or launch is None:
+        if stream is None or launch is None or plan.schedule.steps[number].kind is StepKind.MESSAGES:
             continue
         device = plan.schedule.streams[stream].device
         try:
@@ -27,6 +31,40 @@ def warm_up(driver: Driver, plan: PreparedPlan) -> None:
             driver.synchronize(device)
         except Exception as error:
             raise plan.errors.make_fault(error, plan.schedule.steps[number].task) from error
+
+
+def warm_up_messages(driver: Driver, plan: PreparedPlan, lanes: Lanes, resources: CudaResources) -> None:
+    """Connects GPUs, and then exchanges all messages once, both in the order of the plan, as all processes do.
+
+    NCCL connects two GPUs when they first meet, and must not in a capture. A group that meets several new ones would
+    begin when all of them have come to their own groups, and some of these may wait for a message of this one: so GPUs
+    are connected one by one, each by a byte.
+    """
+    groups = [
+        (step, launch, plan.schedule.streams[step.stream].device)
+        for step, launch in zip(plan.schedule.steps, plan.launches, strict=True)
+        if step.kind is StepKind.MESSAGES and step.stream is not None and launch is not None
+    ]
+    devices = sorted({device for _, _, device in groups})
+    events = {device: resources.create_event(device) for device in devices}
+    places = {device: resources.allocate(device, 1) for device in devices}
+
+    def run(step: StreamStep, launch: Launch, device: int, task: int) -> None:
+        assert step.stream is not None, "messages are on a lane"
+        handle = plan.stream_handles[step.stream]
+        driver.use(device)
+        try:
+            launch(handle)
+            driver.record(events[device], handle)
+            lanes.wait(driver, events[device])
+        except Exception as error:
+            raise plan.errors.make_fault(error, task) from error
+
+    for step, _, device in groups:
+        for task in lanes.list_first_meetings(device, step.messages):
+            run(step, partial(lanes.meet, device, task, places[device]), device, task)
+    for step, launch, device in groups:
+        run(step, launch, device, step.task)
 
 
 def capture(driver: Driver, resources: CudaResources, plan: PreparedPlan) -> int:

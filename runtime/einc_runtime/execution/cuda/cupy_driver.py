@@ -21,16 +21,17 @@ INSTALL_HINT = (
 
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 _NO_DEVICE = 100  # cudaErrorNoDevice
+_NOT_READY = 600  # cudaErrorNotReady
 _PORTABLE = 1  # cudaHostAllocPortable: pinned for every device
 
 CALLS: dict[str, int] = {
-    "deviceCanAccessPeer": 2, "deviceEnablePeerAccess": 1, "deviceGetAttribute": 2,
-    "deviceSynchronize": 0, "eventCreateWithFlags": 1, "eventDestroy": 1, "eventElapsedTime": 2, "eventRecord": 2,
-    "eventSynchronize": 1, "free": 1, "freeHost": 1, "getDeviceCount": 0, "getDeviceProperties": 1,
-    "graphDestroy": 1, "graphExecDestroy": 1, "graphInstantiate": 1, "graphLaunch": 2, "graphUpload": 2,
-    "hostAlloc": 2, "malloc": 1, "memGetInfo": 0, "memcpy": 4, "memcpy2D": 7, "memcpy2DAsync": 8, "memcpyAsync": 5,
-    "memset": 3, "setDevice": 1, "streamBeginCapture": 2, "streamCreateWithFlags": 1,
-    "streamDestroy": 1, "streamEndCapture": 1, "streamSynchronize": 1, "streamWaitEvent": 2,
+    "deviceCanAccessPeer": 2, "deviceEnablePeerAccess": 1, "deviceGetAttribute": 2, "deviceGetPCIBusId": 1,
+    "deviceSynchronize": 0, "eventCreateWithFlags": 1, "eventDestroy": 1, "eventElapsedTime": 2, "eventQuery": 1,
+    "eventRecord": 2, "eventSynchronize": 1, "free": 1, "freeHost": 1, "getDeviceCount": 0, "getDeviceProperties": 1,
+    "graphDestroy": 1, "graphExecDestroy": 1, "graphInstantiate": 1, "graphLaunch": 2, "graphUpload": 2, "hostAlloc": 2,
+    "malloc": 1, "memGetInfo": 0, "memcpy": 4, "memcpy2D": 7, "memcpy2DAsync": 8, "memcpyAsync": 5, "memset": 3,
+    "setDevice": 1, "streamBeginCapture": 2, "streamCreateWithFlags": 1, "streamDestroy": 1, "streamEndCapture": 1,
+    "streamSynchronize": 1, "streamWaitEvent": 2,
 }  # fmt: skip
 """The functions of `cupy.cuda.runtime` in use and their argument counts; a test checks the installed cupy."""
 
@@ -80,6 +81,9 @@ class CupyDriver:
         attribute = self._runtime.cudaDevAttrMultiProcessorCount
         major, minor, count = (int(self._call("deviceGetAttribute", a, device)) for a in (_MAJOR, _MINOR, attribute))
         return GpuTarget(device, name.decode(errors="replace"), (major, minor), count)
+
+    def address(self, device: int) -> str:
+        return str(self._call("deviceGetPCIBusId", device))
 
     def use(self, device: int) -> None:
         self._call("setDevice", device)
@@ -172,6 +176,12 @@ class CupyDriver:
 
     def wait_on_host(self, event: int) -> None:
         self._call("eventSynchronize", event)
+
+    def has_happened(self, event: int) -> bool:
+        status = int(self._call("eventQuery", event))  # returned, not raised
+        if status not in (0, _NOT_READY):
+            raise DriverError("eventQuery", status, f"CUDA's status {status}")
+        return status == 0
 
     def elapsed_ms(self, start: int, end: int) -> float:
         return float(self._call("eventElapsedTime", start, end))

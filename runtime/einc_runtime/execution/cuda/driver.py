@@ -40,6 +40,9 @@ class Driver(Protocol):
     def target(self, device: int) -> GpuTarget:
         """What kernels are compiled and chosen for."""
 
+    def address(self, device: int) -> str:
+        """Where the device is in its machine: equal for processes that have the same one."""
+
     def use(self, device: int) -> None:
         """Makes a device current: kernels are prepared, bound and launched on the current one."""
 
@@ -104,6 +107,9 @@ class Driver(Protocol):
         """Lets what follows in the stream wait for the last recording of the event, which may be on another device."""
 
     def wait_on_host(self, event: int) -> None: ...
+
+    def has_happened(self, event: int) -> bool:
+        """Whether everything that the event stands for has ended."""
 
     def elapsed_ms(self, start: int, end: int) -> float:
         """The time between two timing events of one device that have both happened."""

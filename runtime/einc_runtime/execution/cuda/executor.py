@@ -15,16 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import KernelFault, RuntimeFault, ValueFault
 from einc_runtime.execution.base import TaskRecord
-from einc_runtime.execution.cuda.capture import Profile, capture, enqueue, warm_up
+from einc_runtime.execution.cuda.capture import Profile, capture, enqueue, warm_up, warm_up_messages
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.errors import describe_error, make_plan_fault
+from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.preparation import PreparedPlan, prepare_plan
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
@@ -47,8 +48,9 @@ class CudaExecutor:
     `devices` gives every site its device (None: site i on device i). `no_peer` says what happens where two devices that
     exchange data cannot reach each other's memory: `stage` through the host, or `refuse`. `tunings` are choices of
     algorithms that were measured before (`einc tune`). `common` is memory that it shares with executors of other plans.
-    A test may bring a driver and kernels of its own. Close the executor to release everything; it closes itself when
-    something fails.
+    `lanes` are the messages of a bundle that is one process's part of a plan; all processes make their executors at one
+    time, and execute together. A test may bring a driver and kernels of its own. Close the executor to release
+    everything; it closes itself when something fails.
     """
 
     name = "cuda"
@@ -63,8 +65,9 @@ class CudaExecutor:
         common: SharedBuffers | None = None,
         driver: Driver | None = None,
         kernels: Kernels | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
-        self.bundle, self._common = bundle, common
+        self.bundle, self._common, self._lanes = bundle, common, lanes
         self.host_us = 0.0
         self._pending = False  # whether something is enqueued that nobody has waited for
         self._driver = _load_driver() if driver is None else driver
@@ -73,12 +76,17 @@ class CudaExecutor:
         while True:
             try:
                 self._prepare(devices, no_peer)
-                return
+                break
             except RuntimeFault as fault:
                 if not self._kernels.give_up(fault.message):
                     fault.message += before
                     raise
                 before = f" (before that: {fault.message})"
+        if lanes is not None:  # nothing above waits for other processes, and each may try it several times
+            with self._closing_on_failure():
+                lanes.connect(self._resources)
+                warm_up_messages(self._driver, self._plan, lanes, self._resources)
+                self._instance = capture(self._driver, self._resources, self._plan)
 
     def _prepare(self, devices: Sequence[int] | None, no_peer: str) -> None:
         """Does everything before the first execution; where it fails, everything has been released."""
@@ -86,14 +94,15 @@ class CudaExecutor:
         with self._closing_on_failure():
             self._resources.keep(self._kernels.close)
             self._plan: PreparedPlan = prepare_plan(
-                self._driver, self._resources, self._kernels, self.bundle, devices, no_peer, self._common
+                self._driver, self._resources, self._kernels, self.bundle, devices, no_peer, self._common, self._lanes
             )
             origin = self._plan.schedule.streams[0].device
             self._start, self._end = (self._resources.create_event(origin, timing=True) for _ in range(2))
             with self._keeping_states():
                 warm_up(self._driver, self._plan)
             self._plan.status.clear()  # zeros are not always allowed as inputs
-            self._instance = capture(self._driver, self._resources, self._plan)
+            if self._lanes is None:
+                self._instance = capture(self._driver, self._resources, self._plan)
 
     def fill(self, buffer: int, values: Array) -> None:
         self._settle()
@@ -156,7 +165,7 @@ class CudaExecutor:
         self._require_open()
         with self._closing_on_failure():
             self._driver.record(self._end, self._plan.stream_handles[0])
-            self._driver.wait_on_host(self._end)
+            self._wait_for(self._end)
             self._pending = False
         self._require_valid_values()
 
@@ -183,7 +192,7 @@ class CudaExecutor:
         )
         return (*staged, *self._plan.notes, *self._kernels.notes)
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """How the plan runs here: devices, the graph's size, kernels by library, and how long the last launch took."""
         plan = self._plan
         devices = [
@@ -247,7 +256,7 @@ class CudaExecutor:
         driver.launch(self._instance, origin)
         self.host_us = (perf_counter() - begin) * 1e6
         driver.record(self._end, origin)
-        driver.wait_on_host(self._end)
+        self._wait_for(self._end)
         return driver.elapsed_ms(self._start, self._end)
 
     def _run_profiled(self, records: list[TaskRecord]) -> float:
@@ -258,7 +267,7 @@ class CudaExecutor:
             driver.record(self._start, plan.stream_handles[0])
             enqueue(driver, plan, profile)
             driver.record(self._end, plan.stream_handles[0])
-            driver.wait_on_host(self._end)
+            self._wait_for(self._end)
             records.extend(profile.records())
             milliseconds = driver.elapsed_ms(self._start, self._end)
         except BaseException:
@@ -268,6 +277,12 @@ class CudaExecutor:
         if error is not None:
             raise error
         return milliseconds
+
+    def _wait_for(self, event: int) -> None:
+        if self._lanes is None:
+            self._driver.wait_on_host(event)
+        else:
+            self._lanes.wait(self._driver, event)
 
     def _settle(self) -> None:
         """Waits for what was enqueued: copies from and to the host are on a stream that does not wait for others."""
@@ -294,7 +309,10 @@ class CudaExecutor:
         try:
             yield
         except BaseException as error:
-            self._resources.release()
+            if self._lanes is None:
+                self._resources.release()
+            else:
+                self._lanes.end(self._resources)
             if isinstance(error, Exception) and not isinstance(error, RuntimeFault):
                 raise make_plan_fault(error, self.bundle.model) from error
             raise

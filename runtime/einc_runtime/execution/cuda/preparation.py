@@ -20,6 +20,7 @@ from einc_runtime.execution.cuda.devices import (
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.errors import DeviceCheck, DeviceStatus, TaskErrors
 from einc_runtime.execution.cuda.events import EventSchedule, schedule_events
+from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.shared_memory import SharedMemory
 from einc_runtime.execution.cuda.step_kernels import StepKernels
@@ -64,17 +65,19 @@ class PreparedPlan:
 
 
 def rewrite_for_devices(
-    bundle: Bundle, devices: Sequence[int], staged: Collection[tuple[int, int]] = ()
+    bundle: Bundle, devices: Sequence[int], staged: Collection[tuple[int, int]] = (), *, is_part: bool = False
 ) -> tuple[AnyTask, ...]:
     """The tasks as GPUs run them, as many as the bundle has; `devices` gives every site its device.
 
     Where all sites share a device, all moves into a buffer are made by one kernel, and tasks wait only for those that
     touch the same bytes. Between devices, aggregations read the memory of others, except that of the pairs in `staged`.
+    In a part of a plan, moves stay apart: some are messages, each of which has another end.
     """
     pairs = set(find_exchanging_devices(bundle.tasks, bundle.buffers, devices))
     direct = pairs - {*staged}
     peers = frozenset((target, source) for source, target in direct if (target, source) not in staged)
-    return tuple(item.task for item in rewrite(bundle, RewriteOptions(devices=devices, peers=peers, keep_fences=True)))
+    options = RewriteOptions(devices=devices, peers=peers, keep_fences=True, merge_moves=not is_part)
+    return tuple(item.task for item in rewrite(bundle, options))
 
 
 def prepare_plan(
@@ -85,8 +88,10 @@ def prepare_plan(
     site_devices: Sequence[int] | None,
     no_peer: str,
     common: SharedBuffers | None = None,
+    lanes: Lanes | None = None,
 ) -> PreparedPlan:
-    """Does everything up to the first launch. All that is taken is in `resources`, also if this raises.
+    """Does everything up to the first launch. All that is taken is in `resources`, also if this raises. `lanes` has the
+    messages of a part of a plan.
 
     With multicast memory, nothing is in `common`: switches add what all arenas have at one offset.
     """
@@ -95,9 +100,9 @@ def prepare_plan(
     peers = connect_peers(driver, find_exchanging_devices(bundle.tasks, bundle.buffers, devices), no_peer)
     shared = SharedMemory(bundle, devices, None if wants_multicast() else common)
     require_device_memory(driver, bundle.model, devices, shared.layout.sizes, shared.count_missing)
-    tasks = rewrite_for_devices(bundle, devices, peers.staged)
-    errors = TaskErrors(bundle, tasks)
-    schedule = schedule_steps(bundle, tasks, devices, peers.staged)
+    tasks = rewrite_for_devices(bundle, devices, peers.staged, is_part=lanes is not None)
+    errors = TaskErrors(bundle, tasks) if lanes is None else TaskErrors(lanes.plan, lanes.plan.tasks)
+    schedule = schedule_steps(bundle, tasks, devices, peers.staged, () if lanes is None else lanes.ends)
     device_bytes: Counter[int] = Counter()
 
     def allocate_zeros(device: int, size: int) -> int:
@@ -117,7 +122,9 @@ def prepare_plan(
         device_bytes.update(dict(zip(devices, arenas.sizes, strict=True)))
     staging = [resources.allocate_host(max(size, 1)) for size in schedule.staging_bytes]
     memory = DeviceMemory(bundle, devices, arenas.addresses, arenas.multicast, layout=shared.layout, shared=addresses)
-    step_kernels = StepKernels(bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging)
+    step_kernels = StepKernels(
+        bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging, lanes=lanes
+    )
     prepared, groups = _prepare_kernels(step_kernels, schedule, errors)
     schedule = schedule.fuse_steps(groups)
     checks = [

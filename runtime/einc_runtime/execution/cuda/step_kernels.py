@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.cuda.devices import DeviceMemory
 from einc_runtime.execution.cuda.driver import Driver
+from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.streams import StepKind, StreamStep
 from einc_runtime.execution.task_errors import locate_faults
 from einc_runtime.kernels.base import Invocation, JointInvocation
@@ -15,6 +16,7 @@ from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.epilogues import GatedTasks
 from einc_runtime.plan.joint_aggregation import aggregation_groups
+from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
 
 MAX_COPIES = 32
@@ -48,9 +50,11 @@ class StepKernels:
         driver: Driver,
         targets: Mapping[int, GpuTarget],
         staging: Sequence[int],
+        lanes: Lanes | None = None,
     ) -> None:
         self.bundle, self.tasks, self.memory = bundle, tasks, memory
         self.kernels, self.driver, self.targets, self.staging = kernels, driver, targets, staging
+        self.lanes = lanes
         self.groups = aggregation_groups(bundle)
 
     def prepare(self, step: StreamStep) -> GpuKernel:
@@ -91,6 +95,8 @@ class StepKernels:
 
     def _prepare(self, task: AnyTask, step: StreamStep) -> GpuKernel:
         views = self.memory.views
+        if step.kind is StepKind.MESSAGES:
+            return self._prepare_messages(step.messages)
         if isinstance(task, KernelTask):
             return self.kernels.prepare_kernel(self.make_invocation(task), self._target(task.site))
         if isinstance(task, AggregateTask):
@@ -112,6 +118,14 @@ class StepKernels:
             return self.kernels.prepare_moves(*pairs, self._target(task.site))
         assert isinstance(task, TransferTask), "fences have no kernel"
         return self._prepare_transfer(self.memory.view(task.read), self.memory.view(task.write), step)
+
+    def _prepare_messages(self, numbers: Sequence[int]) -> GpuKernel:
+        assert self.lanes is not None, "messages are of a part of a plan"
+        tasks = [self.tasks[number] for number in numbers]
+        regions = [region for task in tasks for region in (*reads_of(task), *writes_of(task))]
+        orders = [self.bundle.tensors[self.bundle.buffers[region.buffer].tensor].order for region in regions]
+        target = self._target(tasks[0].site)
+        return self.lanes.prepare(numbers, self.memory.views(regions), orders, self.kernels, target)
 
     def _prepare_transfer(self, source: GpuArray, target: GpuArray, step: StreamStep) -> GpuKernel:
         _require_equal_shapes(source, target)

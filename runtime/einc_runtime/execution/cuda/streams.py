@@ -4,6 +4,9 @@ Kernels, aggregations and copies of a site follow one another on the compute str
 for every pair of sites, on the sender's device, so that each direction of each link is busy on its own. A transfer
 between devices that cannot reach each other's memory goes through pinned host memory in pieces, two steps for each: out
 on a stream of the sender, in on a stream of the receiver. While a piece goes in, the next one goes out.
+
+Messages to and from other processes have one stream on each device, its lane. Those of a group are one step. Where
+there are several devices, it waits for all that comes before it on its own (`plan/lanes.py` says why).
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from einc_runtime.plan.lanes import group_messages
+from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, TransferTask
 
 STAGING_BUFFERS = 2
@@ -27,17 +32,19 @@ Box = tuple[tuple[int, int], ...]
 
 
 class StepKind(Enum):
-    """What a step does: a whole task, one half of a staged transfer, or fetching the status words of a device."""
+    """What a step does: a whole task, one half of a staged transfer, a group of messages with other processes, or
+    fetching the status words of a device."""
 
     TASK = "task"
     STAGE_OUT = "out"
     STAGE_IN = "in"
+    MESSAGES = "messages"
     STATUS = "status"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """A stream of a device: one of a site for what it computes, or one for a direction in which it sends."""
+    """A stream of a device: one of a site for what it computes, one for a direction in which it sends, or its lane."""
 
     device: int
     name: str
@@ -49,6 +56,7 @@ class StreamStep:
 
     `task` is the position of its task, and -1 for status words. `staging` is the host buffer of a staged transfer, a
     position in `StreamSchedule.staging_bytes`, and `piece` the part of the transferred region that the step moves.
+    `messages` are the tasks of a group of messages.
     """
 
     stream: int | None
@@ -57,6 +65,7 @@ class StreamStep:
     kind: StepKind = StepKind.TASK
     staging: int = -1
     piece: Box = ()
+    messages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +110,15 @@ class StreamSchedule:
 
 
 def schedule_steps(
-    bundle: Bundle, tasks: Sequence[AnyTask], devices: Sequence[int], staged: Collection[tuple[int, int]]
+    bundle: Bundle,
+    tasks: Sequence[AnyTask],
+    devices: Sequence[int],
+    staged: Collection[tuple[int, int]],
+    messages: Collection[int] = (),
 ) -> StreamSchedule:
-    """The steps of the tasks of a bundle, in their order; `staged` are the pairs of devices that use host memory."""
-    return _ScheduleBuilder(bundle, devices, staged).run(tasks)
+    """The steps of the tasks of a bundle, in their order; `staged` are the pairs of devices that use host memory, and
+    `messages` the tasks that send something to another process or receive something from it."""
+    return _ScheduleBuilder(bundle, devices, staged).run(tasks, messages)
 
 
 def split_box(shape: Sequence[int], order: Sequence[int], most: int) -> Iterator[Box]:
@@ -138,18 +152,47 @@ class _ScheduleBuilder:
         self._buffers_of: dict[tuple[int, int], list[int]] = {}
         self._last_use: list[int | None] = []  # per host buffer, the step that emptied it last
         self._turn: dict[tuple[int, int], int] = {}
+        self._lanes: dict[int, int] = {}  # device -> its stream for messages
+        self._passed: dict[int, int] = {}  # device -> how many steps there were when its last group was added
 
-    def run(self, tasks: Sequence[AnyTask]) -> StreamSchedule:
-        last: list[int] = []  # per task, its last step
+    def run(self, tasks: Sequence[AnyTask], messages: Collection[int]) -> StreamSchedule:
+        home = {number: self._device_of_message(tasks[number]) for number in messages}
+        group_of = {number: group for group in group_messages(tasks, home) for number in group}
+        last = [-1] * len(tasks)  # per task, its last step
         for number, task in enumerate(tasks):
-            after = tuple(last[earlier] for earlier in task.after)
-            if isinstance(task, TransferTask):
+            group = group_of.get(number, (number,))
+            if number != group[-1]:
+                continue  # one step does all of a group, after the fences between its messages
+            after = tuple(last[earlier] for own in group for earlier in tasks[own].after)
+            if number in home:
+                self._add_group(group, home[number], after)
+            elif isinstance(task, TransferTask):
                 self._add_transfer(number, task, after)
             else:
                 stream = None if isinstance(task, FenceTask) else task.site
                 self.steps.append(StreamStep(stream, after, number))
-            last.append(len(self.steps) - 1)
+            for own in group:
+                last[own] = len(self.steps) - 1
         return StreamSchedule(tuple(self.streams), tuple(self.steps), tuple(self.staging_bytes))
+
+    def _device_of_message(self, task: AnyTask) -> int:
+        (region,) = (*reads_of(task), *writes_of(task))
+        return self.devices[self.bundle.buffers[region.buffer].site]
+
+    def _add_group(self, group: tuple[int, ...], device: int, after: tuple[int, ...]) -> None:
+        if device not in self._lanes:
+            self._lanes[device] = len(self.streams)
+            self.streams.append(StreamSpec(device, f"messages of device {device}"))
+        if len(set(self.devices)) > 1:
+            before = [
+                number
+                for number in range(self._passed.get(device, 0), len(self.steps))
+                if (stream := self.steps[number].stream) is not None and self.streams[stream].device == device
+            ]
+            after = (*after, *before)
+            self._passed[device] = len(self.steps)
+        after = tuple(dict.fromkeys(after))
+        self.steps.append(StreamStep(self._lanes[device], after, group[0], StepKind.MESSAGES, messages=group))
 
     def _add_transfer(self, number: int, task: TransferTask, after: tuple[int, ...]) -> None:
         source, target = (self.bundle.buffers[region.buffer].site for region in (task.read, task.write))

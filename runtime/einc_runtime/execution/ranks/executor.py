@@ -8,7 +8,6 @@ the same bits.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -20,8 +19,9 @@ from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cpu.host import count_cores
-from einc_runtime.execution.ranks.carrier import Message, MessageCarrier, as_bytes
-from einc_runtime.execution.ranks.links import RankLinks, wait_for
+from einc_runtime.execution.ranks.carrier import Message, MessageCarrier
+from einc_runtime.execution.ranks.gathering import bring_to_first, share_times
+from einc_runtime.execution.ranks.links import RankLinks
 from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.kernels.numpy import libraries
 from einc_runtime.plan.ranks import RankPart, Shares, assign_sites
@@ -30,8 +30,6 @@ from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask, Region
 
 FLOPS_PER_NS, BYTES_PER_NS, MESSAGE_NS = 50.0, 10.0, 20_000.0
 """Rough figures, which decide only in which order tasks start that are ready."""
-
-RECORD = struct.Struct("<qqdd")
 
 
 class RankExecutor(CpuExecutor):
@@ -102,26 +100,22 @@ class RankExecutor(CpuExecutor):
             super().fill(buffer, values)
 
     def fetch(self, region: Region) -> Array | None:
-        """The values of a region on rank 0; None on all others. They are sent when rank 0 asks for them: so it
-        knows what is on the way, and holds nothing that it does not wait for."""
-        owner, rank = self.owner_of(region.buffer), self._links.rank
-        if owner == rank == 0:
+        """The values of a region on rank 0; None on all others."""
+        owner = self.owner_of(region.buffer)
+        if owner == self._links.rank == 0:
             return super().fetch(region)
-        number = region.buffer
-        if rank == owner:
-            data = np.ascontiguousarray(self._in_memory_order(region))
-            wait_for(self._links, [self._links.receive(0, number, np.zeros(1, np.uint8))])
-            wait_for(self._links, [self._links.send(0, number, as_bytes(data))])
-        elif rank == 0:
-            order = self.bundle.tensors[self.bundle.buffers[number].tensor].order
-            shape = region.block.shape
-            data = np.empty([shape[dim] for dim in order] if order else shape, self._memory.buffers[number].dtype)
-            self.arrivals.expect(owner, data.nbytes)
-            asked = self._links.send(owner, number, np.zeros(1, np.uint8))
-            wait_for(self._links, [asked, self._links.receive(owner, number, as_bytes(data))])
-            self.arrivals.end(owner, data.nbytes)
-            return data.transpose(np.argsort(order)) if order else data
-        return None
+        order = self.bundle.tensors[self.bundle.buffers[region.buffer].tensor].order
+        shape = region.block.shape
+        dtype = self._memory.buffers[region.buffer].dtype
+        data = bring_to_first(
+            self._links,
+            self.arrivals,
+            owner,
+            region.buffer,
+            read=lambda: np.ascontiguousarray(self._in_memory_order(region)),
+            make=lambda: np.empty([shape[dim] for dim in order] if order else shape, dtype),
+        )
+        return data.transpose(np.argsort(order)) if data is not None and order else data
 
     def fetch_own(self, region: Region) -> Array | None:
         """The values of a region that is in the memory of this rank, else None."""
@@ -136,14 +130,7 @@ class RankExecutor(CpuExecutor):
         except BaseException:
             self._messages.forget()
             raise
-        times = [struct.unpack("<d", text) for text in self._links.share(struct.pack("<d", milliseconds))]
-        if records is not None:
-            for rank, text in enumerate(self._links.share(b"".join(RECORD.pack(*record) for record in own or ()))):
-                records += [
-                    (task, rank * self.workers + worker, start, end)
-                    for task, worker, start, end in RECORD.iter_unpack(text)
-                ]
-        return float(max(times)[0])
+        return share_times(self._links, milliseconds, own or (), records, self.workers)
 
     def _start_worker(self, worker: int) -> thread_pool.RunTask:
         run_task, note, tasks = super()._start_worker(worker), self._note_task, self._tasks

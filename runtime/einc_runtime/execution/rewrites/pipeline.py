@@ -52,6 +52,7 @@ class RewriteOptions:
     `keep_fences`: leave a fence for each removed task, so that there are as many tasks as in the plan.
     `workers`: the threads that should all have work; read by splitting.
     `estimate`: the nanoseconds that a kernel takes. None: no kernel is split.
+    `merge_moves`: where all sites share one memory, let moves that are alike or near each other be one.
     `rank`: the process whose tasks are wanted; then `devices` are the ranks of the sites. Kernels are split as they are
     in one process, so that results are the same.
     """
@@ -63,6 +64,7 @@ class RewriteOptions:
     keep_fences: bool = False
     workers: int = 1
     estimate: Callable[[RewrittenTask], float] | None = None
+    merge_moves: bool = True
     rank: int | None = None
 
     @property
@@ -116,7 +118,7 @@ def _select(bundle: ExecutablePlan, tasks: Sequence[AnyTask], options: RewriteOp
 def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> Sequence[AnyTask]:
     """The passes that change what is moved."""
     tasks = elide_copies(bundle, bundle.tasks, options.devices, options.peers)
-    if not options.one_memory:
+    if not options.one_memory or not options.merge_moves:
         return tasks
     return coalesce_moves(bundle, deduplicate(bundle, tasks), options.max_move_bytes)
 

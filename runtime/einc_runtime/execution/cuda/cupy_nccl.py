@@ -1,0 +1,105 @@
+"""NCCL through cupy's binding: one call of NCCL for one call here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from einc_runtime.errors import MissingFault
+from einc_runtime.execution.cuda.driver import Driver, DriverError
+from einc_runtime.execution.cuda.nccl import NcclMessage
+
+OLDEST = 21100
+"""NCCL 2.11: graphs on a CUDA that has them (11.3), and groups of any size."""
+
+HINT = (
+    "pip install nvidia-nccl-cu12 (nvidia-nccl-cu13 if the driver is for CUDA 13), or cupy's own: "
+    "python -m cupyx.tools.install_library --library nccl --cuda 12.x; --backend cpu needs none"
+)
+
+MIXING = "NCCL_GRAPH_MIXING_SUPPORT"
+"""An environment variable of NCCL. Its support of graphs beside other operations, which we never have, can deadlock
+where one thread launches a graph with several communicators."""
+
+METHODS = {"send": 5, "recv": 5, "check_async_error": 0, "abort": 0, "destroy": 0}
+FUNCTIONS = {"get_version": 0, "get_unique_id": 0, "groupStart": 0, "groupEnd": 0, "NcclCommunicator": 3}
+"""What is used of `cupy.cuda.nccl`, and the numbers of arguments; a test checks the installed cupy."""
+
+_BYTES = 1  # ncclUint8
+
+
+class CupyNccl:
+    """See `nccl.Nccl`. Raises MissingFault where NCCL is missing or too old."""
+
+    def __init__(self, driver: Driver, library: Any = None) -> None:
+        self._driver = driver
+        os.environ.setdefault(MIXING, "0")
+        self._nccl = _load() if library is None else library
+        if not getattr(self._nccl, "available", True):
+            raise MissingFault("plans on GPUs of several processes need NCCL, which cupy does not find", hint=HINT)
+        if self.version() < OLDEST:
+            raise MissingFault(f"NCCL is {self.version()}, and must be {OLDEST} (2.11) or later", hint=HINT)
+
+    def version(self) -> int:
+        return int(_call("ncclGetVersion", self._nccl.get_version))
+
+    def make_id(self) -> bytes:
+        return bytes(part % 256 for part in _call("ncclGetUniqueId", self._nccl.get_unique_id))
+
+    def join(self, identity: bytes, count: int, gpus: Mapping[int, int]) -> CupyCommunicators:
+        # cupy takes the numbers as C's signed characters.
+        numbers = tuple(part - 256 if part > 127 else part for part in identity)
+        found: dict[int, Any] = {}
+        _call("ncclGroupStart", self._nccl.groupStart)
+        try:
+            for device, gpu in gpus.items():
+                self._driver.use(device)
+                found[device] = _call("ncclCommInitRank", self._nccl.NcclCommunicator, count, numbers, gpu)
+        finally:
+            _call("ncclGroupEnd", self._nccl.groupEnd)
+        return CupyCommunicators(self._nccl, found)
+
+
+class CupyCommunicators:
+    """See `nccl.Communicators`."""
+
+    def __init__(self, library: Any, found: Mapping[int, Any]) -> None:
+        self._nccl, self._found = library, found
+
+    def exchange(self, device: int, messages: Sequence[NcclMessage], stream: int) -> None:
+        own = self._found[device]
+        _call("ncclGroupStart", self._nccl.groupStart)
+        try:
+            for message in messages:
+                name, function = ("ncclRecv", own.recv) if message.incoming else ("ncclSend", own.send)
+                _call(name, function, message.pointer, message.size, _BYTES, message.peer, stream)
+        finally:
+            _call("ncclGroupEnd", self._nccl.groupEnd)
+
+    def check(self) -> None:
+        for own in self._found.values():
+            _call("ncclCommGetAsyncError", own.check_async_error)
+
+    def abort(self) -> None:
+        for own in self._found.values():
+            _call("ncclCommAbort", own.abort)
+
+    def close(self) -> None:
+        for own in self._found.values():
+            _call("ncclCommDestroy", own.destroy)
+
+
+def _load() -> Any:
+    try:
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise MissingFault(f"plans on GPUs of several processes need NCCL: {error}", hint=HINT) from error
+    return nccl
+
+
+def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except RuntimeError as error:  # cupy's NcclError is one
+        raise DriverError(name, int(getattr(error, "status", -1)), str(error)) from error
