@@ -25,10 +25,12 @@ from einc_runtime.cli import failures, leftovers, output, signals
 from einc_runtime.errors import MissingFault, PlanFault, ReportedError
 
 if TYPE_CHECKING:
+    from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
     from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.ranks.links import RankLinks
     from einc_runtime.execution.ranks.watch import Watch
     from einc_runtime.execution.shared_buffers import SharedBuffers
+    from einc_runtime.kernels.cuda.tuning import Tuning
     from einc_runtime.plan.ranks import Shares
     from einc_runtime.plan.schema import Bundle
 
@@ -80,6 +82,32 @@ class World:
 
         told = note if number else self.note_task
         executor = RankExecutor(bundle, self.links, note_task=told, common=common, shares=self.shares)
+        self.watch.look_at(executor.arrivals)
+        return executor
+
+    def uses_gpus(self, bundle: Bundle, backend: str) -> bool:
+        """Whether a plan runs on GPUs with this backend: with auto, if it would on every rank alone."""
+        from einc_runtime.execution.backends import uses_gpus
+
+        return all(text == b"1" for text in self.links.share(b"%d" % uses_gpus(bundle, backend)))
+
+    def make_gpu_executor(
+        self, bundle: Bundle, devices: Sequence[int] | None, no_peer: str, tunings: Sequence[Tuning]
+    ) -> CudaRankExecutor:
+        """An executor of the plan on GPUs; see `execution.session.Session` for the arguments."""
+        from einc_runtime.execution.backends import require_device_count
+        from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
+
+        require_device_count(bundle, devices)
+        executor = CudaRankExecutor(
+            bundle,
+            self.links,
+            devices,
+            no_peer=no_peer,
+            tunings=tunings,
+            shares=self.shares,
+            note_task=self.note_task,
+        )
         self.watch.look_at(executor.arrivals)
         return executor
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from einc_runtime.cli.comparison import Comparison
     from einc_runtime.cli.ranks import World
+    from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
+    from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.session import Session
     from einc_runtime.kernels.cuda.tuning import Tuning
     from einc_runtime.plan.schema import Bundle
@@ -189,7 +191,8 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
             from einc_runtime.kernels.cuda import kernel_cache
 
             kernel_cache.add_directory(kernel_cache.directory_beside(options.plan))
-        if not uses_gpus(bundle, options.backend):
+        on_gpus = uses_gpus(bundle, options.backend) if world is None else world.uses_gpus(bundle, options.backend)
+        if not on_gpus:
             require_address_space(sum(bundle.memory) + OF_RUNS + OF_WORKERS * (os.cpu_count() or 1))
         sources = [options.plan, options.weights, *options.inputs, *options.expect]
         target = None
@@ -197,16 +200,19 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
             target = shards.require_target(options.targets, bool(reference or options.expect), sources)
         arrays.check_outputs(bundle, () if options.shards else options.targets, options.trace, sources)
         if world is not None:
-            if options.backend == "cuda":
-                raise MissingFault("plans run on GPUs in one process only", hint="leave out --backend cuda")
             world.require_same_plan(bundle)
         if not options.no_verify and (world is None or world.reports):
             phase("proving the plan")
             with files.reading(options.plan):
                 require_proof(bundle, decoded=True)
-        executor = None if world is None else world.make_executor(bundle)
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
-        tunings = _read_tunings(options, bundle, phase)
+        tunings = _read_tunings(options, on_gpus, phase, alone=world is None)
+        executor: CudaRankExecutor | RankExecutor | None = None
+        if world is not None and on_gpus:
+            phase("connecting the GPUs")
+            executor = world.make_gpu_executor(bundle, devices, options.no_peer, tunings)
+        elif world is not None:
+            executor = world.make_executor(bundle)
         phase("loading inputs and weights")
         with Session(
             bundle, options.backend, devices, no_peer=options.no_peer, executor=executor, verify=False, tunings=tunings
@@ -246,11 +252,9 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
             (output.note if on_stdout else output.say)(line)
 
 
-def _read_tunings(options: RunOptions, bundle: Bundle, phase: Callable[[str], None]) -> Sequence[Tuning]:
-    """The plan's tuning, if it is to run on GPUs; with --tune, one is made where there is none."""
-    from einc_runtime.execution.backends import uses_gpus
-
-    if not uses_gpus(bundle, options.backend):
+def _read_tunings(options: RunOptions, on_gpus: bool, phase: Callable[[str], None], *, alone: bool) -> Sequence[Tuning]:
+    """The plan's tuning, if it is to run on GPUs; with --tune, one is made where there is none, in one process."""
+    if not on_gpus:
         if options.tune:
             output.note("nothing is tuned on the CPU: --tune is for GPUs")
         return ()
@@ -258,6 +262,8 @@ def _read_tunings(options: RunOptions, bundle: Bundle, phase: Callable[[str], No
     from einc_runtime.kernels.cuda.tuning import read_tunings
 
     found = read_tunings(tuning_file(options.plan))
+    if options.tune and not found and not alone:
+        raise MissingFault("plans are tuned in one process", hint=f"first: einc tune {options.plan} --devices 0,0,...")
     if options.tune and not found:
         phase("tuning the plan")
         tune_plan(options.plan, options.devices)

@@ -124,11 +124,14 @@ def _verify_ranks(bundle: Bundle, shares: int | tuple[int, ...] | None) -> Itera
     sites = len(bundle.memory)
     count = _prove_ranks(bundle, assign_sites(sites, sites))
     yield f"in any number of processes, messages match (at most {count:,}), and none waits forever"
+    groups = _prove_lanes(bundle, assign_sites(sites, sites))
+    yield f"the same on GPUs, which send and receive in the order of the plan (at most {groups:,} at once)"
     if shares is not None:
         ranks = -(-sites // shares) if isinstance(shares, int) else len(shares)
         count = _prove_ranks(bundle, assign_sites(sites, ranks, shares))
         given = ", ".join(map(str, (shares,) if isinstance(shares, int) else shares))
         own = format_count(count, "message")
+        _prove_lanes(bundle, assign_sites(sites, ranks, shares))
         yield f"in {format_count(ranks, 'process', 'processes')} with {given} sites each, by their own tasks: {own}"
 
 
@@ -139,6 +142,23 @@ def _prove_ranks(bundle: Bundle, ranks: Sequence[int]) -> int:
     options = [RewriteOptions(devices=ranks, rank=rank) for rank in range(max(ranks) + 1)]
     tasks = [[RankTask(item.origin, item.task, item.peer) for item in rewrite(bundle, one)] for one in options]
     return prove_ranks(bundle, tasks)
+
+
+def _prove_lanes(bundle: Bundle, ranks: Sequence[int]) -> int:
+    """Proves it of processes whose sites have a GPU each. Returns the most messages of a group."""
+    from einc_runtime.execution.ranks.part import list_gpu_tasks
+    from einc_runtime.plan.lanes import order_lanes, prove_lanes
+
+    tasks = [list_gpu_tasks(bundle, ranks, rank) for rank in range(max(ranks) + 1)]
+    lanes = [order_lanes(bundle, items, range(len(ranks))) for items in tasks]
+    prove_lanes(bundle, tasks, lanes)
+    groups = [
+        step
+        for items, steps in zip(tasks, lanes, strict=True)
+        for step in steps
+        if items[step.places[0]].peer is not None
+    ]
+    return max((len(step.places) for step in groups), default=0)
 
 
 def _verify_weights(bundle: Bundle, source: str) -> str:
