@@ -37,6 +37,9 @@ class AliasedDriver:
     def target(self, device: int) -> GpuTarget:
         return replace(self._driver.target(self.real(device)), device=device)
 
+    def address(self, device: int) -> str:
+        return self._driver.address(self.real(device))
+
     def use(self, device: int) -> None:
         self._driver.use(self.real(device))
 
