@@ -38,7 +38,8 @@ class _BFloat(ir.Type):  # type: ignore[misc]
         return "bfloat"
 
 
-_PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
+PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
+"""A vector of bf16, of which an instruction multiplies pairs."""
 
 
 class FewRowsForm(NamedTuple):
@@ -155,7 +156,7 @@ class _FewRowsEmitter:
 
     def _load_pairs(self, row: Value, position: Value) -> Value:
         place = self.b.add(row, self.b.mul(position, I64(2)))
-        return self.b.load(self.b.inttoptr(place, _PAIRS.as_pointer()), align=2)
+        return self.b.load(self.b.inttoptr(place, PAIRS.as_pointer()), align=2)
 
     def _store(self, result: Value, first: Value, left: Value, scale: Value) -> None:
         """Adds up the lanes of the tile, and stores up to sixteen elements of every row."""

@@ -7,6 +7,7 @@ of reading it. With more rows, parts of it are widened by machine code and multi
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +17,13 @@ from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContra
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.contract import build_contract, prepare_copy
-from einc_runtime.kernels.llvm.quantized_code import BLOCK, WeightForm, emit_product, emit_widening
+from einc_runtime.kernels.llvm.quantized_code import BLOCK, PAIRS_BLOCK, WeightForm, emit_product, emit_widening
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import quantized as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 FEW = 16
 """Up to so many rows are multiplied with the weight as it is stored."""
@@ -110,21 +114,24 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
         view_as_matrices(operand, batch, columns, names) for operand, names in zip(own, inner, strict=True)
     ]
     count, depth = call.count(rows), call.count(summed)
+    pairs = _multiplies_pairs(form, scales)
+    block, narrow = (PAIRS_BLOCK, source.dtype) if pairs else (BLOCK, np.dtype(np.float32))
     measuring = ScratchAllocator()
-    laid = measuring.take((count, -(-depth // BLOCK) * BLOCK), np.dtype(np.float32))
+    laid = measuring.take((count, -(-depth // block) * block), narrow)
     aligned = call.tensor.align((*batch, *rows, *summed))
     straight = NamedArray((*batch, *rows, *summed), aligned)
     dense = are_mergeable(straight, rows) and are_mergeable(straight, summed)
     dense = dense and (aligned.shape[-1] == 1 or aligned.strides[-1] == aligned.itemsize)
-    copied = None if dense else measuring.take(aligned.shape, np.dtype(np.float32))
+    copied = None if dense else measuring.take(aligned.shape, narrow)
     if copied is not None:
-        form = form._replace(other="f32")
+        form = form._replace(other=dtype_name(source) if pairs else "f32")
     direct = are_mergeable(result, rows) and are_mergeable(result, columns)
     held = (
         None if direct else measuring.take([call.extents[n] for n in (*batch, *rows, *columns)], np.dtype(np.float32))
     )
     kind = dtype_name(result.array) if direct else "f32"
-    code = emit_product(form, count, kind, struct.unpack("<i", struct.pack("<f", call.scale))[0])
+    factor = struct.unpack("<i", struct.pack("<f", call.scale))[0]
+    code = _begin_pairs(form, count, kind, factor) if pairs else emit_product(form, count, kind, factor)
     steps = _steps_of(scales, zeros[0] if zeros else None)
 
     def bind(memory: Array) -> Run:
@@ -142,6 +149,8 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
             parts = [steps[0] + _offset(scales, place), *steps[1:3], steps[3], *steps[4:]]
             if zeros:
                 parts[3] += _offset(zeros[0], place)
+            if pairs:
+                parts = parts[:2]
             arguments = [
                 address(a), a.strides[0], address(laid_out), laid_out.strides[0], address(b), b.strides[0], *parts,
                 address(c), *c.strides, len(b), b.shape[1],
@@ -154,6 +163,20 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     elements = call.count(call.labels)
     stored = elements / call.weight.packing
     return Kernel(bind, measuring.size, max(stored / 12, elements * (count + 2) / 30))
+
+
+def _multiplies_pairs(form: WeightForm, scales: Array) -> bool:
+    """Whether the processor multiplies pairs of bf16, and the tensor and the weight are such that it can."""
+    kinds = form.packing == 2 and not form.zeros and form.kind == form.other == "bf16"
+    grouped = form.group in (BLOCK, 2 * BLOCK) or (form.group > 0 and form.group % PAIRS_BLOCK == 0)
+    dense = scales.shape[-1] == 1 or scales.strides[-1] == scales.itemsize
+    return kinds and grouped and dense and compiler.multiplies_bf16()
+
+
+def _begin_pairs(form: WeightForm, count: int, kind: str, factor: int) -> Future[compiler.Compiled]:
+    from einc_runtime.kernels.llvm.quantized_pairs_code import PairsForm, emit_pairs_product
+
+    return emit_pairs_product(PairsForm(form.group, count, kind, factor))
 
 
 def _offset(array: Array, place: tuple[int, ...]) -> int:

@@ -17,6 +17,8 @@ from einc_runtime.kernels.llvm.compiler import LANES
 
 BLOCK = 2 * LANES
 """Elements that are laid out together; groups are multiples of it."""
+PAIRS_BLOCK = 8 * LANES
+"""The same where pairs of bf16 are multiplied (`quantized_pairs_code.py`); groups are 32, 64, or multiples of it."""
 ROWS = 4
 """The most rows of a weight that are read at a time."""
 AHEAD = 8192

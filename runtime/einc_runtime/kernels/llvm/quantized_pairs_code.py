@@ -1,0 +1,194 @@
+"""Machine code of products of few rows of bf16 with weights of 4 bits, where the processor multiplies pairs of bf16.
+
+All integers of 4 bits are numbers of bf16. So 64 bytes of a weight become four vectors of bf16 by a table, without
+multiplications, and one instruction multiplies 32 elements and sums pairs of them in f32. A lane of these sums has
+eight neighbours, all of one group: one multiplication with the scales of all lanes follows. That is half of the
+instructions that `quantized_code.py` takes or less, and no less exact: products of both are exact in f32. As in other
+products of pairs, numbers below 1.2e-38 are taken as 0.
+
+The vector n of four has every fourth element, from the element n. So the other operand is laid out in the same way
+first, in blocks of 128 elements. Behind the last element, it has zeros.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.emitter import F32, I16, I32, I64, Emitter, Value, vector
+from einc_runtime.kernels.llvm.few_rows_code import PAIRS
+from einc_runtime.kernels.llvm.quantized_code import AHEAD, TILE
+from einc_runtime.kernels.llvm.quantized_code import PAIRS_BLOCK as BLOCK
+
+NIBBLES = 4
+"""Values in an element of 16 bits."""
+SHORTS = 2 * LANES
+"""Elements of 16 bits in a vector."""
+ROWS = 4
+"""The most rows of a weight that are read at a time; half of them with as many rows of the tensor or more, whose sums
+would not stay in registers."""
+
+_WORDS, _LONGS = ir.VectorType(I16, SHORTS), ir.VectorType(I64, SHORTS)
+_NUMBERS = (np.arange(-8, 8, dtype=np.float32).view(np.uint32) >> 16).tolist()
+"""The bits of all values as bf16."""
+
+
+class PairsForm(NamedTuple):
+    """Elements in a group, rows of the tensor, the type of the target, and the bits of an f32 for its scale."""
+
+    group: int
+    rows: int
+    target: str
+    scale: int
+
+
+@compiler.compile_once
+def emit_pairs_product(form: PairsForm) -> ir.Module:
+    """The products of rows of a tensor with all rows of a weight. Scales are bf16, dense in each row.
+
+    Arguments: the address and the row step of the tensor, those of memory where it is laid out, those of the values and
+    of the scales, the address and both steps of the target, the number of rows of the weight, and the bytes in each.
+    """
+    return _PairsEmitter(form).emit()
+
+
+class _PairsEmitter:
+    def __init__(self, form: PairsForm) -> None:
+        self.form, self.e = form, Emitter()
+        self.b = self.e.b
+        arguments = [self.e.argument() for _ in range(13)]
+        self.tensor, self.tensor_step, self.laid, self.laid_step, self.values, self.row_step = arguments[:6]
+        self.scales, self.scale_row, self.target, self.target_row, self.target_column = arguments[6:11]
+        self.rows, self.width = arguments[11:]
+        self.table = ir.Constant(_WORDS, [*_NUMBERS, *_NUMBERS])  # an index has five bits, of which one is the next's
+        self.scaled = max(1, BLOCK // form.group)  # groups in a block
+
+    def emit(self) -> ir.Module:
+        b, form = self.b, self.form
+        for m in range(form.rows):
+            source, target = (b.mul(step, I64(m)) for step in (self.tensor_step, self.laid_step))
+            self._lay_out(b.add(self.tensor, source), b.add(self.laid, target))
+        count = -(-form.rows // -(-form.rows // TILE))
+        height = ROWS if count < ROWS else ROWS // 2
+        with self.e.loop(self.rows, height) as first:
+            for start in range(0, form.rows, count):
+                self._multiply_rows(first, height, range(start, min(start + count, form.rows)))
+        return self.e.finish()
+
+    def _lay_out(self, source: Value, target: Value) -> None:
+        """Writes a row of the tensor in the order in which the weight's elements are read, up to whole blocks."""
+        b = self.b
+
+        def write(block: Value, wide: Value) -> None:
+            place = b.add(target, b.mul(block, I64(2 * BLOCK)))
+            for n in range(NIBBLES):
+                own = b.trunc(b.lshr(wide, ir.Constant(_LONGS, [16 * n] * SHORTS)), _WORDS)
+                b.store(own, self._at(b.add(place, I64(2 * n * SHORTS)), _WORDS), align=2)
+
+        whole, left = self._count_blocks()
+        with self.e.loop(whole) as block:
+            write(block, b.load(self._at(b.add(source, b.mul(block, I64(2 * BLOCK))), _LONGS), align=1))
+        with b.if_then(b.icmp_signed(">", left, I64(0))):
+            write(whole, self._load_first(left, b.add(source, b.mul(whole, I64(2 * BLOCK))), _LONGS))
+
+    def _count_blocks(self) -> tuple[Value, Value]:
+        """Whole blocks in a row, and the elements of 16 bits in what is left of the weight's row: as many as there are
+        elements of 64 bits in what is left of the tensor's."""
+        b = self.b
+        whole = b.sdiv(self.width, I64(2 * SHORTS))
+        return whole, b.sdiv(b.sub(self.width, b.mul(whole, I64(2 * SHORTS))), I64(2))
+
+    def _load_first(self, count: Value, place: Value, kind: Any) -> Value:
+        """The first elements of a vector; the others, which may be behind all memory, are 0."""
+        b, size = self.b, kind.count
+        numbers = ir.VectorType(I32, size)
+        empty = ir.Constant(numbers, ir.Undefined)
+        first = b.insert_element(empty, b.trunc(count, I32), I32(0))
+        counts = b.shuffle_vector(first, empty, ir.Constant(numbers, [0] * size))
+        mask = b.icmp_signed("<", ir.Constant(numbers, list(range(size))), counts)
+        name = f"llvm.masked.load.v{size}i{kind.element.width}.p0"
+        nothing = ir.Constant(kind, [0] * size)
+        return self.e.intrinsic(name, kind, self._at(place, kind), I32(1), mask, nothing)
+
+    def _multiply_rows(self, first: Value, height: int, part: range) -> None:
+        """Some rows of the weight times some rows of the tensor."""
+        e, b = self.e, self.b
+        last = b.sub(self.rows, I64(1))
+        numbers = [b.add(first, I64(r)) for r in range(height)]
+        inside = [b.select(b.icmp_signed("<", n, last), n, last) for n in numbers]
+        values = [b.add(self.values, b.mul(n, self.row_step)) for n in inside]
+        scales = [b.add(self.scales, b.mul(n, self.scale_row)) for n in inside]
+        lines = [b.add(self.laid, b.mul(self.laid_step, I64(m))) for m in part]
+        ahead = b.mul(self.row_step, b.add(b.sdiv(I64(AHEAD), self.width), I64(height)))
+        sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in values]
+
+        def add(block: Value, words: list[Value], factors: list[Value]) -> None:
+            weights = [self._widen(one) for one in words]
+            place = b.mul(block, I64(2 * BLOCK))
+            for m, line in enumerate(lines):
+                partial = [e.number(0.0)] * height
+                for n in range(NIBBLES):
+                    x = b.load(self._at(b.add(b.add(line, place), I64(2 * n * SHORTS)), PAIRS), align=2)
+                    partial = [self._multiply_pairs(p, w[n], x) for p, w in zip(partial, weights, strict=True)]
+                for p, factor, own in zip(partial, factors, sums, strict=True):
+                    b.store(e.fuse_multiply_add(p, factor, b.load(own[m])), own[m])
+
+        whole, left = self._count_blocks()
+        with e.loop(whole) as block:
+            place = b.mul(block, I64(2 * SHORTS))
+            for row in values:
+                e.prefetch(b.add(row, ahead), place)
+            words = [b.load(self._at(b.add(row, place), _WORDS), align=1) for row in values]
+            add(block, words, [self._load_scales(row, block, None) for row in scales])
+        with b.if_then(b.icmp_signed(">", left, I64(0))):
+            place = b.mul(whole, I64(2 * SHORTS))
+            words = [self._load_first(left, b.add(row, place), _WORDS) for row in values]
+            groups = b.sdiv(b.mul(left, I64(NIBBLES)), I64(self.form.group))
+            add(whole, words, [self._load_scales(row, whole, groups) for row in scales])
+        for number, totals in zip(numbers, sums, strict=True):
+            with b.if_then(b.icmp_signed("<", number, self.rows)):
+                for m, total in zip(part, totals, strict=True):
+                    self._store(b.load(total), I64(m), number)
+
+    def _widen(self, words: Value) -> list[Value]:
+        """Four vectors of bf16: the lowest four bits of all elements, the next ones, and so on."""
+        b, vectors = self.b, []
+        for n in range(NIBBLES):
+            index = b.lshr(words, ir.Constant(_WORDS, [4 * n] * SHORTS))
+            found = self.e.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORDS, self.table, index)
+            vectors.append(b.bitcast(found, PAIRS))
+        return vectors
+
+    def _multiply_pairs(self, total: Value, one: Value, other: Value) -> Value:
+        return self.e.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", vector(F32), total, one, other)
+
+    def _load_scales(self, row: Value, block: Value, groups: Value | None) -> Value:
+        """The scale of every lane's eight elements; 0 behind the last group."""
+        b, form = self.b, self.form
+        kind = ir.VectorType(I16, self.scaled)
+        group = b.mul(block, I64(self.scaled))
+        if form.group > BLOCK:
+            group = b.sdiv(block, I64(form.group // BLOCK))
+        place = b.add(row, b.mul(group, I64(2)))
+        found = b.load(self._at(place, kind), align=2) if groups is None else self._load_first(groups, place, kind)
+        nothing = ir.Constant(kind, [0] * self.scaled)
+        order = [n // 2 * self.scaled // LANES if n % 2 else self.scaled for n in range(SHORTS)]  # upper halves
+        lanes = b.shuffle_vector(found, nothing, ir.Constant(ir.VectorType(I32, SHORTS), order))
+        return b.bitcast(lanes, vector(F32))
+
+    def _store(self, total: Value, m: Value, number: Value) -> None:
+        e, b = self.e, self.b
+        value = e.across(total, lambda one, other: b.fadd(one, other))
+        factor = struct.unpack("<f", struct.pack("<i", self.form.scale))[0]
+        if factor != 1:
+            value = b.fmul(value, e.number(factor))
+        place = b.add(self.target, b.add(b.mul(self.target_row, m), b.mul(self.target_column, number)))
+        e.store_one(value, place, self.form.target)
+
+    def _at(self, place: Value, kind: Any) -> Value:
+        return self.b.inttoptr(place, kind.as_pointer())
