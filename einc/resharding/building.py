@@ -48,13 +48,16 @@ def build_resharding(
     not fit into the memory of a site together.
     """
     machine, sites = resharding.machine, len(resharding.devices)
+    budget = budget or SearchBudget()
     scheduler: Bring
     if schedule == "naive":
         scheduler = NaiveScheduler(machine, sites)
     else:
         scheduler = SynthesizingScheduler(machine, sites, budget=budget, seed=seed, report=report, placed=True)
         scheduler.restart(SearchScope.BODY, len(resharding.relocations))
+    budget.begin()
     programs = [_build(resharding, scheduler, in_turn) for in_turn in (False, True)]
+    budget.end()
     program = min(programs, key=lambda one: one.predicted_ms)
     verify(program)
     return emit(program, machine, resharding.devices, schedule)

@@ -57,22 +57,21 @@ def compare_layouts(first: Bundle, second: Bundle, machine: str | None = None, *
     MachineError where no machine is known that has the sites of both.
     """
     chosen, devices = _choose_machine(first, second, machine)
-    kept = {tensor.name: t for t, tensor in enumerate(first.tensors) if tensor.kind in ("weight", "state")}
-    wanted = {tensor.name: t for t, tensor in enumerate(second.tensors) if tensor.kind in ("weight", "state")}
+    at = {device: site for site, device in enumerate(devices)}
+    before, after = _find_layouts(first, at), _find_layouts(second, at)
+    kept = {tensor.name: tensor for tensor in first.tensors if tensor.name in before}
+    wanted = {tensor.name: tensor for tensor in second.tensors if tensor.name in after}
     both = [name for name in wanted if name in kept]
     if not both:
         raise PlanFault(
             f"the plans have no weight or state in common: one is of {first.model}, the other of {second.model}",
             hint="both plans must be compiled from one model",
         )
-    _require_alike([(first.tensors[kept[name]], second.tensors[wanted[name]]) for name in both])
-    at = {device: site for site, device in enumerate(devices)}
-    before, after = _find_layouts(first, at), _find_layouts(second, at)
-    both = [name for name in both if name in before and name in after]
+    _require_alike([(kept[name], wanted[name]) for name in both])
     _require_weights(second, after, before)
     notes = _note_others(first, before, after, "only the first plan has {}, which the result leaves out")
     notes += _note_others(second, after, before, "only the second plan has {}, which begins with zeros")
-    relocations = tuple(_make_relocation(second.tensors[wanted[name]], before[name], after[name]) for name in both)
+    relocations = tuple(_make_relocation(wanted[name], before[name], after[name]) for name in both)
     return Resharding(second.model, chosen.ideal() if ideal else chosen, devices, relocations, tuple(notes))
 
 

@@ -40,7 +40,7 @@ def _summarize(document: Document) -> str:
     sites = format_count(len(document["devices"]), "site")
     if not document["moved_bytes"]:
         return f"nothing moves between the {sites} of {document['machine']}"
-    ratio = "" if document["ratio"] is None else f", {document['ratio']:.3g} times that"
+    ratio = "" if document["ratio"] is None else f", {document['ratio']:.2f} times that"
     return (
         f"{format_memory(document['moved_bytes'])} move between the {sites} of {document['machine']}\n"
         f"no way to move it takes less than {document['bound_ms']:.4g} ms: {document['bound_by']}\n"
@@ -54,7 +54,7 @@ def _format_row(group: Sequence[Document]) -> list[str]:
     times = [
         f"{first[key]:.4g} ms" if first[key] is not None else "-" for key in ("predicted_ms", "naive_ms", "bound_ms")
     ]
-    ratio = "-" if first["ratio"] is None else f"{first['ratio']:.3g}"
+    ratio = "-" if first["ratio"] is None else f"{first['ratio']:.2f}"
     return [name, format_memory(first["moved_bytes"]), *times, ratio]
 
 

@@ -44,6 +44,11 @@ def test_document_and_text(einc: Callable[..., Any], plans: dict[int, Path], tmp
     for words in ("w1", "move between the 3 sites of dgx-a100", "no way to move it takes less than", "for both plans"):
         assert words in text
     assert "nothing moves between the 2 sites" in einc("reshard", plans[2], plans[2]).out
+    short = einc("reshard", plans[2], plans[3], "--time-limit", "1e-9", "--json").json()
+    naive = einc("reshard", plans[2], plans[3], "--schedule", "naive", "--json").json()
+    for row, simple, whole in zip(short["tensors"], naive["tensors"], document["tensors"], strict=True):
+        assert (row["bound_ms"], row["ratio"]) == (None, None)
+        assert simple["predicted_ms"] == row["naive_ms"] == whole["naive_ms"]
     for command in ("verify", "explain", "describe"):
         assert einc(command, target).code == 0
 
