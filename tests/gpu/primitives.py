@@ -9,6 +9,7 @@ CAPTURE, TRITON, SHARED, CUBLAS, EPILOGUE, POOLS = "capture", "triton", "shared"
 CUDNN, FLASH, FLASH2, FLASH3, FLASH4 = "cudnn", "flash", "flash-attn", "flash-attn-3", "flash-attn-4"
 CUDNN_GRAPH, PRODUCTS = "cudnn-frontend", "products"
 ROWS, PINNED, PEERS, DEVICES, MULTIMEM = "rows", "pinned", "peers", "devices", "multimem"
+NCCL = "nccl"
 
 TOLD = {
     DEVICES: "the GPUs",
@@ -26,6 +27,7 @@ TOLD = {
     FLASH3: "attention by flash-attn 3 in our capture",
     FLASH4: "attention by flash-attn 4 in our capture",
     MULTIMEM: "memory by handles (cuMemCreate), and sums by multicast",
+    NCCL: "NCCL, captured; with several GPUs, a plan with a rank on each",
     ROWS: "2-D copies, GB/s by the bytes of a row",
     PINNED: "copies from and to pinned memory",
     PEERS: "copies between GPUs, or within the only one",

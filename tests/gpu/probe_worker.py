@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from tests.gpu import primitives, probes_copies, probes_libraries
+from tests.gpu import primitives, probes_copies, probes_libraries, probes_nccl
 from tests.gpu.places import Place, of
 from tests.gpu.probe_bench import Absent, Bench, Broken
 
@@ -40,6 +40,7 @@ LIBRARIES: dict[str, Callable[[Bench], str]] = {
     primitives.PRODUCTS: probes_libraries.products,
     primitives.POOLS: probes_libraries.pools,
     primitives.MULTIMEM: probes_libraries.multimem,
+    primitives.NCCL: probes_nccl.nccl,
     primitives.CUDNN_GRAPH: probes_libraries.cudnn_graph,
     **{
         name: partial(probes_libraries.attention, name=name)
