@@ -6,6 +6,7 @@
   graphs of the same capture, or both in none.
 - Messages of a group begin together. Those of two GPUs go on in their order, all others by themselves. Small ones may
   be sent before they are received, others not. What waits may keep everything else off its GPU.
+- While a graph is on its way, its GPU sends nothing outside of it (without NCCL's support of mixing).
 - Communicators are destroyed after the graphs that use them.
 
 Within that, messages arrive as late as a seed says, and memory that is received into is garbage until then.
@@ -111,6 +112,9 @@ class FakeCommunicators:
             if message.size <= 0 or self.driver._inside(message.pointer, message.size, message.size, 1) != device:
                 raise Misuse("a message that is not in memory of its GPU")
         in_capture = own.captured is not None
+        pending = [node.run for node in self.driver.nodes.values() if isinstance(node.run, ExchangeRun)]
+        if not in_capture and any(run.capture is not None and run.gpu == gpu for run in pending):
+            raise Misuse("a message outside of a graph while the graph is on its way")
         with self.world.lock:
             ways = {(message.peer, gpu) if message.incoming else (gpu, message.peer) for message in messages}
             meetings = {(*way, end) for way in ways for end in (False, True)}

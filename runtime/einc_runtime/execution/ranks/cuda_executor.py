@@ -128,6 +128,7 @@ class CudaRankExecutor:
         for device in facts["devices"]:
             device["sites"] = [self._part.sites[site] for site in device["sites"]]
         facts["versions"] = dict(sorted((facts["versions"] | self._versions).items()))
+        facts["notes"] = list(self.notes)
         return {"ranks": self._links.size, "messages": len(self._part.messages), **facts}
 
     @property
