@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 
@@ -9,10 +10,15 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import KernelFault, MissingFault, PlanFault
+from einc_runtime.execution.cuda import executor as cuda
+from einc_runtime.execution.cuda import lanes
+from einc_runtime.execution.cuda.lanes import Lanes
+from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.streams import StepKind
 from einc_runtime.execution.ranks.gpus import agree_on_gpus
 from einc_runtime.plan.lanes import LaneStep, prove_lanes
 from einc_runtime.plan.ranks import RankTask
+from tests.support import nccl_fake
 from tests.support.compiled_plans import EVERYTHING, PLACES, TRANSFORMER, compiled
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
@@ -264,3 +270,36 @@ def test_ranks_agree_on_gpus(gpus, devices, expected):
 def test_more_ranks_than_sites_are_refused():
     with pytest.raises(PlanFault, match="4 ranks cannot share the 3 sites"):
         run_on_fakes(chain(3), 4, lambda rank: None)
+
+
+def test_groups_that_connect_gpus_wait_forever(monkeypatch):
+    """Why GPUs are connected one by one: with a whole group at once, some plan hangs, and the fake finds it."""
+    monkeypatch.setattr(nccl_fake, "PATIENCE", 0.5)
+    monkeypatch.setattr(Lanes, "list_first_meetings", lambda *_: [])
+    bundle = compiled(EVERYTHING, 4, "f32")
+    with pytest.raises(KernelFault, match="connecting waits forever"):
+        run_on_fakes(bundle, 3, lambda rank: None)
+
+
+def test_gpus_are_not_connected_in_a_capture(monkeypatch):
+    monkeypatch.setattr(cuda, "warm_up_messages", lambda *_: None)
+    with pytest.raises(KernelFault, match="connected in a capture"):
+        run_on_fakes(chain(4), 2, lambda rank: None)
+
+
+def test_a_failure_is_reported_although_nothing_can_be_released(monkeypatch):
+    monkeypatch.setattr(lanes, "END_SECONDS", 0.1)
+    over = threading.Event()
+
+    class Stuck:
+        def abort(self):
+            over.wait(20)
+
+        release = abort
+
+    own = Lanes(chain(4), {}, Stuck)
+    own.connect(CudaResources(FakeDriver(1)))
+    start = time.monotonic()
+    own.end(Stuck())
+    over.set()
+    assert 0.1 <= time.monotonic() - start < 2
