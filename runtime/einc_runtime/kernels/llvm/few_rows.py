@@ -173,7 +173,7 @@ class _FewRowsProduct:
             ],
             _PLACE,
         )
-        lines = 2 if layout.rows > 4 else 1
+        lines = 2 if layout.rows > 3 else 1
         form = FewRowsForm(layout.matrix.kind, vectors.kind, result.kind, layout.rows, lines, self.pairs)
         steps = (matrix.strides[-2], right.strides[-2], target.strides[-2])
         scale = int(np.float32(self.call.scale).view(np.int32))
