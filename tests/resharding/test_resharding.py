@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from einc.compiler import compile_model
 from einc.errors import CapacityError, MachineError
@@ -22,10 +23,15 @@ from einc.resharding.totals import describe_resharding
 from einc.verification.figures import verify_figures
 from einc_runtime.dtypes import storage_dtype
 from einc_runtime.errors import PlanFault
+from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.data.parts import name_block
+from einc_runtime.execution.data.safetensors import SafetensorsFile
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import ITEMSIZE, Block, Bundle, Tensor
+from tests.support.cuda_fake import FakeDriver
+from tests.support.cuda_plans import on_fake
 
 MODELS = Path(__file__).parents[2] / "models"
 
@@ -145,6 +151,55 @@ def test_plans_for_other_sites(before: int | tuple[int, ...], after: int | tuple
     resharding = compare_layouts(plan_of("ffn", "dgx-v100", before, FFN), plan_of("ffn", "dgx-v100", after, FFN))
     assert not resharding.notes
     require_resharded(resharding, build_resharding(resharding))
+
+
+def test_gpus_end_with_the_blocks_of_the_other_plan() -> None:
+    """On a stand-in for the driver of GPUs, which runs what is captured in an order of its own."""
+    plan = build_resharding(compare_layouts(plan_of("ffn", "dgx-v100", 4, FFN), plan_of("ffn", "dgx-v100", 6, FFN)))
+    loads = {tensor.name: make_values(tensor, seed) for seed, tensor in enumerate(plan.tensors)}
+    session, _, _ = on_fake(plan, [site % 2 for site in range(6)], FakeDriver(2, seed=1))
+    session.load_weights(loads)
+    session.execute()
+    for name, block, values in session.offload_own():
+        assert values.tobytes() == cut(loads[name], block)
+
+
+class OneSite(CpuExecutor):
+    """Holds what one site has, as the executor of a rank does."""
+
+    def holds(self, buffer: int) -> bool:
+        return self.bundle.buffers[buffer].site == 1
+
+    def fill(self, buffer: int, values: np.ndarray) -> None:
+        if self.holds(buffer):
+            super().fill(buffer, values)
+
+
+def test_a_process_reads_the_parts_of_its_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of("ffn", "dgx-a100", 4, FFN)
+    resharding = compare_layouts(plan, plan)
+    stay = build_resharding(resharding)
+    values = {tensor.name: make_values(tensor, seed) for seed, tensor in enumerate(stay.tensors)}
+    parts = {
+        name_block(one.tensor.name, block, one.tensor.shape): values[one.tensor.name][
+            tuple(map(slice, block.lower, block.upper))
+        ]
+        for one in resharding.relocations
+        for own in one.after
+        for block in own
+    }
+    assert len(parts) == 4
+    safetensors.numpy.save_file(
+        {name: np.ascontiguousarray(part) for name, part in parts.items()}, tmp_path / "p.safetensors"
+    )
+    seen: list[str] = []
+    array = SafetensorsFile.array
+    monkeypatch.setattr(SafetensorsFile, "array", lambda file, name: seen.append(name) or array(file, name))
+    Session(stay, executor=OneSite(stay, 1)).load_weights(tmp_path)
+    assert sorted(seen) == sorted(
+        name_block(one.tensor.name, block, one.tensor.shape) for one in resharding.relocations for block in one.after[1]
+    )
+    assert len(seen) < len(parts)
 
 
 def test_caches_move_with_the_weights() -> None:
