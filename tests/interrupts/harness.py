@@ -153,10 +153,14 @@ def _interrupt_once(folder: Path, name: str, sent: signal.Signals, delay: float)
 
 
 def _is_of_python(told: str) -> bool:
-    """Whether a traceback comes from Python itself, before the first line of the program or of what it imports."""
-    ours = (f'File "{ROOT}', "einc: ")
+    """Whether a traceback comes from Python itself, before the first line of the program or of what it imports.
+
+    Python calls the moment before the script's first line its line 0.
+    """
+    ours, before = (f'File "{ROOT}', "einc: "), f'File "{SCRIPT}", line 0,'
     told = told.replace(sys.prefix, "")  # the environment may lie in the checkout
-    return "Traceback" in told and "<frozen" in told and not any(name in told for name in ours)
+    python = "<frozen" in told or before in told
+    return "Traceback" in told and python and not any(name in told.replace(before, "") for name in ours)
 
 
 @contextlib.contextmanager
