@@ -80,11 +80,15 @@ def build_problem(graph: Graph, sites: int, *, flexible: bool = False, pins: Seq
 
     Raises UsageError for a pin that matches no operator, or that names a cut that is not possible.
     """
-    numbers = _TilingNumbers()
     enumerate_offer = enumerate_flexible_candidates if flexible else enumerate_candidates
     offers = {node.operator: enumerate_offer(node.operator, sites) for node in graph.nodes}
     pinned = PinnedOffers(graph, pins, sites)
-    options = tuple(pinned.restrict(node, offers[node.operator]) for node in graph.nodes)
+    return connect(graph, tuple(pinned.restrict(node, offers[node.operator]) for node in graph.nodes))
+
+
+def connect(graph: Graph, options: tuple[tuple[Candidate, ...], ...]) -> Problem:
+    """The problem with these candidates of the nodes."""
+    numbers = _TilingNumbers()
     producers = graph.producers()
     arriving: list[list[Edge]] = [[] for _ in options]
     leaving: list[list[Edge]] = [[] for _ in options]

@@ -21,7 +21,7 @@ from einc.graph.graph import Graph
 from einc.logical.optimize import choose_by_cuts, optimize
 from einc.logical.pins import Pin
 from einc.logical.plan import LogicalPlan
-from einc.logical.problem import build_problem
+from einc.logical.problem import build_problem, connect
 from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
@@ -344,7 +344,7 @@ class _Search:
             plans = {name: self._evaluator.make_plan(one) for name, one in self._drafts.items()}
             cut_cost = self._paper.cut_cost
         else:
-            problem = build_problem(self._whole, self._space.sites, flexible=True, pins=self._pins)
+            problem = connect(self._whole, self._folded.expand(self._space.problem.candidates))
             order = tuple(range(len(self._whole.nodes)))
             whole = replace(self._space, graph=self._whole, problem=problem)
             plans = {

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from einc.frontend import build as build_graph
@@ -21,13 +22,14 @@ from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
 from einc.physical.records import OperationRecorder
 from einc.physical.synthesis import SynthesizingScheduler
-from einc.search import fastest, folding
+from einc.search import fastest, folding, starts
 from einc.search.baselines import build_baselines
 from einc.search.evaluation import Draft
 from einc.search.fastest import find_fastest
 from einc.search.folding import LAYERS, fold, time_left_out
 from einc.search.memory import MAX_POINTS, find_frontier, find_smaller, measure_sizes
 from einc.search.orders import list_orders, reorder_graph
+from einc.search.space import SearchSpace
 from einc.search.tables import build_time_problems
 from tests.support.search_toys import draw_graph, evaluator_of, list_plans, space_of
 
@@ -147,6 +149,24 @@ def test_layers_that_were_left_out_take_what_the_whole_takes(model: str, sites: 
         )
         estimate = built.predicted_ms + time_left_out(folded, built, machine)
         assert estimate == pytest.approx(expected.predicted_ms, rel=0.01)
+
+
+@pytest.mark.parametrize("naive", [True, False])
+def test_the_whole_has_the_cuts_of_the_folded_graph_where_candidates_were_left_out(
+    naive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on more than sixteen sites; here it is the first third. Each node is cut as the one that stands for it."""
+
+    def keep_last(space: SearchSpace, *_: object) -> list[np.ndarray]:
+        return [np.arange(len(options) // 3, len(options)) for options in space.problem.candidates]
+
+    monkeypatch.setattr(folding, "MIN_FOLDED", 1)
+    monkeypatch.setattr(starts, "find_worthwhile", keep_last)
+    found = find_fastest(chain(9), load_machine("dgx-a100"), 6, naive=naive, budget=SearchBudget())
+    assert found.program is not None
+    chosen = next(one for one in found.plan.contenders if one.chosen)
+    assert chosen.predicted_ms == pytest.approx(found.program.predicted_ms, rel=0.02)
+    assert len({choice.candidate.intervals for choice in found.plan.choices if choice.node in ("h2", "h4", "h6")}) == 1
 
 
 def test_pins_of_one_layer_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
