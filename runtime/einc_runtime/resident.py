@@ -10,8 +10,13 @@ import mmap
 import sys
 from collections.abc import Callable
 from functools import cache
+from typing import IO
+
+import numpy as np
 
 _DONTNEED = 4  # MADV_DONTNEED
+_PAGE_ENTRY = 8  # bytes in /proc/self/pagemap
+_OF_FILE, _SWAPPED, _PRESENT = (np.uint64(1 << bit) for bit in (61, 62, 63))  # what they say
 
 
 def release_pages(start: int, size: int) -> None:
@@ -23,26 +28,40 @@ def release_pages(start: int, size: int) -> None:
 
 
 def release_program(library: str) -> int:
-    """Gives back the pages of the instructions of a loaded library, whose file's name contains `library`.
+    """Gives back the pages of the instructions and constants of a loaded library, whose file's name contains `library`.
 
-    They are those of the file, which nobody can have written, and are read again when they are next run. Returns how
-    many bytes they span.
+    Pages that are still those of the file are given back, and read again when they are next needed; what was written
+    into, as by the loader, stays. Returns how many bytes the released parts span.
     """
     advise = _find_madvise()
     if advise is None:
         return 0
     released = 0
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
+        with (
+            open("/proc/self/maps", encoding="utf-8", errors="replace") as lines,
+            open("/proc/self/pagemap", "rb", buffering=0) as pages,
+        ):
             for line in lines:
                 addresses, access, _, _, _, *path = line.split(maxsplit=5)
-                if access == "r-xp" and path and library in path[0].rpartition("/")[2]:
+                if access in ("r-xp", "r--p") and path and library in path[0].rpartition("/")[2]:
                     start, end = (int(address, 16) for address in addresses.split("-"))
-                    advise(start, end - start, _DONTNEED)
-                    released += end - start
+                    if _is_as_in_file(pages, start, end):
+                        advise(start, end - start, _DONTNEED)
+                        released += end - start
     except (OSError, ValueError):
         pass
     return released
+
+
+def _is_as_in_file(pages: IO[bytes], start: int, end: int) -> bool:
+    """Whether no page of a private mapping of a file has been written: none is memory of this process alone."""
+    size = (end - start) // mmap.PAGESIZE * _PAGE_ENTRY
+    pages.seek(start // mmap.PAGESIZE * _PAGE_ENTRY)
+    content = pages.read(size)
+    entries = np.frombuffer(content, np.uint64)
+    written = (entries & _SWAPPED != 0) | (entries & (_PRESENT | _OF_FILE) == _PRESENT)
+    return len(content) == size and not written.any()
 
 
 @cache

@@ -13,7 +13,7 @@ from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.generation.sampling import GREEDY, Sampling
 from einc_runtime.generation.sequence_batch import NewToken, SequenceBatch, SequenceRequest
 from einc_runtime.generation.slots import DecoderSlots, GenerationTimes
-from einc_runtime.plan.schema import ITEMSIZE, Bundle
+from einc_runtime.plan.schema import Bundle
 
 if TYPE_CHECKING:
     from einc_runtime.execution.data.weights import WeightSource
@@ -33,23 +33,18 @@ class Completion:
 
 
 def open_sessions(bundles: Sequence[Bundle], weights: WeightSource, backend: str = "auto") -> list[Session]:
-    """Sessions of plans of one model with their weights loaded, which share weights and states.
-
-    Weights of 32 bits and more are not prepacked: this would take as much memory again.
-    """
-    common = share_buffers(bundles)
+    """Sessions of plans of one model with their weights loaded, which share weights and states."""
+    common = share_buffers()
     sessions = [Session(bundle, backend, common=common) for bundle in bundles]
     for session in sessions:
         session.load_weights(weights, only_missing=True)
     return sessions
 
 
-def share_buffers(bundles: Sequence[Bundle]) -> SharedBuffers:
-    """Memory for sessions of these plans together."""
-    widest = max(
-        (ITEMSIZE[one.dtype] for bundle in bundles for one in bundle.tensors if one.kind == "weight"), default=0
-    )
-    return SharedBuffers(prepack=widest < ITEMSIZE["f32"])
+def share_buffers() -> SharedBuffers:
+    """Memory for sessions of several plans of one model. Steps with few rows read weights as they lie, so that another
+    layout for those with many rows would be a second copy; libraries pack parts of a weight in each call instead."""
+    return SharedBuffers(prepack=False)
 
 
 class Generator:

@@ -67,7 +67,7 @@ def open_rank_sessions(
     bundles: Sequence[Bundle], weights: WeightSource, links: RankLinks, make_executor: MakeExecutor
 ) -> list[RankSession]:
     """See `generator.open_sessions`. All ranks call this with the same plans, at the same time."""
-    common = share_buffers(bundles)
+    common = share_buffers()
     sessions = [
         RankSession(number, bundle, links, make_executor(number, bundle, common), common)
         for number, bundle in enumerate(bundles)

@@ -73,6 +73,23 @@ def test_results_do_not_depend_on_what_is_laid_out(copies, monkeypatch):
         assert np.array_equal(session.offload("y"), found[-1])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("tokens", [12, 131])
+def test_weights_of_several_plans_are_there_once(dtype, tokens):
+    """What multiplies many rows packs in each call, and leaves nothing behind."""
+    bundle = compiled(MODEL.replace("131", str(tokens)), 1, dtype)
+    common = SharedBuffers(prepack=False)
+    executor = CpuExecutor(bundle, 2, common=common)
+    session = Session(bundle, executor=executor, common=common)
+    arrays = arrays_of(bundle, 3)
+    session.load_all(arrays)
+    for _ in range(2):
+        session.execute()
+        close(session.offload("y"), exact(arrays), dtype)
+    assert not [kernel for kernel in executor._kernels if kernel.prepacked]
+    assert executor.facts()["memory_bytes"]["packed"] == 0
+
+
 def test_kernels_cannot_write_weights_and_sites_share_them():
     bundle = compiled(MODEL, 3)
     for copies in (False, True):

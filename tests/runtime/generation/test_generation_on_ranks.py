@@ -51,7 +51,7 @@ def open_on(links: ThreadLinks, bundles: list[Bundle]) -> list[RankSession]:
 
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_ranks_compute_the_logits_of_one_process(bundles: list[Bundle], size: int) -> None:
-    common = share_buffers(bundles)
+    common = share_buffers()
     alone = [Session(bundle, executor=CpuExecutor(bundle, 2, common=common), common=common) for bundle in bundles]
     for session in alone:
         session.load_weights(str(FOLDER), only_missing=True)
@@ -90,7 +90,7 @@ def test_caches_that_lie_on_other_ranks_are_moved(bundles: list[Bundle], monkeyp
         return logits
 
     first, *_ = ThreadWorld(4).run(run)
-    common = share_buffers(bundles)
+    common = share_buffers()
     alone = [Session(bundle, executor=CpuExecutor(bundle, 2, common=common), common=common) for bundle in bundles]
     for session in alone:
         session.load_weights(str(FOLDER), only_missing=True)

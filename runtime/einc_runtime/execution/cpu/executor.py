@@ -100,6 +100,7 @@ class CpuExecutor:
         if common is not None:
             common.watchers.add(self._prepacked)
         compiler.rest()
+        onednn.rest()
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
         self._joined: list[list[list[JoinedCall] | None]] = [[None] * len(own) for _ in range(self.workers)]

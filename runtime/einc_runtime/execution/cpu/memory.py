@@ -45,8 +45,9 @@ class HostMemory:
 
     With `shared`, sites that are loaded with the same block have it in one place, that of the first of them. `common`
     is what this plan has together with others (`shared_buffers`). What is written over a state is the same view. Views
-    of weights are read-only: only loading changes them. With `sites`, the others have no memory, and their buffers no
-    elements. Raises MissingFault where memory is short, and PlanFault for a buffer outside its arena.
+    of weights are read-only, as only loading changes them and kernels may have other layouts of them made; where
+    `common` forbids those, nothing tells weights from values. With `sites`, the others have no memory, and their
+    buffers no elements. Raises MissingFault where memory is short, and PlanFault for a buffer outside its arena.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class HostMemory:
         needed = sum(sizes) - sum(buffer_bytes(bundle, buffer) for buffer in shared_buffers)
         require_memory(needed, f"running {bundle.model} on {len(own)} sites")
         self.bundle = bundle
+        self._constant = "weight" if common is None or common.prepack else None
         self.arenas = [allocate(size) for size in sizes]
         self.buffers: list[Array] = []
         loaded: dict[tuple[int, Block], Array] = {}
@@ -96,7 +98,7 @@ class HostMemory:
         """A region of a buffer, as a view."""
         key: tuple[slice | EllipsisType, ...] = (*(slice(*ends) for ends in find_offsets(self.bundle, region)), ...)
         view = self.buffers[region.buffer][key]
-        view.flags.writeable = self.bundle.buffers[region.buffer].role != "weight"
+        view.flags.writeable = self.bundle.buffers[region.buffer].role != self._constant
         return view
 
     def views(self, regions: Sequence[Region]) -> list[Array]:

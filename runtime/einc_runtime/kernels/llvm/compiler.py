@@ -156,7 +156,7 @@ def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
 
 
 def rest() -> None:
-    """Says that nothing will be compiled for a while. When all that has begun is done, LLVM's program, some 20 MiB, is
+    """Says that nothing will be compiled for a while. When all that has begun is done, LLVM's program, some 35 MiB, is
     given back to the system."""
     if _engine.cache_info().currsize or _compiler_thread.cache_info().currsize:
         _compiler_thread().submit(lambda: release_program("llvmlite"))

@@ -25,6 +25,7 @@ import numpy as np
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import ALIGNMENT, address
 from einc_runtime.kernels.numpy.blas import DenseProduct, MatrixProduct, find_library_files
+from einc_runtime.resident import release_program
 from einc_runtime.text import escape_text
 
 ONEDNN = "onednn"
@@ -148,6 +149,13 @@ def describe_problem() -> str | None:
 def is_available() -> bool:
     """Whether the library can be used. It is loaded, which takes some milliseconds."""
     return _load() is not None
+
+
+def rest() -> None:
+    """Says that no product will be compiled for a while. What that needs of the library's program, some 10 MiB, is
+    given back to the system."""
+    if _load.cache_info().currsize and is_available():
+        release_program(FILE)
 
 
 def limit_threads(count: int) -> int:
