@@ -8,6 +8,7 @@ import click
 
 from einc.cli.options import machine_option
 from einc_runtime.cli.base import Devices, EincCommand, examples, json_option, ranks_option, shares_option
+from einc_runtime.cli.blas import load_numpy
 
 
 @click.command(
@@ -46,6 +47,7 @@ def generate_command(**arguments: Any) -> None:
     prompt `-` is read from standard input. The text of one prompt is printed as it is made; of several, each when it is
     complete. Nothing in the folder is executed, but with --chat its template, in a sandbox.
     """
+    load_numpy()
     from einc.cli.text_generation import GenerateArguments, generate
 
     generate(GenerateArguments(**arguments))

@@ -29,6 +29,9 @@ def run_command(check: bool, **arguments: Any) -> None:
     does, whatever machine it was compiled for. A plan is proved before it runs; the proofs of large plans are
     remembered.
     """
-    from einc.report.restore import compute_outputs, measure_movements
+    reference = None
+    if check:
+        from einc.report.restore import compute_outputs, measure_movements
 
-    run_plan(RunOptions(**arguments), Reference(compute_outputs, measure_movements) if check else None)
+        reference = Reference(compute_outputs, measure_movements)
+    run_plan(RunOptions(**arguments), reference)

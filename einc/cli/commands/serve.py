@@ -8,6 +8,7 @@ import click
 
 from einc.cli.options import Seconds, machine_option
 from einc_runtime.cli.base import Devices, EincCommand, examples
+from einc_runtime.cli.blas import load_numpy
 
 
 @click.command(
@@ -43,6 +44,7 @@ def serve_command(**arguments: Any) -> None:
     texts. Plans that are missing are compiled first, and kept. SIGTERM and Ctrl-C finish what runs and end the server;
     a second one ends it at once. Nothing in the folder is executed, but its chat template, in a sandbox.
     """
+    load_numpy()
     from einc.cli.model_serving import ServeArguments, serve
 
     serve(ServeArguments(**arguments))

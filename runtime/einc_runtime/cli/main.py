@@ -41,7 +41,7 @@ def run_program(name: str, table: str, arguments: Sequence[str] | None) -> int:
         signals.over = own_process  # this must be the first statement of the handler
         return _end(error, name, given, own_process=own_process)
     if own_process:
-        signals.restore()
+        _leave()
     return 0
 
 
@@ -61,10 +61,19 @@ def _run_command(name: str, table: str, arguments: list[str], *, own_process: bo
         root.invoke(context)
 
 
+def _leave() -> None:
+    """Prepares the end of the process. The interpreter searches all objects for cyclic garbage as it ends, which takes
+    longer than many a command: it need not, as the system takes back all memory at once."""
+    import gc
+
+    signals.restore()
+    gc.freeze()
+
+
 def _end(error: BaseException, name: str, arguments: list[str], *, own_process: bool) -> int:
     ended = own_process and isinstance(error, KeyboardInterrupt | signals.Terminated)
     if own_process:
-        signals.restore()
+        _leave()
     if ended:
         signals.end_in_time(error)
     from einc_runtime.cli import output

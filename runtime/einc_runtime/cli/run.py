@@ -17,6 +17,7 @@ import click
 
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import Devices, EincCommand, examples, json_option, ranks_option, shares_option
+from einc_runtime.cli.blas import load_numpy
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.errors import ArrayFault, MissingFault
@@ -158,8 +159,14 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     on_stdout = options.uses_of_stdout
     if len(on_stdout) > 1:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
-    from einc_runtime.cli.ranks import join_ranks, require_ranks, start_ranks
+    if reference is None:  # which computes whole arrays with all cores
+        load_numpy()
     from einc_runtime.execution.ranks.mpi import is_started_by_mpi
+
+    if options.ranks in (None, 1) and options.sites_per_rank is None and not is_started_by_mpi():
+        _run(options, reference, None)
+        return
+    from einc_runtime.cli.ranks import join_ranks, require_ranks, start_ranks
     from einc_runtime.execution.task_errors import name_task
 
     def describe(position: int) -> str:

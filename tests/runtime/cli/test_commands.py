@@ -18,6 +18,7 @@ import einc_runtime
 from einc.cli.main import main as einc_main
 from einc.compiler import compile_model
 from einc.options import CompileOptions
+from einc_runtime.cli.blas import VARIABLES, load_numpy
 from einc_runtime.cli.main import main
 
 TEXT = """\
@@ -140,6 +141,40 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_run_starts_and_ends_with_little(plan: Path) -> None:
+    """It imports nothing of the compiler, BLAS starts no threads, and the end searches no objects for garbage."""
+    code = """
+import atexit, gc, os, sys
+from einc.cli.main import main
+
+@atexit.register
+def tell():
+    from threadpoolctl import threadpool_info
+    print(max(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"))
+    print([name for name in os.environ if name.endswith("_NUM_THREADS")])
+    print([name for name in ("einc.graph.graph", "einc_runtime.cli.ranks") if name in sys.modules])
+    print(len(gc.get_objects()) < gc.get_freeze_count())
+
+sys.exit(main())
+"""
+    arguments = ["run", str(plan), "--inputs", "rand:0", "--weights", "rand:1"]
+    own = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=own)
+    assert done.stdout.splitlines()[-4:] == ["1", "[]", "[]", "True"]
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_numpy_has_the_threads_that_a_user_has_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in VARIABLES:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "2")
+    monkeypatch.delitem(sys.modules, "numpy")
+    load_numpy()
+    assert "numpy" not in sys.modules
+    assert [other for other in VARIABLES if other in os.environ] == [name]
 
 
 def test_the_package_offers_what_a_server_needs() -> None:
