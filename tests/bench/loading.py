@@ -1,6 +1,7 @@
 """Weights from a safetensors file: how long reading takes, against the same file mapped, in pairs that run in turns.
 
 python -m tests.bench.loading [--pairs 15] [--mebibytes 256]
+python -m tests.bench.loading --model [--pairs 15]        # a LLaMA of 125 million parameters, until it can run
 
 A file that is cut while it is mapped ends the process (SIGBUS). Both
 ways copy every tensor to new memory, as a session does. The file is in the system's cache, where the difference shows.
@@ -13,6 +14,7 @@ import json
 import mmap
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,11 +24,19 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.execution.data.safetensors import SafetensorsFile
+from einc_runtime.execution.data.safetensors import SafetensorsFile, write_tensors
+from einc_runtime.execution.data.weights import list_weights
+from einc_runtime.plan.codec import read_bundle
 from tests.bench import report
+from tests.bench.cases import CASES, MODELS, PEER_CASES
+from tests.bench.measure import compile_arguments, run_einc
 
 SHAPES = ((4096, 1024), (1024,), (1024, 2816), (300, 70))
 """Of the tensors, which are repeated until the file is full: f32."""
+
+MODEL = "decode1f32"
+"""The case whose model is loaded."""
+PHASES = ("reading and proving the plan, preparing kernels", "loading the weights", "both")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,7 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.loading", description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--mebibytes", type=int, default=256)
+    parser.add_argument("--model", action="store_true", help="a whole model in a session, each time in a new process")
+    parser.add_argument("--once", nargs=2, metavar=("PLAN", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.once:
+        print(json.dumps(open_model(*options.once)))
+        return 0
+    if options.model:
+        measure_model(options.pairs)
+        print(report.machine())
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "weights.safetensors")
         targets = write_weights(path, options.mebibytes << 20)
@@ -48,6 +67,50 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"reading takes {middle:.2f} times as long as mapping ({low:.2f} to {high:.2f}), {options.pairs} pairs")
     print(report.machine())
     return 0
+
+
+def measure_model(repeats: int) -> None:
+    """Prints seconds of opening and loading a model, and of processors' time, which other programs change less."""
+    case = next(case for case in (*CASES, *PEER_CASES) if case.name == MODEL)
+    with tempfile.TemporaryDirectory() as folder:
+        plan, file = str(Path(folder, "plan.bin")), str(Path(folder, "weights.safetensors"))
+        run_einc(*compile_arguments(case, str(MODELS / f"{case.model}.ein"), case.sites, case.dtype, plan))
+        tensors = list_weights(read_bundle(plan))
+        with open(file, "wb") as stream:
+            rng = np.random.default_rng(0)
+            drawn = {one.stored or one.name: ("f32", rng.random(one.shape, np.float32)) for one in tensors}
+            write_tensors(stream, drawn)
+        count = sum(array.size for _, array in drawn.values())
+        del drawn
+        command = [sys.executable, "-m", "tests.bench.loading", "--once", plan, file]
+        found = []
+        for _ in range(repeats):
+            np.ones(2 * count, np.float32)  # a virtual machine gets memory from its host when it is first used, slowly
+            found.append(json.loads(subprocess.run(command, capture_output=True, check=True).stdout))
+    print(f"{case.title}: {count / 1e6:.0f} million values of {case.dtype}, in the system's cache, {repeats} processes")
+    for phase in PHASES:
+        walls, processors = ([one[phase][n] for one in found] for n in range(2))
+        low, middle, high = statistics.quantiles(walls, n=4)
+        print(
+            f"{phase}: {middle:.2f} s ({low:.2f} to {high:.2f}, least {min(walls):.2f}), "
+            f"{statistics.median(processors):.2f} s of processors"
+        )
+
+
+def open_model(plan: str, file: str) -> dict[str, tuple[float, float]]:
+    """The seconds of each phase, and those of processors, in this process."""
+    from einc_runtime.execution.cpu import executor  # noqa: F401 - imports are not counted
+    from einc_runtime.execution.session import Session
+
+    found: dict[str, tuple[float, float]] = {}
+    before = time.perf_counter(), time.process_time()
+    with Session(read_bundle(plan), "cpu") as session:
+        opened = time.perf_counter(), time.process_time()
+        session.load_weights(file)
+        loaded = time.perf_counter(), time.process_time()
+        for phase, start, end in zip(PHASES, (before, opened, before), (opened, loaded, loaded), strict=True):
+            found[phase] = end[0] - start[0], end[1] - start[1]
+    return found
 
 
 def write_weights(path: Path, size: int) -> dict[str, Array]:

@@ -14,9 +14,11 @@ from einc_runtime.execution.base import NullExecutor
 from einc_runtime.execution.cpu import executor as cpu
 from einc_runtime.execution.cpu import host
 from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.rewrites import RewriteOptions, rewrite
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.base import Kernel
 from einc_runtime.plan.schema import FenceTask, Region
+from tests.support.compiled_plans import compiled
 from tests.support.handmade_plans import box, random_plan, reference, two_site_plan
 from tests.support.plan_arrays import arrays_of
 
@@ -64,6 +66,35 @@ def test_any_order_of_ready_tasks_gives_the_same_bits(seed):
             session.execute()
             results.append([session.offload(tensor.name).tobytes() for tensor in session.outputs])
     assert all(result == results[0] for result in results)
+
+
+LAYERS = """
+model layers
+dim tokens = 96
+dim wide = 512
+dim out = 512
+input x : f32[tokens, wide]
+block layer(x) {
+    weight w : f32[out, wide]
+    y[tokens, out] = x[tokens, wide] * w[out, wide]
+    return y
+}
+repeat 3 as i { x = layer(x) }
+output y = x
+"""
+
+
+def test_what_a_kernel_takes_is_found_out_once_for_all_layers(monkeypatch):
+    bundle, prepared = compiled(LAYERS, 1), []
+    prepare = CpuExecutor._prepare
+    monkeypatch.setattr(CpuExecutor, "_prepare", lambda self, item: prepared.append(item) or prepare(self, item))
+    executor = CpuExecutor(bundle, 2)
+    assert len(executor._tasks) == 6  # each product in two parts
+    assert len(prepared) == 6 + 1
+    options = RewriteOptions(
+        workers=2, max_move_bytes=cpu.MAX_COALESCED_BYTES, estimate=lambda item: prepare(executor, item).nanoseconds
+    )
+    assert rewrite(bundle, options) == executor._tasks
 
 
 def test_poison_reaches_what_no_task_writes():

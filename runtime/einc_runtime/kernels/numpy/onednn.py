@@ -15,10 +15,9 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -34,6 +33,9 @@ _TYPES = {"f16": 1, "bf16": 2, "f32": 3}
 _ANY_LAYOUT, _USER_SCRATCHPAD, _CPU, _IN_ORDER = 1, 1, 1, 1
 _OF_WEIGHTS, _OF_SCRATCHPAD, _IMPLEMENTATION = 131, 136, 8  # what a descriptor is asked for
 _SOURCE, _TARGET, _WEIGHTS, _SCRATCHPAD = 1, 17, 33, 80  # what an argument is
+
+MAX_PRIMITIVES = 256
+"""Compiled products that are kept. Layers of a model have the same ones, and oneDNN itself keeps 1024."""
 
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """Extents, and strides in elements."""
@@ -193,7 +195,7 @@ class _Shape:
 class _Primitive:
     """A product that oneDNN has compiled."""
 
-    __slots__ = ("__weakref__", "_descriptors", "_primitive", "form", "packed_size", "scratch", "shape")
+    __slots__ = ("_descriptors", "_primitive", "form", "packed_size", "scratch", "shape")
 
     def __init__(self, shape: _Shape) -> None:
         library = _require()
@@ -321,18 +323,15 @@ class OnednnProduct:
         return self.primitive.bind(own.left, right, own.target, scratch)
 
 
-_known: WeakValueDictionary[_Shape, _Primitive] = WeakValueDictionary()
 _forms: list[tuple[int, _Object]] = []
 """Layouts of packed operands that have been seen, with the descriptors that keep them alive. There are few."""
 
 
+@lru_cache(MAX_PRIMITIVES)
 def _share(shape: _Shape) -> _Primitive:
     """The only primitive of a shape; oneDNN takes up to a millisecond to make one."""
-    found = _known.get(shape)
-    if found is None:
-        with one_thread():
-            found = _known[shape] = _Primitive(shape)
-    return found
+    with one_thread():
+        return _Primitive(shape)
 
 
 def _number_form(descriptor: int, owner: _Object) -> int:
