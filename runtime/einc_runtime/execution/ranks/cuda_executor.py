@@ -116,7 +116,7 @@ class CudaRankExecutor:
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         """As all executors do; the milliseconds and the records are those of all ranks, which start together."""
-        self._links.share(b"")
+        self._links.meet()
         if self._note_task is not None and self._first is not None:
             self._note_task(self._first)  # nobody sees which task of a graph runs
         own: list[TaskRecord] | None = None if records is None else []

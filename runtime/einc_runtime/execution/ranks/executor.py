@@ -123,7 +123,7 @@ class RankExecutor(CpuExecutor):
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         """As all executors do; the milliseconds and the records are those of all ranks. Their clocks start together."""
-        self._links.share(b"")
+        self._links.meet()
         own: list[TaskRecord] | None = None if records is None else []
         try:
             milliseconds = super().execute(own)

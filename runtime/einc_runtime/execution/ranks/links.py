@@ -16,6 +16,9 @@ FIRST_NAP, LAST_NAP = 20e-6, 1e-3
 """Seconds between two looks at messages: the first, and the most after looks in vain. Ranks may share cores, so that
 looking without a pause would take them from those that compute."""
 
+BRIEF_NAP = 50e-6
+"""The most between two looks where all that is waited for is under way, and is short."""
+
 
 class RankLinks(Protocol):
     """The connections of one rank to all others. Any thread may use them.
@@ -46,6 +49,9 @@ class RankLinks(Protocol):
     def share(self, text: bytes) -> list[bytes]:
         """What all ranks give to this call, by rank. Waits for all of them."""
 
+    def meet(self) -> None:
+        """Waits for all ranks. All of them return at about the same time, which `share` does not promise."""
+
     def tell(self, peer: int, text: bytes) -> None:
         """Sends a control message, and does not wait for it to arrive."""
 
@@ -60,10 +66,10 @@ class RankLinks(Protocol):
 
 
 class Naps:
-    """Waits between looks in vain, longer each time; `reset` where something happened."""
+    """Waits between looks in vain, longer each time, up to `last` seconds; `reset` where something happened."""
 
-    def __init__(self, pause: Callable[[float], None] = time.sleep) -> None:
-        self._pause = pause
+    def __init__(self, pause: Callable[[float], None] = time.sleep, last: float = LAST_NAP) -> None:
+        self._pause, self._last = pause, last
         self.reset()
 
     def reset(self) -> None:
@@ -71,7 +77,7 @@ class Naps:
 
     def take(self) -> None:
         self._pause(self._next)
-        self._next = min(2 * self._next, LAST_NAP)
+        self._next = min(2 * self._next, self._last)
 
 
 def wait_for(links: RankLinks, handles: Sequence[Any]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import MissingFault
-from einc_runtime.execution.ranks.links import Naps
+from einc_runtime.execution.ranks.links import BRIEF_NAP, LAST_NAP, Naps
 
 SIZE_OF = {
     "PMI_RANK": "PMI_SIZE",
@@ -75,7 +75,10 @@ class MpiLinks:
         return [self._data.Irecv([part, self._mpi.BYTE], peer, self._tag(number)) for part in _divide(data)]
 
     def test(self, handles: Sequence[list[Any]]) -> list[int]:
-        return [position for position, parts in enumerate(handles) if self._mpi.Request.Testall(parts)]
+        flat = list(itertools.chain.from_iterable(handles))
+        if not flat or self._mpi.Request.Testsome(flat) == []:  # one look at all: each lets MPI go on, which takes time
+            return []
+        return [position for position, parts in enumerate(handles) if not any(parts)]  # requests that ended are null
 
     def share(self, text: bytes) -> list[bytes]:
         lengths = np.zeros(self.size, np.int64)
@@ -85,6 +88,12 @@ class MpiLinks:
         target = [whole, (lengths, starts[:-1]), self._mpi.BYTE]
         self._wait(self._data.Iallgatherv([np.frombuffer(text, np.uint8), self._mpi.BYTE], target))
         return [whole[start:end].tobytes() for start, end in itertools.pairwise(starts)]
+
+    def meet(self) -> None:
+        # The first barrier may take long, and ranks leave it milliseconds apart, since they look for its messages
+        # between naps. The second one takes no longer than its messages.
+        self._wait(self._data.Ibarrier())
+        self._wait(self._data.Ibarrier(), BRIEF_NAP)
 
     def tell(self, peer: int, text: bytes) -> None:
         self._told = [(request, data) for request, data in self._told if not request.Test()]
@@ -113,8 +122,8 @@ class MpiLinks:
             raise MissingFault(f"this MPI has numbers for {self._limit:,} messages, and the plan has more tasks")
         return number
 
-    def _wait(self, request: Any) -> None:
-        naps = Naps()
+    def _wait(self, request: Any, last_nap: float = LAST_NAP) -> None:
+        naps = Naps(last=last_nap)
         while not request.Test():
             naps.take()
 
