@@ -11,6 +11,7 @@ from typing import Any
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.execution.cpu import host
 from einc_runtime.execution.cpu.memory import allocate_aligned
+from einc_runtime.kernels.llvm import compiler
 from tests.worlds.plans import HANDMADE, PreparedPlan, SimulatedExecutor, count_plans, make_plan
 from tests.worlds.simulation import Finding, SimulatedScheduler
 
@@ -59,7 +60,10 @@ class ExecutorWorlds:
         executor, scheduler = prepared.executor, self.scheduler
         tasks = len(executor.after)
         executor.set_graph(
-            self.after(executor), [rng.choice(TIMES) for _ in range(tasks)], [rng.random() for _ in range(tasks)]
+            self.after(executor),
+            [rng.choice(TIMES) for _ in range(tasks)],
+            [rng.random() for _ in range(tasks)],
+            program=compiler.is_available() and rng.random() < 0.5,
         )
         failing = rng.randrange(tasks) if fault in ("failure", "memory") else None
         executor.failing, executor.failure = failing, MemoryError if fault == "memory" else ZeroDivisionError

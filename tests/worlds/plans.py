@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
+from einc_runtime.execution.cpu.program import CpuProgram
+from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph, RunTask
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.base import Kernel
+from einc_runtime.kernels.base import Kernel, Run
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import Bundle
 from tests.support.handmade_plans import random_plan, two_site_plan
@@ -60,6 +61,7 @@ class SimulatedExecutor(CpuExecutor):
     def __init__(self, bundle: Bundle, workers: int, scheduler: SimulatedScheduler, **options: object) -> None:
         super().__init__(bundle, workers, poison=True, scheduler=scheduler, **options)  # type: ignore[arg-type]
         self.world, self._joins = scheduler, False
+        self._runs: dict[int, RunTask] = {}
         self.written = [self._bits(writes_of(item.task)) for item in self._tasks]
         inputs = [self._bits(reads_of(item.task)) for item in self._tasks]
         self.adds = [
@@ -82,8 +84,13 @@ class SimulatedExecutor(CpuExecutor):
             view.flags.writeable = True
         return [view.view(f"u{view.itemsize}") for view in views]
 
-    def set_graph(self, after: Sequence[Sequence[int]], nanoseconds: Sequence[float], ranks: Sequence[float]) -> None:
-        self._graph = RankedTaskGraph.of(after, nanoseconds, ranks)
+    def set_graph(
+        self, after: Sequence[Sequence[int]], nanoseconds: Sequence[float], ranks: Sequence[float], *, program: bool
+    ) -> None:
+        """Says in which order tasks run: by ranks, or in a program whose workers leave each task to the interpreter."""
+        self._graph, self._program = RankedTaskGraph.of(after, nanoseconds, ranks), None
+        if program:
+            self._program = CpuProgram(after, nanoseconds, [None] * len(after), self.workers, self._bind_here, spins=2)
 
     def run_in_order(self) -> None:
         """All tasks one after the other, in the order of the plan, without threads."""
@@ -97,7 +104,10 @@ class SimulatedExecutor(CpuExecutor):
         regions = [region for output in self.bundle.outputs for region in output.regions]
         return [bits.copy() for bits in self._bits(regions)]
 
-    def _start_worker(self, worker: int):  # type: ignore[no-untyped-def]
+    def _bind_here(self, worker: int, number: int) -> Run:
+        return lambda: self._runs[worker](number)
+
+    def _start_worker(self, worker: int, program: CpuProgram | None = None):  # type: ignore[no-untyped-def]
         run_task = super()._start_worker(worker)
 
         def run(number: int) -> None:
@@ -108,7 +118,8 @@ class SimulatedExecutor(CpuExecutor):
                     raise self.failure("this world has no more")
             self._take_effect(number, run_task)
 
-        return run
+        self._runs[worker] = run
+        return run if program is None else program.make_runner(worker)
 
     def _require_open(self) -> None:
         if not self.open:

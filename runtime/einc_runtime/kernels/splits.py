@@ -53,15 +53,14 @@ def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     """Rows of the weight or of the tensor: values, scales and zero points have the weight's leading indices."""
     equation = indices.parse(invocation.attribute("equation", str))
-    labels = (equation.inputs[0], *(equation.inputs[1][: len(shape)] for shape in invocation.inputs[1:]))
-    found = []
+    tensor, weight = equation.inputs
+    labels = (tensor, *(weight[: len(shape)] for shape in invocation.inputs[1:]))
+    found = {}
     for axis, name in enumerate(equation.output):
         own = tuple(SplitAxis(names.index(name)) if name in names else None for names in labels)
-        found.append(KernelSplit(invocation.output[axis], own, (SplitAxis(axis),)))
-    weighty = [name in equation.inputs[1] for name in equation.output]
-    yield from (
-        cut for _, cut in sorted(zip(weighty, found, strict=True), key=lambda pair: (-pair[0], -pair[1].extent))
-    )
+        found[name] = KernelSplit(invocation.output[axis], own, (SplitAxis(axis),))
+    yield from (found.pop(name) for name in weight if name in found)  # the first one leaves the rows of a part dense
+    yield from sorted(found.values(), key=lambda cut: -cut.extent)
 
 
 def _split_experts(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:

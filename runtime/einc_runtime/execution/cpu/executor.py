@@ -19,7 +19,6 @@ from einc_runtime.errors import KernelFault, MissingFault, RuntimeFault, ValueFa
 from einc_runtime.execution import task_errors
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
-from einc_runtime.execution.cpu.batches import batch_tasks
 from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
 from einc_runtime.execution.cpu.memory import (
     POISON,
@@ -29,13 +28,13 @@ from einc_runtime.execution.cpu.memory import (
     find_packed_weights,
     release_weights,
 )
+from einc_runtime.execution.cpu.program import CpuProgram, list_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.chains import JoinedCall, join_runs
 from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy import libraries, onednn
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
@@ -77,19 +76,16 @@ class CpuExecutor:
         self.bundle, self._poison = bundle, poison
         self._scheduler, self._allocate = scheduler, allocate
         self.workers = workers or count_cores()
-        alone = self.part is None  # tasks in one batch with others could wait for messages that wait for them
         sites = None if self.part is None else self.part.sites
         self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate, sites=sites)
         self._common, self._keys = common, {} if common is None else dict(list_shared(bundle))
         self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites)
         costs = [kernel.nanoseconds for kernel in self._kernels]
-        batches = batch_tasks(
-            [item.task.after for item in self._tasks], costs, self.workers if alone and rewrites else 0
-        )
-        own = batches.members
-        chosen = None if ranks is None else [max(ranks[self._tasks[task].origin] for task in part) for part in own]
-        self._graph = RankedTaskGraph.of(batches.after, batches.nanoseconds, chosen, own)
+        chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
+        self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
+        self._program: CpuProgram | None = None
+        self._joins = rewrites and ranks is None and self.part is None
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         packing = self._kernels if rewrites and (common is None or common.prepack) else []
@@ -103,8 +99,6 @@ class CpuExecutor:
         onednn.rest()
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
-        self._joined: list[list[list[JoinedCall] | None]] = [[None] * len(own) for _ in range(self.workers)]
-        self._joins = alone and rewrites
 
     def _prepare_tasks(self, rewrites: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
         """The tasks that are run, and a kernel for each."""
@@ -176,18 +170,18 @@ class CpuExecutor:
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         if self._poison:
             self._memory.poison()
+        ran: list[TaskRecord] | None = None if records is None else []
         try:
             with single_threaded_blas(), np.errstate():  # a worker is this thread
                 self._prepacked.pack(self.workers, self._scheduler)
-                ran: list[TaskRecord] | None = None if records is None else []
+                program = self._find_program() if records is None else None
                 seconds = thread_pool.run_tasks(
-                    self._graph,
+                    self._graph if program is None else program.begin(),
                     self.workers,
-                    self._start_worker,
+                    lambda worker: self._start_worker(worker, program),
                     ran,
                     self._scheduler,
                     self.carrier,
-                    self._join_worker if self._joins else None,
                 )
         except thread_pool.TaskError as error:
             raise self._make_fault(error) from error.cause
@@ -195,13 +189,12 @@ class CpuExecutor:
             records += [(self._tasks[task].origin, worker, start, end) for task, worker, start, end in ran or ()]
         return 1e3 * seconds
 
-    def _start_worker(self, worker: int) -> thread_pool.RunTask:
+    def _start_worker(self, worker: int, program: CpuProgram | None = None) -> thread_pool.RunTask:
         np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
         onednn.limit_threads(1)  # of this thread, too
-        scratch = self._scratch[worker]
-        if scratch is None:
-            scratch = self._scratch[worker] = self._allocate(self._scratch_size)
-        return lambda number: self._bind(worker, number)()
+        if self._scratch[worker] is None:
+            self._scratch[worker] = self._allocate(self._scratch_size)
+        return (lambda task: self._bind(worker, task)()) if program is None else program.make_runner(worker)
 
     def _bind(self, worker: int, number: int) -> Run:
         """What runs a task in a worker that has started."""
@@ -211,27 +204,17 @@ class CpuExecutor:
             run = self._bound[worker][number] = self._kernels[number].bind(scratch)
         return run
 
-    def _join_worker(self, worker: int) -> thread_pool.RunTask:
-        """What runs all tasks of a node, in as few calls as possible."""
-        joined, members = self._joined[worker], self._graph.members
-
-        def run_node(node: int) -> None:
-            number = members[node][0]
-            call: JoinedCall | None = None
-            try:
-                calls = joined[node]
-                if calls is None:
-                    runs = {}
-                    for number in members[node]:
-                        runs[number] = self._bind(worker, number)
-                    calls = joined[node] = join_runs(runs)
-                for call in calls:
-                    function, arguments = call.call
-                    function(*arguments)
-            except BaseException as error:
-                raise thread_pool.TaskError(number if call is None else call.owner, error) from error
-
-        return run_node
+    def _find_program(self) -> CpuProgram | None:
+        """The tasks as they are run where none is recorded alone; None where no task is machine code."""
+        if self._joins:
+            self._joins = False
+            self._start_worker(0)
+            after = [item.task.after for item in self._tasks]
+            costs = [kernel.nanoseconds for kernel in self._kernels]
+            calls = [list_machine_calls(self._bind(0, number)) for number in range(len(self._tasks))]
+            if any(calls):
+                self._program = CpuProgram(after, costs, calls, self.workers, self._bind)
+        return self._program
 
     def _prepare(self, item: RewrittenTask) -> Kernel:
         with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(item.alike):

@@ -39,6 +39,9 @@ class ThreadScheduler(Protocol):
     def now(self) -> float:
         """Seconds of a clock that never goes back."""
 
+    def sleep(self, seconds: float) -> None:
+        """Lets other threads go on for some time."""
+
 
 class SystemThreads:
     """The threads and the clock of the system."""
@@ -51,6 +54,9 @@ class SystemThreads:
 
     def now(self) -> float:
         return time.perf_counter()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 THREADS = SystemThreads()

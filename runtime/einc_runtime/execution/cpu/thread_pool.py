@@ -4,8 +4,7 @@ The calling thread is one of the workers, so that a single worker needs no other
 thread has started. A worker takes the lock once per task, when it reports the end of one task and picks the next.
 It wakes other workers only for larger tasks, since waking a thread takes longer than a tiny task.
 
-Tasks that are messages to other processes take no worker, and are alone in their nodes. A thread of their own starts
-them and sees when they end.
+Tasks that are messages to other processes take no worker. A thread of their own starts them and sees when they end.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Protocol
 
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
+from einc_runtime.kernels.llvm.schedules import Progress
 
 START_NS = 2000.0
 """The time that it takes to start any task."""
@@ -28,32 +28,32 @@ TINY_NS = 20_000.0
 POLL_SECONDS = 0.2
 """A waiting worker looks this often for an interrupt that did not wake it."""
 
-RunTask = Callable[[int], None]
+NAP_SECONDS = 5e-5
+"""A worker whose task waits for those of other workers looks again after this time."""
+
+RunTask = Callable[[int], Progress | None]
+"""Runs a task, or a part of it: where it says that more is left, it is called again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedTaskGraph:
-    """For every node its successors, the number of its predecessors, estimated nanoseconds, its rank, and its tasks.
+    """For every task its successors, the number of its predecessors, estimated nanoseconds, and its rank.
 
-    Of the nodes that are ready, the one with the highest rank starts first. A worker runs all tasks of a node, in their
-    order; usually there is one.
+    Of the tasks that are ready, the one with the highest rank starts first.
     """
 
     successors: tuple[tuple[int, ...], ...]
     predecessors: tuple[int, ...]
     nanoseconds: tuple[float, ...]
     ranks: tuple[float, ...]
-    members: tuple[tuple[int, ...], ...]
 
     @staticmethod
     def of(
         after: Sequence[Sequence[int]],
         nanoseconds: Sequence[float],
         ranks: Sequence[float] | None = None,
-        members: Sequence[tuple[int, ...]] | None = None,
     ) -> RankedTaskGraph:
-        """From what every node waits for. Unless ranks are given, a node's rank is the longest chain after it; unless
-        members are, a node is the task of its number."""
+        """From what every task waits for. Unless ranks are given, a task's rank is the longest chain after it."""
         successors: list[list[int]] = [[] for _ in after]
         for number, earlier_tasks in enumerate(after):
             for earlier in earlier_tasks:
@@ -64,9 +64,8 @@ class RankedTaskGraph:
                 rest = max((lengths[later] for later in successors[number]), default=0.0)
                 lengths[number] = START_NS + nanoseconds[number] + rest
             ranks = lengths
-        held = [(number,) for number in range(len(after))] if members is None else members
         waits = tuple(map(len, after))
-        return RankedTaskGraph(tuple(map(tuple, successors)), waits, tuple(nanoseconds), tuple(ranks), tuple(held))
+        return RankedTaskGraph(tuple(map(tuple, successors)), waits, tuple(nanoseconds), tuple(ranks))
 
 
 class Carrier(Protocol):
@@ -103,16 +102,14 @@ def run_tasks(
     records: list[TaskRecord] | None = None,
     scheduler: ThreadScheduler = THREADS,
     carrier: Carrier | None = None,
-    join_worker: Callable[[int], RunTask] | None = None,
 ) -> float:
     """Runs every task once and returns seconds; the tasks of `carrier` are carried by it.
 
     `start_worker(w)` is called in worker w's thread and returns the function that runs a task there; worker 0 is the
-    calling thread. `join_worker(w)` then returns one that runs all tasks of a node, and raises TaskError; it is called
-    where no records are wanted. Where the system has no thread for a worker, those that there are do its work. The
-    first error of a task stops all workers once their present tasks have ended, and is raised as TaskError. An
-    interrupt of the calling thread stops them, too, and is raised as it is. When this function ends, no worker runs a
-    task any more.
+    calling thread. Where the system has no thread for a worker, those that there are do its work. The first error of a
+    task stops all workers once their present tasks have ended, or have paused, and is raised as TaskError; one that is
+    a TaskError stays the same. An interrupt of the calling thread stops them, too, and is raised as it is. When this
+    function ends, no worker runs a task any more.
     """
     state = _PoolState(graph, scheduler, frozenset() if carrier is None else carrier.tasks)
     logs: list[list[TaskRecord] | None] = [None if records is None else [] for _ in range(workers)]
@@ -126,8 +123,8 @@ def run_tasks(
                 raise TaskError(-1, error) from error
         with suppress(RuntimeError):
             for worker in range(1, workers):
-                scheduler.start(state.work_beside, worker, start_worker, join_worker, logs[worker], origin)
-        state.work(0, start_worker, join_worker, logs[0], origin)
+                scheduler.start(state.work_beside, worker, start_worker, logs[worker], origin)
+        state.work(0, start_worker, logs[0], origin)
     finally:
         try:
             state.end()
@@ -147,9 +144,8 @@ class _PoolState:
     """The state that the workers share, under one lock."""
 
     def __init__(self, graph: RankedTaskGraph, scheduler: ThreadScheduler, messages: frozenset[int]) -> None:
-        self.graph, self.now = graph, scheduler.now
-        self.nodes = {part[0]: node for node, part in enumerate(graph.members) if messages and part[0] in messages}
-        self.messages = {node: task for task, node in self.nodes.items()}
+        self.graph, self.now, self.sleep = graph, scheduler.now, scheduler.sleep
+        self.messages = messages
         self.waiting = list(graph.predecessors)
         self.ready: list[tuple[float, int]] = []
         self.large = 0  # of the ready tasks
@@ -197,7 +193,6 @@ class _PoolState:
         self,
         worker: int,
         start_worker: Callable[[int], RunTask],
-        join_worker: Callable[[int], RunTask] | None,
         log: list[TaskRecord] | None,
         origin: float,
     ) -> None:
@@ -207,7 +202,7 @@ class _PoolState:
                 return
             self.beside += 1
         try:
-            self.work(worker, start_worker, join_worker, log, origin)
+            self.work(worker, start_worker, log, origin)
         finally:
             with self.changed:
                 self.beside -= 1
@@ -243,7 +238,7 @@ class _PoolState:
             if ended:
                 with self.changed:
                     for task in ended:
-                        self._end(self.nodes[task])
+                        self._end(task)
                     if self.sleeping and self.ready:
                         self.changed.notify(len(self.ready))
             if carrier.is_waiting:
@@ -253,29 +248,22 @@ class _PoolState:
         self,
         worker: int,
         start_worker: Callable[[int], RunTask],
-        join_worker: Callable[[int], RunTask] | None,
         log: list[TaskRecord] | None,
         origin: float,
     ) -> None:
         task: int | None = None
         try:
-            run_task, now, members = start_worker(worker), self.now, self.graph.members
-            node = self._next(None)
-            if join_worker is not None and log is None:
-                run_node = join_worker(worker)
-                while node is not None:
-                    run_node(node)
-                    node = self._next(node)
-            while node is not None:
-                for task in members[node]:
-                    if log is None:
-                        run_task(task)
-                    else:
-                        start = now()
-                        run_task(task)
-                        log.append((task, worker, start - origin, now() - origin))
-                task = None
-                node = self._next(node)
+            run_task, now = start_worker(worker), self.now
+            task = self._next(None)
+            while task is not None:
+                start = now()
+                while progress := run_task(task):
+                    if not self._goes_on(progress):
+                        return
+                if log is not None:
+                    log.append((task, worker, start - origin, now() - origin))
+                ended, task = task, None
+                task = self._next(ended)
         except BaseException as error:
             with self.changed:
                 if self.error is None and isinstance(error, TaskError):
@@ -283,6 +271,13 @@ class _PoolState:
                 elif self.error is None:
                     self.error = TaskError(-1 if task is None else task, error)
             self.stop()
+
+    def _goes_on(self, progress: Progress) -> bool:
+        """Whether a worker goes on with its task, after a nap if that waits for others."""
+        if progress is Progress.WAITING:
+            self.sleep(NAP_SECONDS)
+        with self.changed:
+            return not self.stopped
 
     def _next(self, ended: int | None) -> int | None:
         """Reports the end of a task and takes the most urgent task that is ready; None when nothing is left to do."""
@@ -315,7 +310,7 @@ class _PoolState:
         """Makes a task ready: all its predecessors have ended."""
         if task in self.messages:
             with self.mail:
-                self.posted.append(self.messages[task])
+                self.posted.append(task)
                 self.mail.notify()
             return
         heapq.heappush(self.ready, (-self.graph.ranks[task], task))

@@ -19,6 +19,7 @@ from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cpu.host import count_cores
+from einc_runtime.execution.cpu.program import CpuProgram
 from einc_runtime.execution.ranks.carrier import Message, MessageCarrier
 from einc_runtime.execution.ranks.gathering import bring_to_first, share_times
 from einc_runtime.execution.ranks.links import RankLinks
@@ -132,12 +133,12 @@ class RankExecutor(CpuExecutor):
             raise
         return share_times(self._links, milliseconds, own or (), records, self.workers)
 
-    def _start_worker(self, worker: int) -> thread_pool.RunTask:
-        run_task, note, tasks = super()._start_worker(worker), self._note_task, self._tasks
+    def _start_worker(self, worker: int, program: CpuProgram | None = None) -> thread_pool.RunTask:
+        run_task, note, tasks = super()._start_worker(worker, program), self._note_task, self._tasks
         if note is None:
             return run_task
 
-        def run_noted_task(place: int) -> None:
+        def run_noted_task(place: int) -> None:  # there is no program: others wait for single tasks
             note(tasks[place].origin)
             run_task(place)
 

@@ -16,7 +16,7 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.splits import KernelSplit, SplitAxis, find_splits
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 
-MIN_PART_NS = 200_000.0
+MIN_PART_NS = 40_000.0
 """What a part should take at least, as kernels estimate it."""
 
 BUSY = 0.9

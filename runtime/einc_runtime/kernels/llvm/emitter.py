@@ -69,6 +69,13 @@ class Emitter:
         self.b.ret(I64(0))
         return self.module
 
+    def relax(self) -> None:
+        """Says that this is a loop that waits for another thread."""
+        from llvmlite import binding
+
+        if binding.get_default_triple().startswith("x86_64"):
+            self.intrinsic("llvm.x86.sse2.pause", ir.VoidType())
+
     # Numbers
 
     def broadcast(self, value: Value) -> Value:
@@ -115,12 +122,18 @@ class Emitter:
     @contextmanager
     def loop(self, stop: Value, step: int = 1) -> Iterator[Value]:
         """A loop for 0, step, 2 * step, ... below stop; its body is emitted inside."""
+        with self.span(I64(0), stop, step) as index:
+            yield index
+
+    @contextmanager
+    def span(self, start: Value, stop: Value, step: int = 1) -> Iterator[Value]:
+        """A loop for start, start + step, ... below stop; its body is emitted inside."""
         b = self.b
         before, head, body, end = b.block, *(b.append_basic_block() for _ in range(3))
         b.branch(head)
         b.position_at_end(head)
         index = b.phi(I64)
-        index.add_incoming(I64(0), before)
+        index.add_incoming(start, before)
         b.cbranch(b.icmp_signed("<", index, stop), body, end)
         b.position_at_end(body)
         yield index

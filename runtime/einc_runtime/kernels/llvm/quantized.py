@@ -132,14 +132,18 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     kind = dtype_name(result.array) if direct else "f32"
     factor = struct.unpack("<i", struct.pack("<f", call.scale))[0]
     code = _begin_pairs(form, count, kind, factor) if pairs else emit_product(form, count, kind, factor)
-    steps = _steps_of(scales, zeros[0] if zeros else None)
+    steps, alike = _steps_of(scales, zeros[0] if zeros else None), compiler.count_alike()
+
+    def copy(source: Array, goal: Array) -> Resolved:
+        with compiler.expect_alike(alike):
+            return prepare_copy(source, goal)
 
     def bind(memory: Array) -> Run:
         calls: list[Resolved] = []
         tensor, target = straight, result
         if copied is not None:
             tensor = NamedArray(straight.names, copied.of(memory))
-            calls.append(prepare_copy(aligned, tensor.array))
+            calls.append(copy(aligned, tensor.array))
         if held is not None:
             target = NamedArray((*batch, *rows, *columns), held.of(memory))
         left, output = view_as_matrices(tensor, batch, rows, summed), view_as_matrices(target, batch, rows, columns)
@@ -157,7 +161,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
             ]  # fmt: skip
             calls.append((compiler.CompiledCall(code, arguments, a, c, b, laid_out, *call.weight.operands), []))
         if held is not None:
-            calls.append(prepare_copy(target.align(result.names), result.array))
+            calls.append(copy(target.align(result.names), result.array))
         return make_runner(calls)
 
     elements = call.count(call.labels)

@@ -1,0 +1,131 @@
+"""The tasks of a plan as threads run them where none is recorded alone: machine code from task to task.
+
+A thread comes back to the interpreter for tasks that are calls of numpy or of libraries.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einc_runtime.execution.cpu.thread_pool import START_NS, TINY_NS, RankedTaskGraph, RunTask, TaskError
+from einc_runtime.kernels.base import Run
+from einc_runtime.kernels.llvm.compiler import CompiledCall
+from einc_runtime.kernels.llvm.schedules import SPINS, CallError, CompiledSchedule, MachineCall, Progress
+from einc_runtime.kernels.numpy.pieces import CallSequence
+
+PAUSE_NS = 5e6
+"""A thread returns to the interpreter about as often as this, which looks for interrupts then."""
+
+BindTask = Callable[[int, int], Run]
+"""Worker, task -> what runs the task in this worker."""
+
+
+class CpuProgram:
+    """All tasks, for workers of which each takes a share of them. Nodes of the graph are these shares.
+
+    `after` are the earlier tasks that each one waits for. Tasks are bound by the workers that run them, when they first
+    do. `calls` are those of worker 0: None for a task that needs the interpreter. A worker sleeps when it has looked
+    `spins` times for a task.
+    """
+
+    def __init__(
+        self,
+        after: Sequence[Sequence[int]],
+        nanoseconds: Sequence[float],
+        calls: Sequence[list[MachineCall] | None],
+        workers: int,
+        bind: BindTask,
+        spins: int = SPINS,
+    ) -> None:
+        total = sum(nanoseconds) + START_NS * len(after)
+        shares = max(1, min(workers, int(total / TINY_NS)))
+        self._tasks = order_tasks(after, nanoseconds, shares)
+        places = {task: place for place, task in enumerate(self._tasks)}
+        waits = [[places[one] for one in after[task]] for task in self._tasks]
+        self._called = [calls[task] is None for task in self._tasks]
+        passed, pauses = 0.0, []
+        for task in self._tasks:
+            passed += nanoseconds[task]
+            pauses.append(passed >= PAUSE_NS)
+            passed = 0.0 if pauses[-1] else passed
+        self._schedule = CompiledSchedule(waits, self._called, pauses, workers, spins)
+        self._schedule.set_calls(0, [calls[task] or [] for task in self._tasks])
+        self._graph, self._bind = RankedTaskGraph.of([()] * shares, [total / shares] * shares), bind
+
+    def begin(self) -> RankedTaskGraph:
+        """Begins a run of all tasks, by what `make_runner` makes."""
+        self._schedule.begin()
+        return self._graph
+
+    def make_runner(self, worker: int) -> RunTask:
+        """What runs a share of the tasks in a worker; it raises TaskError."""
+        schedule, tasks = self._schedule, self._tasks
+        if not schedule.has_calls(worker):
+            pairs = zip(self._called, tasks, strict=True)
+            schedule.set_calls(worker, [[] if called else self._find_calls(worker, task) for called, task in pairs])
+
+        def run_share(_: int) -> Progress:
+            try:
+                progress = schedule.run(worker)
+            except CallError as error:
+                raise TaskError(tasks[error.task], error.cause) from error.cause
+            if progress is Progress.CALLING:
+                task = tasks[schedule.called_task(worker)]
+                try:
+                    self._bind(worker, task)()
+                except BaseException as error:
+                    raise TaskError(task, error) from error
+            return progress
+
+        return run_share
+
+    def _find_calls(self, worker: int, task: int) -> list[MachineCall]:
+        try:
+            return list_machine_calls(self._bind(worker, task)) or []
+        except BaseException as error:
+            raise TaskError(task, error) from error
+
+
+def list_machine_calls(run: Any) -> list[MachineCall] | None:
+    """The calls that make a run, in their order; None where one of them needs the interpreter."""
+    if isinstance(run, CompiledCall):
+        return [run]
+    if not isinstance(run, CallSequence):
+        return None
+    found: list[MachineCall] = []
+    for function, arguments in run.calls:
+        calls = None if arguments else list_machine_calls(function)
+        if calls is None:
+            return None
+        found += calls
+    return found
+
+
+def order_tasks(after: Sequence[Sequence[int]], nanoseconds: Sequence[float], workers: int) -> list[int]:
+    """The tasks in the order in which so many workers would start them: of those that are ready, always the one with
+    the longest chain of tasks behind it. `after` names earlier tasks."""
+    successors: list[list[int]] = [[] for _ in after]
+    for task, earlier in enumerate(after):
+        for one in earlier:
+            successors[one].append(task)
+    chains = [0.0] * len(after)
+    for task in range(len(after) - 1, -1, -1):
+        chains[task] = nanoseconds[task] + max((chains[later] for later in successors[task]), default=0.0)
+    waiting = [len(earlier) for earlier in after]
+    ready = [(-chains[task], task) for task, count in enumerate(waiting) if not count]
+    heapq.heapify(ready)
+    running: list[tuple[float, int]] = []
+    order, now = [], 0.0
+    while ready or running:
+        while ready and len(running) < workers:
+            task = heapq.heappop(ready)[1]
+            order.append(task)
+            heapq.heappush(running, (now + nanoseconds[task], task))
+        now, ended = heapq.heappop(running)
+        for later in successors[ended]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heapq.heappush(ready, (-chains[later], later))
+    return order
