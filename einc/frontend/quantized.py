@@ -15,7 +15,7 @@ from einc.frontend.assembly import apply_equation, declare_tensor
 from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue, evaluate_value
 from einc.graph.graph import TensorKind
-from einc.ops.dequantize import Dequantize, QuantizedForm
+from einc.ops.dequantize import INPUT_BITS, Dequantize, QuantizedForm
 from einc_runtime.text import did_you_mean
 
 _STORAGES = {"i8": DType.I8, "i4": DType.I4X2}
@@ -35,7 +35,7 @@ def declare_quantized(
 ) -> TensorValue:
     """Declares the parts of a quantized weight, and returns the weight that they stand for."""
     assert statement.storage is not None
-    form, layout = _evaluate_storage(context, statement.storage)
+    form, layout, rounds_inputs = _evaluate_storage(context, statement.storage)
     try:
         operands = form.operands(desc)
     except OperatorError as error:
@@ -50,16 +50,16 @@ def declare_quantized(
             raise context.findings.fail(f"there is already a tensor '{own}'", statement.span, "rename one of the two")
         file_name = pattern.format(base) + part
         parts.append(declare_tensor(context, TensorKind.WEIGHT, own, operand, file_name, statement.span))
-    return apply_equation(context, Dequantize(operands, form.group), parts, (name,), statement.span)
+    return apply_equation(context, Dequantize(operands, form.group, rounds_inputs), parts, (name,), statement.span)
 
 
-def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr) -> tuple[QuantizedForm, str]:
-    """The form and the layout that stand after `as`."""
+def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr) -> tuple[QuantizedForm, str, bool]:
+    """The form and the layout that stand after `as`, and whether what is multiplied with the weight is rounded."""
     fail = context.findings.fail
     word = storage.function if isinstance(storage, ast.CallExpr) else storage
     if word.text not in _STORAGES:
         raise fail(f"a weight cannot be stored as '{word.text}'", word.span, "it can be stored as i8 or i4")
-    options: dict[str, object] = {"group": 0, "zeros": False, "channels": -1, "layout": "plain"}
+    options: dict[str, object] = {"group": 0, "zeros": False, "channels": -1, "layout": "plain", "inputs": 0}
     if isinstance(storage, ast.CallExpr):
         if storage.arguments:
             raise fail("options have names here", storage.arguments[0].span, "as in i4(group=32, zeros=true)")
@@ -75,6 +75,7 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
                 kind = {
                     "group": "an integer",
                     "channels": "an integer",
+                    "inputs": "an integer",
                     "zeros": "true or false",
                     "layout": "a string",
                 }[name]
@@ -88,4 +89,10 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     assert isinstance(group, int)
     assert isinstance(channels, int)
     zeros = options["zeros"] is True
-    return QuantizedForm(_STORAGES[word.text], group, zeros, None if channels == -1 else channels), layout
+    form = QuantizedForm(_STORAGES[word.text], group, zeros, None if channels == -1 else channels)
+    if options["inputs"] not in (0, INPUT_BITS):
+        raise fail(f"inputs cannot be rounded to {options['inputs']} bits", storage.span, f"{INPUT_BITS} are possible")
+    if options["inputs"] and not form.can_round_inputs:
+        hint = "inputs=8 is for i8 without groups and zero points"
+        raise fail("products of this weight with rounded inputs are no sums of integers", storage.span, hint)
+    return form, layout, options["inputs"] != 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from einc.graph.graph import Graph, Node, TensorKind
+from einc.graph.rounding import round_inputs
 from einc.graph.slices import push_slices
 
 
@@ -32,7 +33,7 @@ def fuse(graph: Graph) -> Graph:
 
     A tensor that occurs several times among a node's inputs is read once if the operator allows it. Nodes that no
     output needs are pruned first, because such a reader would keep a group apart; then slices are pushed towards the
-    inputs.
+    inputs. Last, products of integers get the largest elements of their rows.
     """
     graph = push_slices(prune(graph))
     saved = frozenset(graph.outputs)
@@ -53,7 +54,8 @@ def fuse(graph: Graph) -> Graph:
         _add_reader(readers, kept[node.name])
     nodes = tuple(reversed(kept.values()))
     gone = {name for node in graph.nodes if node.name not in kept for name in node.outputs}
-    return replace(graph, tensors=tuple(t for t in graph.tensors if t.name not in gone), nodes=nodes)
+    tensors = tuple(t for t in graph.tensors if t.name not in gone)
+    return round_inputs(replace(graph, tensors=tensors, nodes=nodes))
 
 
 def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:

@@ -28,12 +28,14 @@ _HARMLESS = (
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the quantized weights of a model are stored; `group` is 0 where each row has one scale."""
+    """How the quantized weights of a model are stored; `group` is 0 where each row has one scale. `rounds_inputs` says
+    that what is multiplied with them is rounded to 8 bits, token by token."""
 
     layout: str
     bits: int
     group: int
     zeros: bool
+    rounds_inputs: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -45,6 +47,7 @@ class Quantization:
     def format_storage(self, channels: int = 0) -> str:
         """What stands behind `as`; `channels` is for weights without groups whose rows have several dimensions."""
         options = [f"group={self.group}"] if self.group else [f"channels={channels}"] * (channels > 0)
+        options += ["inputs=8"] * self.rounds_inputs
         options += ["zeros=true"] * self.zeros + [f'layout="{self.layout}"'] * (self.layout != "plain")
         return f"i{self.bits}" + (f"({', '.join(options)})" if options else "")
 
@@ -122,7 +125,7 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     if scheme is None or weights is None:
         fields.fail("config_groups: the group has no weights")
         return None
-    scheme.require("input_activations", (), "activations are not quantized")
+    rounds_inputs = _read_inputs(scheme.nested("input_activations"))
     scheme.require("output_activations", (), "activations are not quantized")
     scheme.require("targets", (["Linear"],), "linear layers are quantized")
     scheme.check_unknown(("format",), ())
@@ -136,7 +139,25 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     weights.check_unknown(
         ("observer", "observer_kwargs", "block_structure", "scale_dtype", "zp_dtype", "group_size"), ()
     )
-    return Quantization("plain", bits, group, zeros)
+    if rounds_inputs and (bits, group, zeros) != (8, 0, False):
+        scheme.fail("input_activations: they are rounded for weights of 8 bits with a scale for each row alone")
+    return Quantization("plain", bits, group, zeros, rounds_inputs)
+
+
+def _read_inputs(fields: ConfigFields | None) -> bool:
+    """Whether activations are rounded; problems are noted where they are not rounded token by token, to integers of 8
+    bits, by scales that the tokens themselves give."""
+    if fields is None:
+        return False
+    fields.integer("num_bits", 64)
+    fields.require("num_bits", (8,), "activations are rounded to 8 bits")
+    fields.require("type", ("int",), "activations are rounded to integers")
+    fields.require("symmetric", (True,), "activations have no zero points")
+    if not fields.flag("dynamic", False):
+        fields.fail("dynamic: false is not supported: scales of activations are those of each token, and not stored")
+    fields.choice("strategy", {"token": "token"})
+    fields.check_unknown(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), ())
+    return True
 
 
 def quantize_weights(

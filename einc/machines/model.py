@@ -44,9 +44,13 @@ class Site:
     kernels: tuple[tuple[str, KernelRate], ...] = ()
 
     def peak(self, precision: str) -> float:
-        """FLOP/s at a precision; what the file does not list runs as f32 does, and without f32 nothing limits it."""
+        """FLOP/s at a precision; what the file does not list runs as f32 does, and without f32 nothing limits it.
+
+        Products of 8-bit integers run as those of f16 do where the file does not list them.
+        """
         peaks = dict(self.flops)
-        return peaks.get(precision, peaks.get("f32", math.inf))
+        known = [peaks[name] for name in (precision, *["f16"] * (precision == "i8"), "f32") if name in peaks]
+        return known[0] if known else math.inf
 
     def find_rate(self, kind: str, precision: str) -> KernelRate | None:
         """What was measured of a kind of task, if anything; a rate for the precision goes before one for all."""

@@ -36,7 +36,7 @@ Pairs = list[tuple[SiteNumber, SiteNumber]]
 TaskName = Literal[
     "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "meanpool", "argmax", "topk",
     "reshape", "embedding", "append", "concat", "quantized_contract", "dequantize",
-    "expert_matmul",
+    "rounded_contract", "expert_matmul",
     "aggregate", "aggregate_logsumexp", "aggregate_argmax", "aggregate_topk", "copy", "transfer",
 ]  # fmt: skip
 """The kernels of the runtime, and the other tasks of a plan that take time."""
@@ -55,6 +55,7 @@ class PeakRates(FilePart, frozen=True):
     f64: Peak | UnsetType = UNSET
     i32: Peak | UnsetType = UNSET
     i64: Peak | UnsetType = UNSET
+    i8: Peak | UnsetType = UNSET
     bool: Peak | UnsetType = UNSET
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 GROUP_UNIT = 32
 """Groups have so many elements, or a multiple of that: whole vectors of every kernel."""
+INPUT_BITS = 8
+"""Bits of the integers to which products round what they multiply with a weight, where the model says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class QuantizedForm:
     group: int = 0
     zeros: bool = False
     channels: int | None = None
+
+    @property
+    def can_round_inputs(self) -> bool:
+        """Whether there are products with it of integers alone: each channel has one scale, and no zero point."""
+        return self.storage is DType.I8 and not self.group and not self.zeros
 
     @property
     def packing(self) -> int:
@@ -144,6 +151,8 @@ class Dequantize(MappedOperator):
 
     operands: tuple[TensorDesc, ...]
     group: int
+    rounds_inputs: bool = False
+    """Whether products are to round what they multiply with it, as the model says. Nothing is left of it in a plan."""
 
     @property
     def form(self) -> QuantizedForm:
@@ -155,7 +164,7 @@ class Dequantize(MappedOperator):
 
     @property
     def attributes(self) -> Attributes:
-        return {"group": self.group}
+        return {"group": self.group, **({"inputs": INPUT_BITS} if self.rounds_inputs else {})}
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
@@ -210,7 +219,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     QuantizedForm.of(inputs, attributes.get("group"))
     group = attributes["group"]
     assert isinstance(group, int)
-    return Dequantize(inputs, group)
+    return Dequantize(inputs, group, attributes.get("inputs") == INPUT_BITS)
 
 
 FAMILIES = {Dequantize.family: restore}

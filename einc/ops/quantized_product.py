@@ -41,6 +41,8 @@ class QuantizedProduct(MappedOperator):
     dims: tuple[str, ...]
     factor: float = 1.0
     windows: Windows = ()
+    rounds_inputs: bool = False
+    """Whether the tensor is to be rounded: fusion then makes a `RoundedProduct` of this where it can."""
 
     @property
     def form(self) -> QuantizedForm:
@@ -167,6 +169,7 @@ def join_dequantize(equation: Equation, k: int, producer: Dequantize) -> Operato
         equation.dims,
         1.0 if factor is None else float(factor),
         normalize_windows((equation.operands[0], producer.outputs[0]), boxes),
+        producer.rounds_inputs,
     )
     return product if find_product_fault(product) is None else None
 

@@ -24,6 +24,7 @@ from einc.ops import (
     quantized_product,
     reshape,
     rope,
+    rounded_product,
     selection,
     shorthands,
     slicing,
@@ -35,7 +36,7 @@ from einc_runtime.text import did_you_mean
 
 _FILES = (
     append, attention, concat, dequantize, elementwise, embedding, equation, expert_matmul, meanpool, norm,
-    quantized_product, reshape, rope, selection, shorthands, slicing, softmax,
+    quantized_product, reshape, rope, rounded_product, selection, shorthands, slicing, softmax,
 )  # fmt: skip
 """The files of the library. Each defines at least one of these:
 

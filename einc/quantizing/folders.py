@@ -61,8 +61,11 @@ class _Part:
     size: int
 
 
-def quantize_folder(source: str, target: str, scheme: RoundingScheme, head: bool, phase: Phase) -> QuantizedFolder:
-    """Writes the folder. Raises UsageFault, ArrayFault for weights that cannot be quantized, and OSError."""
+def quantize_folder(
+    source: str, target: str, scheme: RoundingScheme, head: bool, phase: Phase, *, round_inputs: bool = False
+) -> QuantizedFolder:
+    """Writes the folder, whose configuration may say that products round what they multiply with the weights.
+    Raises UsageFault, ArrayFault for weights that cannot be quantized, and OSError."""
     if os.path.lexists(target):
         raise UsageFault("there is something of this name already", where=target, hint="name a new folder")
     files = open_folder(source)
@@ -95,7 +98,8 @@ def quantize_folder(source: str, target: str, scheme: RoundingScheme, head: bool
             if entry.is_file() and entry.suffix in _COPIED and entry.name not in (INDEX_FILE, CONFIGURATION):
                 shutil.copyfile(entry, temporary / entry.name)
         skipped = [] if head or _HEAD not in files else ["lm_head"]
-        _write_json(temporary / CONFIGURATION, {**config, "quantization_config": _describe(scheme, skipped)})
+        described = _describe(scheme, skipped, round_inputs)
+        _write_json(temporary / CONFIGURATION, {**config, "quantization_config": described})
         os.rename(temporary, place)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -215,18 +219,19 @@ def _sync(stream: BinaryIO) -> None:
     os.fsync(stream.fileno())
 
 
-def _describe(scheme: RoundingScheme, skipped: list[str]) -> dict[str, Any]:
+def _describe(scheme: RoundingScheme, skipped: list[str], round_inputs: bool) -> dict[str, Any]:
     """The field of the configuration that says how weights are stored."""
     weights = {
         "num_bits": scheme.bits, "type": "int", "symmetric": not scheme.zeros, "dynamic": False,
         "strategy": "group" if scheme.group else "channel", "group_size": scheme.group or None,
     }  # fmt: skip
-    none = {"input_activations": None, "output_activations": None}
+    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
+    activations = {"input_activations": inputs if round_inputs else None, "output_activations": None}
     return {
         "quant_method": "compressed-tensors",
         "format": "int-quantized" if scheme.bits == 8 else "pack-quantized",
         "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, **none}},
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, **activations}},
         "ignore": skipped,
         "kv_cache_scheme": None,
     }

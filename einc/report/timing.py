@@ -72,6 +72,8 @@ def describe_unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
     """A note on element types that the plan computes in and the machine file has no peak for, if any."""
     used = {operation.precision for operation in bundle.operations if any(f.flops for f in operation.functions)}
     listed = set.intersection(*({name for name, _ in site.flops} for site in machine.sites))
+    if "f16" in listed:
+        used -= {"i8"}  # timed as f16
     if not used - listed:
         return None
     rest = "as f32" if "f32" in listed else "as if computing took no time, its bytes alone"

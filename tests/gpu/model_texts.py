@@ -159,6 +159,20 @@ output y, wide
 """
 """Weights of 8 and 4 bits: in products, and widened for something else."""
 
+ROUNDED = """
+model rounded
+dim tokens = 23
+dim d = 96
+dim f = 64
+input  x    : f32[tokens, d]
+weight up   : f32[f, d] as i8(inputs=8)
+weight down : f32[d, f] as i8(inputs=8)
+h[tokens, f] = x[tokens, d] * up[f, d]
+y[tokens, d] = h[tokens, f] * down[d, f]
+output y, h
+"""
+"""Products of integers of 8 bits."""
+
 EXPERTS = """
 model experts
 dim tokens = 70
@@ -185,5 +199,6 @@ TEXTS = {
     "attention_cases": ATTENTION,
     "merges": MERGES,
     "quantized": QUANTIZED,
+    "rounded": ROUNDED,
     "experts": EXPERTS,
 }

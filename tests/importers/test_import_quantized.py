@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from einc.frontend import build
+from einc.graph.fuse import fuse
 from tests.support.import_configs import LLAMA, MIXTRAL, PHI3, faults, imported
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True, "damp_percent": 0.1}
@@ -21,6 +22,16 @@ WIDE = {"hidden_size": 192, "intermediate_size": 128, "head_dim": 32}
 
 def weights(**changes: Any) -> dict[str, Any]:
     return {**PLAIN, "config_groups": {"group_0": {"targets": ["Linear"], "weights": {**WEIGHTS, **changes}}}}
+
+
+def rounded(weights: dict[str, Any] = WEIGHTS, **changes: Any) -> dict[str, Any]:
+    """Activations as published W8A8 models have them, and changes of that."""
+    inputs = {
+        "num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token", "group_size": None,
+        "block_structure": None, "actorder": None, "observer": None, "observer_kwargs": {}, **changes,
+    }  # fmt: skip
+    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None}
+    return {**PLAIN, "config_groups": {"group_0": scheme}}
 
 
 def lines(config: dict[str, Any], quantization: dict[str, Any]) -> dict[str, str]:
@@ -46,6 +57,17 @@ def test_each_layout_says_how_weights_are_stored() -> None:
         "as i4(group=32, zeros=true) from"
         in lines(LLAMA, weights(num_bits=4, strategy="group", group_size=32, symmetric=False))["w_down"]
     )
+
+
+def test_activations_are_rounded_where_the_configuration_says_so() -> None:
+    found = lines(LLAMA, rounded())
+    assert found["w_q"].startswith("f16[heads_q, d_head, d_model] as i8(inputs=8) from")
+    assert found["w_o"].startswith("f16[d_model, heads_q, d_head] as i8(channels=1, inputs=8) from")
+    assert found["head"] == 'f16[vocab, d_model] from "lm_head.weight"'
+    model = imported(LLAMA | WIDE | {"quantization_config": rounded()}).text
+    titles = [node.operator.title for node in fuse(build(model, "m.ein")).nodes]
+    assert titles.count("rounded_product") == 7 * titles.count("attention")
+    assert titles.count("max(abs)") == 4 * titles.count("attention")
 
 
 def test_groups_that_do_not_fit_into_heads_make_them_one_dimension() -> None:
@@ -80,9 +102,19 @@ BAD = {
     "version": ({**AWQ, "version": "gemv"}, "other versions have other orders"),
     "unknown": ({**AWQ, "speed": 3}, "speed: unknown field"),
     "format": ({**PLAIN, "format": "float-quantized"}, "format"),
-    "activations": (
-        {**PLAIN, "config_groups": {"group_0": {"weights": WEIGHTS, "input_activations": {"num_bits": 8}}}},
+    "outputs": (
+        {**PLAIN, "config_groups": {"group_0": {"weights": WEIGHTS, "output_activations": {"num_bits": 8}}}},
         "activations are not quantized",
+    ),
+    "stored scales": (rounded(dynamic=False), "dynamic: false is not supported"),
+    "tensors": (rounded(strategy="tensor"), "strategy"),
+    "bits of inputs": (rounded(num_bits=4), "activations are rounded to 8 bits"),
+    "float inputs": (rounded(type="float"), "activations are rounded to integers"),
+    "asymmetric inputs": (rounded(symmetric=False), "activations have no zero points"),
+    "unknown of inputs": (rounded(speed=2), "speed: unknown field"),
+    "inputs of groups": (
+        rounded(weights={**WEIGHTS, "strategy": "group", "group_size": 32}),
+        "rounded for weights of 8 bits with a scale for each row",
     ),
     "floats": (weights(type="float"), "weights are integers"),
     "two groups": ({**PLAIN, "config_groups": {"a": {}, "b": {}}}, "expected one group of weights, found 2"),

@@ -34,6 +34,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
         "append",
         "dequantize",
         "quantized_product",
+        "rounded_product",
         "no such kernel",
     ),
     "author": ("compiler", "proposer", "user"),

@@ -210,6 +210,21 @@ output z
 output s = side * 0.5
 """
 
+ROUNDED = """
+dim rows = 5
+dim width = 12
+dim hidden = 6
+dim wide = 8
+input  x    : {dtype}[rows, width]
+weight up   : {dtype}[hidden, width] as i8(inputs=8)
+weight gate : {dtype}[hidden, width] as i8(inputs=8)
+weight down : {dtype}[wide, hidden] as i8(inputs=8)
+h[rows, hidden] = x[rows, width] * up[hidden, width]
+g[rows, hidden] = x[rows, width] * gate[hidden, width]
+y[rows, wide] = h[rows, hidden] * down[wide, hidden]
+output y, g
+"""
+
 
 def _preset(**definitions: object) -> dict[str, Any]:
     return {"preset": "tiny", "definitions": tuple((name, str(value)) for name, value in definitions.items())}
@@ -252,6 +267,7 @@ CASES: dict[str, PlanCase] = {
     "quantized-sums": PlanCase(
         QUANTIZED.format(dtype="bf16"), "dgx-a100", 4, ("h=width/2,rows/2", "y=wide/2,hidden/2"),
         {"schedule": "synthesized"}),
+    "rounded": PlanCase(ROUNDED.format(dtype="f32"), "host", 3, ("h=hidden/3", "g=width/3", "y=hidden/3")),
     "experts": PlanCase("moe", "dgx-a100", 4, (), {"schedule": "synthesized", **_preset(tokens=6, d_ff=8)}),
     "largest": PlanCase(LARGEST, "host", 4, ("*=vocabulary/4",)),
     "casts": PlanCase(CASTS, "host", 5),

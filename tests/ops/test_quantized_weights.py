@@ -5,12 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from einc.compiler import compile_model
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import ModelError, OperatorError
 from einc.frontend import build
 from einc.graph.fuse import fuse
-from einc.graph.graph import Graph
+from einc.graph.graph import Graph, verify_graph
+from einc.logical.pins import parse_pin
+from einc.machines.load import parse_machine
+from einc.ops import registry
 from einc.ops.dequantize import Dequantize, QuantizedForm
+from einc.options import CompileOptions
+from einc_runtime.execution.session import Session
+from einc_runtime.plan.proof import prove
 from tests.support.quantized_cases import FORMS, quantized
 
 TEXT = """
@@ -103,7 +110,104 @@ def test_the_meaning_of_a_weight_element_by_element(name: str) -> None:
             assert found[n, k] == np.float32(number - zero) * scales[at]
 
 
+ROUNDED = """
+weight up : f16[n, k] as i8(inputs=8)
+weight gate : f16[h, n, k] as i8(inputs=8)
+"""
+
+
+def test_products_of_integers_share_the_largest_elements_of_rows() -> None:
+    lines = "u[t, n] = x[t, k] * up[n, k] * 2.0\ng[t, h, n] = gate[h, n, k] * x[t, k]\noutput u, g\n"
+    graph = fuse(graph_of(ROUNDED + lines))
+    verify_graph(graph)
+    assert describe(graph) == [
+        "max(abs)(x)",
+        "rounded_product(x, x.largest, up.values, up.scales)",
+        "rounded_product(x, x.largest, gate.values, gate.scales)",
+    ]
+    largest, first, _ = graph.nodes
+    assert str(largest.operator.outputs[0]) == "f16[t=3]"
+    assert first.operator.attributes["factor"] == 2.0
+    parts = "a = slice(x, t=[1, 3], k=[32, 96])\nb = slice(up, n=[2, 5], k=[0, 64])\ny[r, c] = a[r, j] * b[c, j]\n"
+    graph = fuse(graph_of(f"{ROUNDED}{parts}u[t, n] = x[t, k] * up[n, k]\noutput y, u\n"))
+    verify_graph(graph)
+    assert [node.operator.attributes.get("windows") for node in graph.nodes] == [
+        "1:3 32:96", "1:3 32:96, 2:5 0:64", None, None,
+    ]  # fmt: skip
+    assert {"x.largest", "x.largest_2"} <= {tensor.name for tensor in graph.tensors}
+
+
+def test_what_is_no_product_of_integers_takes_floats() -> None:
+    mixed = fuse(graph_of(f"{ROUNDED}y[t, n] = x[t, k] * up[n, k]\nz = up + 1.0\noutput y, z\n"))
+    assert describe(mixed) == ["dequantize(up.values, up.scales)", "contract(x, up)", "add(up)"]
+    assert mixed.nodes[0].operator.attributes == {"group": 0}
+    summed = "q[t, h, j] = x[t, k] * r[h, j, k]\nz[t] = q[t, h, j] * s[h, j]\noutput z\n"
+    lines = "dim j = 5\nweight r : f16[h, j, k] as i8(inputs=8)\nweight s : f16[h, j] as i8(inputs=8)\n"
+    found = describe(fuse(graph_of(lines + summed)))
+    assert found == [
+        "max(abs)(x)",
+        "rounded_product(x, x.largest, r.values, r.scales)",
+        "quantized_product(q, s.values, s.scales)",
+    ]
+    lines = "dim d = 2 ** 17 + 1\ninput r : f16[d]\nweight m : f16[n, d] as i8(inputs=8)\n"
+    long = graph_of(lines + "y[n] = r[d] * m[n, d]\noutput y\n")
+    assert describe(fuse(long)) == ["quantized_product(r, m.values, m.scales)"]
+
+
+def test_rounded_products_are_restored_from_their_attributes() -> None:
+    operator = quantized(DType.F32)["rounded_parts"]
+    assert registry.restore(operator.family, operator.inputs, operator.attributes) == operator
+    tensor, largest, values, scales = operator.inputs
+    with pytest.raises(OperatorError, match="a rounded product has"):
+        registry.restore(operator.family, (tensor, values, scales), operator.attributes)
+    with pytest.raises(OperatorError, match="the largest of rows are"):
+        registry.restore(operator.family, (tensor, tensor, values, scales), operator.attributes)
+    pairs = QuantizedForm(DType.I4X2).operands(TensorDesc(("n", "k"), (7, 96), DType.F32))
+    with pytest.raises(OperatorError, match="no rounded product"):
+        registry.restore(operator.family, (tensor, largest, *pairs), operator.attributes)
+
+
+def test_products_of_integers_take_the_time_of_integers() -> None:
+    operator = quantized(DType.BF16)["rounded"]
+    plain = quantized(DType.BF16)["product_i8"]
+    assert (operator.precision, plain.precision) == ("i8", "bf16")
+    whole = tuple(((0, index.extent),) for index in operator.indices)
+    (own,), (other,) = (one.build_spec(whole).functions for one in (operator, plain))
+    assert operator.flops(own) == plain.flops(other) == 2 * 5 * 96 * 7
+    assert operator.traffic(own) == plain.traffic(other) + 5 * 2
+    machine = '{"name": "m", "sites": [{"hbm_gbs": 1, "memory_bytes": 9, "flops": {%s}}], "resources": []}'
+    peaks = ('"f32": 1.0, "f16": 2.0, "i8": 4.0', '"f32": 1.0, "f16": 2.0', '"f32": 1.0')
+    assert [parse_machine(machine % own).sites[0].peak("i8") for own in peaks] == [4.0, 2.0, 1.0]
+
+
+def test_plans_that_cut_the_sum_round_each_row_alike() -> None:
+    text = "model m\ndim t = 5\ndim n = 6\ndim k = 96\ninput x : f32[t, k]\n"
+    text += "weight w : f32[n, k] as i8(inputs=8)\ny[t, n] = x[t, k] * w[n, k]\noutput y\n"
+    rng = np.random.default_rng(3)
+    x, values = rng.standard_normal((5, 96)).astype("f4"), rng.integers(-128, 128, (6, 96), np.int8)
+    scales = rng.random(6).astype("f4")
+    results = []
+    for count, cut, reproducible in ((1, "k/1", True), (3, "t/3", True), (3, "k/3", False), (4, "k/2,n/2", False)):
+        pins = (parse_pin(f"y={cut}", "command line"),)
+        options = CompileOptions(machine="host", devices=count, pins=pins, reproducible=reproducible)
+        bundle = compile_model(text, "m.ein", options).bundle
+        prove(bundle)
+        with Session(bundle) as session:
+            session.load_all({"w.values": values, "w.scales": scales})
+            results.append(session.run({"x": x})["y"])
+    integers = np.rint(x * (127 / np.abs(x).max(1, keepdims=True))).astype("i8")
+    expected = integers @ values.astype("i8").T * (np.abs(x).max(1, keepdims=True) / 127) * scales
+    np.testing.assert_array_equal(results[0], results[1])
+    for found in results:
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-4)
+
+
 BAD = {
+    "as i8(inputs=4)": "inputs cannot be rounded to 4 bits",
+    "as i8(inputs=true)": "expected an integer for 'inputs'",
+    "as i4(inputs=8)": "no sums of integers",
+    "as i8(group=32, inputs=8)": "no sums of integers",
+    "as i8(zeros=true, inputs=8)": "no sums of integers",
     "as i3": "a weight cannot be stored as 'i3'",
     "as i4(32)": "options have names here",
     "as i4(groups=32)": "there is no option 'groups'",

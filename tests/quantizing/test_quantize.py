@@ -140,6 +140,32 @@ def test_a_folder_runs_as_the_weights_it_stands_for(
     assert (made / "tokenizer.json").exists()
 
 
+def test_a_folder_may_say_that_products_round_activations(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Published W8A8 models have this configuration. Results are those of the weights alone, less exactly."""
+    results, text = [], ""
+    for name, options in (("plain", []), ("rounded", ["--round-inputs"])):
+        made, model, plan = tmp_path / name, tmp_path / f"{name}.ein", tmp_path / f"{name}.bin"
+        assert main(["quantize", str(folder), "-o", str(made), *options]) == 0
+        assert main(["import", "hf", str(made), "-o", str(model), "--tokens", "5", "--logits", "all"]) == 0
+        assert main(["compile", str(model), "-o", str(plan), "-m", "host", "--devices", "1"]) == 0
+        with Session(read_plan(str(plan))) as session:
+            session.load_weights(made)
+            results.append(session.run({"ids": np.array([3, 7, 1, 40, 9])})["logits"])
+        text = model.read_text()
+    assert text.count("inputs=8") == 7
+    scheme = json.loads((tmp_path / "rounded/config.json").read_text())["quantization_config"]["config_groups"]
+    inputs = scheme["group_0"]["input_activations"]
+    assert inputs == {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
+    lost = np.linalg.norm(results[1] - results[0]) / np.linalg.norm(results[0])
+    assert 1e-4 < lost < 0.03
+    capfd.readouterr()
+    for options in (["--bits", "4"], ["--group", "32"], ["--zeros"]):
+        assert main(["quantize", str(folder), "-o", str(tmp_path / "no"), "--round-inputs", *options]) == 2
+        assert "with a scale for each row" in capfd.readouterr().err
+
+
 def test_nothing_is_left_of_a_folder_that_fails(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

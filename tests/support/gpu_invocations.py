@@ -76,6 +76,13 @@ INVOCATIONS = {
     "quantized": made("quantized_contract", {"equation": "t k, n k -> t n", "group": 32},
                       [array("f16", 7, 256), array("i4x2", 48, 128), array("f16", 48, 8), array("i8", 48, 8)],
                       array("f16", 7, 48)),
+    "rounded": made("rounded_contract", {"equation": "t k, n k -> t n"},
+                    [array("bf16", 512, 4096), array("bf16", 512), array("i8", 1792, 4096), array("bf16", 1792)],
+                    array("bf16", 512, 1792)),
+    "rounded in decoding": made(
+        "rounded_contract", {"equation": "t h d, j h d -> j t"},
+        [array("f16", 3, 32, 128), array("f16", 3), array("i8", 500, 32, 128), array("f16", 500)],
+        array("f16", 500, 3)),
     "softmax": made("softmax", {"axis": -1}, [array("f16", 8, 100, 1000)], array("f16", 8, 100, 1000)),
     "softmax of long rows": made("softmax", {"axis": 1}, [array("f32", 20, 50257)], array("f32", 20, 50257)),
     "reshape": made("reshape", {}, [array("f16", 512, 32, 128)], array("f16", 512, 4096)),

@@ -11,7 +11,7 @@ from einc.ops.scalar import ScalarProgram
 from tests.support.quantized_cases import quantized
 
 SIZES = {"t": 7, "d": 9, "f": 5, "h": 6, "s": 4, "u": 11}
-POSITIVE = {"log", "sqrt", "rsqrt", "pow", "prod", "prod_join"}
+POSITIVE = {"log", "sqrt", "rsqrt", "pow", "prod", "prod_join", "rounded", "rounded_two_summed", "rounded_parts"}
 """Cases whose data must be positive, or near one, to mean anything."""
 
 

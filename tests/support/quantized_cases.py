@@ -7,6 +7,7 @@ from einc.ops.base import Operator
 from einc.ops.dequantize import Dequantize, QuantizedForm
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
+from einc.ops.rounded_product import RoundedProduct, find_rounding_fault
 from einc.ops.scalar import ScalarProgram
 
 FORMS = {
@@ -32,6 +33,22 @@ def make_product(
     fused = contraction.fuse(1, Dequantize(form.operands(weight), form.group))
     assert isinstance(fused, QuantizedProduct)
     return fused
+
+
+def make_rounded(
+    weight: TensorDesc,
+    tensor: TensorDesc,
+    indices: str,
+    *,
+    channels: int | None = None,
+    windows: tuple[TensorType, ...] = (),
+) -> Operator:
+    """The product of integers in place of that of floats."""
+    form = QuantizedForm(DType.I8, channels=channels)
+    plain = make_product(form, weight, tensor, indices, windows=windows)
+    assert isinstance(plain, QuantizedProduct)
+    assert find_rounding_fault(plain) is None
+    return RoundedProduct(plain)
 
 
 def quantized(dtype: DType) -> dict[str, Operator]:
@@ -63,4 +80,12 @@ def quantized(dtype: DType) -> dict[str, Operator]:
     )
     windows = (TensorType((1, 32), (4, 96)), TensorType((2, 0), (7, 64)))
     made["product_parts"] = make_product(zeros, weight, tensor, "t k, n k -> t n", windows=windows)
+    made["rounded"] = made["rounded_any"] = make_rounded(weight, tensor, "t k, n k -> t n")
+    made["rounded_two_summed"] = make_rounded(
+        heads, TensorDesc(("h", "t", "d"), (3, 4, 64), dtype), "h t d, j h d -> j t", channels=1
+    )
+    made["rounded_batch"] = make_rounded(
+        experts, TensorDesc(("t", "e", "k"), (4, 3, 64), dtype), "t e k, e f k -> e t f", channels=1
+    )
+    made["rounded_parts"] = make_rounded(weight, tensor, "t k, n k -> t n", windows=windows)
     return made

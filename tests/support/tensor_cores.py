@@ -13,7 +13,9 @@ STEP = 16
 
 def multiply_tiles(a, b, total=None):
     """`total + a @ b` in f32, or f64 for f64. 16-bit numbers (which may have been widened) are multiplied exactly, and
-    `STEP` products are added at a time; other sums are one chain of fused multiply-adds."""
+    `STEP` products are added at a time; other sums are one chain of fused multiply-adds. Those of i8 are in i32."""
+    if a.dtype == np.int8:
+        return a.astype(np.int32) @ b.astype(np.int32) + (0 if total is None else total)
     wide = np.dtype(np.float64 if a.dtype == np.float64 else np.float32)
     total = np.zeros((a.shape[0], b.shape[1]), wide) if total is None else total.astype(wide)
     step = STEP if a.dtype.itemsize == 2 else 1

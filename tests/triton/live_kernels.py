@@ -70,6 +70,28 @@ def test_products_with_quantized_weights(dtype, packing, group, zeros):
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
+    ("equation", "shape", "weight", "scales", "out"),
+    [
+        ("t e k, e f k -> e t f", (5, 3, 192), (3, 45, 192), (3, 45), (3, 5, 45)),
+        ("t h d, j h d -> j t", (70, 2, 40), (37, 2, 40), (37,), (37, 70)),
+        ("k, e f k -> f e", (33,), (2, 1, 33), (2,), (1, 2)),
+    ],
+)
+def test_products_of_rounded_rows(dtype, equation, shape, weight, scales, out):
+    rng = np.random.default_rng(6)
+    x = normal(*shape, dtype=dtype)
+    x.reshape(-1, shape[-1])[0, :5] = 0
+    summed = tuple(n for n, name in enumerate(equation.split(",")[0].split()) if name not in equation.split("->")[1])
+    largest = np.abs(x.astype("f8")).max(summed).astype(dtype)
+    values = rng.integers(-128, 128, weight).astype("i1")
+    inputs = [x, largest, values, normal(*scales, dtype=dtype, scale=0.01)]
+    tolerance = {F16: 2e-3, BF16: 1.6e-2, F32: 1e-6, F64: 1e-14}[np.dtype(dtype)]
+    attributes = {"equation": equation, "scale": 0.5}
+    check("rounded_contract", attributes, inputs, [np.empty(out, dtype)], tolerance=tolerance, steps=(1,))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
     ("tokens", "slots", "count", "each"), [(70, 2, 6, False), (40, 3, 9, True), (5, 3, 9, False), (1, 1, 5, False)]
 )
 def test_products_with_picked_experts(dtype, tokens, slots, count, each):

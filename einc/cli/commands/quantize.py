@@ -21,6 +21,7 @@ from einc_runtime.text import format_memory
     epilog=examples(
         "einc quantize llama-3-8b -o llama-3-8b-int8",
         "einc quantize llama-3-8b -o llama-3-8b-int4 --bits 4 --group 32",
+        "einc quantize llama-3-8b -o llama-3-8b-w8a8 --round-inputs",
         "einc import hf llama-3-8b-int4 --decode -o decode.ein",
     ),
 )
@@ -34,9 +35,14 @@ from einc_runtime.text import format_memory
 )
 @click.option("--zeros", is_flag=True, help="Give every scale a zero point.")
 @click.option("--head", is_flag=True, help="Quantize the matrix of the logits (lm_head), too.")
+@click.option(
+    "--round-inputs",
+    is_flag=True,
+    help="Have products round what they multiply with the weights to 8 bits, token by token.",
+)
 @json_option
 def quantize_command(
-    folder: str, target: str, bits: str, group: int | None, zeros: bool, head: bool, as_json: bool
+    folder: str, target: str, bits: str, group: int | None, zeros: bool, head: bool, round_inputs: bool, as_json: bool
 ) -> None:
     """Make weights of 8 or 4 bits from a published folder of safetensors, by rounding to nearest.
 
@@ -54,9 +60,11 @@ def quantize_command(
     if size % 32:
         raise UsageError(f"--group is {size}, and groups are multiples of 32")
     scheme = RoundingScheme(int(bits), size, zeros)
+    if round_inputs and scheme != RoundingScheme(8):
+        raise UsageError("--round-inputs is for weights of 8 bits with a scale for each row, without zero points")
     try:
         with show_phases() as phase:
-            found = quantize_folder(folder, target, scheme, head, phase)
+            found = quantize_folder(folder, target, scheme, head, phase, round_inputs=round_inputs)
     except OSError as error:
         raise WriteFault(f"cannot quantize: {error.strerror or error}", where=str(error.filename or target)) from None
     if as_json:

@@ -43,6 +43,10 @@ class NamedArray:
         """The plan's name for the type of its elements."""
         return dtype_name(self.array)
 
+    def with_array(self, array: Array) -> NamedArray:
+        """Another array with the same names."""
+        return NamedArray(self.names, array)
+
     def align(self, order: Sequence[str]) -> Array:
         """The array transposed to `order`, with extent 1 for indices that it lacks."""
         present = [name for name in order if name in self.names]

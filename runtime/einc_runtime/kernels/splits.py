@@ -5,7 +5,7 @@ Together, the parts compute the same elements as the whole invocation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.kernels import indices
@@ -55,10 +55,27 @@ def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     equation = indices.parse(invocation.attribute("equation", str))
     tensor, weight = equation.inputs
     labels = (tensor, *(weight[: len(shape)] for shape in invocation.inputs[1:]))
+    return _split_operands(equation, labels, invocation.output)
+
+
+def _split_rounded(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    """The same; the largest elements have those indices of the tensor that the result has."""
+    equation = indices.parse(invocation.attribute("equation", str))
+    tensor, weight = equation.inputs
+    kept = tuple(name for name in tensor if name in equation.output)
+    labels = (tensor, kept, *(weight[: len(shape)] for shape in invocation.inputs[2:]))
+    return _split_operands(equation, labels, invocation.output)
+
+
+def _split_operands(
+    equation: indices.IndexEquation, labels: Sequence[indices.Names], result: Shape
+) -> Iterator[KernelSplit]:
+    """Splits along each index of the result, those of the weight first."""
     found = {}
     for axis, name in enumerate(equation.output):
         own = tuple(SplitAxis(names.index(name)) if name in names else None for names in labels)
-        found[name] = KernelSplit(invocation.output[axis], own, (SplitAxis(axis),))
+        found[name] = KernelSplit(result[axis], own, (SplitAxis(axis),))
+    weight = equation.inputs[1]
     yield from (found.pop(name) for name in weight if name in found)  # the first one leaves the rows of a part dense
     yield from sorted(found.values(), key=lambda cut: -cut.extent)
 
@@ -108,6 +125,7 @@ def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 _SPLITS: dict[str, Callable[[Invocation[Shape]], Iterator[KernelSplit]]] = {
     "contract": _split_contract,
     "quantized_contract": _split_quantized,
+    "rounded_contract": _split_rounded,
     "expert_matmul": _split_experts,
     "map": _split_map,
     "reduce": _split_map,

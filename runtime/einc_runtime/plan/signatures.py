@@ -53,7 +53,7 @@ _CUBE = KernelOperand(FLOAT, 3)
 _PLACES = KernelOperand(INTEGER, 1)
 _INDICES = KernelOperand(("i64",))
 _SCALES = (KernelOperand(QUANTIZED), KernelOperand(FLOAT))
-_ZEROS = KernelOperand(("i8",))
+_ZEROS = _INTEGERS = KernelOperand(("i8",))
 _FREQUENCIES = ("factor", "low_freq_factor", "high_freq_factor", "original_length")
 
 SIGNATURES: dict[str, KernelSignature] = {
@@ -66,6 +66,9 @@ SIGNATURES: dict[str, KernelSignature] = {
     "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_ZEROS,)),
     "quantized_contract": KernelSignature(
         (_ROWS, *_SCALES), (_ROWS,), {"equation": str, "group": int}, {"scale": float}, more=(_ZEROS,)
+    ),
+    "rounded_contract": KernelSignature(
+        (_ROWS, _ROWS, _INTEGERS, _ROWS), (_ROWS,), {"equation": str}, {"scale": float}
     ),
     "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}),
     "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}),

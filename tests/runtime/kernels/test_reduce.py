@@ -9,6 +9,7 @@ import pytest
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.registry import prepare
 from tests.support.kernel_runs import BF16, F, run
 
@@ -138,3 +139,26 @@ def test_reshape_is_a_row_major_reshape():
     ]:
         with pytest.raises(PlanFault):
             prepare(Invocation("reshape", attributes, [x], [target]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", BF16, "float64"], ids=str)
+def test_the_largest_magnitudes_are_elements_of_their_rows(dtype):
+    rng = np.random.default_rng(7)
+    for shape, names, kept in (
+        ((5, 70), "t k", "t"),
+        ((3, 5, 40), "h t d", "t"),
+        ((3, 5, 40), "h t d", "d h"),
+        ((4, 33), "t k", ""),
+        ((2, 3, 4, 17), "a b c d", "c a"),
+        ((1, 16), "t k", "t"),
+    ):
+        x = rng.standard_normal(shape).astype(dtype)
+        x.flat[3] = np.nan
+        own, result = names.split(), kept.split()
+        expected = np.abs(x.astype("f8")).max(tuple(n for n, name in enumerate(own) if name not in result))
+        expected = expected.transpose([sorted(result, key=own.index).index(name) for name in result])
+        attributes = {"program": "t0 = abs x0", "indices": f"{names} -> {kept}", "aggregation": "max"}
+        for reproducible in ({}, {"reproducible": True}):
+            with compiler.compile_all():
+                found = run("reduce", attributes | reproducible, [x], np.empty(expected.shape, dtype))
+            np.testing.assert_array_equal(found.astype("f8"), expected)

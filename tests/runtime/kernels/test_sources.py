@@ -66,6 +66,15 @@ def reduced(program, indices, aggregation, inputs, *shape, dtype="f4"):
     return "reduce", attributes, inputs, [zeros(*shape, dtype=dtype)]
 
 
+def rounded(equation, tensor, rows, weight, channels, result, dtype="f4"):
+    x = normal(*tensor, dtype=dtype)
+    inputs, _, output = (part.split() for part in equation.replace("->", ",").split(","))
+    largest = abs(x.astype("f8")).max(tuple(n for n, name in enumerate(inputs) if name not in output)).astype(dtype)
+    assert largest.shape == rows
+    operands = [x, largest, bytes_of(*weight).view("i1"), normal(*channels, dtype=dtype)]
+    return "rounded_contract", {"equation": equation, "scale": 0.5}, operands, [zeros(*result, dtype=dtype)]
+
+
 MASK = np.array([True, False, True, True, True, False, True, True, True, True, True])
 CASES = {
     "map": mapped("t0 = silu x0; t1 = mul t0 x1", "i j, i j -> i j", [normal(9, 33), normal(9, 33)], 9, 33),
@@ -94,6 +103,11 @@ CASES = {
                          [zeros(7, 96, dtype=BF16)]),
     "dequantize channels": ("dequantize", {"group": 0}, [bytes_of(3, 2, 9), normal(3, dtype="f2")],
                             [zeros(3, 2, 18, dtype="f2")]),
+    "rounded": rounded("t k, n k -> t n", (5, 70), (5,), (41, 70), (41,), (5, 41)),
+    "rounded heads": rounded("h t d, j h d -> j t", (2, 19, 35), (19,), (37, 2, 35), (37,), (37, 19), "f2"),
+    "rounded batch": rounded("t e k, e f k -> e t f", (70, 3, 33), (70, 3), (3, 68, 33), (3, 68), (3, 70, 68)),
+    "rounded row": rounded("k, e f k -> f e", (33,), (), (2, 3, 33), (2,), (3, 2), BF16),
+    "rounded in f64": rounded("t k, n k -> t n", (3, 40), (3,), (1, 40), (1,), (3, 1), "f8"),
     "softmax": ("softmax", {"axis": 1}, [normal(5, 33)], [zeros(5, 33)]),
     "softmax across": ("softmax", {"axis": 0}, [normal(40, 6)], [zeros(40, 6)]),
     "softmax of long rows": ("softmax", {"axis": 1}, [normal(2, 20000)], [zeros(2, 20000)]),

@@ -39,6 +39,8 @@ INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cu
                               [(4, 18, 8), (4, 18)], 2),
     "quantized": ("quantized_contract", {"equation": "t e k, e f k -> f e t", "group": 32},
                   [(4, 3, 64), (3, 5, 32), (3, 5, 2), (3, 5, 2)], [(5, 3, 4)], 3),
+    "rounded": ("rounded_contract", {"equation": "t e k, e f k -> f e t"},
+                [(4, 3, 64), (4, 3), (3, 5, 64), (3,)], [(5, 3, 4)], 3),
     "experts": ("expert_matmul", {"experts": 4}, [(7, 6), (4, 5, 6), (7, 3)], [(7, 3, 5)], 3),
     "experts of slots": ("expert_matmul", {"experts": 4}, [(7, 3, 6), (4, 5, 6), (7, 3)], [(7, 3, 5)], 3),
     "concat": ("concat", {"axis": 0}, [(3, 2)], [(3, 2)], 0),
@@ -56,6 +58,8 @@ def arrays_of(name):
     if kernel == "quantized_contract":
         found[1] = rng.integers(0, 256, inputs[1], np.uint8)
         found[3] = rng.integers(-8, 9, inputs[3], np.int8)
+    if kernel == "rounded_contract":
+        found[1], found[2] = np.abs(found[1]), rng.integers(-128, 128, inputs[2], np.int8)
     if attributes.get("extras"):
         found[3], found[4] = rng.integers(0, 5, inputs[3]), rng.random(inputs[4]) < 0.7
     return found, [np.full(shape, 7, "f4") for shape in outputs]

@@ -41,6 +41,7 @@ LLAMA3 = {"scaling": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq
 SEEN = {"causal": True, "scale": 0.5, "q_lens": [2, 3], "k_lens": [3, 4], "window": 0, "extras": []}
 EQUATION = {"indices": "i j, j k -> i k", "dims": ["a", "b"], "program": "t0 = mul x0 x1", "aggregation": "sum"}
 QUANTIZED = {"indices": "t k, n k -> t n", "dims": ["a", "b"], "group": 32, "factor": 1.0}
+ROUNDED = {"indices": "t k, n k -> t n", "dims": ["a", "b"], "factor": 1.0}
 MAP = {"indices": "i j -> i j", "dims": ["a", "b"], "program": "t0 = relu x0", "aggregation": ""}
 
 GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
@@ -73,6 +74,12 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
         "quantized_product",
         [form(5, 96), values(6, 64), form(6, 4), values(6, 4, dtype="i8")],
         {**QUANTIZED, "windows": "-, 0:6 32:128"},
+    ),
+    "rounded": ("rounded_product", [form(5, 96), form(5), values(6, 96, dtype="i8"), form(6)], ROUNDED),
+    "rounded part": (
+        "rounded_product",
+        [form(5, 96), form(3), values(6, 128, dtype="i8"), form()],
+        {**ROUNDED, "factor": 0.5, "windows": "1:4 0:64, 0:6 32:96"},
     ),
     "reshape": ("reshape", [X], {"dims": ["a", "b", "c"], "shape": [2, 3, 4]}),
     "rope": ("rope", [X], ROPE),
@@ -110,6 +117,24 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("quantized", {"factor": 1}, "should be float"),
     ("quantized part", {"windows": "-, 0:6 16:112"}, "a window cuts a group"),
     ("quantized part", {"windows": "-, 0:6 32:64"}, "index k has two extents"),
+    ("rounded", {"3": None}, "it has 4 inputs, found 3"),
+    ("rounded", {"group": 0}, "it has no attribute 'group'"),
+    ("rounded", {"2": values(6, 48)}, "of i4x2[a=6, b=48]"),
+    ("rounded", {"1": form(6)}, "of f32[a=6], where rows are f32[a=5]"),
+    ("rounded", {"1": form(5, dtype="f16")}, "of f16[a=5], where rows are f32[a=5]"),
+    ("rounded", {"1": form()}, "of f32[], where rows are f32[a=5]"),
+    ("rounded", {"3": form(6, 96)}, "f32[a=6, b=96]"),
+    (
+        "rounded",
+        {"indices": "k l, n k l -> n", "dims": ["a"], "2": values(6, 5, 96, dtype="i8"), "3": form(6, 5), "1": form()},
+        "of scales f32[a=6, b=5], of which a dimension is summed",
+    ),
+    (
+        "rounded",
+        {"0": form(5, 1 << 18), "2": values(6, 1 << 18, dtype="i8")},
+        "262144 products are summed; at most 131072 fit into 32 bits",
+    ),
+    ("rounded part", {"1": form(5)}, "of f32[a=5], where rows are f32[a=3]"),
     ("softmax", {"speed": 1}, "it has no attribute 'speed'"),
     ("softmax", {"axis": True}, "should be int"),
     ("softmax", {"axis": 2}, "axis 2 of a tensor of 2 dimensions"),

@@ -139,6 +139,11 @@ def multiplies_bf16() -> bool:
     return _engine().pairs
 
 
+def multiplies_bytes() -> bool:
+    """Whether the processor has instructions that multiply and add pairs of bytes, in registers of 512 bits."""
+    return _engine().bytes
+
+
 def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
     """Decorates a function that builds a module: the module is compiled in the background, once for equal arguments."""
     found: dict[object, Future[Compiled]] = {}
@@ -184,6 +189,7 @@ class _LlvmEngine:
         self.ready = bool(features.get("f16c") and features.get("fma")) or triple.startswith(("aarch64", "arm64"))
         self.wide = bool(features.get("avx512f"))
         self.pairs = bool(features.get("avx512bf16"))
+        self.bytes = self.wide and bool(features.get("avx512vnni"))
         # Our emitters only need their variables to become registers.
         self._passes = llvm.create_new_module_pass_manager()
         self._passes.add_sroa_pass()

@@ -39,7 +39,7 @@ def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
 def build_product(call: QuantizedContractCall, widen: PrepareWidening, multiply: KernelBuilder) -> Kernel:
     """The product part by part: `widen` prepares the call that makes a part, and `multiply` a kernel `contract`."""
     dtype = storage_dtype(dtype_name(call.tensor.array))
-    parts = list(_cut(call))
+    parts = list(cut_product(call))
     size = max(part.values.size * part.packing for part, _, _ in parts)
     shapes = {part.shape: (tensor, target) for part, tensor, target in parts}
     measured = [
@@ -63,7 +63,7 @@ def build_product(call: QuantizedContractCall, widen: PrepareWidening, multiply:
     return Kernel(bind, scratch, multiplied + call.count(call.labels) / 4)
 
 
-def _cut(call: QuantizedContractCall) -> Iterator[tuple[QuantizedWeight, Array, Array]]:
+def cut_product(call: QuantizedContractCall) -> Iterator[tuple[QuantizedWeight, Array, Array]]:
     """Parts of the weight, and of the tensor and the result that belong to them.
 
     The longest index of the weight's rows is cut where the weight is large.

@@ -15,6 +15,7 @@ from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
 from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.calls.rows import MeanPoolCall
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.reduce import find_largest
 from einc_runtime.kernels.numpy.map import UFUNCS, choose_accumulator, find_identity
 from einc_runtime.kernels.numpy.pieces import ArrayPiece, Resolved, Walk, make_runner
 from einc_runtime.kernels.reproducible.map import make_map
@@ -81,6 +82,9 @@ def _add(ufunc: Any, line: Array, table: Array) -> None:
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
     """Terms are computed as by a `map`, and combined in a wider type, as `numpy/map.py` says."""
+    largest = find_largest(invocation) if compiler.is_available() else None
+    if largest is not None:
+        return largest
     call = ReduceCall.parse(invocation)
     terms = _Terms.of(call, indices.parse(invocation.attribute("indices", str)))
     outer, inner = terms.walk()

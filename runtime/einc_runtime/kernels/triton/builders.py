@@ -22,6 +22,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "contract": ("einc_runtime.kernels.triton.contract", "build_contract"),
     "dequantize": ("einc_runtime.kernels.triton.quantized", "build_dequantize"),
     "quantized_contract": ("einc_runtime.kernels.triton.quantized", "build_quantized_contract"),
+    "rounded_contract": ("einc_runtime.kernels.triton.rounded", "build_rounded_contract"),
     "map": ("einc_runtime.kernels.triton.map", "build_map"),
     "reduce": ("einc_runtime.kernels.triton.map", "build_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_softmax"),

@@ -18,6 +18,7 @@ UNITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 LANGUAGE = {
     "f16": "tl.float16", "bf16": "tl.bfloat16", "f32": "tl.float32", "f64": "tl.float64",
     "i32": "tl.int32", "i64": "tl.int64", "bool": "tl.int1",
+    "i8": "tl.int8",
 }  # fmt: skip
 """The plan's names of types -> their names in sources."""
 

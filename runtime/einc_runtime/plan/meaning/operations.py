@@ -35,6 +35,7 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "quantized_product": quantized.quantized_product,
     "reshape": moves.reshape,
     "rope": rows.rope,
+    "rounded_product": quantized.rounded_product,
     "slice": moves.cut_out,
     "softmax": rows.softmax,
     "topk": selection.topk,

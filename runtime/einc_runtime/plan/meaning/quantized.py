@@ -9,6 +9,7 @@ but rows of pairs between runs of 32 where 32 divides them.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from einc_runtime.plan.meaning.equations import MAX_INDICES, read_windows
 from einc_runtime.plan.meaning.terms import (
@@ -26,23 +27,26 @@ from einc_runtime.plan.meaning.terms import (
 from einc_runtime.plan.schema import Attribute
 
 RUN = 32
+MAX_SUMMED = 1 << 17
+"""Products of a rounded element and a value of 8 bits, each at most 127 * 128, whose sum has 32 bits."""
 
 
 def dequantize(applied: Application) -> OperatorMeaning:
     """The weight: (value - zero) * scale."""
     applied.allow(("group",))
-    weight, unit = _read_weight(applied, applied.inputs)
+    group = applied.value("group", int)
+    weight, unit = _read_weight(applied, applied.inputs, group)
     places = direct(range(weight.rank))
     names = unique_names(weight.dims)
     return OperatorMeaning(
         "dequantize",
-        {"group": applied.value("group", int)},
+        {"group": group},
         (weight,),
         tuple(
             _index(name, extent, unit if n == weight.rank - 1 else 1)
             for n, (name, extent) in enumerate(zip(names, weight.shape, strict=True))
         ),
-        _place_operands(applied, applied.inputs, weight, places),
+        _place_operands(applied.inputs, group, weight, places),
         (places,),
     )
 
@@ -52,7 +56,32 @@ def quantized_product(applied: Application) -> OperatorMeaning:
     applied.allow(("indices", "dims", "group", "factor"), ("windows",))
     applied.require(len(applied.inputs) > 0, "it has no inputs")
     tensor, *stored = applied.inputs
-    weight, unit = _read_weight(applied, tuple(stored))
+    return _multiply(applied, tensor, tuple(stored), applied.value("group", int))
+
+
+def rounded_product(applied: Application) -> OperatorMeaning:
+    """The same of integers alone: rows of the tensor are rounded to 8 bits. The second input has the largest magnitude
+    of each row: it has the tensor's indices that are not summed. Scales have no index that is summed."""
+    applied.allow(("indices", "dims", "factor"), ("windows",))
+    tensor, largest, values, scales = applied.operands(4)
+    applied.require(values.dtype == "i8", f"of {values}")
+    plain = _multiply(applied, tensor, (values, scales), 0)
+    (result,), (axes, *weight) = plain.outputs, plain.inputs
+    kept = {axis.index for axis in result}
+    applied.require({axis.index for axis in weight[1]} <= kept, f"of scales {scales}, of which a dimension is summed")
+    summed = math.prod(index.extent for n, index in enumerate(plain.indices) if n not in kept)
+    applied.require(summed <= MAX_SUMMED, f"{summed} products are summed; at most {MAX_SUMMED} fit into 32 bits")
+    own = [(dim, axis.index) for dim, axis in zip(tensor.dims, axes, strict=True) if axis.index in kept]
+    extents = tuple(plain.indices[index].extent for _, index in own if index is not None)
+    rows = TensorForm(tuple(dim for dim, _ in own), extents, tensor.dtype)
+    applied.require(largest == rows, f"of {largest}, where rows are {rows}")
+    attributes = {name: value for name, value in plain.attributes.items() if name != "group"}
+    inputs = (axes, tuple(BlockAxis(index) for _, index in own), *weight)
+    return replace(plain, kernel="rounded_contract", attributes=attributes, inputs=inputs)
+
+
+def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm, ...], group: int) -> OperatorMeaning:
+    weight, unit = _read_weight(applied, stored, group)
     applied.require(tensor.dtype == weight.dtype, f"of {tensor} and {weight}")
     text, dims = applied.value("indices", str), applied.items("dims", str)
     left, arrow, right = text.partition("->")
@@ -82,7 +111,7 @@ def quantized_product(applied: Application) -> OperatorMeaning:
         tuple(shifted(places[name], lower) for name, (lower, _) in zip(names, window, strict=True))
         for names, window in zip(labels, windows, strict=True)
     ]
-    attributes: dict[str, Attribute] = {"equation": text, "group": applied.value("group", int)}
+    attributes: dict[str, Attribute] = {"equation": text, "group": group}
     if factor != 1:
         attributes["scale"] = factor
     return OperatorMeaning(
@@ -90,14 +119,13 @@ def quantized_product(applied: Application) -> OperatorMeaning:
         attributes,
         (TensorForm(dims, tuple(extents[name] for name in result), tensor.dtype),),
         tuple(_index(name, extent, unit if name == labels[1][-1] else 1) for name, extent in extents.items()),
-        (axes[0], *_place_operands(applied, tuple(stored), weight, axes[1])),
+        (axes[0], *_place_operands(stored, group, weight, axes[1])),
         (direct([places[name] for name in result]),),
     )
 
 
-def _read_weight(applied: Application, stored: tuple[TensorForm, ...]) -> tuple[TensorForm, int]:
+def _read_weight(applied: Application, stored: tuple[TensorForm, ...], group: int) -> tuple[TensorForm, int]:
     """The weight that is stored in these tensors, and the unit in which its last dimension may be cut."""
-    group = applied.value("group", int)
     applied.require(2 <= len(stored) <= 3 and stored[0].rank > 0 and group >= 0, "there are no values and scales")
     values, scales, *zeros = stored
     packing = {"i8": 1, "i4x2": 2}.get(values.dtype, 0)
@@ -118,11 +146,9 @@ def _index(name: str, extent: int, unit: int) -> IndexForm:
     return IndexForm(name, extent, None if unit == 1 else tuple(range(unit, extent, unit)))
 
 
-def _place_operands(
-    applied: Application, stored: tuple[TensorForm, ...], weight: TensorForm, axes: Axes
-) -> tuple[Axes, ...]:
+def _place_operands(stored: tuple[TensorForm, ...], group: int, weight: TensorForm, axes: Axes) -> tuple[Axes, ...]:
     """The blocks of the operands for a block of the weight: as many values, or groups, as there are in it."""
-    group, (*rows, last) = applied.value("group", int), axes
+    *rows, last = axes
     packing = weight.shape[-1] // max(1, stored[0].shape[-1])
     values = (*rows, _divided(last, packing))
     each = (*rows, _divided(last, group)) if group else tuple(rows[: stored[1].rank])

@@ -1,0 +1,51 @@
+"""Rounded tensors: products with weights that say `inputs=8` become products of integers.
+
+Before them stands an operator for the largest magnitude of each row, one for all products that read the same rows. A
+product that no kernel computes in integers takes its tensor as it is, as every other reader of such a weight does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.ops.base import Operator
+from einc.ops.dequantize import Dequantize
+from einc.ops.quantized_product import QuantizedProduct
+from einc.ops.rounded_product import RoundedProduct, find_rounding_fault
+
+
+def round_inputs(graph: Graph) -> Graph:
+    """The graph after fusion with rounded products in it; names of new tensors end with `.largest`."""
+    taken = {tensor.name for tensor in graph.tensors}
+    found: dict[tuple[str, Operator], str] = {}
+    nodes: list[Node] = []
+    tensors = list(graph.tensors)
+    for node in graph.nodes:
+        operator = node.operator
+        if not (isinstance(operator, QuantizedProduct | Dequantize) and operator.rounds_inputs):
+            nodes.append(node)
+            continue
+        plain = replace(operator, rounds_inputs=False)
+        if isinstance(plain, Dequantize) or find_rounding_fault(plain) is not None:
+            nodes.append(replace(node, operator=plain))
+            continue
+        product = RoundedProduct(plain)
+        source, *weight = node.inputs
+        search = product.find_largest()
+        name = found.get((source, search))
+        if name is None:
+            name = found[source, search] = _choose_name(f"{source}.largest", taken)
+            nodes.append(Node(name, search, (source,), (name,), node.span))
+            tensors.append(GraphTensor(name, product.largest, TensorKind.VALUE, span=node.span))
+        nodes.append(replace(node, operator=product, inputs=(source, name, *weight)))
+    return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes))
+
+
+def _choose_name(wanted: str, taken: set[str]) -> str:
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    taken.add(name)
+    return name

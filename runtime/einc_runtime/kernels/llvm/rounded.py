@@ -1,0 +1,123 @@
+"""The kernel `rounded_contract` as machine code: the tensor is rounded once, and multiplied with values as they lie."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, address
+from einc_runtime.kernels.calls.rounded import RoundedContractCall
+from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.contract import prepare_copy
+from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
+from einc_runtime.kernels.numpy import rounded as in_numpy
+from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+
+CHUNK = 1 << 18
+"""Bytes of a weight that stay in the second cache."""
+
+
+def build_rounded_contract(invocation: Invocation[Array]) -> Kernel:
+    call = RoundedContractCall.parse(invocation)
+    compiled = _compile(call) if compiler.is_worthwhile(call.plain.count(call.plain.labels)) else None
+    return compiled or in_numpy.build_rounded_contract(invocation)
+
+
+def _compile(call: RoundedContractCall) -> Kernel | None:
+    """The compiled kernel; None where its types or the memory of the weight do not suit."""
+    plain = call.plain
+    batch, rows, columns, summed = plain.groups
+    values = NamedArray(plain.labels, plain.weight.values)
+    scales = NamedArray(call.channels, plain.weight.scales)
+    own = tuple(name for name in columns if name in call.channels)
+    kinds = {plain.tensor.kind, call.largest.kind, plain.result.kind, scales.kind}
+    if not kinds <= compiler.FLOATS or own not in ((), columns) or not are_mergeable(scales, own):
+        return None
+    if not _is_dense(values, columns, summed):
+        return None
+    from einc_runtime.kernels.llvm.rounded_code import BLOCK, TILE, RoundedForm, emit_rounded_product, emit_rounding
+
+    weight, each = view_as_matrices(values, batch, columns, summed), view_as_matrices(scales, batch, own, ())
+    if own and len(weight) > 1 and each.strides[-2] != each.itemsize:
+        return None
+    scratch = ScratchAllocator()
+    tensor = _Dense(plain.tensor, batch, rows, summed, scratch)
+    largest = _Dense(call.largest, batch, rows, (), scratch)
+    result = _Dense(plain.result, batch, rows, columns, scratch)
+    count, depth, width = (plain.count(names) for names in (rows, summed, columns))
+    step = -(-depth // BLOCK) * BLOCK
+    integers = scratch.take((count, step), np.dtype(np.int8))
+    units, offsets = scratch.take((count,), np.dtype(np.float32)), scratch.take((count,), np.dtype(np.int32))
+    tile = -(-count // -(-count // TILE))
+    form = RoundedForm(tile, tile == count, scales.kind, plain.result.kind, not own, compiler.multiplies_bytes())
+    factor = struct.unpack("<i", struct.pack("<f", plain.scale))[0]
+    rounding, product = emit_rounding(plain.tensor.kind, factor), emit_rounded_product(form)
+    chunk = max(1, CHUNK // (4 * depth)) * 4
+
+    def bind(memory: Array) -> Run:
+        calls: list[Resolved] = [*tensor.read(memory), *largest.read(memory)]
+        laid, own_units, own_offsets = (one.of(memory) for one in (integers, units, offsets))
+        source, sizes, target = (one.view(memory) for one in (tensor, largest, result))
+        for place in np.ndindex(*target.shape[:-2]):
+            x, m, y, w, s = (array[place] for array in (source, sizes, target, weight, each))
+            arguments = [
+                address(x), x.strides[0], address(m), m.strides[0], address(laid), step,
+                address(own_units), address(own_offsets), count, depth,
+            ]  # fmt: skip
+            calls.append((compiler.CompiledCall(rounding, arguments, x, m, laid, own_units, own_offsets), []))
+            arguments = [
+                address(laid), step, address(own_units), address(own_offsets), address(w), w.strides[0],
+                address(s), address(y), y.strides[0], count, width, depth, chunk,
+            ]  # fmt: skip
+            kept: list[Any] = [laid, own_units, own_offsets, w, s, y]
+            calls.append((compiler.CompiledCall(product, arguments, *kept), []))
+        return make_runner([*calls, *result.write(memory)])
+
+    stored = plain.count(plain.labels)
+    return Kernel(bind, scratch.size, max(stored / 12, stored * count / 200))
+
+
+def _is_dense(operand: NamedArray, first: Names, second: Names) -> bool:
+    """Whether an array has matrices whose rows are dense."""
+    array = operand.array
+    last = [n for n in second if array.shape[operand.names.index(n)] > 1]
+    dense = not last or array.strides[operand.names.index(last[-1])] == array.itemsize
+    return dense and are_mergeable(operand, first) and are_mergeable(operand, second)
+
+
+class _Dense:
+    """An operand as matrices with dense rows: the array itself, or a copy of it where it is otherwise."""
+
+    def __init__(
+        self, operand: NamedArray, batch: Names, first: Names, second: Names, scratch: ScratchAllocator
+    ) -> None:
+        self._groups, self._names, self._operand = (batch, first, second), (*batch, *first, *second), operand
+        lies = _is_dense(operand, first, second)
+        aligned = operand.align(self._names)
+        self._copy = None if lies else scratch.take(aligned.shape, aligned.dtype)
+        self._alike = compiler.count_alike()
+
+    def view(self, memory: Array) -> Array:
+        operand = self._operand if self._copy is None else NamedArray(self._names, self._copy.of(memory))
+        return view_as_matrices(operand, *self._groups)
+
+    def read(self, memory: Array) -> list[Resolved]:
+        """The calls that make the copy."""
+        if self._copy is None:
+            return []
+        return [self._prepare_copy(self._operand.align(self._names), self._copy.of(memory))]
+
+    def write(self, memory: Array) -> list[Resolved]:
+        """The calls that write the copy to the array."""
+        if self._copy is None:
+            return []
+        copied = NamedArray(self._names, self._copy.of(memory))
+        return [self._prepare_copy(copied.align(self._operand.names), self._operand.array)]
+
+    def _prepare_copy(self, source: Array, target: Array) -> Resolved:
+        with compiler.expect_alike(self._alike):  # it is bound later, and must be the same kernel then
+            return prepare_copy(source, target)

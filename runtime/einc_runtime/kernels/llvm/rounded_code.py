@@ -1,0 +1,224 @@
+"""Machine code of products of integers: it rounds rows of a tensor to 8 bits, and multiplies them with a weight.
+
+Where the processor multiplies four pairs of bytes and adds the products to 32 bits (VNNI), one of the two operands has
+no sign: values of the weight are read plus 128, and 128 times the sum of a row's integers is taken off at the end.
+Elsewhere bytes become integers of 32 bits first. Either way sums are exact, so their order does not matter.
+
+Some rows of the weight and some of the tensor are multiplied at a time, whose sums stay in registers. With many rows of
+the tensor, a chunk of the weight that fits into the second cache is multiplied with all of them before the next one.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+from einc_runtime.kernels.calls.rounded import LEVELS
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Emitter, Value, vector
+from einc_runtime.kernels.llvm.quantized_code import AHEAD
+
+BLOCK = 4 * LANES
+"""Rows of integers are filled up with zeros to multiples of it."""
+ROWS = 4
+"""Rows of the weight that are read at a time."""
+TILE = 6
+"""The most rows of the tensor that are multiplied with them at a time."""
+BIAS = 128
+"""What is added to values, where they may have no sign."""
+
+_BYTES = ir.VectorType(I8, BLOCK)
+
+
+class RoundedForm(NamedTuple):
+    """Rows of the tensor in a tile; whether there is one tile only; the types of scales and of the target; whether all
+    rows of the weight have one scale; whether the processor has instructions for pairs of bytes."""
+
+    tile: int
+    few: bool
+    scales: str
+    target: str
+    alike: bool
+    bytes: bool
+
+
+@compiler.compile_once
+def emit_rounding(kind: str, scale: int) -> ir.Module:
+    """Rows of a tensor as integers, each times its ratio.
+
+    Arguments: the address and the row step of the tensor, those of the largest elements of rows, those of the integers,
+    the address of f32 for the units of rows, times the float with the bits `scale`, that of integers of 32 bits for
+    what is to be added to sums of a row, the number of rows, and the elements in each.
+    """
+    e = Emitter()
+    b = e.b
+    tensor, tensor_step, largest, largest_step, target, target_step = (e.argument() for _ in range(6))
+    units, offsets, rows, width = (e.argument() for _ in range(4))
+    factor = struct.unpack("<f", struct.pack("<i", scale))[0]
+    nothing, levels = e.number(0.0), e.number(float(LEVELS))
+    with e.loop(rows) as number:
+        source, line = (b.add(at, b.mul(number, step)) for at, step in ((tensor, tensor_step), (target, target_step)))
+        size = e.load_one(b.add(largest, b.mul(number, largest_step)), kind)
+        ratio = b.fdiv(levels, size)
+        finite = b.fcmp_ordered("<", ratio, e.number(float("inf")))
+        ratio = b.select(b.and_(finite, b.fcmp_ordered(">", size, nothing)), ratio, nothing)
+        unit = b.fdiv(size, levels)
+        place = b.mul(number, I64(4))
+        e.store_one(unit if factor == 1 else b.fmul(unit, e.number(factor)), b.add(units, place), "f32")
+        end = b.sub(b.add(line, target_step), I64(BLOCK))
+        b.store(ir.Constant(_BYTES, [0] * BLOCK), b.inttoptr(end, _BYTES.as_pointer()), align=1)
+        total = e.variable(e.number(0, I32))
+        b.store(e.number(0, I32), total)
+
+        def body(position: Value, mask: Value | None, source: Value = source, line: Value = line) -> None:
+            value = b.fmul(e.load(source, position, kind, mask), ratio)
+            value = b.select(b.fcmp_unordered("uno", value, value), nothing, value)
+            low = e.number(-float(LEVELS))
+            value = b.select(b.fcmp_ordered("<", value, low), low, value)
+            value = b.select(b.fcmp_ordered(">", value, levels), levels, value)
+            integers = b.fptosi(e.intrinsic(f"llvm.rint.v{LANES}f32", vector(F32), value), vector(I32))
+            b.store(b.add(b.load(total), integers), total)
+            here = b.inttoptr(b.add(line, position), vector(I8).as_pointer())
+            b.store(b.trunc(integers, vector(I8)), here, align=1)  # what is masked off is 0, and there is room for it
+
+        e.sweep(width, body)
+        found = e.across(b.load(total), lambda one, other: b.add(one, other))
+        taken = b.mul(b.extract_element(found, I32(0)), I32(-BIAS))
+        b.store(taken, b.inttoptr(b.add(offsets, place), I32.as_pointer()))
+    return e.finish()
+
+
+@compiler.compile_once
+def emit_rounded_product(form: RoundedForm) -> ir.Module:
+    """The products of integers, and of the units and scales that belong to them.
+
+    Arguments: the address and the row step of the integers, the addresses of units and offsets, the address and the
+    row step of the values, the address of the scales, the address and the row step of the target, the rows of the
+    tensor, the rows of the weight, the bytes in each, and the rows of the weight in a chunk, a multiple of `ROWS`.
+    """
+    return _ProductEmitter(form).emit()
+
+
+class _ProductEmitter:
+    def __init__(self, form: RoundedForm) -> None:
+        self.form, self.e = form, Emitter()
+        self.b = self.e.b
+        arguments = [self.e.argument() for _ in range(13)]
+        self.integers, self.integer_step, self.units, self.offsets, self.values, self.row_step = arguments[:6]
+        self.scales, self.target, self.target_step, self.count, self.rows, self.width, self.chunk = arguments[6:]
+        self.step = BLOCK if form.bytes else LANES
+        self.words = ir.VectorType(I8, self.step)
+
+    def emit(self) -> ir.Module:
+        e, b, form = self.e, self.b, self.form
+        if form.few:
+            with e.loop(self.rows, ROWS) as first:
+                self._multiply(first, [I64(m) for m in range(form.tile)])
+            return e.finish()
+        last = b.sub(self.count, I64(1))
+        chunks = b.sdiv(b.add(self.rows, b.sub(self.chunk, I64(1))), self.chunk)
+        with e.loop(chunks) as chunk:
+            start = b.mul(chunk, self.chunk)
+            left = b.sub(self.rows, start)
+            own = b.select(b.icmp_signed("<", left, self.chunk), left, self.chunk)
+            with e.loop(self.count, form.tile) as m, e.loop(own, ROWS) as number:
+                places = [b.add(m, I64(n)) for n in range(form.tile)]
+                places = [b.select(b.icmp_signed("<", place, last), place, last) for place in places]
+                self._multiply(b.add(start, number), places)
+        return e.finish()
+
+    def _multiply(self, first: Value, places: list[Value]) -> None:
+        """Some rows of the weight times some rows of the tensor."""
+        e, b = self.e, self.b
+        last = b.sub(self.rows, I64(1))
+        numbers = [b.add(first, I64(r)) for r in range(ROWS)]
+        inside = [b.select(b.icmp_signed("<", n, last), n, last) for n in numbers]
+        values = [b.add(self.values, b.mul(n, self.row_step)) for n in inside]
+        lines = [b.add(self.integers, b.mul(place, self.integer_step)) for place in places]
+        ahead = b.mul(self.row_step, b.add(b.sdiv(I64(AHEAD), self.width), I64(ROWS)))
+        sums = [[e.variable(e.number(0, I32)) for _ in lines] for _ in values]
+        for one in (one for totals in sums for one in totals):
+            b.store(e.number(0, I32), one)  # variables have their first value only once
+        whole = b.sdiv(self.width, I64(self.step))
+        left = b.sub(self.width, b.mul(whole, I64(self.step)))
+        with e.loop(whole) as block:
+            place = b.mul(block, I64(self.step))
+            for row in values:
+                e.prefetch(b.add(row, ahead), place)
+            self._add([b.load(self._at(b.add(row, place), self.words), align=1) for row in values], lines, place, sums)
+        with b.if_then(b.icmp_signed(">", left, I64(0))):
+            place = b.mul(whole, I64(self.step))
+            self._add([self._load_first(left, b.add(row, place)) for row in values], lines, place, sums)
+        self._store(first, places, sums)
+
+    def _add(self, words: list[Value], lines: list[Value], place: Value, sums: list[list[Value]]) -> None:
+        e, b, kind = self.e, self.b, vector(I32)
+        if self.form.bytes:
+            weights = [b.bitcast(b.xor(one, ir.Constant(self.words, [BIAS] * self.step)), kind) for one in words]
+        else:
+            weights = [b.sext(one, kind) for one in words]
+        for m, line in enumerate(lines):
+            here = b.add(line, place)
+            if self.form.bytes:
+                x = b.load(self._at(here, kind), align=4)
+            else:
+                x = b.sext(b.load(self._at(here, self.words), align=1), kind)
+            for weight, totals in zip(weights, sums, strict=True):
+                total = b.load(totals[m])
+                if self.form.bytes:
+                    total = e.intrinsic("llvm.x86.avx512.vpdpbusd.512", kind, total, weight, x)
+                else:
+                    total = b.add(total, b.mul(weight, x))
+                b.store(total, totals[m])
+
+    def _load_first(self, count: Value, place: Value) -> Value:
+        """The first bytes of a vector; the others, which may be behind all memory, are 0."""
+        numbers = ir.VectorType(I8, self.step)
+        empty = ir.Constant(numbers, ir.Undefined)
+        first = self.b.insert_element(empty, self.b.trunc(count, I8), I32(0))
+        spread = ir.Constant(ir.VectorType(I32, self.step), [0] * self.step)
+        counts = self.b.shuffle_vector(first, empty, spread)
+        mask = self.b.icmp_signed("<", ir.Constant(numbers, list(range(self.step))), counts)
+        name, nothing = f"llvm.masked.load.v{self.step}i8.p0", ir.Constant(numbers, [0] * self.step)
+        return self.e.intrinsic(name, numbers, self._at(place, numbers), I32(1), mask, nothing)
+
+    def _store(self, first: Value, places: list[Value], sums: list[list[Value]]) -> None:
+        """Writes the sums of each row of the tensor: neighbours in a row of the target."""
+        e, b, form = self.e, self.b, self.form
+        left = b.sub(self.rows, first)
+        few = b.select(b.icmp_signed("<", left, I64(ROWS)), left, I64(ROWS))
+        lanes = ir.Constant(vector(I32), list(range(LANES)))
+        mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(few, I32)))
+        scales = e.load_one(self.scales, form.scales) if form.alike else e.load(self.scales, first, form.scales, mask)
+        for m, place in enumerate(places):
+            found = self._sum_lanes([b.load(totals[m]) for totals in sums])
+            if form.bytes:
+                offset = b.load(self._at(b.add(self.offsets, b.mul(place, I64(4))), I32))
+                found = b.add(found, e.broadcast(offset))
+            unit = e.load_one(b.add(self.units, b.mul(place, I64(4))), "f32")
+            value = b.fmul(b.fmul(b.sitofp(found, vector(F32)), unit), scales)
+            e.store(value, b.add(self.target, b.mul(place, self.target_step)), first, form.target, mask)
+
+    def _sum_lanes(self, four: list[Value]) -> Value:
+        """The sums of the lanes of four vectors, in the first four lanes."""
+        half, quarter = LANES // 2, LANES // 4
+        pairs = [self._join(one, other, half) for one, other in zip(four[::2], four[1::2], strict=True)]
+        joined = self._join(pairs[0], pairs[1], quarter)
+        for distance in (2, 1):
+            order = [lane ^ distance for lane in range(LANES)]
+            joined = self.b.add(joined, self._shuffle(joined, joined, order))
+        return self._shuffle(joined, joined, [lane % 4 * quarter for lane in range(LANES)])
+
+    def _join(self, one: Value, other: Value, width: int) -> Value:
+        """Adds the halves of runs of `2 * width` lanes of both vectors: those of the first one, then of the other."""
+        runs = [lane for lane in range(2 * LANES) if lane % (2 * width) < width]
+        return self.b.add(self._shuffle(one, other, runs), self._shuffle(one, other, [lane + width for lane in runs]))
+
+    def _shuffle(self, one: Value, other: Value, order: list[int]) -> Value:
+        return self.b.shuffle_vector(one, other, ir.Constant(vector(I32), order))
+
+    def _at(self, place: Value, kind: Any) -> Value:
+        return self.b.inttoptr(place, kind.as_pointer())
