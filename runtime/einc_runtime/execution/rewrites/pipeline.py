@@ -23,7 +23,7 @@ from einc_runtime.execution.rewrites.kernel_splitting import count_parts, split_
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.plan.ranks import RankTask, select_tasks
 from einc_runtime.plan.regions import ExecutablePlan
-from einc_runtime.plan.schema import AnyTask, CopyTask, FenceTask, KernelTask, TransferTask
+from einc_runtime.plan.schema import AggregateTask, AnyTask, CopyTask, FenceTask, KernelTask, TransferTask
 
 
 class RewrittenTask(msgspec.Struct, frozen=True):
@@ -83,9 +83,12 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
     codes = [(own.kernel, repr(sorted(own.kernel_attributes.items()))) for own in bundle.operations]
 
     def find_code(task: AnyTask) -> tuple[object, ...]:
-        """Equal for kernels of one name with the same attributes, and for what one code moves."""
+        """Equal for kernels of one name with the same attributes, for aggregations of as many copies, and for what one
+        code moves."""
         if isinstance(task, KernelTask):
             return codes[task.operation]
+        if isinstance(task, AggregateTask):
+            return (AggregateTask, task.aggregation, len(task.reads), len(task.writes))
         return (type(task),) if isinstance(task, TransferTask | CopyTask) else _family(task)
 
     counted = tasks

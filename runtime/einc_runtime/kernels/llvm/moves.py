@@ -22,7 +22,9 @@ MIN_MOVES = 4
 """With fewer copies in an execution, numpy's calls are as fast."""
 
 MIN_ROW_BYTES = 64
-"""For rows of fewer bytes numpy is faster: it copies elements, where this code copies row by row."""
+"""For many rows of fewer bytes numpy is faster: it copies elements, where this code copies row by row."""
+FEW_ROWS = 64
+"""Up to so many rows of any width take no longer than a call of numpy does."""
 
 _FIELDS = 6
 
@@ -48,11 +50,13 @@ def compile_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | N
     table: list[int] = []
     for target, source in pairs:
         layout = (target.shape, target.itemsize, target.strides, source.strides)
-        if count_2d_copies(*layout) > target.nbytes // MIN_ROW_BYTES:
+        if count_2d_copies(*layout) > max(FEW_ROWS, target.nbytes // MIN_ROW_BYTES):
             return None
         to, start = address(target), address(source)
-        for rows in list_2d_copies(*layout):
-            if rows.width < MIN_ROW_BYTES:
+        copies = list_2d_copies(*layout)
+        count = sum(rows.height for rows in copies)
+        for rows in copies:
+            if rows.width < MIN_ROW_BYTES and count > FEW_ROWS:
                 return None
             table += [to + rows.target, start + rows.source]
             table += [rows.target_pitch, rows.source_pitch, rows.width, rows.height]
