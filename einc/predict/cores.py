@@ -47,11 +47,11 @@ def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
     if machine.cores is None:
         return RunTasks(planned, tuple(range(len(planned))))
 
-    from einc_runtime.execution.rewrites.pipeline import RewriteOptions, rewrite
+    from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, rewrite
 
-    def estimate(item: RewrittenTask) -> float:
+    def estimate(item: RewrittenTask) -> KernelTime:
         cost = _measure_part(plan, planned, item)
-        return 1e6 * compute_occupied_ms(cost, machine.sites[cost.site], 0.0)
+        return KernelTime(1e6 * compute_occupied_ms(cost, machine.sites[cost.site], 0.0))
 
     options = RewriteOptions(
         max_move_bytes=MAX_COALESCED_BYTES,

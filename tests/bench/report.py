@@ -26,20 +26,25 @@ def table(case: Case, rows: list[Row]) -> list[tuple[str, str, str, str, str]]:
     return lines
 
 
-def verdicts(case: Case, rows: list[Row]) -> list[tuple[str, float, Ratio]]:
-    """For every target: the best competitor of that kind, the target, and what was reached."""
+def verdicts(case: Case, rows: list[Row]) -> list[str]:
+    """For every target and limit what was reached, against the best competitor of that kind."""
     found = []
     for kind, target in case.targets.items():
         rivals = [row for row in rows[1:] if row.times and row.competitor.startswith(kind)]
         if rivals and rows[0].times:
             best = min(rivals, key=lambda row: row.median)
-            found.append((best.competitor, target, Ratio.of(rows[0], best)))
+            found.append(f"at most {target:.2f} times {best.competitor}: {_judge(Ratio.of(rows[0], best), target)}")
+    for row in rows:
+        if row.times and row.competitor in case.limits:
+            most = case.limits[row.competitor]
+            told = _judge(Ratio.of(row, rows[0]), most)
+            found.append(f"{row.competitor} at most {most:.2f} times {rows[0].competitor}: {told}")
     return found
 
 
-def verdict_text(name: str, target: float, ratio: Ratio) -> str:
+def _judge(ratio: Ratio, target: float) -> str:
     state = "reached" if ratio.median <= target else "reached within 5%" if ratio.median <= target * 1.05 else "MISSED"
-    return f"at most {target:.2f} times {name}: {ratio.median:.2f}, {state}"
+    return f"{ratio.median:.2f}, {state}"
 
 
 def terminal(case: Case, rows: list[Row]) -> str:
@@ -49,7 +54,7 @@ def terminal(case: Case, rows: list[Row]) -> str:
         f"  {name:<{width}}{ms:>9} ms {held:>6} MB {first:>7} s   {ratio}"
         for name, ms, held, first, ratio in table(case, rows)
     ]
-    lines += [f"  {verdict_text(*verdict)}" for verdict in verdicts(case, rows)]
+    lines += [f"  {verdict}" for verdict in verdicts(case, rows)]
     return "\n".join(lines)
 
 
@@ -58,8 +63,8 @@ def section(case: Case, rows: list[Row], command: str) -> str:
     lines += [f"| | ms | MB | first | {rows[0].competitor}'s time relative to it |"]
     lines += ["| --- | ---: | ---: | ---: | --- |"]
     lines += [f"| {' | '.join(line)} |" for line in table(case, rows)]
-    targets = [verdict_text(*verdict) for verdict in verdicts(case, rows)]
-    lines += ["", *(f"- {text}" for text in targets)] if targets else []
+    told = [f"- {verdict}" for verdict in verdicts(case, rows)]
+    lines += ["", *told] if told else []
     return "\n".join([*lines, "", f"<sub>{machine()}</sub>", f"<!-- end of {case.name} -->"])
 
 

@@ -53,13 +53,15 @@ class Kernel:
     """A prepared invocation on the CPU. `bind` takes a byte array of at least `scratch` bytes and returns the callable.
 
     `nanoseconds` is a rough estimate of its time on one core, which decides the order in which tasks start. `prepacked`
-    are constant operands that the kernel can use in another layout, if the executor makes them.
+    are constant operands that the kernel can use in another layout, if the executor makes them. `is_stream` says that
+    it reads its operands in one stream, so that parts of it take no longer together.
     """
 
     bind: Callable[[Array], Run]
     scratch: int = 0
     nanoseconds: float = 0.0
     prepacked: tuple[PrepackedOperand, ...] = ()
+    is_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.rewrites import kernel_splitting
-from einc_runtime.execution.rewrites.kernel_splitting import count_parts, split_kernel
+from einc_runtime.execution.rewrites.kernel_splitting import KernelTime, count_parts, split_kernel
 from einc_runtime.plan.schema import KernelTask
 from tests.support.compiled_plans import EVERYTHING, MODELS, close, compiled, everything, execute
 from tests.support.handmade_plans import box
@@ -24,7 +24,16 @@ def always(monkeypatch):
      (1, 1000, 64)],
 )  # fmt: skip
 def test_as_many_parts_as_keep_the_workers_busy(kernels, workers, parts):
-    assert count_parts(kernels, workers, 1e15) == parts
+    assert count_parts(kernels, workers, KernelTime(1e15)) == parts
+
+
+def test_a_stream_has_parts_for_whole_rounds_of_all_workers(monkeypatch):
+    monkeypatch.setattr(kernel_splitting, "MIN_PART_NS", 10.0)
+    counts = {time: count_parts(1, 2, KernelTime(time, is_stream=True)) for time in (9, 19, 29, 49, 81, 1e9)}
+    assert counts == {9: 0, 19: 1, 29: 2, 49: 4, 81: 8, 1e9: 16}
+    assert count_parts(1, 1, KernelTime(1e9, is_stream=True)) == 1
+    assert count_parts(8, 2, KernelTime(49, is_stream=True)) == 2
+    assert count_parts(64, 2, KernelTime(49, is_stream=True)) == 1
 
 
 @pytest.mark.parametrize("workers", [2, 5])

@@ -31,7 +31,7 @@ from einc_runtime.execution.cpu.memory import (
 from einc_runtime.execution.cpu.program import CpuProgram, list_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
-from einc_runtime.execution.rewrites import RewriteOptions, RewrittenTask, rewrite
+from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, RewrittenTask, rewrite
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
@@ -103,13 +103,13 @@ class CpuExecutor:
     def _prepare_tasks(self, rewrites: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
         """The tasks that are run, and a kernel for each."""
         whole: dict[int, Kernel] = {}
-        times: dict[object, float] = {}
+        times: dict[object, KernelTime] = {}
 
-        def estimate(item: RewrittenTask) -> float:
+        def estimate(item: RewrittenTask) -> KernelTime:
             form = self._describe_form(item)
             if form not in times:  # kernels of other layers take as long, and most are prepared in parts
                 kernel = whole[item.origin] = self._prepare(item)
-                times[form] = kernel.nanoseconds
+                times[form] = KernelTime(kernel.nanoseconds, kernel.is_stream)
             return times[form]
 
         options = RewriteOptions(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,8 +17,11 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.splits import KernelSplit, SplitAxis, find_splits
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 
-MIN_PART_NS = 40_000.0
+MIN_PART_NS = 30_000.0
 """What a part should take at least, as kernels estimate it."""
+
+STREAM_PARTS = 8
+"""The parts of a stream for each worker: when one is slower than another, they divide the rest."""
 
 BUSY = 0.9
 """The share of the workers' time that must be used."""
@@ -25,12 +29,26 @@ BUSY = 0.9
 MAX_PARTS = 64
 
 
-def count_parts(kernels: int, workers: int, nanoseconds: float) -> int:
-    """Into how many parts each of `kernels` equal kernels is split: few, but enough to keep all workers busy.
+class KernelTime(NamedTuple):
+    """How long a kernel takes, and whether it reads its operands in one stream: then its parts take no longer
+    together."""
 
-    `nanoseconds` is the time of one kernel. The result is 0 where that is less than the least time of a part.
+    nanoseconds: float
+    is_stream: bool = False
+
+
+def count_parts(kernels: int, workers: int, time: KernelTime) -> int:
+    """Into how many parts each of `kernels` equal kernels is split: few, but enough to keep all workers busy; a stream
+    in more, if a worker is left without a part otherwise when another one is slow.
+
+    The result is 0 where the time of one kernel is less than the least time of a part.
     """
-    return min(_count_busy_parts(kernels, workers), int(nanoseconds / MIN_PART_NS))
+    most = int(time.nanoseconds / MIN_PART_NS)
+    if time.is_stream and workers > 1:
+        rounds = min(STREAM_PARTS, kernels * most // workers)  # whole ones, so that all end together
+        if rounds > 1:
+            return max(1, rounds * workers // kernels)
+    return min(_count_busy_parts(kernels, workers), most)
 
 
 def _count_busy_parts(kernels: int, workers: int) -> int:

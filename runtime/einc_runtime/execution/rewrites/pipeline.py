@@ -19,7 +19,7 @@ import msgspec
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
 from einc_runtime.execution.rewrites.deduplication import deduplicate
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
-from einc_runtime.execution.rewrites.kernel_splitting import count_parts, split_kernel
+from einc_runtime.execution.rewrites.kernel_splitting import KernelTime, count_parts, split_kernel
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.plan.ranks import RankTask, select_tasks
 from einc_runtime.plan.regions import ExecutablePlan
@@ -51,7 +51,7 @@ class RewriteOptions:
     `max_move_bytes`: moves of at most so many bytes are coalesced.
     `keep_fences`: leave a fence for each removed task, so that there are as many tasks as in the plan.
     `workers`: the threads that should all have work; read by splitting.
-    `estimate`: the nanoseconds that a kernel takes. None: no kernel is split.
+    `estimate`: the time that a kernel takes. None: no kernel is split.
     `merge_moves`: where all sites share one memory, let moves that are alike or near each other be one.
     `rank`: the process whose tasks are wanted; then `devices` are the ranks of the sites. Kernels are split as they are
     in one process, so that results are the same.
@@ -63,7 +63,7 @@ class RewriteOptions:
     max_move_bytes: float = math.inf
     keep_fences: bool = False
     workers: int = 1
-    estimate: Callable[[RewrittenTask], float] | None = None
+    estimate: Callable[[RewrittenTask], KernelTime] | None = None
     merge_moves: bool = True
     rank: int | None = None
 
@@ -127,7 +127,7 @@ def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> Sequence[
 
 
 def _split(
-    bundle: ExecutablePlan, item: RewrittenTask, workers: int, estimate: Callable[[RewrittenTask], float]
+    bundle: ExecutablePlan, item: RewrittenTask, workers: int, estimate: Callable[[RewrittenTask], KernelTime]
 ) -> Sequence[RewrittenTask]:
     task = item.task
     if not isinstance(task, KernelTask):

@@ -137,7 +137,8 @@ class _FewRowsProduct:
     @property
     def kernel(self) -> Kernel:
         products, matrix = math.prod(self.call.extents.values()), self.layout.matrix.array
-        return Kernel(self.bind, self.scratch, max(products / PRODUCTS_PER_NS, matrix.nbytes / BYTES_PER_NS))
+        time = max(products / PRODUCTS_PER_NS, matrix.nbytes / BYTES_PER_NS)
+        return Kernel(self.bind, self.scratch, time, is_stream=True)
 
     def bind(self, memory: Array) -> Run:
         layout, calls = self.layout, list[Resolved]()

@@ -166,7 +166,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
 
     elements = call.count(call.labels)
     stored = elements / call.weight.packing
-    return Kernel(bind, measuring.size, max(stored / 12, elements * (count + 2) / 30))
+    return Kernel(bind, measuring.size, max(stored / 12, elements * (count + 2) / 30), is_stream=True)
 
 
 def _multiplies_pairs(form: WeightForm, scales: Array) -> bool:
