@@ -23,7 +23,8 @@ class Case:
     where its name says nothing else.
 
     `targets` are the most that einc's time may be, relative to the best of the competitors whose names begin so, and
-    `limits` the most that the time of another plan of einc may be, relative to that of the first one. `stored` is how the model's text says that matrices are stored, where they are quantized.
+    `limits` the most that the time of another plan of einc may be, relative to that of the first one. `stored` is how
+    the model's text says that matrices are stored, where they are quantized.
     """
 
     name: str
