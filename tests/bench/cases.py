@@ -94,16 +94,19 @@ SMOL: Definitions = (
 """134 million parameters, of which a step reads all. Its table is the head, too, and counts once."""
 READING = "reading"
 """Reads as many bytes as a step does, as fast as two threads can, and computes nothing."""
+UNROUNDED = "einc unrounded"
+"""The same weights of 8 bits, multiplied with what they are multiplied with as it is."""
 LLAMA_CPP = ("llama.cpp", "llama.cpp flash")
 KINDS = {
     "f32": ("onnxruntime", "openvino", "transformers", *LLAMA_CPP),
     "bf16": ("openvino", "transformers", *LLAMA_CPP),
     "int8": LLAMA_CPP,
     "int4": LLAMA_CPP,
+    "w8a8": (UNROUNDED, *LLAMA_CPP),
 }
 """ONNX Runtime multiplies no bf16 on CPUs."""
-STORED = {"int8": "i8(group=32)", "int4": "i4(group=32)"}
-TOLERANCES = {"f32": 1e-3, "bf16": 0.1, "int8": 0.1, "int4": 0.1}
+STORED = {"int8": "i8(group=32)", "int4": "i4(group=32)", "w8a8": "i8(inputs=8)"}
+TOLERANCES = {"f32": 1e-3, "bf16": 0.1, "int8": 0.1, "int4": 0.1, "w8a8": 0.1}
 
 
 def _of_both(peers: tuple[str, ...]) -> tuple[str, ...]:
@@ -167,7 +170,7 @@ def sites_of(case: Case, competitor: str) -> int:
 
 def dtype_of(case: Case, competitor: str) -> str:
     words = competitor.split()
-    named = words[0] == EINC and len(words) > 1 and not words[1].isdigit() and words[1] != "without"
+    named = words[0] == EINC and len(words) > 1 and not words[1].isdigit() and words[1] not in ("without", "unrounded")
     return words[1] if named else case.dtype
 
 

@@ -3,7 +3,7 @@
     python -m tests.bench.gguf_llama PLAN TARGET
 
 Weights keep their types. Quantized ones in groups of 32 are blocks of `Q8_0` and `Q4_0`, which hold the same integers;
-their scales become f16.
+their scales become f16. Rows of 8 bits with one scale are blocks with equal scales.
 """
 
 from __future__ import annotations
@@ -62,10 +62,19 @@ def _add(file: gguf.GGUFWriter, name: str, arrays: dict[str, Array]) -> None:
         array = arrays[name].astype(np.float32) if own.startswith("g_") else arrays[name]
         file.add_tensor(target, _bytes(lay_out_rows(own, array)), raw_dtype=TYPES[array.dtype.name])
         return
-    values, scales = (lay_out_rows(own, arrays[f"{name}.{part}"]) for part in ("values", "scales"))
+    values, scales = (arrays[f"{name}.{part}"] for part in ("values", "scales"))
+    if scales.ndim < values.ndim:  # one for a row
+        scales = repeat_scales(scales, values.shape)
+    values, scales = lay_out_rows(own, values), lay_out_rows(own, scales)
     wide = values.dtype.name == "int8"
     blocks = pack_8(values, scales) if wide else pack_4(values, scales)
     file.add_tensor(target, blocks, raw_dtype=Type.Q8_0 if wide else Type.Q4_0)
+
+
+def repeat_scales(scales: Array, shape: tuple[int, ...]) -> Array:
+    """Scales of the first dimensions of a matrix of i8 as those of its groups."""
+    spread = scales.reshape(*scales.shape, *[1] * (len(shape) - scales.ndim))
+    return np.broadcast_to(spread, (*shape[:-1], shape[-1] // GROUP))
 
 
 def lay_out_rows(own: str, array: Array) -> Array:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench.cases import EINC, MINILM, MODELS, READING, Case, dtype_of, sites_of
+from tests.bench.cases import EINC, MINILM, MODELS, READING, UNROUNDED, Case, dtype_of, sites_of
 from tests.bench.inputs import sentence_encoder
 
 PAUSE = 0.4
@@ -177,14 +177,24 @@ def _source(case: Case, work: Path) -> tuple[Path, str]:
 def _quantize(text: str, stored: str) -> str:
     """The model with its matrices stored as it is said, but for the table, of which a step reads single rows."""
     changed, count = re.subn(r"(?m)^( *weight (?:w_\w+|head) *: \S+\[.*?\]) *from", rf"\1 as {stored} from", text)
+    if "group" not in stored:  # a row of this one has two dimensions
+        changed = re.sub(r"(?m)^( *weight w_o .* as i8)(?:\((.*?)\))?", _add_channels, changed)
     if count != 8:
         raise SystemExit(f"8 matrices were to be quantized, and the model has {count}")
     return changed
 
 
+def _add_channels(found: re.Match[str]) -> str:
+    return f"{found[1]}({', '.join(filter(None, ['channels=1', found[2]]))})"
+
+
 def _plan(case: Case, competitor: str, source: Path, work: Path) -> Path:
     sites, dtype = sites_of(case, competitor), dtype_of(case, competitor)
     plan = work / f"{case.name}-{sites}-{dtype}.bin"
+    if competitor == UNROUNDED:
+        plan, other = plan.with_suffix(".unrounded.bin"), source.with_suffix(".unrounded.ein")
+        other.write_text(source.read_text().replace("(inputs=8)", "").replace(", inputs=8)", ")"))
+        source = other
     if not plan.exists():
         run_einc(*compile_arguments(case, str(source), sites, dtype, str(plan)))
     return plan

@@ -34,3 +34,14 @@ def test_rows_of_queries_change_places_in_each_head():
     weight = np.arange(2 * 6 * 4, dtype=np.float32).reshape(2, 6, 4)
     found = gguf_llama.lay_out_rows("w_q", weight).reshape(2, 6, 4)
     assert np.array_equal(found, weight[:, [0, 3, 1, 4, 2, 5]])
+
+
+def test_a_scale_of_a_row_is_that_of_all_its_groups():
+    rng = np.random.default_rng(3)
+    values, scales = rng.integers(-128, 128, (ROWS, 2, 32 * GROUPS), np.int8), draw_scales(rng)[:, 0]
+    blocks = gguf_llama.pack_8(
+        gguf_llama.lay_out_rows("w_o", values),
+        gguf_llama.lay_out_rows("w_o", gguf_llama.repeat_scales(scales, values.shape)),
+    )
+    found = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType.Q8_0)
+    assert np.array_equal(found, values.reshape(ROWS, -1) * scales.astype(np.float32)[:, None])

@@ -17,6 +17,8 @@ from einc_runtime.kernels.numpy import map as in_numpy
 from einc_runtime.kernels.views import merge_axes
 
 PROGRAM = "t0 = abs x0"
+CALLS = 8
+"""As many calls of numpy as one of this code."""
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
@@ -29,7 +31,7 @@ def find_largest(invocation: Invocation[Array]) -> Kernel | None:
         return None
     call = ReduceCall.parse(invocation)
     kind = find_dtype_name(call.output.dtype)
-    if kind not in compiler.FLOATS or not compiler.is_worthwhile(call.views[0].size):
+    if kind not in compiler.FLOATS or not compiler.is_worthwhile(CALLS * call.views[0].size):
         return None
     (source, target), reduced = merge_axes([*call.views, call.output], call.reduced)
     *outer, inner = reduced
