@@ -139,9 +139,10 @@ def multiplies_bf16() -> bool:
     return _engine().pairs
 
 
-def multiplies_bytes() -> bool:
-    """Whether the processor has instructions that multiply and add pairs of bytes, in registers of 512 bits."""
-    return _engine().bytes
+def find_integer_products() -> str:
+    """What the processor multiplies and adds up at once: `bytes`, four pairs of them in registers of 512 bits; `pairs`,
+    two pairs of integers of 16 bits in registers of 256 bits; or `words`, which are single integers of 32 bits."""
+    return _engine().integers
 
 
 def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
@@ -189,7 +190,9 @@ class _LlvmEngine:
         self.ready = bool(features.get("f16c") and features.get("fma")) or triple.startswith(("aarch64", "arm64"))
         self.wide = bool(features.get("avx512f"))
         self.pairs = bool(features.get("avx512bf16"))
-        self.bytes = self.wide and bool(features.get("avx512vnni"))
+        self.integers = "pairs" if features.get("avx2") else "words"
+        if self.wide and features.get("avx512vnni"):
+            self.integers = "bytes"
         # Our emitters only need their variables to become registers.
         self._passes = llvm.create_new_module_pass_manager()
         self._passes.add_sroa_pass()

@@ -39,7 +39,7 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
         return None
     if not _is_dense(values, columns, summed):
         return None
-    from einc_runtime.kernels.llvm.rounded_code import BLOCK, TILE, RoundedForm, emit_rounded_product, emit_rounding
+    from einc_runtime.kernels.llvm.rounded_code import BLOCK, TILES, RoundedForm, emit_rounded_product, emit_rounding
 
     weight, each = view_as_matrices(values, batch, columns, summed), view_as_matrices(scales, batch, own, ())
     if own and len(weight) > 1 and each.strides[-2] != each.itemsize:
@@ -52,8 +52,9 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
     step = -(-depth // BLOCK) * BLOCK
     integers = scratch.take((count, step), np.dtype(np.int8))
     units, offsets = scratch.take((count,), np.dtype(np.float32)), scratch.take((count,), np.dtype(np.int32))
-    tile = -(-count // -(-count // TILE))
-    form = RoundedForm(tile, tile == count, scales.kind, plain.result.kind, not own, compiler.multiplies_bytes())
+    products = compiler.find_integer_products()
+    tile = -(-count // -(-count // TILES[products]))
+    form = RoundedForm(tile, tile == count, scales.kind, plain.result.kind, not own, products)
     factor = struct.unpack("<i", struct.pack("<f", plain.scale))[0]
     rounding, product = emit_rounding(plain.tensor.kind, factor), emit_rounded_product(form)
     chunk = max(1, CHUNK // (4 * depth)) * 4

@@ -2,7 +2,8 @@
 
 Where the processor multiplies four pairs of bytes and adds the products to 32 bits (VNNI), one of the two operands has
 no sign: values of the weight are read plus 128, and 128 times the sum of a row's integers is taken off at the end.
-Elsewhere bytes become integers of 32 bits first. Either way sums are exact, so their order does not matter.
+Elsewhere bytes become integers of 16 bits first, of which two pairs are multiplied and added (AVX2), or of 32 bits. In
+all ways sums are exact, so their order does not matter.
 
 Some rows of the weight and some of the tensor are multiplied at a time, whose sums stay in registers. With many rows of
 the tensor, a chunk of the weight that fits into the second cache is multiplied with all of them before the next one.
@@ -18,15 +19,15 @@ from llvmlite import ir
 from einc_runtime.kernels.calls.rounded import LEVELS
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
-from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Emitter, Value, vector
+from einc_runtime.kernels.llvm.emitter import F32, I8, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.quantized_code import AHEAD
 
 BLOCK = 4 * LANES
 """Rows of integers are filled up with zeros to multiples of it."""
 ROWS = 4
 """Rows of the weight that are read at a time."""
-TILE = 6
-"""The most rows of the tensor that are multiplied with them at a time."""
+TILES = {"bytes": 6, "pairs": 1, "words": 1}
+"""The most rows of the tensor that are multiplied with them at a time: sums of all stay in registers."""
 BIAS = 128
 """What is added to values, where they may have no sign."""
 
@@ -35,14 +36,14 @@ _BYTES = ir.VectorType(I8, BLOCK)
 
 class RoundedForm(NamedTuple):
     """Rows of the tensor in a tile; whether there is one tile only; the types of scales and of the target; whether all
-    rows of the weight have one scale; whether the processor has instructions for pairs of bytes."""
+    rows of the weight have one scale; what the processor multiplies (`compiler.find_integer_products`)."""
 
     tile: int
     few: bool
     scales: str
     target: str
     alike: bool
-    bytes: bool
+    products: str
 
 
 @compiler.compile_once
@@ -109,7 +110,7 @@ class _ProductEmitter:
         arguments = [self.e.argument() for _ in range(13)]
         self.integers, self.integer_step, self.units, self.offsets, self.values, self.row_step = arguments[:6]
         self.scales, self.target, self.target_step, self.count, self.rows, self.width, self.chunk = arguments[6:]
-        self.step = BLOCK if form.bytes else LANES
+        self.step = {"bytes": BLOCK, "pairs": 2 * LANES, "words": LANES}[form.products]
         self.words = ir.VectorType(I8, self.step)
 
     def emit(self) -> ir.Module:
@@ -155,24 +156,33 @@ class _ProductEmitter:
         self._store(first, places, sums)
 
     def _add(self, words: list[Value], lines: list[Value], place: Value, sums: list[list[Value]]) -> None:
-        e, b, kind = self.e, self.b, vector(I32)
-        if self.form.bytes:
-            weights = [b.bitcast(b.xor(one, ir.Constant(self.words, [BIAS] * self.step)), kind) for one in words]
-        else:
-            weights = [b.sext(one, kind) for one in words]
+        b = self.b
+        if self.form.products == "bytes":
+            words = [b.xor(one, ir.Constant(self.words, [BIAS] * self.step)) for one in words]
+        weights = [self._widen(one) for one in words]
         for m, line in enumerate(lines):
-            here = b.add(line, place)
-            if self.form.bytes:
-                x = b.load(self._at(here, kind), align=4)
-            else:
-                x = b.sext(b.load(self._at(here, self.words), align=1), kind)
+            x = self._widen(b.load(self._at(b.add(line, place), self.words), align=1))
             for weight, totals in zip(weights, sums, strict=True):
-                total = b.load(totals[m])
-                if self.form.bytes:
-                    total = e.intrinsic("llvm.x86.avx512.vpdpbusd.512", kind, total, weight, x)
-                else:
-                    total = b.add(total, b.mul(weight, x))
-                b.store(total, totals[m])
+                b.store(self._multiply_add(b.load(totals[m]), weight, x), totals[m])
+
+    def _widen(self, words: Value) -> Value:
+        """Bytes as the processor multiplies them."""
+        if self.form.products == "bytes":
+            return self.b.bitcast(words, vector(I32))
+        return self.b.sext(words, ir.VectorType(I16 if self.form.products == "pairs" else I32, self.step))
+
+    def _multiply_add(self, total: Value, weight: Value, x: Value) -> Value:
+        e, b = self.e, self.b
+        if self.form.products == "bytes":
+            return e.intrinsic("llvm.x86.avx512.vpdpbusd.512", total.type, total, weight, x)
+        if self.form.products == "words":
+            return b.add(total, b.mul(weight, x))
+        kind = ir.VectorType(I32, LANES // 2)
+        halves = [
+            e.intrinsic("llvm.x86.avx2.pmadd.wd", kind, *(self._shuffle(one, one, order) for one in (weight, x)))
+            for order in (list(range(LANES)), list(range(LANES, 2 * LANES)))
+        ]
+        return b.add(total, self._shuffle(halves[0], halves[1], list(range(LANES))))
 
     def _load_first(self, count: Value, place: Value) -> Value:
         """The first bytes of a vector; the others, which may be behind all memory, are 0."""
@@ -195,7 +205,7 @@ class _ProductEmitter:
         scales = e.load_one(self.scales, form.scales) if form.alike else e.load(self.scales, first, form.scales, mask)
         for m, place in enumerate(places):
             found = self._sum_lanes([b.load(totals[m]) for totals in sums])
-            if form.bytes:
+            if form.products == "bytes":
                 offset = b.load(self._at(b.add(self.offsets, b.mul(place, I64(4))), I32))
                 found = b.add(found, e.broadcast(offset))
             unit = e.load_one(b.add(self.units, b.mul(place, I64(4))), "f32")
@@ -218,7 +228,7 @@ class _ProductEmitter:
         return self.b.add(self._shuffle(one, other, runs), self._shuffle(one, other, [lane + width for lane in runs]))
 
     def _shuffle(self, one: Value, other: Value, order: list[int]) -> Value:
-        return self.b.shuffle_vector(one, other, ir.Constant(vector(I32), order))
+        return self.b.shuffle_vector(one, other, ir.Constant(ir.VectorType(I32, len(order)), order))
 
     def _at(self, place: Value, kind: Any) -> Value:
         return self.b.inttoptr(place, kind.as_pointer())
