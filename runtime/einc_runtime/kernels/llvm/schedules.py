@@ -59,7 +59,7 @@ class CallError(Exception):
 
 WINDOW = 32
 """Tasks from the first that is not taken, among which a thread looks for one that is ready."""
-SPINS, _LESS_SPINS = 4000, 20
+SPINS, _LESS_SPINS = 1500, 20
 """How often a thread looks before it returns, for some tenths of a millisecond, and how often when it has returned so
 and comes again: others may need the core."""
 
