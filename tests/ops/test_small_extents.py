@@ -25,6 +25,7 @@ from tests.support import attention_oracle
 from tests.support.definition_oracle import Array, fault, reachable, requests
 from tests.support.kernel_pieces import run_kernel
 from tests.support.property_examples import examples
+from tests.support.quantized_cases import make_rounded
 from tests.support.transformer_cases import Case, desc
 
 I64, BOOL = DType.I64, DType.BOOL
@@ -116,6 +117,21 @@ def experts(draw: Drawn) -> Case:
     return Case(operator, {2: lambda rng: rng.integers(0, count, (tokens, slots))})
 
 
+def rounded(draw: Drawn) -> Case:
+    """Any order of the tensor's and the result's indices, of which the weight may share one, and any channels."""
+    size = {name: draw(extents) for name in "abmnkl"}
+    rows, columns, summed = (
+        draw(st.sampled_from(choice)) for choice in (("", "a", "am"), ("", "b", "bn"), ("k", "kl"))
+    )
+    shared = draw(st.sampled_from(["", rows[:1]]))
+    weight = shared + columns + summed
+    tensor = draw(st.permutations(rows + summed))
+    result = draw(st.permutations(rows + columns))
+    descs = [TensorDesc(tuple(own), tuple(size[name] for name in own), DType.F32) for own in (weight, tensor)]
+    indices = f"{' '.join(tensor)}, {' '.join(weight)} -> {' '.join(result)}"
+    return Case(make_rounded(*descs, indices, channels=draw(st.integers(0, len(shared + columns)))))
+
+
 def append(draw: Drawn) -> Case:
     new = draw(lens)
     cache = tuple(n + draw(st.integers(0, 3)) for n in new)
@@ -145,7 +161,7 @@ def attention(draw: Drawn) -> Operator:
 
 FAMILIES: dict[str, Callable[[Drawn], Case]] = {
     "equation": equation, "reshape": reshape, "rows": rows, "selection": selection, "slice": slicing, "concat": concat,
-    "rope": rope, "embedding": embedding, "experts": experts, "append": append, "meanpool": meanpool,
+    "rope": rope, "embedding": embedding, "experts": experts, "rounded": rounded, "append": append, "meanpool": meanpool,
 }  # fmt: skip
 
 
