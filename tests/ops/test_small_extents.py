@@ -161,7 +161,8 @@ def attention(draw: Drawn) -> Operator:
 
 FAMILIES: dict[str, Callable[[Drawn], Case]] = {
     "equation": equation, "reshape": reshape, "rows": rows, "selection": selection, "slice": slicing, "concat": concat,
-    "rope": rope, "embedding": embedding, "experts": experts, "rounded": rounded, "append": append, "meanpool": meanpool,
+    "rope": rope, "embedding": embedding, "experts": experts, "rounded": rounded, "append": append,
+    "meanpool": meanpool,
 }  # fmt: skip
 
 
