@@ -194,6 +194,38 @@ def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
     print(f"{moments} times {ending}, {begun} of them while running: all ended within {max(seconds):.2f} s")
 
 
+HURRIED = (
+    "import sys, einc_runtime.cli.ranks as ranks; ranks.CONNECT_SECONDS = 4.0;"
+    "from einc.cli.main import main; sys.exit(main())"
+)
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2))])
+def test_a_rank_that_is_stopped_before_all_are_connected_is_named(ffn, part, tmp_path, monkeypatch):
+    """At seeded moments while ranks start and connect; where all are connected by then, they notice by themselves."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    rng, before, early = random.Random(part), list_shared(), 0
+    for moment in range(5):
+        words = [sys.executable, "-c", HURRIED, *map(str, ("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4))]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        limit = time.monotonic() + 60
+        while len(ranks := ranks_of(ffn)) < 4:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.3))
+        os.kill(rng.choice(sorted(ranks)), signal.SIGSTOP)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (69, b""), (moment, out, err)
+        assert err.decode().count("einc: ") == 1, err
+        early += b"is not connected to the others, after 4 seconds" in err and b"its process is stopped" in err
+        assert b"is not connected to the others" in err or b"has not answered for 4 seconds" in err, err
+        assert processes_of(ffn) == []
+        assert list(tmp_path.iterdir()) == []
+        assert list_shared() == before
+    assert early
+    print(f"{early} of 5 were stopped before all were connected")
+
+
 def test_an_interrupt_ends_all(ffn, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     words = command("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4)

@@ -47,6 +47,25 @@ def removed(mark: str) -> Iterator[None]:
             time.sleep(0.02)
 
 
+def find_marked(mark: str) -> dict[int, dict[str, str]]:
+    """The processes that have `mark` in their environment, and this environment; none where there is no /proc."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if process.name.isdigit() and os.fsencode(mark) in (text := (process / "environ").read_bytes()):
+                    entries = (os.fsdecode(entry).partition("=") for entry in text.split(b"\0"))
+                    found[int(process.name)] = {name: value for name, _, value in entries}
+    return found
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process is stopped by a signal, or by a debugger."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False
+
+
 def _is_marked(process: Path, mark: str) -> bool:
     """Whether a process has the mark, or is about to be gone: then it has no environment, but still open files."""
     with contextlib.suppress(OSError):

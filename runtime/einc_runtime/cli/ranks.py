@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -46,6 +46,18 @@ MAX_TASKS = 1 << 32
 
 BOARD_VARIABLE = "EINC_RANKS"
 """Names the file in which ranks say what they do, for whoever started them."""
+
+ENTRY = struct.Struct("=qq")
+"""What the file has for every rank: its process, or 0 before it says anything; and the task that it has begun last."""
+
+CONNECTING, CONNECTED = -2, -1
+"""In the place of a task: what a rank does before it has begun one."""
+
+CONNECT_SECONDS = 60.0
+"""So long may ranks that are started here take until the next of them says that it connects, or is connected."""
+
+LOOK = 0.2
+"""Seconds between two looks at what ranks that connect say."""
 
 
 @dataclass(slots=True)
@@ -156,6 +168,7 @@ def join_ranks(
         _end_with_parent(signal.SIGKILL)
         if os.getppid() == 1:
             os._exit(failures.MISSING)
+        _note_connecting(os.environ[BOARD_VARIABLE])
     links = mpi.connect()
     program = click.get_current_context().find_root().info_name or "einc"
     lock = threading.Lock()
@@ -192,7 +205,7 @@ def _make_note(links: RankLinks, watch: Watch) -> Callable[[int], None]:
     board = _open_board(links)
     if board is None:
         return watch.note_task
-    board[links.rank] = os.getpid(), -1
+    board[links.rank] = os.getpid(), CONNECTED
 
     def note(position: int) -> None:
         watch.note_task(position)
@@ -201,12 +214,23 @@ def _make_note(links: RankLinks, watch: Watch) -> Callable[[int], None]:
     return note
 
 
+def _note_connecting(path: str) -> None:
+    """Says in the file of whoever started the ranks that this one is about to connect."""
+    from einc_runtime.execution.ranks import mpi
+
+    rank = mpi.read_rank(os.environ)
+    if rank is not None and os.path.isfile(path) and (rank + 1) * ENTRY.size <= os.path.getsize(path):
+        with open(path, "r+b") as board:
+            board.seek(rank * ENTRY.size)
+            board.write(ENTRY.pack(os.getpid(), CONNECTING))
+
+
 def _open_board(links: RankLinks) -> Any:
     """For every rank its process and the task that it has begun last, in a file that `start_ranks` made; or None."""
     import numpy as np
 
     path = os.environ.get(BOARD_VARIABLE)
-    if path is None or not os.path.isfile(path) or os.path.getsize(path) != 16 * links.size:
+    if path is None or not os.path.isfile(path) or os.path.getsize(path) != ENTRY.size * links.size:
         return None
     return np.memmap(path, np.int64, "r+", shape=(links.size, 2))
 
@@ -248,11 +272,12 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
     temporary = tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True)
     with temporary as folder, leftovers.removed(folder):
         board = Path(folder, "board")
-        board.write_bytes(bytes(16 * count))
+        board.write_bytes(bytes(ENTRY.size * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
         environment = leftovers.ENVIRONMENT | os.environ | {BOARD_VARIABLE: str(board), "TMPDIR": folder}
         ended = threading.Event()
         own: list[str] = []
+        silent: list[MissingFault] = []
         process = subprocess.Popen(
             command,
             env=environment,
@@ -263,13 +288,17 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         try:
             notes = threading.Thread(target=_pass_notes, args=(process.stderr, ended, own), daemon=True)
             notes.start()
+            threading.Thread(target=_watch_connecting, args=(process, board, ended, silent), daemon=True).start()
             banner = _pass_results(process.stdout)
             code = process.wait()
             notes.join()
+            ended.set()
         except BaseException:
             ended.set()  # this process says what there is to say
             _end(process)
             raise
+        if silent:
+            raise silent[0]
         if banner:
             raise _describe_killed(banner, board.read_bytes(), describe)
     if code < 0 or own:
@@ -277,6 +306,43 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         raise MissingFault(f"the launcher {launcher} {why}", hint="all ranks were ended, too")
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _watch_connecting(
+    process: subprocess.Popen[bytes], board: Path, ended: threading.Event, silent: list[MissingFault]
+) -> None:
+    """Until all ranks are connected: ends them where one does not go on, and adds the error to `silent`. MPI itself
+    waits forever for a process that is stopped while it connects."""
+    last, since = b"", time.monotonic()
+    while not ended.wait(LOOK):
+        with contextlib.suppress(OSError):
+            said = board.read_bytes()
+            entries = list(ENTRY.iter_unpack(said))
+            if all(number and task != CONNECTING for number, task in entries):
+                return
+            if said != last:
+                last, since = said, time.monotonic()
+            elif time.monotonic() - since > CONNECT_SECONDS:
+                processes = leftovers.find_marked(str(board))
+                silent.append(_describe_silent(entries, processes))
+                ended.set()
+                for number in processes:  # a process that is stopped takes no other signal
+                    with contextlib.suppress(OSError):
+                        os.kill(number, signal.SIGKILL)
+                process.kill()
+                return
+
+
+def _describe_silent(entries: Sequence[tuple[int, int]], processes: Mapping[int, Mapping[str, str]]) -> MissingFault:
+    """The rank for which the others wait: one that is stopped, else one that has said nothing, else the first one."""
+    from einc_runtime.execution.ranks import mpi
+
+    stopped = {mpi.read_rank(environment) for number, environment in processes.items() if leftovers.is_stopped(number)}
+    waiting = [rank for rank, (number, task) in enumerate(entries) if not number or task == CONNECTING]
+    rank = min(waiting, key=lambda rank: (rank not in stopped, entries[rank][0] != 0, rank))
+    why = "its process is stopped" if rank in stopped else "it has not begun to" if not entries[rank][0] else "it tries"
+    message = f"is not connected to the others, after {CONNECT_SECONDS:g} seconds in which no other was, either; {why}"
+    return MissingFault(message, where=f"rank {rank}", hint="all ranks were ended")
 
 
 def _end_with_parent(number: int = signal.SIGTERM) -> None:
@@ -320,7 +386,7 @@ def _describe_killed(banner: str, board: bytes, describe: Callable[[int], str]) 
     found = re.search(r"PID (\d+)", banner)
     number = re.search(r"EXIT CODE: (\d+)", banner)
     why = f"was ended by signal {number[1]}" if number else "was ended"
-    for rank, (process, task) in enumerate(struct.iter_unpack("=qq", board)):
+    for rank, (process, task) in enumerate(ENTRY.iter_unpack(board)):
         if found and process == int(found[1]):
             doing = "before its first task" if task < 0 else f"in or after {describe(task)}"
             return MissingFault(f"{why}, {doing}", where=f"rank {rank}", hint="all other ranks were ended, too")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,12 @@ def is_started_by_mpi() -> bool:
     A shell in a job of a cluster often has these variables, too, with one process: nothing needs MPI there.
     """
     return any(os.environ.get(size) != "1" for rank, size in SIZE_OF.items() if rank in os.environ)
+
+
+def read_rank(environment: Mapping[str, str]) -> int | None:
+    """The rank of the process with these environment variables, which is known before it connects; None if no launcher
+    of MPI started it."""
+    return next((int(environment[name]) for name in SIZE_OF if environment.get(name, "").isdecimal()), None)
 
 
 def connect() -> MpiLinks:
