@@ -15,15 +15,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .network import _FRAME, _MTU, _PATIENT, PREFIX, _alone, _remove, _run, _set, _tc, require_support
+from .network import _PATIENT, PREFIX, _alone, _remove, _run, _set, _tc, require_support
 
 SWITCH = f"{PREFIX}s"
 """The namespace of the switch, in which MPI's launcher runs."""
 
 _ADDRESS = "10.99.0.{}"
 _HOME = _ADDRESS.format(254)
+_MTU = 1500
+"""Ports take turns by packets. At 8 Mbit/s, one of 9000 bytes holds up the others for 9 ms, which is as long as many of
+the messages take that the plans send; the predicted time knows no packets."""
+
+_FRAME = _MTU + 14
+_BURST = 2 * _FRAME
+"""What may leave at once after a pause: while one packet leaves, the timer for the next one may be late. More would
+make up for pauses of ranks that wait for each other."""
+
 _SHORT = 64
 """Bytes of a packet below which it goes first; a power of two."""
+
+_NOTHING_IS_LOST = ("net.ipv4.tcp_recovery=0", "net.ipv4.tcp_early_retrans=0", "net.ipv4.tcp_reordering=300")
+"""A packet that short ones have overtaken, or that waits for its turn, is not to be sent again, as TCP would do within
+milliseconds (RACK, tail loss probes, three acknowledgements of one packet)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +108,7 @@ def _build(count: int, mbits: float | None) -> tuple[str, ...]:
             _run("ip", "-n", space, "link", "set", device, "gso_max_segs", "1", "up")
         route = (f"{_ADDRESS.format(0)}/24", "dev", "nic", "src", _ADDRESS.format(number + 1))
         _run("ip", "-n", name, "route", "replace", *route, *_PATIENT)
-        _set(name, "net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_no_metrics_save=1")
+        _set(name, "net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_no_metrics_save=1", *_NOTHING_IS_LOST)
         if mbits is not None:
             _limit(name, "nic", mbits, count, at=16)
             _limit(SWITCH, f"port{number}", mbits, count, at=12)
@@ -105,11 +118,11 @@ def _build(count: int, mbits: float | None) -> tuple[str, ...]:
 def _limit(name: str, device: str, mbits: float, count: int, *, at: int) -> None:
     """Limit what leaves a device; `at` is where a packet has the address whose packets share a turn."""
     rate = f"{mbits * 1e6:.0f}bit"
-    borrowing = f"htb rate 8kbit ceil {rate} burst {_FRAME} cburst {_FRAME} quantum {_FRAME}"
+    borrowing = f"htb rate 8kbit ceil {rate} burst {_BURST} cburst {_BURST} quantum {_FRAME}"
     short = f"u32 match u16 0 0x{0xFFFF & -_SHORT:04x} at 2"
     lines = [
         f"qdisc add dev {device} root handle 1: htb default 2",
-        f"class add dev {device} parent 1: classid 1:1 htb rate {rate} ceil {rate} burst {_FRAME} cburst {_FRAME}",
+        f"class add dev {device} parent 1: classid 1:1 htb rate {rate} ceil {rate} burst {_BURST} cburst {_BURST}",
         f"class add dev {device} parent 1:1 classid 1:2 {borrowing} prio 0",
         f"filter add dev {device} parent 1: protocol ip prio 1 {short} flowid 1:2",
     ]

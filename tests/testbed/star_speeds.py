@@ -26,31 +26,32 @@ def measure(links: mpi.MpiLinks, size: int) -> dict[str, Any]:
     """Bytes a second into every rank, from each of several others; seconds of a tiny message; operations and bytes a
     second of each rank, and the seconds that it takes to call numpy."""
     out, into = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
-    rates = []
+    rates = []  # what else this computer does can only slow a port down, so the best of three counts
     for shift in (1, links.size // 2 or 1, links.size - 1):
         target, source = (links.rank + shift) % links.size, (links.rank - shift) % links.size
         for part in (size // 16, size):  # the first one lets TCP find its window
-            links.share(b"")
+            links.meet()
             start = time.monotonic()
             handles = [links.receive(source, shift, into[:part]), links.send(target, shift, out[:part])]
             wait_for(links, handles)
             rate = part / (time.monotonic() - start)
         rates.append(rate)
-    links.share(b"")
-    start = time.monotonic()
+    links.meet()
+    turns = [time.monotonic()]
     if links.rank < 2:
-        for turn in range(ROUNDS):
+        for turn in range(2 * ROUNDS):
             act = links.send if turn % 2 == links.rank else links.receive
             wait_for(links, [act(1 - links.rank, 9, into[:1000])])
-    latency = (time.monotonic() - start) / ROUNDS
-    links.share(b"")
+            turns.append(time.monotonic())
+    latency = float(np.median(np.diff(turns[::2]))) / 2 if links.rank < 2 else 0.0
+    links.meet()
     left, right = np.ones((2, SIDE, SIDE), np.float32)
     product = _time(lambda: left @ right, 60)
     large = np.zeros(1 << 22, np.uint8)
     copied = _time(large.copy, 60)
     call = _time(lambda: left[0] + right[0], 2000)
     return {
-        "rate": float(np.median(rates)),
+        "rate": max(rates),
         "latency": latency,
         "flops": 2 * SIDE**3 / product,
         "bytes": 2 * large.size / copied,

@@ -64,7 +64,7 @@ class RankExecutor(CpuExecutor):
         libraries.decide_alike(json.loads(links.share(mine.encode())[0]))
         self.part = RankPart(ranks, links.rank, total)
         workers = workers or max(1, cores // links.neighbours)
-        super().__init__(bundle, workers, common=common, ranks=_measure_chains(bundle), poison=poison)
+        super().__init__(bundle, workers, common=common, ranks=measure_chains(bundle), poison=poison)
         self._messages = MessageCarrier(links, self._list_messages())
         self.carrier = self._messages
         self.arrivals = self._messages.arrivals
@@ -150,7 +150,7 @@ class RankExecutor(CpuExecutor):
         return self.part.ranks[self.bundle.buffers[buffer].site]
 
 
-def _measure_chains(bundle: Bundle) -> list[float]:
+def measure_chains(bundle: Bundle) -> list[float]:
     """For every task of a plan, roughly the time from its start to the end of the plan: what other ranks wait for
     starts first."""
     rest = [0.0] * len(bundle.tasks)
