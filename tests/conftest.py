@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -30,6 +31,14 @@ for name in ("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING", "COLUMNS"
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="einc-tests-")
 # ... and from a script's background, where interrupts are ignored, by whatever is started as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What the tests make has few cycles, and what collecting them makes stays until the end. Searching all of it for
+# garbage, again and again, took some seconds of each process.
+gc.set_threshold(100_000)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -369,23 +369,23 @@ def test_interrupts_between_searches_and_elsewhere(
     assert (tmp_path / "p.bin").exists() is (code == 0)
 
 
+@pytest.mark.parametrize("moment", [0.3, pytest.param(1.2, marks=pytest.mark.slow)])
 def test_an_interrupt_in_any_phase_leaves_nothing(
-    start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    moment: float, start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """Interrupts at two moments of a compilation; `make interrupts` tries hundreds."""
+    """An interrupt at a moment of a compilation; `make interrupts` tries hundreds."""
     model, target = tmp_path / "ffn.ein", tmp_path / "p.bin"
     os.mkfifo(model)
-    for moment in (0.3, 1.2):
-        arguments = ("-m", "gb200-nvl72", "--schedule", "naive", "-o", target)
-        process = start("compile", model, *arguments, start_new_session=True)
-        model.write_text((MODELS / "ffn.ein").read_text())  # when it is read: before, interrupts may be Python's
-        time.sleep(moment)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=300)
-        assert process.returncode in (0, 130), err
-        if process.returncode == 0 or target.exists():  # it was done already
-            prove(decode(target.read_bytes()))
-            target.unlink()
-        assert out == b""
-        assert b"Traceback" not in err
-        assert [entry.name for entry in tmp_path.iterdir()] == ["ffn.ein"]
+    arguments = ("-m", "gb200-nvl72", "--schedule", "naive", "-o", target)
+    process = start("compile", model, *arguments, start_new_session=True)
+    model.write_text((MODELS / "ffn.ein").read_text())  # when it is read: before, interrupts may be Python's
+    time.sleep(moment)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode in (0, 130), err
+    if process.returncode == 0 or target.exists():  # it was done already
+        prove(decode(target.read_bytes()))
+        target.unlink()
+    assert out == b""
+    assert b"Traceback" not in err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ffn.ein"]
