@@ -166,6 +166,20 @@ def test_a_folder_may_say_that_products_round_activations(
         assert "with a scale for each row" in capfd.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_model_with_rounded_activations_goes_on_alike_on_more_sites(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made, texts = str(tmp_path / "made"), []
+    assert main(["quantize", str(folder), "-o", made, "--round-inputs"]) == 0
+    words = ["generate", made, "3,7,1", "--ids", "--max-tokens", "9", "--temperature", "0", "--json"]
+    for sites in ("1", "3"):
+        capfd.readouterr()
+        assert main([*words, "--sites", sites, "--plans", str(tmp_path / "plans")]) == 0
+        texts.append([one["tokens"] for one in json.loads(capfd.readouterr().out)["sequences"]])
+    assert texts[0] == texts[1]
+
+
 def test_nothing_is_left_of_a_folder_that_fails(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
