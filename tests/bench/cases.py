@@ -120,9 +120,11 @@ def _llama(name: str, title: str, model: str, kind: str, sizes: Definitions, pee
     targets = {peer.split()[0]: most for peer in peers if not peer.startswith((EINC, READING))}
     if READING in peers and kind == "f32":
         targets[READING] = 1.15
+    if UNROUNDED in peers:
+        targets[UNROUNDED] = 1.0
     dtype = "f32" if kind == "f32" else "bf16"
     stored, tolerance = STORED.get(kind, ""), TOLERANCES[kind]
-    limits = {peer: 1.15 for peer in peers if peer.startswith(EINC)}
+    limits = {peer: 1.15 for peer in peers if peer.startswith(EINC) and peer != UNROUNDED}
     return Case(name, title + words, model, sizes, (EINC, *peers), targets, 1, dtype, tolerance, stored, limits)
 
 
