@@ -15,6 +15,7 @@ from einc_runtime.execution.cpu import executor as cpu
 from einc_runtime.execution.cpu import host
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.rewrites import RewriteOptions, rewrite
+from einc_runtime.execution.rewrites.kernel_splitting import KernelTime
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.base import Kernel
 from einc_runtime.plan.schema import FenceTask, Region
@@ -91,9 +92,12 @@ def test_what_a_kernel_takes_is_found_out_once_for_all_layers(monkeypatch):
     executor = CpuExecutor(bundle, 2)
     assert len(executor._tasks) == 6  # each product in two parts
     assert len(prepared) == 6 + 1
-    options = RewriteOptions(
-        workers=2, max_move_bytes=cpu.MAX_COALESCED_BYTES, estimate=lambda item: prepare(executor, item).nanoseconds
-    )
+
+    def estimate(item):
+        kernel = prepare(executor, item)
+        return KernelTime(kernel.nanoseconds, kernel.is_stream)
+
+    options = RewriteOptions(workers=2, max_move_bytes=cpu.MAX_COALESCED_BYTES, estimate=estimate)
     assert rewrite(bundle, options) == executor._tasks
 
 
