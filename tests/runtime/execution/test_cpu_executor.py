@@ -14,8 +14,7 @@ from einc_runtime.execution.base import NullExecutor
 from einc_runtime.execution.cpu import executor as cpu
 from einc_runtime.execution.cpu import host
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.rewrites import RewriteOptions, rewrite
-from einc_runtime.execution.rewrites.kernel_splitting import KernelTime
+from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, rewrite
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.base import Kernel
 from einc_runtime.plan.schema import FenceTask, Region

@@ -216,16 +216,18 @@ def test_bf16_is_summed_in_f32_and_rounded_once(equation, shapes, packed):
 def test_few_rows_are_left_to_the_library_that_packs(monkeypatch):
     if not onednn.is_available() or not compiler.is_available():
         pytest.skip("oneDNN or llvmlite is missing")
-    arrays = [np.ones(shape, "f4") for shape in ((9, 300), (400, 300), (9, 400))]
     found = []
-    for packs in (True, False):
+    for packs, kind in ((True, ml_dtypes.bfloat16), (False, ml_dtypes.bfloat16), (True, np.float32)):
         monkeypatch.setattr(libraries, "packs_few_rows", lambda kind, packs=packs: packs)
         monkeypatch.setattr(libraries, "choose_library", lambda product, side: LibraryChoice("onednn", "onednn"))
+        arrays = [np.ones(shape, kind) for shape in ((9, 256), (400, 256), (9, 400))]
         for rows in (9, 8):
             few = [arrays[0][:rows], arrays[1], arrays[2][:rows]]
             found.append(len(contract("t m, f m -> t f", *few).prepacked))
-            assert (few[2] == 300).all()
-    assert found == [1, 0, 0, 0]
+            assert (few[2] == 256).all()
+    assert found[2:] == [0, 0, 0, 0]
+    assert found[1] == 0
+    assert found[0] == libraries.is_multiplied("bf16")
 
 
 @needs_narrow

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.moves import MIN_MOVES, compile_moves
+from einc_runtime.kernels.llvm.moves import FEW_ROWS, MIN_MOVES, compile_moves
 from einc_runtime.kernels.registry import prepare
 from tests.support.property_examples import examples
 
@@ -78,7 +78,9 @@ def test_numpy_copies_few_or_short_rows(always, monkeypatch):
     assert compile_moves(whole, room) is not None
     assert compile_moves(whole[1:], room[1:]) is None
     assert compile_moves([*whole[1:], empty[0]], [*room[1:], room[0][:0]]) is None
-    assert compile_moves(narrow, [array[:, :15] for array in room]) is None
+    many = [np.ones((FEW_ROWS + 1, 40), "f4")[:, :15] for _ in range(MIN_MOVES)]
+    assert compile_moves(narrow, [array[:, :15] for array in room]) is not None
+    assert compile_moves(many, [np.zeros_like(array) for array in many]) is None
     assert compile_moves(turned, room) is None
     monkeypatch.setattr(compiler, "SMALL", MIN_MOVES * 240 + 1)
     assert compile_moves(whole, room) is None

@@ -11,7 +11,7 @@ import pytest
 from einc_runtime.errors import ValueFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.schedules import WINDOW, CallError, CompiledSchedule, Progress
+from einc_runtime.kernels.llvm.schedules import WINDOW, CallError, CompiledSchedule, ThreadProgress
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.plan.schema import Block
 
@@ -52,7 +52,7 @@ def run_thread(schedule, thread, run_called, seen):
     try:
         while progress := schedule.run(thread):
             seen.append(progress)
-            if progress is Progress.CALLING:
+            if progress is ThreadProgress.CALLING:
                 run_called(schedule.called_task(thread))
     except BaseException as error:
         seen.append(error)
@@ -95,7 +95,7 @@ def test_every_task_runs_once_after_all_that_it_waits_for(threads, share):
         assert all((array == start).all() for array in arrays)
         assert (counts == called).all()
         pauses = sum(not own for own in called[49::50])
-        assert (seen.count(Progress.CALLING), seen.count(Progress.PAUSED)) == (sum(called), pauses)
+        assert (seen.count(ThreadProgress.CALLING), seen.count(ThreadProgress.PAUSED)) == (sum(called), pauses)
 
 
 def test_a_thread_waits_for_a_task_of_another_one_and_takes_what_is_ready_behind_it():
@@ -105,13 +105,13 @@ def test_a_thread_waits_for_a_task_of_another_one_and_takes_what_is_ready_behind
     for thread in range(2):
         schedule.set_calls(thread, calls)
     schedule.begin()
-    assert schedule.run(0) is Progress.CALLING
+    assert schedule.run(0) is ThreadProgress.CALLING
     assert schedule.called_task(0) == 0
-    assert [schedule.run(1) for _ in range(3)] == [Progress.WAITING] * 3
+    assert [schedule.run(1) for _ in range(3)] == [ThreadProgress.WAITING] * 3
     assert (arrays[1][0], arrays[3][0]) == (2, -2)
-    assert schedule.run(0) is Progress.ENDED
+    assert schedule.run(0) is ThreadProgress.ENDED
     assert arrays[1][0] == -2
-    assert schedule.run(1) is Progress.ENDED
+    assert schedule.run(1) is ThreadProgress.ENDED
 
 
 def test_a_run_that_is_left_can_be_begun_again():
@@ -120,7 +120,7 @@ def test_a_run_that_is_left_can_be_begun_again():
     schedule.set_calls(0, [[], [mapped("t0 = neg x0", x, y)]])
     for _ in range(3):
         schedule.begin()
-        assert schedule.run(0) is Progress.CALLING
+        assert schedule.run(0) is ThreadProgress.CALLING
         assert not y.any()
 
 
@@ -142,7 +142,7 @@ def test_a_call_that_fails_is_blamed_and_nothing_that_waits_for_it_runs():
         assert f"a position is {wrong}; positions in its sequence of the cache are 0 to 4" in str(caught.value.cause)
         assert (y.min(), z.any(), cache.any()) == (1, False, False)
     positions[:] = (4, 4)
-    assert run_threads(schedule, 2) in ([], [Progress.WAITING])
+    assert run_threads(schedule, 2) in ([], [ThreadProgress.WAITING])
     assert z.max() == -1
     assert cache[:, 4].all()
     assert not cache[:, :4].any()

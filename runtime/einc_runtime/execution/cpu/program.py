@@ -12,7 +12,7 @@ from typing import Any
 from einc_runtime.execution.cpu.thread_pool import START_NS, TINY_NS, RankedTaskGraph, RunTask, TaskError
 from einc_runtime.kernels.base import Run
 from einc_runtime.kernels.llvm.compiler import CompiledCall
-from einc_runtime.kernels.llvm.schedules import SPINS, CallError, CompiledSchedule, MachineCall, Progress
+from einc_runtime.kernels.llvm.schedules import SPINS, CallError, CompiledSchedule, MachineCall, ThreadProgress
 from einc_runtime.kernels.numpy.pieces import CallSequence
 
 PAUSE_NS = 5e6
@@ -66,12 +66,12 @@ class CpuProgram:
             pairs = zip(self._called, tasks, strict=True)
             schedule.set_calls(worker, [[] if called else self._find_calls(worker, task) for called, task in pairs])
 
-        def run_share(_: int) -> Progress:
+        def run_share(_: int) -> ThreadProgress:
             try:
                 progress = schedule.run(worker)
             except CallError as error:
                 raise TaskError(tasks[error.task], error.cause) from error.cause
-            if progress is Progress.CALLING:
+            if progress is ThreadProgress.CALLING:
                 task = tasks[schedule.called_task(worker)]
                 try:
                     self._bind(worker, task)()

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
-from einc_runtime.kernels.llvm.schedules import Progress
+from einc_runtime.kernels.llvm.schedules import ThreadProgress
 
 START_NS = 2000.0
 """The time that it takes to start any task."""
@@ -31,7 +31,7 @@ POLL_SECONDS = 0.2
 NAP_SECONDS = 5e-5
 """A worker whose task waits for those of other workers looks again after this time."""
 
-RunTask = Callable[[int], Progress | None]
+RunTask = Callable[[int], ThreadProgress | None]
 """Runs a task, or a part of it: where it says that more is left, it is called again."""
 
 
@@ -272,9 +272,9 @@ class _PoolState:
                     self.error = TaskError(-1 if task is None else task, error)
             self.stop()
 
-    def _goes_on(self, progress: Progress) -> bool:
+    def _goes_on(self, progress: ThreadProgress) -> bool:
         """Whether a worker goes on with its task, after a nap if that waits for others."""
-        if progress is Progress.WAITING:
+        if progress is ThreadProgress.WAITING:
             self.sleep(NAP_SECONDS)
         with self.changed:
             return not self.stopped

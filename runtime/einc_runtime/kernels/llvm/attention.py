@@ -18,6 +18,7 @@ from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.few_queries import prepare_few_queries
 from einc_runtime.kernels.llvm.visible_keys import find_visible_keys
 from einc_runtime.kernels.numpy.attention import make_attention
+from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -49,7 +50,7 @@ def prepare_attention(call: AttentionCall) -> Kernel:
     allocation = _AttentionMemory.allocate(call)
 
     def bind(memory: Array) -> Run:
-        return _BoundAttention(call, allocation, memory).run
+        return _bind(call, allocation, memory)
 
     width = call.q.shape[2] + call.v.shape[2]
     return Kernel(bind, allocation.scratch, pairs * (width / 50 + 0.5))
@@ -61,6 +62,7 @@ class _AttentionMemory:
 
     parts: tuple[tuple[int, int, int], ...]
     code: Future[compiler.Compiled]
+    finish: Future[compiler.Compiled]
     limits: tuple[Array, Array] | None
     """The first and last keys that queries see, where they are known beforehand; else `limit_arrays` holds them."""
     limit_arrays: tuple[ScratchArray, ScratchArray]
@@ -70,7 +72,7 @@ class _AttentionMemory:
 
     @staticmethod
     def allocate(s: AttentionCall) -> _AttentionMemory:
-        from einc_runtime.kernels.llvm.attention_code import RegisterTile, emit_attention
+        from einc_runtime.kernels.llvm.attention_code import RegisterTile, emit_attention, emit_finish
 
         shape = RegisterTile(12, 2) if compiler.has_wide_registers() else RegisterTile(6, 1)
         lanes, numbers = shape.lanes, shape.numbers
@@ -89,6 +91,7 @@ class _AttentionMemory:
         return _AttentionMemory(
             tuple((part.queries.start, part.queries.stop - part.queries.start, part.origin) for part in parts),
             emit_attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
+            emit_finish(dtype_name(s.o)),
             limits=limits if fixed else None,
             limit_arrays=(
                 scratch.take((0 if fixed else queries,), _LIMIT),
@@ -111,46 +114,39 @@ class _AttentionMemory:
         )
 
 
-class _BoundAttention:
+def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
     """One invocation with one worker's memory."""
-
-    def __init__(self, call: AttentionCall, allocation: _AttentionMemory, memory: Array) -> None:
-        s = self.s = call
-        self.limits = allocation.limits or (
-            allocation.limit_arrays[0].of(memory),
-            allocation.limit_arrays[1].of(memory),
-        )
-        self.sums, self.largest = (result.of(memory) for result in allocation.results)
-        table = np.array(allocation.parts, _PLACE).reshape(-1, 3)
-        deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
-        where = address
-        arguments = [  # in the order of `AttentionArguments`
-            s.k.shape[0],
-            s.q.shape[0] // s.k.shape[0],
-            len(table),
-            where(table),
-            *map(where, self.limits),
-            0 if s.mask is None else where(s.mask),
-            *(n for x in (s.q, s.k, s.v, s.o) for n in (where(x), *x.strides[:2])),
-            s.q.shape[1],
-            where(self.sums),
-            where(self.largest),
-            s.k.shape[2],
-            s.v.shape[2],
-            deep_k,
-            deep_v,
-            int(np.float32(s.scale).view(np.int32)),
-            TILE,
-            *(where(array.of(memory)) for array in allocation.memory),
-        ]
-        self.code = compiler.CompiledCall(allocation.code, arguments, memory, table)
-
-    def run(self) -> None:
-        if self.s.positions is not None:
-            find_visible_keys(self.s, *self.limits)
-        self.code()
-        blind = self.sums == 0
-        if blind.any():  # hidden values that are not numbers leave others there
-            self.s.o[blind] = 0
-        np.log(self.sums, out=self.sums)
-        np.add(self.sums, self.largest, out=self.s.lse)
+    limits = allocation.limits or (allocation.limit_arrays[0].of(memory), allocation.limit_arrays[1].of(memory))
+    sums, largest = (result.of(memory) for result in allocation.results)
+    table = np.array(allocation.parts, _PLACE).reshape(-1, 3)
+    deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
+    where = address
+    arguments = [  # in the order of `AttentionArguments`
+        s.k.shape[0],
+        s.q.shape[0] // s.k.shape[0],
+        len(table),
+        where(table),
+        *map(where, limits),
+        0 if s.mask is None else where(s.mask),
+        *(n for x in (s.q, s.k, s.v, s.o) for n in (where(x), *x.strides[:2])),
+        s.q.shape[1],
+        where(sums),
+        where(largest),
+        s.k.shape[2],
+        s.v.shape[2],
+        deep_k,
+        deep_v,
+        int(np.float32(s.scale).view(np.int32)),
+        TILE,
+        *(where(array.of(memory)) for array in allocation.memory),
+    ]
+    results = [n for x in (s.o, s.lse) for n in (where(x), *x.strides[:2])]
+    finish = [*s.q.shape[:2], s.v.shape[2], where(sums), where(largest), *results]
+    masks = () if s.mask is None else (s.mask,)
+    calls: list[Resolved] = [
+        (compiler.CompiledCall(allocation.code, arguments, memory, table, *limits, s.q, s.k, s.v, s.o, *masks), []),
+        (compiler.CompiledCall(allocation.finish, finish, memory, s.o, s.lse), []),
+    ]
+    if s.positions is not None:
+        calls.insert(0, (find_visible_keys, [s, *limits]))
+    return make_runner(calls)

@@ -91,6 +91,31 @@ def emit_attention(kind: str, masked: bool, rest: int, shape: RegisterTile, soft
     return _AttentionEmitter(kind, masked, rest, shape, softcap).emit()
 
 
+@compiler.compile_once
+def emit_finish(kind: str) -> ir.Module:
+    """What follows a whole invocation: the lse of every row, and zeros in rows whose query sees no key, where hidden
+    values that are not numbers leave others.
+
+    Arguments: query heads, queries, features of a row; the addresses of sums and of maxima, which are dense; and of the
+    results and the lse the address and two steps in bytes, to the next head and to the next query.
+    """
+    e = Emitter()
+    b = e.b
+    heads, queries, width, sums, largest, *places = (e.argument() for _ in range(11))
+    with e.loop(heads) as head, e.loop(queries) as query:
+        row, lse = (
+            b.add(start, b.add(b.mul(head, head_step), b.mul(query, query_step)))
+            for start, head_step, query_step in (places[:3], places[3:])
+        )
+        number = b.add(b.mul(head, queries), query)
+        total = e.read(sums, number, F32)
+        logarithm = e.intrinsic("llvm.log.f32", F32, total)
+        e.put(lse, I64(0), b.fadd(logarithm, e.read(largest, number, F32)))
+        with b.if_then(b.fcmp_ordered("==", total, F32(0.0)), likely=False):
+            e.sweep(width, lambda position, mask: e.store(e.number(0.0), row, position, kind, mask))
+    return e.finish()
+
+
 class _AttentionEmitter:
     def __init__(self, kind: str, masked: bool, rest: int, shape: RegisterTile, softcap: float) -> None:
         self.kind, self.masked, self.rest, self.shape, self.softcap = kind, masked, rest, shape, softcap

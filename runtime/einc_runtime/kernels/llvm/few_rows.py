@@ -28,8 +28,9 @@ MAX_ROWS = 16
 MAX_ROWS_NARROW = 4
 """The same for processors without registers of 512 bits, or with 16 of them."""
 MAX_ROWS_PACKED = 8
-"""The same for weights of which a library makes packs. A weight comes from memory, not from a cache, and until then
-reading it takes longer than multiplying: with 16 rows a library is as fast."""
+"""The same for weights of 16 bits of which a library makes packs. A weight comes from memory, not from a cache, and
+until then reading it takes longer than multiplying: with 16 rows a library is three times as fast. In f32 it is not
+faster, and needs the interpreter for each call."""
 MIN_LINES, MIN_DEPTH = 16, 64
 """Smaller matrices have too few elements in a line, or too few lines, to fill vectors."""
 MAX_MATRICES = 1024
@@ -60,7 +61,7 @@ def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
 def _is_packed(layout: _FewRowsLayout) -> bool:
     """Whether the matrix is a weight that a library multiplies in a layout of its own, in the types of the operands."""
     matrix, vectors = layout.matrix, layout.vectors
-    alike = matrix.kind == vectors.kind and not layout.batch
+    alike = matrix.kind == vectors.kind != "f32" and not layout.batch
     return alike and is_constant(matrix.array) and libraries.packs_few_rows(matrix.kind)
 
 
@@ -157,7 +158,7 @@ class _FewRowsProduct:
         return make_runner(calls)
 
     def _prepare_product(self, vectors: NamedArray, result: NamedArray) -> Run:
-        from einc_runtime.kernels.llvm.few_rows_code import FewRowsForm, emit_few_rows
+        from einc_runtime.kernels.llvm.few_rows_code import FewRowsForm, choose_stretch, emit_few_rows
 
         layout = self.layout
         views = [
@@ -175,7 +176,8 @@ class _FewRowsProduct:
             _PLACE,
         )
         lines = 2 if layout.rows > 3 else 1
-        form = FewRowsForm(layout.matrix.kind, vectors.kind, result.kind, layout.rows, lines, self.pairs)
+        stretch = choose_stretch(layout.rows, matrix.shape[-1], right.itemsize)
+        form = FewRowsForm(layout.matrix.kind, vectors.kind, result.kind, layout.rows, lines, self.pairs, stretch)
         steps = (matrix.strides[-2], right.strides[-2], target.strides[-2])
         scale = int(np.float32(self.call.scale).view(np.int32))
         arguments = [

@@ -3,7 +3,8 @@
 Such a product takes as long as reading the matrix takes. So the matrix is read where it lies, line after line, in one
 stream: several streams at a time are slower. With more than two vectors, a processor runs out of places for what waits
 for memory before it comes to the lines that follow, so the code asks for them early. More than `TILE` vectors would not
-stay in the first cache: their parts take turns with sixteen lines, which stay in the second one.
+stay in the first cache: their parts take turns with sixteen lines, which stay in the second one. Nor would long ones:
+sixteen lines are multiplied by a stretch of all vectors after the other.
 
 Sixteen lanes sum every element; lanes of sixteen lines are added up together, after a transposition, so that no sum
 crosses lanes. An element's sum depends on its line, its vector and the number of vectors alone: not on where it is, nor
@@ -27,6 +28,8 @@ TILE = 8
 """The most vectors that are multiplied at a time."""
 AHEAD = 12288
 """Bytes between what is multiplied and what is fetched from memory meanwhile."""
+WHOLE_BYTES, STRETCH_BYTES = 28672, 16384
+"""Vectors of up to so many bytes stay in the first cache beside the lines; the bytes of a stretch of longer ones."""
 UNAIDED = 2
 """With up to so many vectors, the processor itself fetches what follows early enough."""
 
@@ -44,7 +47,8 @@ PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 
 class FewRowsForm(NamedTuple):
     """What the code is made for: the types of the matrix, of the vectors and of the result; how many vectors there are,
-    how many lines of the matrix are read together; and whether one instruction multiplies pairs of bf16."""
+    how many lines of the matrix are read together; whether one instruction multiplies pairs of bf16; and how many
+    elements of the vectors a stretch has, a multiple of 32, or 0 for all of them."""
 
     matrix: str
     vectors: str
@@ -52,6 +56,23 @@ class FewRowsForm(NamedTuple):
     rows: int
     lines: int
     pairs: bool
+    stretch: int = 0
+
+
+def choose_stretch(rows: int, depth: int, itemsize: int) -> int:
+    """The elements of a stretch, for vectors of `depth` elements."""
+    if rows <= UNAIDED or rows * depth * itemsize <= WHOLE_BYTES:
+        return 0
+    return max(4 * LANES, STRETCH_BYTES // (rows * itemsize) // (4 * LANES) * (4 * LANES))
+
+
+class _Stretch(NamedTuple):
+    """A stretch of all lines and vectors: where it begins and ends, and the bytes from what is multiplied to what is
+    fetched meanwhile."""
+
+    start: Value
+    stop: Value
+    ahead: Value
 
 
 @compiler.compile_once
@@ -74,7 +95,7 @@ class _FewRowsEmitter:
         self.matrices, self.table, self.lines, self.depth = arguments[:4]
         self.line_step, self.vector_step, self.row_step, self.scale = arguments[4:]
         lines_ahead = self.b.sdiv(I64(AHEAD), self.b.mul(self.depth, I64(ITEMSIZE[form.matrix])))
-        self.ahead = self.b.mul(self.line_step, self.b.add(lines_ahead, I64(form.lines)))
+        self.lines_ahead = self.b.mul(self.line_step, self.b.add(lines_ahead, I64(form.lines)))
         parts = -(-form.rows // TILE)
         self.count = -(-form.rows // parts)
         self.unroll = max(1, SUMS // (self.count * form.lines))
@@ -90,15 +111,37 @@ class _FewRowsEmitter:
             with e.loop(self.lines, LANES) as first:
                 left = b.sub(self.lines, first)
                 here = b.select(b.icmp_signed("<", left, I64(LANES)), left, I64(LANES))
-                for start in range(0, self.form.rows, self.count):
-                    with e.loop(here, self.form.lines) as line:
-                        part = range(start, min(start + self.count, self.form.rows))
-                        self._sum_lines(matrix, vectors, part, b.add(first, line), line)
+                if self.form.stretch:
+                    self._sum_stretches(matrix, vectors, first, here)
+                else:
+                    self._sum_parts(matrix, vectors, first, here, _Stretch(I64(0), self.depth, self.lines_ahead))
                 self._store(result, first, left, scale)
         return e.finish()
 
-    def _sum_lines(self, matrix: Value, vectors: Value, part: range, line: Value, place: Value) -> None:
-        """Multiplies some lines by a part of the vectors, and puts each product's lanes into the tile.
+    def _sum_stretches(self, matrix: Value, vectors: Value, first: Value, here: Value) -> None:
+        """Multiplies up to sixteen lines by one stretch of all vectors after the other; sums stay in the tile. The
+        sixteen lines that follow are fetched meanwhile."""
+        e, b, length = self.e, self.b, I64(self.form.stretch)
+        with e.loop(I64(self.form.rows * LANES)) as number:
+            e.store(e.number(0.0), self.tile, b.mul(number, I64(LANES)), "f32", None)
+        with e.loop(self.depth, self.form.stretch) as start:
+            following = b.add(start, length)
+            is_last = b.icmp_signed(">=", following, self.depth)
+            stop = b.select(is_last, self.depth, following)
+            ahead = b.mul(self.line_step, I64(LANES))
+            self._sum_parts(matrix, vectors, first, here, _Stretch(start, stop, ahead))
+
+    def _sum_parts(self, matrix: Value, vectors: Value, first: Value, here: Value, stretch: _Stretch) -> None:
+        for start in range(0, self.form.rows, self.count):
+            with self.e.loop(here, self.form.lines) as line:
+                part = range(start, min(start + self.count, self.form.rows))
+                self._sum_lines(matrix, vectors, part, self.b.add(first, line), line, stretch)
+
+    def _sum_lines(
+        self, matrix: Value, vectors: Value, part: range, line: Value, place: Value, stretch: _Stretch
+    ) -> None:
+        """Multiplies a stretch of some lines by a part of the vectors, and puts each product's lanes into the tile,
+        added to those of the stretches before.
 
         Lines behind the last one are read as the last one; their sums are not stored.
         """
@@ -108,33 +151,37 @@ class _FewRowsEmitter:
         numbers = [b.select(b.icmp_signed("<", number, last), number, last) for number in numbers]
         lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
         rows = [b.add(vectors, b.mul(self.vector_step, I64(n))) for n in part]
-        ahead = self.ahead if form.rows > UNAIDED and part.start == 0 else None
+        ahead = stretch.ahead if form.rows > UNAIDED and part.start == 0 else None
         sums = [[[e.variable(e.number(0.0)) for _ in rows] for _ in lines] for _ in range(self.unroll)]
+        places = [[b.mul(b.add(place, I64(r)), I64(LANES)) for _ in part] for r in range(form.lines)]
+        if form.stretch:
+            for r in range(form.lines):
+                for v, number in enumerate(part):
+                    b.store(e.load(self._tile(I64(number)), places[r][v], "f32", None), sums[0][r][v])
         width = LANES * (2 if form.pairs else 1)
-        whole = b.and_(self.depth, I64(-width * self.unroll))
-        with e.loop(whole, width * self.unroll) as position:
+        whole = b.add(stretch.start, b.and_(b.sub(stretch.stop, stretch.start), I64(-width * self.unroll)))
+        with e.span(stretch.start, whole, width * self.unroll) as position:
             for n in range(self.unroll):
                 here = b.add(position, I64(n * width))
                 if ahead is not None:
                     for address in lines:
                         e.prefetch(b.add(address, ahead), b.mul(here, I64(ITEMSIZE[form.matrix])))
                 self._multiply(lines, rows, sums[n], here, None)
-        self._multiply_rest(lines, rows, sums, whole)
+        self._multiply_rest(lines, rows, sums, whole, stretch.stop)
         for r in range(form.lines):
             for v, number in enumerate(part):
                 total = b.load(sums[0][r][v])
                 for n in range(1, self.unroll):
                     total = b.fadd(total, b.load(sums[n][r][v]))
-                e.store(total, self._tile(I64(number)), b.mul(b.add(place, I64(r)), I64(LANES)), "f32", None)
+                e.store(total, self._tile(I64(number)), places[r][v], "f32", None)
 
-    def _multiply_rest(self, lines: list[Value], rows: list[Value], sums: Any, whole: Value) -> None:
+    def _multiply_rest(self, lines: list[Value], rows: list[Value], sums: Any, whole: Value, stop: Value) -> None:
         """The elements behind the whole vectors, under a mask."""
         e, b = self.e, self.b
         lanes = ir.Constant(vector(I32), list(range(LANES)))
-        with e.loop(b.sub(self.depth, whole), LANES) as position:
-            left = b.sub(b.sub(self.depth, whole), position)
-            mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(left, I32)))
-            self._multiply(lines, rows, sums[0], b.add(whole, position), mask)
+        with e.span(whole, stop, LANES) as position:
+            mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(b.sub(stop, position), I32)))
+            self._multiply(lines, rows, sums[0], position, mask)
 
     def _multiply(
         self, lines: list[Value], rows: list[Value], sums: list[list[Value]], position: Value, mask: Value | None

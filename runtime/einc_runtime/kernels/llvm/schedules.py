@@ -34,7 +34,7 @@ class MachineCall(Protocol):
         """Raises what is wrong where the function returned something else."""
 
 
-class Progress(IntEnum):
+class ThreadProgress(IntEnum):
     """What a thread has come to. It is called again after all but the first and the last."""
 
     ENDED = 0
@@ -105,12 +105,12 @@ class CompiledSchedule:
         """Says which calls a thread makes for every task."""
         self._threads[thread] = _Thread(calls, (self._own[thread], *self._shared))
 
-    def run(self, thread: int) -> Progress:
+    def run(self, thread: int) -> ThreadProgress:
         """Takes tasks and runs them in a thread, whose calls are known. Raises CallError where one fails."""
         own = self._threads[thread]
         assert own is not None
-        progress = Progress(own.function(own.arguments))
-        if progress is Progress.FAILED:
+        progress = ThreadProgress(own.function(own.arguments))
+        if progress is ThreadProgress.FAILED:
             number = int(self._own[thread, _FAILED])
             try:
                 own.calls[number].fail()
@@ -162,7 +162,7 @@ def _emit_schedule() -> Any:
     run, spins = e.read(runs, I64(0), I64), e.variable(e.read(own, I64(_SPINS_LEFT), I64))
     all_spins = e.read(own, I64(_ALL_SPINS), I64)
 
-    def finish(progress: Progress) -> None:
+    def finish(progress: ThreadProgress) -> None:
         b.ret(I64(int(progress)))
 
     def end(task: Any) -> None:
@@ -178,7 +178,7 @@ def _emit_schedule() -> Any:
     b.position_at_end(look)
     start = b.load_atomic(first, "monotonic", 8)
     with b.if_then(b.icmp_signed(">=", start, count), likely=False):
-        finish(Progress.ENDED)
+        finish(ThreadProgress.ENDED)
     window = b.add(start, I64(WINDOW))
     stop = b.select(b.icmp_signed("<", window, count), window, count)
     with e.span(start, stop) as task:
@@ -200,17 +200,17 @@ def _emit_schedule() -> Any:
             e.put(own, I64(_SPINS_LEFT), all_spins)
             with b.if_then(b.icmp_signed("!=", e.read(called, task, I64), I64(0)), likely=False):
                 e.put(own, I64(_HELD), b.add(task, I64(1)))
-                finish(Progress.CALLING)
+                finish(ThreadProgress.CALLING)
             with e.span(e.read(call_ends, task, I64), e.read(call_ends, b.add(task, I64(1)), I64)) as call:
                 entry = b.mul(call, I64(2))
                 code, arguments = e.read(calls, entry, I64), e.read(calls, b.add(entry, I64(1)), I64)
                 status = b.call(b.inttoptr(code, kind.as_pointer()), [b.inttoptr(arguments, integer)])
                 with b.if_then(b.icmp_signed("!=", status, I64(0)), likely=False):
                     e.put(own, I64(_FAILED), call)
-                    finish(Progress.FAILED)
+                    finish(ThreadProgress.FAILED)
             end(task)
             with b.if_then(b.icmp_signed("!=", e.read(pauses, task, I64), I64(0)), likely=False):
-                finish(Progress.PAUSED)
+                finish(ThreadProgress.PAUSED)
             b.branch(look)
         b.branch(following)
         b.position_at_end(following)
@@ -218,6 +218,6 @@ def _emit_schedule() -> Any:
     b.store(b.sub(b.load(spins), I64(1)), spins)
     with b.if_then(b.icmp_signed("<", b.load(spins), I64(0)), likely=False):
         e.put(own, I64(_SPINS_LEFT), I64(_LESS_SPINS))
-        finish(Progress.WAITING)
+        finish(ThreadProgress.WAITING)
     b.branch(look)
     return e.module
