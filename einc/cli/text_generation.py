@@ -25,8 +25,9 @@ from einc.generation.decoder_plans import (
 from einc.generation.plan_cache import KeptPlan, PlanCache, find_cache_folder
 from einc.options import CompileOptions
 from einc_runtime.cli import files, output
+from einc_runtime.cli.launching import start_ranks
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.cli.ranks import World, join_ranks, require_ranks, split_task, start_ranks
+from einc_runtime.cli.ranks import World, join_ranks, require_ranks, split_task
 from einc_runtime.errors import UsageFault
 from einc_runtime.execution.proved_plans import require_proof
 from einc_runtime.execution.ranks.mpi import is_started_by_mpi

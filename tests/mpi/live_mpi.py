@@ -195,7 +195,7 @@ def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
 
 
 HURRIED = (
-    "import sys, einc_runtime.cli.ranks as ranks; ranks.CONNECT_SECONDS = 4.0;"
+    "import sys, einc_runtime.cli.launching as launching; launching.CONNECT_SECONDS = 4.0;"
     "from einc.cli.main import main; sys.exit(main())"
 )
 
@@ -247,7 +247,7 @@ def test_an_interrupt_ends_all(ffn, tmp_path, monkeypatch):
 def test_without_a_launcher_or_mpi4py_one_line_says_what_to_install(ffn):
     bare = {**os.environ, "PATH": tempfile.gettempdir(), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     script = (
-        "import sys, einc_runtime.cli.ranks as ranks; ranks._find_launcher = lambda: None;"
+        "import sys, einc_runtime.cli.launching as launching; launching._find_launcher = lambda: None;"
         "from einc.cli.main import main; sys.argv[1:] = sys.argv[1:]; sys.exit(main())"
     )
     done = subprocess.run(

@@ -1,7 +1,7 @@
 """Removes what processes of MPI leave behind where they are killed: segments of shared memory.
 
 MPICH removes the names of its segments when its processes end by themselves. Files are no problem: the processes get a
-folder of their own for them (`ranks.start_ranks`).
+folder of their own for them (`launching.start_ranks`).
 """
 
 from __future__ import annotations

@@ -166,7 +166,8 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
     if options.ranks in (None, 1) and options.sites_per_rank is None and not is_started_by_mpi():
         _run(options, reference, None)
         return
-    from einc_runtime.cli.ranks import join_ranks, require_ranks, start_ranks
+    from einc_runtime.cli.launching import start_ranks
+    from einc_runtime.cli.ranks import join_ranks, require_ranks
     from einc_runtime.execution.task_errors import name_task
 
     def describe(position: int) -> str:

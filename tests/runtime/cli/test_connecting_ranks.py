@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from einc_runtime.cli import leftovers, ranks
+from einc_runtime.cli import launching, leftovers, ranks
 from einc_runtime.execution.ranks import mpi
 
 SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
@@ -19,8 +19,8 @@ SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
 
 @pytest.fixture
 def board(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranks, "CONNECT_SECONDS", 0.3)
-    monkeypatch.setattr(ranks, "LOOK", 0.02)
+    monkeypatch.setattr(launching, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(launching, "LOOK", 0.02)
     path = tmp_path / "board"
     path.write_bytes(bytes(3 * ranks.ENTRY.size))
     return path
@@ -46,7 +46,7 @@ def say(board, *entries):
 
 def watch(process, board):
     silent = []
-    ranks._watch_connecting(process, board, threading.Event(), silent)
+    launching._watch_connecting(process, board, threading.Event(), silent)
     return silent
 
 
@@ -80,7 +80,7 @@ def test_a_rank_that_says_nothing_is_named_before_those_that_connect(board, star
 
 
 def test_each_rank_that_comes_gives_the_others_more_time(board, started, monkeypatch):
-    monkeypatch.setattr(ranks, "CONNECT_SECONDS", 0.8)
+    monkeypatch.setattr(launching, "CONNECT_SECONDS", 0.8)
 
     def come():
         entries = [(0, 0)] * 3

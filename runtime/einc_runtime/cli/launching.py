@@ -1,0 +1,174 @@
+"""Starts the ranks of a command on this machine by MPI's launcher, passes on what they print, and says who failed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from einc_runtime.cli import leftovers, output
+from einc_runtime.cli.ranks import BOARD_VARIABLE, CONNECTING, ENTRY, end_with_parent
+from einc_runtime.errors import MissingFault
+
+BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION"
+"""How the launcher of MPICH begins to say that a rank was killed; it says so on standard output."""
+
+CONNECT_SECONDS = 60.0
+"""So long may ranks that are started here take until the next of them says that it connects, or is connected."""
+
+LOOK = 0.2
+"""Seconds between two looks at what ranks that connect say."""
+
+
+def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Callable[[int], str]) -> None:
+    """Runs a command on so many ranks of this machine, through MPI's launcher, and ends as it does.
+
+    `describe` says what a task is. Raises MissingFault where there is no launcher, or where a rank was killed.
+    """
+    launcher = _find_launcher()
+    if launcher is None:
+        hint = "pip install 'einc[mpi]', or install an MPI; or start the ranks yourself: mpiexec -n 8 einc run ..."
+        raise MissingFault("there is no mpiexec on the path", hint=hint)
+    output.flush()
+    temporary = tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True)
+    with temporary as folder, leftovers.removed(folder):
+        board = Path(folder, "board")
+        board.write_bytes(bytes(ENTRY.size * count))
+        command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
+        environment = leftovers.ENVIRONMENT | os.environ | {BOARD_VARIABLE: str(board), "TMPDIR": folder}
+        ended = threading.Event()
+        own: list[str] = []
+        silent: list[MissingFault] = []
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=end_with_parent,
+        )
+        try:
+            notes = threading.Thread(target=_pass_notes, args=(process.stderr, ended, own), daemon=True)
+            notes.start()
+            threading.Thread(target=_watch_connecting, args=(process, board, ended, silent), daemon=True).start()
+            banner = _pass_results(process.stdout)
+            code = process.wait()
+            notes.join()
+            ended.set()
+        except BaseException:
+            ended.set()  # this process says what there is to say
+            _end(process)
+            raise
+        if silent:
+            raise silent[0]
+        if banner:
+            raise _describe_killed(banner, board.read_bytes(), describe)
+    if code < 0 or own:
+        why = f"was ended by signal {-code}" if code < 0 else f"failed: {own[0]}"
+        raise MissingFault(f"the launcher {launcher} {why}", hint="all ranks were ended, too")
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _watch_connecting(
+    process: subprocess.Popen[bytes], board: Path, ended: threading.Event, silent: list[MissingFault]
+) -> None:
+    """Until all ranks are connected: ends them where one does not go on, and adds the error to `silent`. MPI itself
+    waits forever for a process that is stopped while it connects."""
+    last, since = b"", time.monotonic()
+    while not ended.wait(LOOK):
+        with contextlib.suppress(OSError):
+            said = board.read_bytes()
+            entries = list(ENTRY.iter_unpack(said))
+            if all(number and task != CONNECTING for number, task in entries):
+                return
+            if said != last:
+                last, since = said, time.monotonic()
+            elif time.monotonic() - since > CONNECT_SECONDS:
+                processes = leftovers.find_marked(str(board))
+                silent.append(_describe_silent(entries, processes))
+                ended.set()
+                for number in processes:  # a process that is stopped takes no other signal
+                    with contextlib.suppress(OSError):
+                        os.kill(number, signal.SIGKILL)
+                process.kill()
+                return
+
+
+def _describe_silent(entries: Sequence[tuple[int, int]], processes: Mapping[int, Mapping[str, str]]) -> MissingFault:
+    """The rank for which the others wait: one that is stopped, else one that has said nothing, else the first one."""
+    from einc_runtime.execution.ranks import mpi
+
+    stopped = {mpi.read_rank(environment) for number, environment in processes.items() if leftovers.is_stopped(number)}
+    waiting = [rank for rank, (number, task) in enumerate(entries) if not number or task == CONNECTING]
+    rank = min(waiting, key=lambda rank: (rank not in stopped, entries[rank][0] != 0, rank))
+    why = "its process is stopped" if rank in stopped else "it has not begun to" if not entries[rank][0] else "it tries"
+    message = f"is not connected to the others, after {CONNECT_SECONDS:g} seconds in which no other was, either; {why}"
+    return MissingFault(message, where=f"rank {rank}", hint="all ranks were ended")
+
+
+def _pass_notes(stream: IO[bytes] | None, ended: threading.Event, own: list[str]) -> None:
+    """Passes on what ranks write to standard error, without what the launcher says of ranks that ended all others.
+    What it says of itself is added to `own`."""
+    for line in stream or ():
+        if line.startswith((b"[mpiexec@", b"[proxy:")):
+            own.append(line.decode(errors="replace").strip())
+        elif not line.startswith(b"Abort(") and not ended.is_set():
+            output.note(line.decode(errors="replace"))
+
+
+def _pass_results(stream: IO[bytes] | None) -> str:
+    """Passes on what ranks write to standard output. Returns the launcher's banner, which comes last where one was
+    killed, or nothing."""
+    assert stream is not None
+    held = b""
+    while chunk := stream.read1():  # type: ignore[attr-defined]
+        held += chunk
+        if (start := held.find(BANNER)) >= 0:
+            output.pass_on(held[:start])
+            banner: bytes = held[start:] + stream.read()
+            return banner.decode(errors="replace")
+        keep = max(length for length in range(len(BANNER)) if held.endswith(BANNER[:length]))
+        output.pass_on(held[: len(held) - keep])
+        held = held[len(held) - keep :]
+    output.pass_on(held)
+    return ""
+
+
+def _describe_killed(banner: str, board: bytes, describe: Callable[[int], str]) -> MissingFault:
+    """Which rank was killed, and when. The launcher's banner names its process and the signal."""
+    found = re.search(r"PID (\d+)", banner)
+    number = re.search(r"EXIT CODE: (\d+)", banner)
+    why = f"was ended by signal {number[1]}" if number else "was ended"
+    for rank, (process, task) in enumerate(ENTRY.iter_unpack(board)):
+        if found and process == int(found[1]):
+            doing = "before its first task" if task < 0 else f"in or after {describe(task)}"
+            return MissingFault(f"{why}, {doing}", where=f"rank {rank}", hint="all other ranks were ended, too")
+    return MissingFault(f"a rank {why} before it had joined the others", hint="all other ranks were ended, too")
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """Ends the launcher, which ends the ranks."""
+    process.terminate()
+    try:
+        process.wait(3)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _find_launcher() -> str | None:
+    """MPI's launcher: beside the interpreter, where a wheel installs it, or on the path."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
