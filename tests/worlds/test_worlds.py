@@ -57,10 +57,10 @@ def test_a_world_is_a_function_of_its_seed():
     assert len({time for _, time, _ in first}) > 30
 
 
-def find(worlds, seeds):
-    """The first of these seeds whose world has a finding, and the finding."""
+def find(worlds, seeds, first=0):
+    """The first of so many seeds whose world has a finding, and the finding."""
     over.append(worlds)
-    for seed in range(seeds):
+    for seed in range(first, first + seeds):
         if not needs_compiler(seed):
             try:
                 worlds.run(seed)
@@ -123,7 +123,7 @@ def test_a_limit_of_blas_that_an_interrupt_leaves_is_found(monkeypatch):
             host._release_blas("careless")
 
     monkeypatch.setattr(cpu_executor, "single_threaded_blas", careless)
-    found = find(ExecutorWorlds(), 3000)
+    found = find(ExecutorWorlds(), 3000, first=1800)
     host._release_blas("careless")
     assert found is not None
     assert "BLAS" in found[1]
