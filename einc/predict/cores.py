@@ -20,7 +20,7 @@ from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, wr
 from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask
 
 if TYPE_CHECKING:
-    from einc_runtime.execution.rewrites.pipeline import RewrittenTask
+    from einc_runtime.execution.rewrites import RewrittenTask
 
 MAX_COALESCED_BYTES = 1 << 15
 """Moves of at most so many bytes are put together, as the executor of CPUs does it."""
