@@ -46,8 +46,16 @@ def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
 
 
 def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
-    found = _split_by_index(invocation.attribute("equation", str), invocation.output)
-    yield from sorted(found, key=lambda cut: -cut.extent)
+    """Along the indices of the operand that has the longest one, the outermost first: it leaves lines together."""
+    found = list(_split_by_index(invocation.attribute("equation", str), invocation.output))
+
+    def rank(cut: KernelSplit) -> tuple[int, int]:
+        operand = next((number for number, way in enumerate(cut.inputs) if way is not None), -1)
+        longest = max(other.extent for other in found if operand < 0 or other.inputs[operand] is not None)
+        way = cut.inputs[operand] if operand >= 0 else None
+        return -longest, 0 if way is None else way.axis
+
+    yield from sorted(found, key=rank)
 
 
 def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:

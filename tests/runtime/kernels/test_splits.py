@@ -106,3 +106,15 @@ def test_parts_of_every_split_give_what_the_whole_does(name):
 
 def test_every_kernel_that_can_be_split_is_tried():
     assert {kernel for kernel, *_ in INVOCATIONS.values()} >= set(_SPLITS)
+
+
+def test_products_are_cut_where_their_longest_operand_has_its_lines_together():
+    """The heads of a projection come before their features: a part has whole blocks of lines."""
+
+    def best(equation, inputs, output):
+        invocation = Invocation("contract", {"equation": equation}, inputs, [output])
+        return [cut.outputs[0].axis for cut in find_splits(invocation)]
+
+    projection = "t m, h d m -> h t d"
+    assert best(projection, [(3, 70), (12, 64, 70)], (12, 3, 64)) == [0, 2, 1]  # heads, features, tokens
+    assert best(projection, [(512, 70), (12, 64, 70)], (12, 512, 64)) == [1, 0, 2]

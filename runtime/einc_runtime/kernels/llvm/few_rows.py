@@ -31,7 +31,7 @@ MAX_ROWS_PACKED = 8
 """The same for weights of 16 bits of which a library makes packs. A weight comes from memory, not from a cache, and
 until then reading it takes longer than multiplying: with 16 rows a library is a quarter faster. In f32 it is not
 faster, and needs the interpreter for each call."""
-MIN_LINES, MIN_DEPTH = 16, 64
+MIN_LINES, MIN_DEPTH = 4, 64
 """Smaller matrices have too few elements in a line, or too few lines, to fill vectors."""
 MAX_MATRICES = 1024
 """A stack of more matrices is multiplied by a library."""
