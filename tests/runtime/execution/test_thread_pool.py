@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import _thread
 import itertools
+import queue
 import random
 import threading
 import time
+import weakref
 
 import pytest
 
 from einc_runtime.execution.cpu import thread_pool
+from einc_runtime.execution.cpu.scheduler import THREADS, SystemThreads
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 
 
@@ -61,11 +64,11 @@ def test_given_ranks_replace_the_critical_path():
 
 @pytest.fixture
 def no_thread_stays():
-    """The pool waits for the work of its threads, not for the system to end them; they are gone soon after."""
-    before = _thread._count()
+    """Soon after a run, all threads wait for the next one, or are gone."""
+    before = _thread._count() - len(THREADS._parked)
     yield
     for _ in range(10_000):
-        if _thread._count() <= before:
+        if _thread._count() - len(THREADS._parked) <= before:
             return
         time.sleep(0.01)
     pytest.fail("a thread has not ended")
@@ -184,3 +187,47 @@ def test_one_worker_needs_no_other_thread_and_takes_interrupts():
     with pytest.raises(KeyboardInterrupt):
         thread_pool.run_tasks(RankedTaskGraph.of([()] * 1000, [1e6] * 1000), 1, start_worker)
     assert seen == {threading.get_ident()}
+
+
+def test_a_thread_whose_function_has_returned_runs_the_next_one():
+    threads, told = SystemThreads(), queue.SimpleQueue()
+
+    def tell(number):
+        told.put((number, threading.get_ident()))
+
+    found = []
+    for number in range(20):
+        threads.start(tell, number)
+        found.append(told.get(timeout=10))
+        while not threads._parked:
+            time.sleep(0.001)
+    assert [number for number, _ in found] == list(range(20))
+    assert len({thread for _, thread in found}) == 1
+
+
+def test_threads_that_run_beside_each_other_are_as_many_as_are_started():
+    threads, both = SystemThreads(), threading.Barrier(3)
+    for _ in range(3):
+        threads.start(both.wait, 10)
+        threads.start(both.wait, 10)
+        both.wait(10)
+        while len(threads._parked) < 2:
+            time.sleep(0.001)
+    threads.forget()
+    threads.start(both.wait, 10)
+    threads.start(both.wait, 10)
+    both.wait(10)
+
+
+def test_a_thread_that_waits_keeps_nothing_alive():
+    threads, held = SystemThreads(), Held()
+    gone = weakref.ref(held)
+    threads.start(lambda _: None, held)
+    del held
+    while not threads._parked:
+        time.sleep(0.001)
+    assert gone() is None
+
+
+class Held:
+    """Something large that a task has."""

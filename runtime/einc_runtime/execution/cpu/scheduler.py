@@ -7,6 +7,7 @@ waits end: the worlds of the tests do (docs/trust.md).
 from __future__ import annotations
 
 import _thread
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -43,11 +44,45 @@ class ThreadScheduler(Protocol):
         """Lets other threads go on for some time."""
 
 
+MAX_PARKED = 64
+"""The most threads that wait for something to do."""
+
+
 class SystemThreads:
-    """The threads and the clock of the system."""
+    """The threads and the clock of the system.
+
+    A thread whose function has returned waits for the next one. Systems often put a new thread on the core of the one
+    that starts it, and move it after some milliseconds, when a step of decoding is almost over; a thread that wakes
+    goes to the core that it had before.
+    """
+
+    def __init__(self) -> None:
+        self._parked: list[_ParkedThread] = []
 
     def start(self, function: Callable[..., None], *arguments: object) -> None:
-        _thread.start_new_thread(function, arguments)
+        try:
+            parked = self._parked.pop()
+        except IndexError:
+            parked = _ParkedThread()
+            parked.next = function, arguments
+            _thread.start_new_thread(self._serve, (parked,))
+        else:
+            parked.next = function, arguments
+            parked.wake.release()
+
+    def forget(self) -> None:
+        """Forgets the threads that wait: a process that was forked does not have them."""
+        self._parked.clear()
+
+    def _serve(self, parked: _ParkedThread) -> None:
+        while parked.next is not None:
+            function, arguments = parked.next
+            parked.next = None
+            function(*arguments)
+            del function, arguments  # which would keep plans alive
+            if len(self._parked) < MAX_PARKED:
+                self._parked.append(parked)
+                parked.wake.acquire()
 
     def make_monitor(self) -> Monitor:
         return threading.Condition(threading.RLock())
@@ -59,4 +94,15 @@ class SystemThreads:
         time.sleep(seconds)
 
 
+class _ParkedThread:
+    """A thread that waits: what it does next, and a lock that is released when it knows."""
+
+    def __init__(self) -> None:
+        self.next: tuple[Callable[..., None], tuple[object, ...]] | None = None
+        self.wake = _thread.allocate_lock()
+        self.wake.acquire()
+
+
 THREADS = SystemThreads()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=THREADS.forget)
