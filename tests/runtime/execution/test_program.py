@@ -9,7 +9,8 @@ import pytest
 
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.cpu.program import CpuProgram, order_tasks
+from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls, order_tasks
+from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.llvm import compiler
 from tests.support.compiled_plans import MODELS, compiled
@@ -28,7 +29,7 @@ def drawn(seed, count=90):
 @pytest.mark.parametrize("seed", range(4))
 def test_an_order_has_every_task_behind_all_that_it_waits_for(seed, workers):
     after, nanoseconds = drawn(seed)
-    order = order_tasks(after, nanoseconds, workers)
+    order = order_tasks(RankedTaskGraph.of(after, nanoseconds), workers)
     place = {task: number for number, task in enumerate(order)}
     assert sorted(place) == list(range(len(after)))
     assert all(place[one] < place[task] for task, earlier in enumerate(after) for one in earlier)
@@ -36,10 +37,10 @@ def test_an_order_has_every_task_behind_all_that_it_waits_for(seed, workers):
 
 def test_an_order_begins_with_long_chains_and_starts_tasks_when_workers_are_free():
     #        0 -> 3 -> 4 is the longest chain; 1 and 2 wait for nothing
-    after = [(), (), (), (0,), (3,)]
-    assert order_tasks(after, [1.0, 5.0, 2.0, 3.0, 3.0], 1) == [0, 3, 1, 4, 2]
-    assert order_tasks(after, [1.0, 5.0, 2.0, 3.0, 3.0], 2) == [0, 1, 3, 4, 2]
-    assert order_tasks([], [], 3) == []
+    graph = RankedTaskGraph.of([(), (), (), (0,), (3,)], [1e6, 5e6, 2e6, 3e6, 3e6])
+    assert order_tasks(graph, 1) == [0, 3, 1, 4, 2]
+    assert order_tasks(graph, 2) == [0, 1, 3, 4, 2]
+    assert order_tasks(RankedTaskGraph.of([], []), 3) == []
 
 
 def run(program, workers):
@@ -62,7 +63,7 @@ def test_tasks_of_the_interpreter_run_once_in_an_order_that_is_allowed(workers):
 
         return run_task
 
-    program = CpuProgram(after, nanoseconds, [None] * len(after), workers, bind)
+    program = CpuProgram(RankedTaskGraph.of(after, nanoseconds), after, [None] * len(after), workers, bind)
     for _ in range(2):
         ended.clear()
         run(program, workers)
@@ -81,7 +82,7 @@ def test_the_task_that_fails_is_named_and_the_program_runs_again():
 
         return run_task
 
-    program = CpuProgram(after, nanoseconds, [None] * len(after), 3, bind)
+    program = CpuProgram(RankedTaskGraph.of(after, nanoseconds), after, [None] * len(after), 3, bind)
     with pytest.raises(thread_pool.TaskError) as caught:
         run(program, 3)
     assert caught.value.task == 40
@@ -104,7 +105,8 @@ def test_an_interrupt_ends_all_workers_and_leaves_a_program_that_runs():
         return run_task
 
     ran = []
-    program = CpuProgram([(max(0, n - 3),) if n else () for n in range(400)], [1e6] * 400, [None] * 400, 2, bind)
+    after = [(max(0, n - 3),) if n else () for n in range(400)]
+    program = CpuProgram(RankedTaskGraph.of(after, [1e6] * 400), after, [None] * 400, 2, bind)
     with pytest.raises(KeyboardInterrupt):
         run(program, 2)
     assert len(ran) < 100
@@ -127,3 +129,17 @@ def test_a_program_gives_the_bits_of_its_tasks_one_by_one(sites, workers):
     assert 0 < sum(executor._program._called) < 0.7 * len(executor._tasks)
     assert len(set(bits)) == 1
     assert np.isfinite(np.frombuffer(bits[0], "f4")).all()
+
+
+@needs_compiler
+def test_a_task_that_cannot_be_bound_is_named():
+    def bind(_, task):
+        if task == 7:
+            raise MemoryError
+        return lambda: None
+
+    assert find_machine_calls(bind, 0, 6) is None
+    with pytest.raises(thread_pool.TaskError) as caught:
+        find_machine_calls(bind, 0, 7)
+    assert caught.value.task == 7
+    assert isinstance(caught.value.cause, MemoryError)

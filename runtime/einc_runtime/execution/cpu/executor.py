@@ -28,7 +28,7 @@ from einc_runtime.execution.cpu.memory import (
     find_packed_weights,
     release_weights,
 )
-from einc_runtime.execution.cpu.program import CpuProgram, list_machine_calls
+from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, RewrittenTask, rewrite
@@ -85,7 +85,7 @@ class CpuExecutor:
         chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
         self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
         self._program: CpuProgram | None = None
-        self._joins = rewrites and ranks is None and self.part is None
+        self._seeks_program = rewrites and ranks is None and self.part is None
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         packing = self._kernels if rewrites and (common is None or common.prepack) else []
@@ -206,14 +206,16 @@ class CpuExecutor:
 
     def _find_program(self) -> CpuProgram | None:
         """The tasks as they are run where none is recorded alone; None where no task is machine code."""
-        if self._joins:
-            self._joins = False
-            self._start_worker(0)
-            after = [item.task.after for item in self._tasks]
-            costs = [kernel.nanoseconds for kernel in self._kernels]
-            calls = [list_machine_calls(self._bind(0, number)) for number in range(len(self._tasks))]
+        if self._seeks_program:
+            try:
+                self._start_worker(0)
+            except Exception as error:
+                raise thread_pool.TaskError(-1, error) from error
+            calls = [find_machine_calls(self._bind, 0, number) for number in range(len(self._tasks))]
             if any(calls):
-                self._program = CpuProgram(after, costs, calls, self.workers, self._bind)
+                after = [item.task.after for item in self._tasks]
+                self._program = CpuProgram(self._graph, after, calls, self.workers, self._bind)
+            self._seeks_program = False
         return self._program
 
     def _prepare(self, item: RewrittenTask) -> Kernel:

@@ -23,31 +23,31 @@ BindTask = Callable[[int, int], Run]
 
 
 class CpuProgram:
-    """All tasks, for workers of which each takes a share of them. Nodes of the graph are these shares.
+    """All tasks of a graph, for workers of which each takes a share of them. Nodes of its own graph are these shares.
 
     `after` are the earlier tasks that each one waits for. Tasks are bound by the workers that run them, when they first
-    do. `calls` are those of worker 0: None for a task that needs the interpreter. A worker sleeps when it has looked
-    `spins` times for a task.
+    do. `calls` are those of worker 0, as `find_machine_calls` gives them. A worker sleeps when it has looked `spins`
+    times for a task.
     """
 
     def __init__(
         self,
+        graph: RankedTaskGraph,
         after: Sequence[Sequence[int]],
-        nanoseconds: Sequence[float],
         calls: Sequence[list[MachineCall] | None],
         workers: int,
         bind: BindTask,
         spins: int = SPINS,
     ) -> None:
-        total = sum(nanoseconds) + START_NS * len(after)
+        total = sum(graph.nanoseconds) + START_NS * len(after)
         shares = max(1, min(workers, int(total / TINY_NS)))
-        self._tasks = order_tasks(after, nanoseconds, shares)
+        self._tasks = order_tasks(graph, shares)
         places = {task: place for place, task in enumerate(self._tasks)}
         waits = [[places[one] for one in after[task]] for task in self._tasks]
         self._called = [calls[task] is None for task in self._tasks]
         passed, pauses = 0.0, []
         for task in self._tasks:
-            passed += nanoseconds[task]
+            passed += graph.nanoseconds[task]
             pauses.append(passed >= PAUSE_NS)
             passed = 0.0 if pauses[-1] else passed
         self._schedule = CompiledSchedule(waits, self._called, pauses, workers, spins)
@@ -63,8 +63,11 @@ class CpuProgram:
         """What runs a share of the tasks in a worker; it raises TaskError."""
         schedule, tasks = self._schedule, self._tasks
         if not schedule.has_calls(worker):
-            pairs = zip(self._called, tasks, strict=True)
-            schedule.set_calls(worker, [[] if called else self._find_calls(worker, task) for called, task in pairs])
+            own = [
+                None if called else find_machine_calls(self._bind, worker, task)
+                for called, task in zip(self._called, tasks, strict=True)
+            ]
+            schedule.set_calls(worker, [calls or [] for calls in own])
 
         def run_share(_: int) -> ThreadProgress:
             try:
@@ -81,40 +84,35 @@ class CpuProgram:
 
         return run_share
 
-    def _find_calls(self, worker: int, task: int) -> list[MachineCall]:
-        try:
-            return list_machine_calls(self._bind(worker, task)) or []
-        except BaseException as error:
-            raise TaskError(task, error) from error
+
+def find_machine_calls(bind: BindTask, worker: int, task: int) -> list[MachineCall] | None:
+    """The calls that make a task in a worker, in their order; None where one of them needs the interpreter. Raises
+    TaskError where it cannot be bound."""
+    try:
+        return _list_machine_calls(bind(worker, task))
+    except BaseException as error:
+        raise TaskError(task, error) from error
 
 
-def list_machine_calls(run: Any) -> list[MachineCall] | None:
-    """The calls that make a run, in their order; None where one of them needs the interpreter."""
+def _list_machine_calls(run: Any) -> list[MachineCall] | None:
     if isinstance(run, CompiledCall):
         return [run]
     if not isinstance(run, CallSequence):
         return None
     found: list[MachineCall] = []
     for function, arguments in run.calls:
-        calls = None if arguments else list_machine_calls(function)
+        calls = None if arguments else _list_machine_calls(function)
         if calls is None:
             return None
         found += calls
     return found
 
 
-def order_tasks(after: Sequence[Sequence[int]], nanoseconds: Sequence[float], workers: int) -> list[int]:
+def order_tasks(graph: RankedTaskGraph, workers: int) -> list[int]:
     """The tasks in the order in which so many workers would start them: of those that are ready, always the one with
-    the longest chain of tasks behind it. `after` names earlier tasks."""
-    successors: list[list[int]] = [[] for _ in after]
-    for task, earlier in enumerate(after):
-        for one in earlier:
-            successors[one].append(task)
-    chains = [0.0] * len(after)
-    for task in range(len(after) - 1, -1, -1):
-        chains[task] = nanoseconds[task] + max((chains[later] for later in successors[task]), default=0.0)
-    waiting = [len(earlier) for earlier in after]
-    ready = [(-chains[task], task) for task, count in enumerate(waiting) if not count]
+    the highest rank."""
+    waiting = list(graph.predecessors)
+    ready = [(-graph.ranks[task], task) for task, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     running: list[tuple[float, int]] = []
     order, now = [], 0.0
@@ -122,10 +120,10 @@ def order_tasks(after: Sequence[Sequence[int]], nanoseconds: Sequence[float], wo
         while ready and len(running) < workers:
             task = heapq.heappop(ready)[1]
             order.append(task)
-            heapq.heappush(running, (now + nanoseconds[task], task))
+            heapq.heappush(running, (now + graph.nanoseconds[task], task))
         now, ended = heapq.heappop(running)
-        for later in successors[ended]:
+        for later in graph.successors[ended]:
             waiting[later] -= 1
             if not waiting[later]:
-                heapq.heappush(ready, (-chains[later], later))
+                heapq.heappush(ready, (-graph.ranks[later], later))
     return order

@@ -38,8 +38,8 @@ class KernelTime(NamedTuple):
 
 
 def count_parts(kernels: int, workers: int, time: KernelTime) -> int:
-    """Into how many parts each of `kernels` equal kernels is split: few, but enough to keep all workers busy; a stream
-    in more, if a worker is left without a part otherwise when another one is slow.
+    """Into how many parts each of `kernels` equal kernels is split: few, but enough to keep all workers busy. A stream
+    is split into more, so that faster workers take what a slower one leaves.
 
     The result is 0 where the time of one kernel is less than the least time of a part.
     """
