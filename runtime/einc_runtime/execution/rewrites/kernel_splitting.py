@@ -17,11 +17,12 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.splits import KernelSplit, SplitAxis, find_splits
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 
-MIN_PART_NS = 30_000.0
+MIN_PART_NS = 20_000.0
 """What a part should take at least, as kernels estimate it."""
 
-STREAM_PARTS = 8
-"""The parts of a stream for each worker: when one is slower than another, they divide the rest."""
+MIN_STREAM_NS, STREAM_PARTS = 30_000.0, 8
+"""The same for parts of a stream, and how many parts it has for each worker: when one is slower than another, they
+divide the rest."""
 
 BUSY = 0.9
 """The share of the workers' time that must be used."""
@@ -43,7 +44,7 @@ def count_parts(kernels: int, workers: int, time: KernelTime) -> int:
 
     The result is 0 where the time of one kernel is less than the least time of a part.
     """
-    most = int(time.nanoseconds / MIN_PART_NS)
+    most = int(time.nanoseconds / (MIN_STREAM_NS if time.is_stream else MIN_PART_NS))
     if time.is_stream and workers > 1:
         rounds = min(STREAM_PARTS, kernels * most // workers)  # whole ones, so that all end together
         if rounds > 1:

@@ -1,0 +1,101 @@
+"""Contractions as products of matrices with few rows: which operand is the matrix, and how the indices are grouped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import address
+from einc_runtime.kernels.calls.contract import ContractCall, group_indices
+from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
+from einc_runtime.kernels.numpy.pieces import Resolved
+
+MAX_ROWS = 48
+"""Products of more rows are no products of few rows."""
+MIN_LINES, MIN_DEPTH = 4, 64
+"""Smaller matrices have too few elements in a line, or too few lines, to fill vectors."""
+MAX_MATRICES = 1024
+"""A stack of more matrices is multiplied by a library."""
+
+BYTES_PER_NS = 12.0
+"""What one of several workers reads from memory."""
+
+PrepareCopy = Callable[[Array, Array], Resolved]
+"""Prepares the call that copies one array to another of its shape, rounding or widening floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class FewRowsLayout:
+    """A contraction as products of matrices [lines, depth] and vectors [rows, depth], one for each batch."""
+
+    matrix: NamedArray
+    vectors: NamedArray
+    batch: Names
+    own: Names
+    """The indices of rows."""
+    lines: Names
+    summed: Names
+    rows: int
+
+    @staticmethod
+    def find(call: ContractCall) -> FewRowsLayout | None:
+        """None where a contraction is no such product, or where the lines of its matrix are not dense."""
+        floats = all(x.kind in compiler.FLOATS for x in (*call.operands, call.result))
+        if call.kind != "f32" or not floats or len(call.operands) != 2 or 0 in call.extents.values():
+            return None
+        result = call.result
+        batch, rows, columns, summed = group_indices(call.operands[0].names, call.operands[1].names, result.names)
+        if len(batch) + len(rows) + len(columns) + len(summed) != len(call.extents) or not summed:
+            return None  # an index of one operand alone is summed
+        few, many = (math.prod(call.extents[name] for name in group) for group in (rows, columns))
+        vectors, matrix = call.operands
+        if few > many:
+            vectors, matrix, rows, columns, few, many = matrix, vectors, columns, rows, many, few
+        depth = math.prod(call.extents[name] for name in summed)
+        if few > MAX_ROWS or depth < MIN_DEPTH:
+            return None
+        loose, lines = split_off_batches(columns, (matrix, result), MIN_LINES)
+        summed = tuple(name for name in matrix.names if name in summed)
+        batch = tuple(name for name in result.names if name in {*batch, *loose})
+        if math.prod(call.extents[name] for name in lines) < MIN_LINES:
+            return None
+        if math.prod(call.extents[name] for name in batch) > MAX_MATRICES:
+            return None
+        if not (are_mergeable(matrix, lines) and are_mergeable(matrix, summed) and are_mergeable(result, lines)):
+            return None
+        if view_as_matrices(matrix, batch, lines, summed).strides[-1] != matrix.array.itemsize:
+            return None
+        return FewRowsLayout(matrix, vectors, batch, rows, lines, summed, few)
+
+
+def list_addresses(views: Sequence[Array], stack: tuple[int, ...]) -> Array:
+    """The addresses of the matrices in each view, for every batch of the stack: a row for each batch. A view with one
+    matrix for all batches has extents of 1 there."""
+    steps = [np.broadcast_to(view, (*stack, *view.shape[-2:])).strides[: len(stack)] for view in views]
+    return np.array(
+        [
+            [
+                address(view) + sum(n * step for n, step in zip(place, own, strict=True))
+                for view, own in zip(views, steps, strict=True)
+            ]
+            for place in np.ndindex(*stack)
+        ],
+        np.int64,
+    )
+
+
+def order_names(operand: NamedArray, *groups: Names) -> Names:
+    """The operand's indices in the order of these groups."""
+    return tuple(name for group in groups for name in group if name in operand.names)
+
+
+def is_dense(operand: NamedArray, first: Names, second: Names) -> bool:
+    """Whether neighbours along the second group, each of whose groups is one dimension, are neighbours in memory."""
+    batch = tuple(name for name in operand.names if name not in {*first, *second})
+    return bool(view_as_matrices(operand, batch, first, second).strides[-1] == operand.array.itemsize)

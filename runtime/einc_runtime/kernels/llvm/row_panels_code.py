@@ -1,0 +1,124 @@
+"""Emits the machine code of matrix products with some more rows: a matrix, as it lies, times rows packed in a panel.
+
+A panel has the elements of all rows at a position side by side, in up to three vectors. An element of the matrix is
+read into all lanes and multiplied by these, so that a vector of sums belongs to a line of the matrix and has a lane for
+each row: no sum crosses lanes, and a line needs no packing. Eight lines are multiplied together, so that their streams
+stay in the first cache whatever the step between lines is. Lines behind the next eight are fetched meanwhile.
+
+An element's sum goes through positions in their order, and depends on its line and its row alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
+
+LINES = 8
+"""Lines that are multiplied together."""
+POSITIONS = 16
+"""Positions of a step: as many as a line of the cache has elements of f32."""
+
+
+class PanelForm(NamedTuple):
+    """What the code is made for: the types of the matrix and of the result, and how many rows there are."""
+
+    matrix: str
+    result: str
+    rows: int
+
+    @property
+    def vectors(self) -> int:
+        """The vectors of a panel at each position."""
+        return -(-self.rows // LANES)
+
+
+@compiler.compile_once
+def emit_panel_product(form: PanelForm) -> ir.Module:
+    """Arguments: the number of matrices, a table with the addresses of a matrix, of its panel and of its result for
+    each, the number of lines of a matrix and of elements in a line, two steps in bytes (between lines, between rows of
+    the result), and the bits of an f32 that the result is multiplied by.
+
+    The elements of a line are dense, and so are those of a row of the result, which has one for every line.
+    """
+    return _PanelEmitter(form).emit()
+
+
+class _PanelEmitter:
+    def __init__(self, form: PanelForm) -> None:
+        self.form, self.width = form, form.vectors * LANES
+        self.e = Emitter()
+        self.b = self.e.b
+        arguments = [self.e.argument() for _ in range(7)]
+        self.matrices, self.table, self.lines, self.depth, self.line_step, self.row_step, self.scale = arguments
+        with self.b.goto_entry_block():
+            tile = self.b.alloca(vector(F32), form.vectors * LANES)
+        self.tile = self.b.ptrtoint(tile, I64)
+
+    def emit(self) -> ir.Module:
+        e, b = self.e, self.b
+        scale = e.broadcast(b.bitcast(b.trunc(self.scale, I32), F32))
+        with e.loop(self.matrices) as number:
+            matrix, panel, result = (e.read(self.table, b.add(b.mul(number, I64(3)), I64(n)), I64) for n in range(3))
+            with e.loop(self.lines, LANES) as first:
+                left = b.sub(self.lines, first)
+                here = self._least(left, I64(LANES))
+                with e.loop(here, LINES) as place:
+                    self._multiply(matrix, panel, b.add(first, place), place)
+                self._store(result, first, left, scale)
+        return e.finish()
+
+    def _multiply(self, matrix: Value, panel: Value, first: Value, place: Value) -> None:
+        """Multiplies some lines by the panel, and puts their sums into the tile.
+
+        Lines behind the last one are read as the last one; their sums are not stored.
+        """
+        e, b, vectors = self.e, self.b, range(self.form.vectors)
+        last = b.sub(self.lines, I64(1))
+        numbers = [self._least(b.add(first, I64(n)), last) for n in range(LINES)]
+        lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
+        sums = [[e.variable(e.number(0.0)) for _ in vectors] for _ in lines]
+        ahead = b.mul(self.line_step, I64(2 * LINES))
+        size = I64(ITEMSIZE[self.form.matrix])
+
+        def multiply(position: Value) -> None:
+            start = b.mul(position, I64(self.width))
+            rows = [e.load(panel, b.add(start, I64(v * LANES)), "f32", None) for v in vectors]
+            for line, own in zip(lines, sums, strict=True):
+                element = e.load_one(b.add(line, b.mul(position, size)), self.form.matrix)
+                for row, total in zip(rows, own, strict=True):
+                    b.store(e.fuse_multiply_add(element, row, b.load(total)), total)
+
+        whole = b.and_(self.depth, I64(-POSITIONS))
+        with e.loop(whole, POSITIONS) as position:
+            for line in lines:
+                e.prefetch(b.add(line, ahead), b.mul(position, size))
+            for n in range(POSITIONS):
+                multiply(b.add(position, I64(n)))
+        with e.span(whole, self.depth) as position:
+            multiply(position)
+        for n, own in enumerate(sums):
+            for v, total in enumerate(own):
+                e.store(b.load(total), self._tile(v), b.mul(b.add(place, I64(n)), I64(LANES)), "f32", None)
+
+    def _store(self, result: Value, first: Value, left: Value, scale: Value) -> None:
+        """Stores the elements of every row for up to sixteen lines."""
+        e, b, form = self.e, self.b, self.form
+        lanes = ir.Constant(vector(I32), list(range(LANES)))
+        mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(left, I32)))
+        for v in range(form.vectors):
+            lines = [e.load(self._tile(v), I64(n * LANES), "f32", None) for n in range(LANES)]
+            for row, value in enumerate(e.transpose_square(lines)[: form.rows - v * LANES], start=v * LANES):
+                place = b.add(result, b.mul(self.row_step, I64(row)))
+                e.store(b.fmul(value, scale), place, first, form.result, mask)
+
+    def _tile(self, v: int) -> Value:
+        return self.b.add(self.tile, I64(v * LANES * LANES * ITEMSIZE["f32"]))
+
+    def _least(self, one: Value, other: Value) -> Value:
+        return self.b.select(self.b.icmp_signed("<", one, other), one, other)
