@@ -74,12 +74,12 @@ class _AttentionMemory:
     def allocate(s: AttentionCall) -> _AttentionMemory:
         from einc_runtime.kernels.llvm.attention_code import RegisterTile, emit_attention, emit_finish
 
-        shape = RegisterTile(12, 2) if compiler.has_wide_registers() else RegisterTile(6, 1)
-        lanes, numbers = shape.lanes, shape.numbers
         group = s.q.shape[0] // s.k.shape[0]
-        parts = [part for rows in s.sequences() for part in rows.split(max(1, ROWS // group))]
-        longest = max((part.queries.stop - part.queries.start for part in parts), default=0)
-        blocks = -(-longest * group // lanes)
+        parts = [part for own in s.sequences() for part in own.split(max(1, ROWS // group))]
+        rows = max((group * (part.queries.stop - part.queries.start) for part in parts), default=0)
+        shape = RegisterTile(12, 1 if rows <= LANES else 2) if compiler.has_wide_registers() else RegisterTile(6, 1)
+        lanes, numbers = shape.lanes, shape.numbers
+        blocks = -(-rows // lanes)
         deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
         scratch = ScratchAllocator()
         wide = np.dtype(np.float32)
