@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import itertools
+import os
 import queue
 import random
 import threading
@@ -13,6 +14,7 @@ import weakref
 import pytest
 
 from einc_runtime.execution.cpu import thread_pool
+from einc_runtime.execution.cpu.host import count_cores, find_core
 from einc_runtime.execution.cpu.scheduler import THREADS, SystemThreads
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 
@@ -227,6 +229,27 @@ def test_a_thread_that_waits_keeps_nothing_alive():
     while not threads._parked:
         time.sleep(0.001)
     assert gone() is None
+
+
+@pytest.mark.skipif(find_core() is None or count_cores() < 2, reason="no other core, or the system does not say")
+def test_a_thread_wakes_on_another_core_than_the_one_that_wakes_it(monkeypatch):
+    threads, told, said = SystemThreads(), queue.SimpleQueue(), []
+    threads.start(lambda: told.put(threading.get_native_id()))
+    number = told.get(timeout=10)
+    while not threads._parked:
+        time.sleep(0.001)
+    cores, set_cores = os.sched_getaffinity(0), os.sched_setaffinity
+
+    def record(thread, allowed):
+        said.append((thread, allowed))
+        set_cores(thread, allowed)
+
+    monkeypatch.setattr(os, "sched_setaffinity", record)
+    threads.start(lambda: told.put(os.sched_getaffinity(0)))
+    assert told.get(timeout=10) == cores
+    assert [thread for thread, _ in said] == [number, 0]
+    assert len(cores - said[0][1]) == 1
+    assert said[1][1] == cores
 
 
 class Held:

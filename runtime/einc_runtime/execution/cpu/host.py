@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,23 @@ def count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
+
+
+def find_core() -> int | None:
+    """The core on which this thread runs, or None where the system does not say."""
+    find = _load_core_function()
+    return None if find is None or (core := find()) < 0 else core
+
+
+@cache
+def _load_core_function() -> Callable[[], int] | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        found: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
+    except (OSError, AttributeError):
+        return None
+    return found
 
 
 def available_memory() -> int | None:

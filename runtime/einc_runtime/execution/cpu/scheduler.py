@@ -11,8 +11,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
+
+from einc_runtime.execution.cpu.host import find_core
 
 
 class Monitor(Protocol):
@@ -51,9 +54,9 @@ MAX_PARKED = 64
 class SystemThreads:
     """The threads and the clock of the system.
 
-    A thread whose function has returned waits for the next one. Systems often put a new thread on the core of the one
-    that starts it, and move it after some milliseconds, when a step of decoding is almost over; a thread that wakes
-    goes to the core that it had before.
+    A thread whose function has returned waits for the next one. Systems often put a thread on the core of the one that
+    starts it, and move it after some milliseconds, when a step of decoding is almost over. So a thread that waits is
+    told to wake on another core. When it has, it may go everywhere again.
     """
 
     def __init__(self) -> None:
@@ -68,6 +71,7 @@ class SystemThreads:
             _thread.start_new_thread(self._serve, (parked,))
         else:
             parked.next = function, arguments
+            parked.leave_core()
             parked.wake.release()
 
     def forget(self) -> None:
@@ -75,7 +79,9 @@ class SystemThreads:
         self._parked.clear()
 
     def _serve(self, parked: _ParkedThread) -> None:
+        parked.number = threading.get_native_id()
         while parked.next is not None:
+            parked.use_all_cores()
             function, arguments = parked.next
             parked.next = None
             function(*arguments)
@@ -95,12 +101,33 @@ class SystemThreads:
 
 
 class _ParkedThread:
-    """A thread that waits: what it does next, and a lock that is released when it knows."""
+    """A thread that waits: what it does next, a lock that is released when it knows, the system's number of it, and the
+    cores where it may run if it was told to leave one."""
 
     def __init__(self) -> None:
         self.next: tuple[Callable[..., None], tuple[object, ...]] | None = None
         self.wake = _thread.allocate_lock()
         self.wake.acquire()
+        self.number = 0
+        self.cores: set[int] = set()
+
+    def leave_core(self) -> None:
+        """Keeps this thread away from the core of the one that calls this, if it may run on others."""
+        core = find_core()
+        if core is None:
+            return
+        with suppress(OSError):
+            cores = os.sched_getaffinity(self.number)
+            if len(cores) > 1 and core in cores:
+                self.cores = cores
+                os.sched_setaffinity(self.number, cores - {core})
+
+    def use_all_cores(self) -> None:
+        """Ends what `leave_core` began; this thread calls it."""
+        if self.cores:
+            cores, self.cores = self.cores, set()
+            with suppress(OSError):
+                os.sched_setaffinity(0, cores)
 
 
 THREADS = SystemThreads()
