@@ -5,7 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.registry import prepare
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -21,6 +23,23 @@ def run(name, attributes, inputs, output, *blocks):
         bound()
     assert (memory[kernel.scratch :] == 0xFF).all()
     return output
+
+
+def run_compiled(invocation: Invocation[Array], *changes: tuple[Array, Array]) -> Array:
+    """Twice, as machine code however small it is, and once more after each change of an array."""
+    with compiler.compile_all():
+        kernel = prepare(invocation)
+    memory = np.full(kernel.scratch + 128, 0xFF, np.uint8)
+    start = -memory.ctypes.data % 64
+    call = kernel.bind(memory[start : start + kernel.scratch])
+    with np.errstate(all="ignore"):  # as executors run kernels
+        call()
+        call()
+        for array, values in changes:
+            array[...] = values
+            call()
+    assert (memory[start + kernel.scratch :] == 0xFF).all()
+    return invocation.output
 
 
 def apply(program, *inputs, indices=None, out=None):

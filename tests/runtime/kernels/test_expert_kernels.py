@@ -11,11 +11,11 @@ import pytest
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy import experts
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import Block
+from tests.support.kernel_runs import run_compiled
 
 pytestmark = pytest.mark.usefixtures("provider")
 TYPES = {"f32": np.dtype("f4"), "f16": np.dtype("f2"), "bf16": np.dtype(ml_dtypes.bfloat16), "f64": np.dtype("f8")}
@@ -37,22 +37,6 @@ def invoke(x: Array, weight: Array, picks: Array, target: Array, count: int, low
     blocks[1] = Block((lower, 0, 0), (lower + len(weight), *weight.shape[1:]))
     attributes = {"experts": count, **more}
     return Invocation("expert_matmul", attributes, [x, weight, picks], [target], blocks[:3], blocks[3:])
-
-
-def run(invocation: Invocation[Array], *changes: tuple[Array, Array]) -> Array:
-    """Twice; then each of the changes is written to an array, and the kernel runs once more."""
-    with compiler.compile_all():
-        kernel = prepare(invocation)
-    memory = np.full(kernel.scratch + 64, 255, np.uint8)
-    call = kernel.bind(memory[: kernel.scratch])
-    with np.errstate(all="ignore"):
-        call()
-        call()
-        for array, values in changes:
-            array[...] = values
-            call()
-    assert (memory[kernel.scratch :] == 255).all()
-    return invocation.output
 
 
 def draw(kind: str, tokens: int, slots: int, count: int, n: int, k: int, *, each: bool, seed: int = 3) -> list[Array]:
@@ -81,14 +65,14 @@ def test_each_slot_is_multiplied_by_its_expert(case: Any, reproducible: bool) ->
     x, weight, picks = draw(kind, tokens, slots, count, n, k, each=each)
     target = np.full((tokens, slots, n), 7, TYPES[kind])
     more = {ATTRIBUTE: True} if reproducible else {}
-    require_close(run(invoke(x, weight, picks, target, count, **more)), multiply(x, weight, picks), kind)
+    require_close(run_compiled(invoke(x, weight, picks, target, count, **more)), multiply(x, weight, picks), kind)
 
 
 @pytest.mark.parametrize("kind", ["f32", "bf16"])
 def test_a_part_of_the_experts_puts_out_zeros_for_the_others(kind: str) -> None:
     x, weight, picks = draw(kind, 23, 2, 9, 7, 12, each=False)
     target = np.full((23, 2, 7), 7, TYPES[kind])
-    found = run(invoke(x, weight[3:7], picks, target, 9, lower=3))
+    found = run_compiled(invoke(x, weight[3:7], picks, target, 9, lower=3))
     expected = multiply(x, weight[3:7], picks, lower=3)
     others = (picks < 3) | (picks >= 7)
     assert others.any()
@@ -104,7 +88,7 @@ def test_strided_views_and_constant_weights() -> None:
     weight.flags.writeable = False
     picks = rng.integers(0, 5, (3, 11)).astype("i4").T
     room = np.full((11, 3, 36), 7, "f4")
-    found = run(invoke(x, weight, picks, room[:, :, ::2], 5))
+    found = run_compiled(invoke(x, weight, picks, room[:, :, ::2], 5))
     require_close(found, multiply(x, weight, picks), "f32")
     assert (room[:, :, 1::2] == 7).all()
 
@@ -117,7 +101,7 @@ def test_picks_change_from_run_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     target = np.full((15, 2, 18), 7, "f4")
     ways = [np.full((15, 2), 5), np.arange(30).reshape(15, 2) % 6, np.minimum(np.arange(30).reshape(15, 2), 4)]
     for way in ways:
-        run(invoke(x, weight, picks, target, 6), (picks, way))
+        run_compiled(invoke(x, weight, picks, target, 6), (picks, way))
         require_close(target, multiply(x, weight, way), "f32")
 
 
@@ -125,8 +109,8 @@ def test_picks_change_from_run_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_has_the_same_bits_whatever_is_beside_it(tokens: int) -> None:
     x, weight, picks = draw("bf16", 60, 2, 4, 40, 96, each=False)
     whole, part = np.zeros((60, 2, 40), TYPES["bf16"]), np.zeros((tokens, 2, 40), TYPES["bf16"])
-    run(invoke(x, weight, picks, whole, 4, **{ATTRIBUTE: True}))
-    run(invoke(x[9 : 9 + tokens], weight, picks[9 : 9 + tokens], part, 4, **{ATTRIBUTE: True}))
+    run_compiled(invoke(x, weight, picks, whole, 4, **{ATTRIBUTE: True}))
+    run_compiled(invoke(x[9 : 9 + tokens], weight, picks[9 : 9 + tokens], part, 4, **{ATTRIBUTE: True}))
     assert part.tobytes() == whole[9 : 9 + tokens].tobytes()
 
 
@@ -135,7 +119,7 @@ def test_a_pick_that_is_no_expert(pick: int, words: str) -> None:
     x, weight, picks = draw("f32", 4, 2, 6, 3, 5, each=False)
     picks[2, 1] = pick
     with pytest.raises(ValueFault, match=words):
-        run(invoke(x, weight[:2], picks, np.zeros((4, 2, 3), "f4"), 6))
+        run_compiled(invoke(x, weight[:2], picks, np.zeros((4, 2, 3), "f4"), 6))
 
 
 X, W, P, Y = np.zeros((4, 6), "f4"), np.zeros((3, 5, 6), "f4"), np.zeros((4, 2), "i8"), np.zeros((4, 2, 5), "f4")

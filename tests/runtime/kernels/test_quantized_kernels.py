@@ -12,8 +12,8 @@ import pytest
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.registry import prepare
+from tests.support.kernel_runs import run_compiled
 
 pytestmark = pytest.mark.usefixtures("provider")
 TYPES = {"f32": np.dtype("f4"), "f16": np.dtype("f2"), "bf16": np.dtype(ml_dtypes.bfloat16), "f64": np.dtype("f8")}
@@ -48,18 +48,6 @@ def make_weight(
     return Weight([values, scales, *([points.astype(np.int8)] if zeros else [])], wide)
 
 
-def run(invocation: Invocation[Array]) -> Array:
-    with compiler.compile_all():
-        kernel = prepare(invocation)
-    memory = np.full(kernel.scratch + 64, 255, np.uint8)
-    start = -memory.ctypes.data % 64
-    call = kernel.bind(memory[start : start + kernel.scratch])
-    with np.errstate(all="ignore"):  # as executors run kernels
-        call()
-        call()
-    return invocation.output
-
-
 # bits, group, zero points, rows, rows of the weight, summed, type: each value of each in several company
 CASES = [
     (4, 32, False, 1, 37, 96, "f32"), (4, 32, True, 3, 7, 64, "bf16"), (4, 64, True, 1, 9, 128, "f16"),
@@ -80,7 +68,7 @@ def test_products_are_sums_of_products_with_the_weight(case: tuple[int, int, boo
     x = rng.standard_normal((rows, depth)).astype(TYPES[kind])
     out = np.full((rows, columns), 7, TYPES[kind])
     attributes = {"equation": "m k, n k -> m n", "group": group, "scale": 0.5}
-    run(Invocation("quantized_contract", attributes, [x, *weight.operands], [out]))
+    run_compiled(Invocation("quantized_contract", attributes, [x, *weight.operands], [out]))
     expected = 0.5 * x.astype("f8") @ weight.wide.T
     assert np.abs(out.astype("f8") - expected).max() <= TOLERANCE[kind] * np.abs(expected).max()
 
@@ -90,7 +78,7 @@ def test_products_are_sums_of_products_with_the_weight(case: tuple[int, int, boo
 def test_weights_are_widened_exactly(bits: int, group: int, zeros: bool, kind: str) -> None:
     weight = make_weight(np.random.default_rng(bits + group), (3, 4, 64 if group else 22), bits, group, zeros, kind)
     out = np.full(weight.wide.shape, 7, TYPES[kind])
-    run(Invocation("dequantize", {"group": group}, weight.operands, [out]))
+    run_compiled(Invocation("dequantize", {"group": group}, weight.operands, [out]))
     wide = weight.wide if kind == "f64" else weight.wide.astype("f4")  # f32 holds a product of so few bits exactly
     np.testing.assert_array_equal(out, wide.astype(TYPES[kind]))
 
@@ -101,19 +89,19 @@ def test_rows_columns_and_batches_lie_in_any_order() -> None:
     x = rng.standard_normal((64, 3, 4)).astype("f4").transpose(2, 1, 0)
     out = np.full((5, 4, 3), 7, "f4").transpose(2, 0, 1)
     attributes = {"equation": "t e k, e f k -> e f t", "group": 32}
-    run(Invocation("quantized_contract", attributes, [x, *weight.operands], [out]))
+    run_compiled(Invocation("quantized_contract", attributes, [x, *weight.operands], [out]))
     np.testing.assert_allclose(out, np.einsum("tek,efk->eft", x, weight.wide), rtol=0, atol=2e-5)
     summed = make_weight(rng, (5, 3, 32), 8, 0, False, "f32")
     y, two = rng.standard_normal((3, 2, 32)).astype("f4"), np.full((2, 5), 7, "f4")
     attributes = {"equation": "h t d, j h d -> t j", "group": 0}
-    run(Invocation("quantized_contract", attributes, [y, *summed.operands], [two]))
+    run_compiled(Invocation("quantized_contract", attributes, [y, *summed.operands], [two]))
     np.testing.assert_allclose(two, np.einsum("htd,jhd->tj", y, summed.wide), rtol=0, atol=2e-4)
     operands = [summed.operands[0], summed.operands[1][:, 0].copy()]  # a channel is all that is summed
-    run(Invocation("quantized_contract", attributes, [y, *operands], [two]))
+    run_compiled(Invocation("quantized_contract", attributes, [y, *operands], [two]))
     channels = summed.wide * (operands[1][:, None] / summed.operands[1])[..., None]
     np.testing.assert_allclose(two, np.einsum("htd,jhd->tj", y, channels), rtol=0, atol=2e-4)
     out = np.full((5, 3, 32), 7, "f4")
-    run(Invocation("dequantize", {"group": 0}, operands, [out]))
+    run_compiled(Invocation("dequantize", {"group": 0}, operands, [out]))
     np.testing.assert_allclose(out, channels, rtol=1e-6)
 
 
@@ -126,10 +114,12 @@ def test_hostile_scales_give_what_the_formula_gives(bits: int, group: int, rows:
     x = rng.standard_normal((rows, 64)).astype("f4")
     x[0, :3] = 0
     out = np.full((rows, 6), 7, "f4")
-    run(Invocation("quantized_contract", {"equation": "m k, n k -> m n", "group": group}, [x, *weight.operands], [out]))
+    run_compiled(
+        Invocation("quantized_contract", {"equation": "m k, n k -> m n", "group": group}, [x, *weight.operands], [out])
+    )
     numbers = np.full((6, 64), 7, "f4")
     with np.errstate(all="ignore"):
-        run(Invocation("dequantize", {"group": group}, weight.operands, [numbers]))
+        run_compiled(Invocation("dequantize", {"group": group}, weight.operands, [numbers]))
         expected = x @ numbers.T
     assert np.isnan(expected[:, 1:4]).all()
     assert (expected[:, 0] == 0).all()

@@ -13,22 +13,12 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.registry import prepare
+from tests.support.kernel_runs import run_compiled
 
 pytestmark = pytest.mark.usefixtures("provider")
 TYPES = {"f32": np.dtype("f4"), "f16": np.dtype("f2"), "bf16": np.dtype(ml_dtypes.bfloat16), "f64": np.dtype("f8")}
 ROUNDING = {"f32": 3e-7, "f16": 1e-3, "bf16": 8e-3, "f64": 1e-15}
 ROWS = {"equation": "m k, n k -> m n"}
-
-
-def run(invocation: Invocation[Array]) -> Array:
-    with compiler.compile_all():
-        kernel = prepare(invocation)
-    memory = np.full(kernel.scratch + 64, 255, np.uint8)
-    start = -memory.ctypes.data % 64
-    call = kernel.bind(memory[start : start + kernel.scratch])
-    call()
-    call()
-    return invocation.output
 
 
 def list_ways() -> list[str]:
@@ -72,7 +62,7 @@ def test_products_are_exact_sums_of_integers(
     values = rng.integers(-128, 128, (columns, depth), np.int8)
     scales = (rng.standard_normal(columns) * 0.01).astype(TYPES[kind])
     out = np.full((rows, columns), 7, TYPES[kind])
-    run(Invocation("rounded_contract", {**ROWS, "scale": 0.5}, [x, find_largest(x), values, scales], [out]))
+    run_compiled(Invocation("rounded_contract", {**ROWS, "scale": 0.5}, [x, find_largest(x), values, scales], [out]))
     expected = 0.5 * multiply_exactly(x, values, scales)
     np.testing.assert_allclose(out.astype("f8"), expected, rtol=ROUNDING[kind], atol=0)
     floats = 0.5 * x.astype("f8") @ (values * scales.astype("f8")[:, None]).T
@@ -82,7 +72,7 @@ def test_products_are_exact_sums_of_integers(
 def test_the_largest_sums_fit() -> None:
     x = np.full((2, 1 << 17), -3.0, "f4")
     values, scales, out = np.full((1, 1 << 17), -128, np.int8), np.ones(1, "f4"), np.zeros((2, 1), "f4")
-    run(Invocation("rounded_contract", ROWS, [x, find_largest(x), values, scales], [out]))
+    run_compiled(Invocation("rounded_contract", ROWS, [x, find_largest(x), values, scales], [out]))
     np.testing.assert_allclose(out, 3.0 * 128 * (1 << 17), rtol=1e-6)
 
 
@@ -90,7 +80,7 @@ def test_ties_go_to_even_numbers_and_nothing_is_beyond_the_levels() -> None:
     x = np.array([[0.5, 1.5, 2.5, -0.5, -2.5, 126.5, 127, 300, -300]], "f4")
     units = np.eye(9, dtype=np.int8)
     out = np.zeros((1, 9), "f4")
-    run(Invocation("rounded_contract", ROWS, [x, np.array([127], "f4"), units, np.ones(9, "f4")], [out]))
+    run_compiled(Invocation("rounded_contract", ROWS, [x, np.array([127], "f4"), units, np.ones(9, "f4")], [out]))
     assert out[0].tolist() == [0, 2, 2, 0, -2, 126, 127, 127, -127]
 
 
@@ -103,7 +93,7 @@ def test_rows_that_are_not_finite_or_zero(kind: str) -> None:
     values, scales = rng.integers(-128, 128, (5, 70), np.int8), np.ones(5, TYPES[kind])
     largest = np.abs(x.astype("f8")).max(-1).astype(TYPES[kind])
     out = np.full((9, 5), 7, TYPES[kind])
-    run(Invocation("rounded_contract", ROWS, [x, largest, values, scales], [out]))
+    run_compiled(Invocation("rounded_contract", ROWS, [x, largest, values, scales], [out]))
     found = out.astype("f8")
     assert not np.isfinite(found[2:5]).any()
     assert (found[1] == 0).all()
@@ -117,19 +107,25 @@ def test_rows_columns_and_batches_lie_in_any_order() -> None:
     values, scales = rng.integers(-128, 128, (3, 5, 64), np.int8), rng.random((3, 5)).astype("f4")
     out = np.full((5, 8, 3), 7, "f4").transpose(2, 0, 1)
     largest = np.abs(x).max(-1)
-    run(Invocation("rounded_contract", {"equation": "t e k, e f k -> e f t"}, [x, largest, values, scales], [out]))
+    run_compiled(
+        Invocation("rounded_contract", {"equation": "t e k, e f k -> e f t"}, [x, largest, values, scales], [out])
+    )
     for e in range(3):
         np.testing.assert_allclose(out[e].T, multiply_exactly(x[:, e], values[e], scales[e]), rtol=3e-7)
     heads, weight = rng.standard_normal((3, 7, 32)).astype("f4"), rng.integers(-128, 128, (5, 3, 32), np.int8)
     two, each = np.full((7, 5), 7, "f4"), rng.random(5).astype("f4")[::-1]
     largest = np.abs(heads).max((0, 2))[::-1].copy()[::-1]
-    run(Invocation("rounded_contract", {"equation": "h t d, j h d -> t j"}, [heads, largest, weight, each], [two]))
+    run_compiled(
+        Invocation("rounded_contract", {"equation": "h t d, j h d -> t j"}, [heads, largest, weight, each], [two])
+    )
     rows = heads.transpose(1, 0, 2).reshape(7, 96)
     np.testing.assert_allclose(two, multiply_exactly(rows, weight.reshape(5, 96), each), rtol=3e-7)
     shared, one = rng.random(3).astype("f4"), np.full((5, 3), 7, "f4")
     row = rng.standard_normal(64).astype("f4")
     operands = [row, np.abs(row).max(), values, shared]
-    run(Invocation("rounded_contract", {"equation": "k, e f k -> f e"}, [np.asarray(x) for x in operands], [one]))
+    run_compiled(
+        Invocation("rounded_contract", {"equation": "k, e f k -> f e"}, [np.asarray(x) for x in operands], [one])
+    )
     for e in range(3):
         np.testing.assert_allclose(one[:, e], multiply_exactly(row[None], values[e], shared[e])[0], rtol=3e-7)
 
@@ -140,10 +136,10 @@ def test_both_providers_and_all_parts_give_the_same_bits() -> None:
     values, scales = rng.integers(-128, 128, (70, 300), np.int8), rng.standard_normal(70).astype("f4")
     operands = [x, find_largest(x), values, scales]
     out, parts = np.zeros((19, 70), "f4"), np.zeros((19, 70), "f4")
-    run(Invocation("rounded_contract", ROWS, operands, [out]))
+    run_compiled(Invocation("rounded_contract", ROWS, operands, [out]))
     for rows, columns in ((slice(0, 3), slice(0, 70)), (slice(3, 19), slice(0, 9)), (slice(3, 19), slice(9, 70))):
         part = [x[rows], operands[1][rows], values[columns], scales[columns]]
-        run(Invocation("rounded_contract", ROWS, part, [parts[rows, columns]]))
+        run_compiled(Invocation("rounded_contract", ROWS, part, [parts[rows, columns]]))
     np.testing.assert_array_equal(out, parts)
     kernel = prepare(Invocation("rounded_contract", ROWS, operands, [parts]), "numpy")
     parts[:] = 7
