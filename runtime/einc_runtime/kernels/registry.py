@@ -58,6 +58,9 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "layernorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
         "rope": ("einc_runtime.kernels.llvm.rope", "build_rope"),
         "append": ("einc_runtime.kernels.llvm.append", "build_append"),
+        "reshape": ("einc_runtime.kernels.llvm.moves", "build_reshape"),
+        "embedding": ("einc_runtime.kernels.llvm.embedding", "build_embedding"),
+        "meanpool": ("einc_runtime.kernels.llvm.rows", "build_meanpool"),
     },
 }
 """Provider -> kernel name -> module and builder."""

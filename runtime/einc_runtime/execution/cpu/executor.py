@@ -46,6 +46,10 @@ from einc_runtime.plan.states import STATE
 MAX_COALESCED_BYTES = 1 << 15
 """Bytes that are moved in about the time that starting a task takes."""
 
+MANY_OPERATIONS = 48
+"""In a plan with so many operations, all are machine code that can be, however small they are. Most are in any case,
+and one that needs the interpreter holds up the others for longer than it takes itself."""
+
 
 class CpuExecutor:
     """See `execution.base.Executor`.
@@ -219,7 +223,8 @@ class CpuExecutor:
         return self._program
 
     def _prepare(self, item: RewrittenTask) -> Kernel:
-        with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(item.alike):
+        alike = compiler.ANY_NUMBER if len(self.bundle.operations) >= MANY_OPERATIONS else item.alike
+        with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(alike):
             return self._prepare_kernel(item.task) if item.peer is None else Kernel(_do_nothing)
 
     def _prepare_kernel(self, task: AnyTask) -> Kernel:

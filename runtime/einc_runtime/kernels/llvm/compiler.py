@@ -34,6 +34,9 @@ SMALL = 1 << 15
 INVOCATION = 2048
 """Starting a kernel of numpy takes as long as machine code takes for so many elements."""
 
+ANY_NUMBER = 1 << 40
+"""More invocations than there are: with so many alike, all are worth it."""
+
 LANES = 16
 """Elements in the vectors of all machine code."""
 
@@ -43,7 +46,6 @@ FLOATS = frozenset({"f32", "f16", "bf16"})
 Compiled = Callable[[int], int]
 """Machine code: takes the address of its arguments, and returns a status, 0 if all went well."""
 _P = ParamSpec("_P")
-_ANY_NUMBER = 1 << 40
 _LOCK = threading.Lock()
 _ALIKE: ContextVar[int] = ContextVar("alike", default=1)
 
@@ -115,7 +117,7 @@ def expect_alike(alike: int) -> Iterator[None]:
 @contextmanager
 def compile_all() -> Iterator[None]:
     """Says that invocations prepared inside are compiled however small they are: the code decides about bits."""
-    with expect_alike(_ANY_NUMBER):
+    with expect_alike(ANY_NUMBER):
         yield
 
 

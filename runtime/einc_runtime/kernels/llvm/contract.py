@@ -6,10 +6,12 @@ from __future__ import annotations
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels import scalar_program
 from einc_runtime.kernels.base import Invocation, Kernel, store
-from einc_runtime.kernels.calls.contract import ContractCall
+from einc_runtime.kernels.calls.contract import ContractCall, write_product_program
+from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.few_rows import prepare_few_rows
 from einc_runtime.kernels.llvm.map import build_map, compile_map
+from einc_runtime.kernels.llvm.reduce import compile_reduce
 from einc_runtime.kernels.numpy.contract import build_contraction
 from einc_runtime.kernels.numpy.pieces import Resolved
 
@@ -18,8 +20,23 @@ _MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf
 
 
 def build_contract(invocation: Invocation[Array]) -> Kernel:
-    few = prepare_few_rows(ContractCall.parse(invocation), prepare_copy)
+    call = ContractCall.parse(invocation)
+    few = prepare_few_rows(call, prepare_copy) or _sum_products(call)
     return build_contraction(invocation, build_map, prepare_copy) if few is None else few
+
+
+def _sum_products(call: ContractCall) -> Kernel | None:
+    """The kernel of products of vectors: each operand has all indices of the result. None for other contractions."""
+    if call.kind != "f32" or not call.sums or not all({*call.result.names} <= {*one.names} for one in call.operands):
+        return None
+    attributes = {
+        "program": write_product_program(len(call.operands), call.scale),
+        "indices": call.invocation.attribute("equation", str),
+        "aggregation": "sum",
+    }
+    return compile_reduce(
+        ReduceCall.parse(Invocation("reduce", attributes, call.invocation.inputs, [call.result.array]))
+    )
 
 
 def prepare_copy(source: Array, target: Array) -> Resolved:

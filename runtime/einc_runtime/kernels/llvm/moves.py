@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Kernel, Run, address, view_as_integers
-from einc_runtime.kernels.calls.moves import require_equal_forms
+from einc_runtime.kernels.base import Invocation, Kernel, Run, address, view_as_integers
+from einc_runtime.kernels.calls.moves import parse_reshape, require_equal_forms
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy import moves as in_numpy
 from einc_runtime.kernels.numpy.pieces import make_runner
 
 MIN_MOVES = 4
@@ -27,6 +28,16 @@ FEW_ROWS = 64
 """Up to so many rows of any width take no longer than a call of numpy does."""
 
 _FIELDS = 6
+
+
+def build_reshape(invocation: Invocation[Array]) -> Kernel:
+    """The same elements in the same row-major order, in another shape; numpy's where this needs two copies."""
+    source, target = parse_reshape(invocation)
+    seen = in_numpy.try_reshape(source, target.shape)
+    if seen is not None:
+        return build_moves([seen], [target])
+    written = in_numpy.try_reshape(target, source.shape)
+    return in_numpy.build_reshape(invocation) if written is None else build_moves([source], [written])
 
 
 def build_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:

@@ -1,70 +1,130 @@
-"""The kernel `reduce` as machine code where it finds the largest magnitudes of dense rows; else it is numpy's.
+"""The kernel `reduce` as machine code: one pass over the operands, whose terms are combined in a wider type.
 
-The largest magnitude is one of the elements, whatever the order is in which they are compared: so this is the kernel
-of reproducible plans, too.
+Sums and products are in f64 and rounded once. numpy computes what this code cannot, as in `map.py`. The largest
+magnitude is one of the elements, whatever the order is in which they are compared: so this is the kernel of
+reproducible plans, too.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from einc_runtime.dtypes import Array, find_dtype_name
-from einc_runtime.kernels.base import Invocation, Kernel, address
+from einc_runtime.kernels.base import Invocation, Kernel
 from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.map import KINDS
 from einc_runtime.kernels.numpy import map as in_numpy
+from einc_runtime.kernels.scalar_program import TypedStep
 from einc_runtime.kernels.views import merge_axes
 
-PROGRAM = "t0 = abs x0"
+LARGEST = ("t0 = abs x0", "max")
+"""The program and the aggregation that find largest magnitudes."""
 CALLS = 8
 """As many calls of numpy as one of this code."""
+_IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
-    return find_largest(invocation) or in_numpy.build_reduce(invocation)
+    return compile_reduce(ReduceCall.parse(invocation)) or in_numpy.build_reduce(invocation)
 
 
 def find_largest(invocation: Invocation[Array]) -> Kernel | None:
     """The compiled kernel; None where something else is reduced, or where it is not worthwhile."""
-    if (invocation.attributes.get("program"), invocation.attributes.get("aggregation")) != (PROGRAM, "max"):
+    found = invocation.attributes.get("program"), invocation.attributes.get("aggregation")
+    return compile_reduce(ReduceCall.parse(invocation)) if found == LARGEST else None
+
+
+def compile_reduce(call: ReduceCall) -> Kernel | None:
+    """The compiled kernel, or None where there is no machine code, or where it is not worthwhile."""
+    from einc_runtime.kernels.llvm.vectors import is_supported
+
+    size = math.prod(max(column) for column in zip(*(view.shape for view in call.views), strict=True))
+    known = set(call.kinds) <= KINDS and is_supported(call.steps)
+    if not known or not size or not compiler.is_worthwhile(CALLS * size):
         return None
-    call = ReduceCall.parse(invocation)
-    kind = find_dtype_name(call.output.dtype)
-    if kind not in compiler.FLOATS or not compiler.is_worthwhile(CALLS * call.views[0].size):
+    views, reduced = merge_axes([*call.views, call.output], call.reduced)
+    *sources, target = views
+    kinds = (*call.kinds[:-1], find_dtype_name(target.dtype) or "")
+    lone = tuple(view.shape[-1] == 1 for view in sources)
+    if not all(view.strides[-1] == view.itemsize or one for view, one in zip(sources, lone, strict=True)):
         return None
-    (source, target), reduced = merge_axes([*call.views, call.output], call.reduced)
-    *outer, inner = reduced
-    if not inner or source.strides[-1] != source.itemsize:
+    if not reduced[-1] and target.strides[-1] != target.itemsize:
         return None
-    kept, gone = ([axis for axis, is_gone in enumerate(outer) if is_gone is own] for own in (False, True))
-    arguments = [address(source), address(target), source.shape[-1]]
-    arguments += [source.shape[axis] for axis in (*kept, *gone)]
-    arguments += [source.strides[axis] for axis in (*kept, *gone)] + [target.strides[axis] for axis in kept]
-    run = compiler.CompiledCall(_emit_largest(kind, len(kept), len(gone)), arguments, source, target)
-    return Kernel(lambda _: run, nanoseconds=0.2 * math.prod(source.shape))
+    extents = [max(column) for column in zip(*(view.shape for view in views), strict=True)]
+    kept, gone = ([axis for axis in range(len(extents) - 1) if reduced[axis] is own] for own in (False, True))
+    arguments = [extents[axis] for axis in (*kept, *gone, -1)]
+    for view in views:
+        start, *strides = compiler.operand_arguments(view)
+        arguments += [start, *(strides[axis] for axis in (*kept, *gone))]
+    code = _emit_reduce(call.steps, kinds, lone, (len(kept), len(gone)), call.aggregation, inner=reduced[-1])
+    run = compiler.CompiledCall(code, arguments, *views)
+    each = 0.2 * len(call.kinds) + 0.05 * len(call.steps)
+    return Kernel(lambda _: run, nanoseconds=each * size)
 
 
 @compiler.compile_once
-def _emit_largest(kind: str, kept: int, gone: int) -> Any:
-    """Arguments: addresses of the array and of the result, the elements in a row, extents of axes that are kept and
-    that are reduced, their strides, and the strides of the result."""
-    from einc_runtime.kernels.llvm.emitter import Emitter, RowOperand, Value
+def _emit_reduce(
+    steps: tuple[TypedStep, ...],
+    kinds: tuple[str, ...],
+    lone: tuple[bool, ...],
+    axes: tuple[int, int],
+    aggregation: str,
+    *,
+    inner: bool,
+) -> Any:
+    """Arguments: extents of the axes that are kept and of those that are reduced, `axes` of each, and of the last one,
+    which is reduced if `inner`; and for each operand and the result the address and the strides of all but the last.
+    `lone` are operands with one element along the last axis."""
+    from einc_runtime.kernels.llvm.emitter import F32, F64, Emitter, RowOperand, Value, vector
+    from einc_runtime.kernels.llvm.vectors import evaluate
 
     e = Emitter()
-    source, target, count = (e.argument() for _ in range(3))
-    extents, strides = ([e.argument() for _ in range(kept + gone)] for _ in range(2))
-    results = [e.argument() for _ in range(kept)]
-    nothing = e.number(0.0)
-    found = e.variable(nothing)
-    operands = [RowOperand(source, strides[:kept]), RowOperand(target, results)]
-    with e.rows(extents[:kept], operands) as (first, place):
-        e.b.store(nothing, found)
-        with e.rows(extents[kept:], [RowOperand(first, strides[kept:])]) as (row,):
+    b = e.b
+    is_wide = aggregation in ("sum", "prod")
+    identity = e.number(_IDENTITIES[aggregation], F64 if is_wide else F32)
+    combine: Callable[[Value, Value], Value] = {"sum": b.fadd, "prod": b.fmul, "max": e.larger, "min": e.smaller}[
+        aggregation
+    ]
+    heads, depths = ([e.argument() for _ in range(number)] for number in axes)
+    count = e.argument()
+    operands = [e.operand(sum(axes)) for _ in kinds]
+    total = e.variable(identity)
 
-            def read(position: Value, mask: Value | None, row: Value = row) -> Value:
-                return e.magnitude(e.load(row, position, kind, mask))
+    def add(rows: list[Value], position: Value, mask: Value | None) -> None:
+        """Combines the terms of a vector with the total; those behind the end of a reduced row change nothing."""
+        inputs = [
+            e.load_one(row, kind) if one else e.load(row, position, kind, mask)
+            for row, kind, one in zip(rows, kinds[:-1], lone, strict=True)
+        ]
+        term = evaluate(e, steps, inputs)
+        term = b.fpext(term, vector(F64)) if is_wide else term
+        if inner and mask is not None:
+            term = b.select(mask, term, identity)
+        b.store(combine(b.load(total), term), total)
 
-            e.b.store(e.larger(e.b.load(found), e.fold(count, nothing, e.larger, read)), found)
-        e.store_one(e.b.load(found), place, kind)
+    def read_total() -> Value:
+        return b.fptrunc(b.load(total), vector(F32)) if is_wide else b.load(total)
+
+    outer = [RowOperand(one.address, one.strides[: axes[0]]) for one in operands]
+    with e.rows(heads, outer) as starts:
+        *sources, target = starts
+        within = [RowOperand(start, one.strides[axes[0] :]) for start, one in zip(sources, operands[:-1], strict=True)]
+        if inner:
+            b.store(identity, total)
+            with e.rows(depths, within) as rows:
+                e.sweep(count, lambda position, mask: add(rows, position, mask))
+            b.store(e.across(b.load(total), combine), total)
+            e.store_one(read_total(), target, kinds[-1])
+        else:
+
+            def compute(position: Value, mask: Value | None) -> None:
+                b.store(identity, total)
+                with e.rows(depths, within) as rows:
+                    add(rows, position, mask)
+                e.store(read_total(), target, position, kinds[-1], mask)
+
+            e.sweep(count, compute)
     return e.finish()

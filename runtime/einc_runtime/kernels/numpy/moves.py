@@ -27,10 +27,10 @@ def build_concat(invocation: Invocation[Array]) -> Kernel:
 def build_reshape(invocation: Invocation[Array]) -> Kernel:
     """The same elements in the same row-major order, in another shape."""
     source, target = parse_reshape(invocation)
-    seen = _try_reshape(source, target.shape)
+    seen = try_reshape(source, target.shape)
     if seen is not None:
         return Kernel(lambda _: make_runner([(store, [seen, target])]), nanoseconds=0.5 * source.size)
-    written = _try_reshape(target, source.shape)
+    written = try_reshape(target, source.shape)
     if written is not None:
         return Kernel(lambda _: make_runner([(store, [source, written])]), nanoseconds=0.5 * source.size)
     scratch = ScratchAllocator()
@@ -43,7 +43,7 @@ def build_reshape(invocation: Invocation[Array]) -> Kernel:
     return Kernel(bind, scratch.size, 1.0 * source.size)
 
 
-def _try_reshape(view: Array, shape: Sequence[int]) -> Array | None:
+def try_reshape(view: Array, shape: Sequence[int]) -> Array | None:
     """The view in another shape, or None where that needs a copy."""
     reshaped = view.reshape(shape)
     return reshaped if np.may_share_memory(reshaped, view) else None
