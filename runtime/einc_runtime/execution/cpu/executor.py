@@ -9,7 +9,8 @@ the bit from run to run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,7 @@ class CpuExecutor:
             self._memory.poison()
         ran: list[TaskRecord] | None = None if records is None else []
         try:
-            with single_threaded_blas(), np.errstate():  # a worker is this thread
+            with nullcontext() if self._needs_no_interpreter(records) else _interpreter_settings():
                 self._prepacked.pack(self.workers, self._scheduler)
                 program = self._find_program() if records is None else None
                 seconds = thread_pool.run_tasks(
@@ -193,9 +194,15 @@ class CpuExecutor:
             records += [(self._tasks[task].origin, worker, start, end) for task, worker, start, end in ran or ()]
         return 1e3 * seconds
 
+    def _needs_no_interpreter(self, records: list[TaskRecord] | None) -> bool:
+        """Whether all that is done is machine code of ours, which no setting of a library concerns."""
+        known = self._program is not None and self._program.is_machine_code
+        return known and records is None and self._prepacked.is_made
+
     def _start_worker(self, worker: int, program: CpuProgram | None = None) -> thread_pool.RunTask:
-        np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
-        onednn.limit_threads(1)  # of this thread, too
+        if program is None or not program.is_machine_code:
+            np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
+            onednn.limit_threads(1)  # of this thread, too
         if self._scratch[worker] is None:
             self._scratch[worker] = self._allocate(self._scratch_size)
         return (lambda task: self._bind(worker, task)()) if program is None else program.make_runner(worker)
@@ -270,6 +277,13 @@ class CpuExecutor:
         fault = MissingFault if short else ValueFault if isinstance(error.cause, ValueFault) else KernelFault
         subject, where = task_errors.name_subject(self.bundle, item.task), task_errors.name_task(item.origin, item.task)
         return fault(f"{subject} failed: {cause}", where=where)
+
+
+@contextmanager
+def _interpreter_settings() -> Iterator[None]:
+    """What calls of numpy and of libraries need: one of the workers is this thread."""
+    with single_threaded_blas(), np.errstate():
+        yield
 
 
 def _fill_with_poison(weights: Array) -> None:

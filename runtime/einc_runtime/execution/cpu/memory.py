@@ -170,6 +170,11 @@ class PrepackedWeights:
         """The bytes of loaded weights whose memory is given back."""
         return sum(array.nbytes for array in {id(array): array for array in self._replaced.values()}.values())
 
+    @property
+    def is_made(self) -> bool:
+        """Whether nothing has to be made before the next run."""
+        return not self._changed
+
     def mark_changed(self, weights: Array) -> None:
         """Says that this array, which is dense, has other values now."""
         for pack in self._packs_of(weights):

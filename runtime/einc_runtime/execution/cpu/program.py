@@ -45,6 +45,7 @@ class CpuProgram:
         places = {task: place for place, task in enumerate(self._tasks)}
         waits = [[places[one] for one in after[task]] for task in self._tasks]
         self._called = [calls[task] is None for task in self._tasks]
+        self._is_machine_code = not any(self._called)
         passed, pauses = 0.0, []
         for task in self._tasks:
             passed += graph.nanoseconds[task]
@@ -53,6 +54,11 @@ class CpuProgram:
         self._schedule = CompiledSchedule(waits, self._called, pauses, workers, spins)
         self._schedule.set_calls(0, [calls[task] or [] for task in self._tasks])
         self._graph, self._bind = RankedTaskGraph.of([()] * shares, [total / shares] * shares), bind
+
+    @property
+    def is_machine_code(self) -> bool:
+        """Whether no task needs the interpreter."""
+        return self._is_machine_code
 
     def begin(self) -> RankedTaskGraph:
         """Begins a run of all tasks, by what `make_runner` makes."""

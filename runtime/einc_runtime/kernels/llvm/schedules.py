@@ -81,12 +81,12 @@ class CompiledSchedule:
         threads: int,
         spins: int = SPINS,
     ) -> None:
-        self._spins = spins
         ends = np.array([0, *itertools.accumulate(map(len, waits))], np.int64)
         needed = np.array([*itertools.chain.from_iterable(waits), 0], np.int64)
         self._first, self._run = np.zeros(_LINE, np.int64), np.zeros(_LINE, np.int64)
         taken, ended = np.zeros((2, len(waits)), np.int64)
-        self._own = np.zeros((threads, _LINE), np.int64)
+        self._own, self._fresh = np.zeros((2, threads, _LINE), np.int64)
+        self._fresh[:, [_SPINS_LEFT, _ALL_SPINS]] = spins
         kinds = np.array(called, np.int64), np.array(pauses, np.int64)
         self._shared = (self._first, self._run, taken, ended, ends, needed, *kinds)
         self._threads: list[_Thread | None] = [None] * threads
@@ -95,7 +95,7 @@ class CompiledSchedule:
         """Begins a run of all tasks. No thread may be in an earlier one any more."""
         self._first[0] = 0
         self._run[0] += 1
-        self._own[:] = [self._spins, self._spins, *[0] * (_LINE - 2)]
+        self._own[...] = self._fresh
 
     def has_calls(self, thread: int) -> bool:
         """Whether the calls of a thread are known."""
