@@ -16,6 +16,7 @@ from tests.support.handmade_plans import box
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     monkeypatch.setattr(kernel_splitting, "MIN_PART_NS", 1e-3)
+    monkeypatch.setattr(kernel_splitting, "MIN_STREAM_NS", 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_as_many_parts_as_keep_the_workers_busy(kernels, workers, parts):
 
 
 def test_a_stream_has_parts_for_whole_rounds_of_all_workers(monkeypatch):
-    monkeypatch.setattr(kernel_splitting, "MIN_PART_NS", 10.0)
+    monkeypatch.setattr(kernel_splitting, "MIN_STREAM_NS", 10.0)
     counts = {time: count_parts(1, 2, KernelTime(time, is_stream=True)) for time in (9, 19, 29, 49, 81, 1e9)}
     assert counts == {9: 0, 19: 1, 29: 2, 49: 4, 81: 8, 1e9: 16}
     assert count_parts(1, 1, KernelTime(1e9, is_stream=True)) == 1
