@@ -7,6 +7,8 @@ from pathlib import Path
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 EINC = "einc"
+EIGHT = "einc 8"
+"""The plan for eight sites, where the other one has a single site."""
 MINILM = "all-MiniLM-L6-v2"
 
 Definitions = tuple[tuple[str, str], ...]
@@ -46,8 +48,9 @@ def _chain(letter: str, targets: dict[str, float]) -> Case:
         f"matrix chain {letter.upper()} at 1/8 scale",
         f"chain_{letter}",
         (("scale", "8"),),
-        (EINC, *JAX_CHAIN, *TORCH, "numpy"),
+        (EINC, EIGHT, *JAX_CHAIN, *TORCH, "numpy"),
         {"jax": 0.9, "torch": 0.9} | targets,
+        sites=1,
     )
 
 
@@ -60,6 +63,7 @@ def _block(tokens: int, competitors: tuple[str, ...], targets: dict[str, float],
         definitions,
         competitors,
         targets,
+        sites=1,
         **more,
     )
 
@@ -74,8 +78,8 @@ def _encoder(name: str, title: str, batch: str, tokens: str) -> Case:
 
 CASES = (
     *(_chain(letter, {"a": {"jax8": 0.75}}.get(letter, {})) for letter in "abcde"),
-    _block(512, (EINC, *JAX_BLOCK, *TORCH), {"jax": 0.9, "torch": 0.9}),
-    _block(2048, (EINC, *JAX_BLOCK, *TORCH), {"jax": 0.9, "jax8": 0.58, "torch": 0.9}),
+    _block(512, (EINC, EIGHT, *JAX_BLOCK, *TORCH), {"jax": 0.9, "torch": 0.9}),
+    _block(2048, (EINC, EIGHT, *JAX_BLOCK, *TORCH), {"jax": 0.9, "jax8": 0.58, "torch": 0.9}),
     _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.1}, "bf16", dtype="bf16", tolerance=6e-2),
     _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.3}, "f16", dtype="f16", tolerance=1e-2),
     _encoder("minilm", "32 sentences of 128 tokens", "32", "128"),
@@ -135,11 +139,11 @@ PEER_CASES = tuple(
         *(
             _llama(f"decode{batch}{kind}", f"LLaMA of 125M parameters, one step over a cache of 512, batch {batch}",
                    "llama_decode", kind, (*LLAMA, ("cache", "512"), ("batch", str(batch))),
-                   ("einc 8", *peers, READING))
+                   (EIGHT, *peers, READING))
             for batch in (1, 8)
         ),
         _llama(f"prefill{kind}", "LLaMA of 125M parameters, a prompt of 512 tokens", "llama", kind,
-               (*LLAMA, ("length", "512"), ("batch", "1")), ("einc 8", *peers)),
+               (*LLAMA, ("length", "512"), ("batch", "1")), (EIGHT, *peers)),
         _llama(f"smol-decode1{kind}", "LLaMA of 134M parameters, one step over a cache of 512", "llama_decode", kind,
                (*SMOL, ("cache", "512"), ("batch", "1")), (*_of_both(peers), READING)),
         _llama(f"smol-prefill{kind}", "LLaMA of 134M parameters, a prompt of 512 tokens", "llama", kind,

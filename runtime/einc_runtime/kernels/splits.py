@@ -6,12 +6,15 @@ Together, the parts compute the same elements as the whole invocation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 
 Shape = tuple[int, ...]
+
+MANY_ROWS = 64
+"""Rows of a part with which a product is computed as fast as with more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +27,13 @@ class SplitAxis:
 
 @dataclass(frozen=True, slots=True)
 class KernelSplit:
-    """`extent` positions that can be divided among parts. An operand with None is whole in every part."""
+    """`extent` positions that can be divided among parts, of which each should have `least`. An operand with None is
+    whole in every part."""
 
     extent: int
     inputs: tuple[SplitAxis | None, ...]
     outputs: tuple[SplitAxis | None, ...]
+    least: int = 1
 
 
 def find_splits(invocation: Invocation[Shape]) -> list[KernelSplit]:
@@ -46,7 +51,9 @@ def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
 
 
 def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
-    """Along the indices of the operand that has the longest one, the outermost first: it leaves lines together."""
+    """Along the longest index of the first operand, if parts keep many rows: they multiply by the same matrix then, in
+    one layout, and one worker finds in a common cache what the other has read. Else along the indices of the operand
+    that has the longest one, the outermost first: it leaves lines together."""
     found = list(_split_by_index(invocation.attribute("equation", str), invocation.output))
 
     def rank(cut: KernelSplit) -> tuple[int, int]:
@@ -55,7 +62,11 @@ def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
         way = cut.inputs[operand] if operand >= 0 else None
         return -longest, 0 if way is None else way.axis
 
-    yield from sorted(found, key=rank)
+    ranked = sorted(found, key=rank)
+    of_first = max((cut for cut in found if cut.inputs[0] is not None), key=lambda cut: cut.extent, default=None)
+    if of_first is not None and of_first is not ranked[0]:
+        yield replace(of_first, least=MANY_ROWS)
+    yield from ranked
 
 
 def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:

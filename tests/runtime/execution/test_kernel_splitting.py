@@ -80,3 +80,22 @@ def test_small_kernels_stay_whole(monkeypatch):
     bundle = compiled(EVERYTHING, 1, "f32")
     executor = CpuExecutor(bundle, 4)
     assert len(executor._tasks) == sum(isinstance(task, KernelTask) for task in bundle.tasks)
+
+
+def test_products_are_cut_by_rows_while_parts_have_many():
+    """So that all parts multiply by the same matrix; few rows are not divided."""
+    text = """
+        model product
+        dim t = 512
+        dim d = 64
+        dim n = 4096
+        input x : f32[t, d]
+        weight w : f32[n, d]
+        y[t, n] = x[t, d] * w[n, d]
+        output y
+    """
+    bundle = compiled(text, 1, "f32")
+    (task,) = (task for task in bundle.tasks if isinstance(task, KernelTask))
+    for parts, shape in ((2, (256, 4096)), (8, (64, 4096)), (16, (512, 256))):
+        made = split_kernel(bundle.operations[0], task, parts)
+        assert [part.writes[0].block.shape for part in made] == [shape] * parts

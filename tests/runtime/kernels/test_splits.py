@@ -9,7 +9,7 @@ import pytest
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.registry import prepare
-from einc_runtime.kernels.splits import _SPLITS, find_splits
+from einc_runtime.kernels.splits import _SPLITS, MANY_ROWS, find_splits
 from einc_runtime.plan.schema import Block
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -20,9 +20,9 @@ WITH_EXTRAS = ATTENTION | {"causal": False, "window": 3, "extras": ["positions",
 EQUATION, INDICES = "b i k, b k j -> j b i", "i j, j, j i -> j i"
 
 INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cuts there are
-    "product": ("contract", {"equation": EQUATION}, [(3, 5, 6), (3, 6, 8)], [(8, 3, 5)], 3),
+    "product": ("contract", {"equation": EQUATION}, [(3, 5, 6), (3, 6, 8)], [(8, 3, 5)], 4),
     "diagonal": ("contract", {"equation": "i i, i j -> i j"}, [(5, 5), (5, 4)], [(5, 4)], 1),
-    "three": ("contract", {"equation": "i j, j k, k l -> l i", "scale": 2.0}, [(5, 4), (4, 3), (3, 7)], [(7, 5)], 2),
+    "three": ("contract", {"equation": "i j, j k, k l -> l i", "scale": 2.0}, [(5, 4), (4, 3), (3, 7)], [(7, 5)], 3),
     "map": ("map", {"program": "t0 = mul x0 x1; t1 = add t0 x2", "indices": INDICES}, [(6, 5), (5,), (5, 6)], [(5, 6)],
             2),
     "reduce": ("reduce", {"program": "t0 = abs x0", "indices": "i j k -> k i", "aggregation": "max"}, [(6, 5, 4)],
@@ -109,12 +109,14 @@ def test_every_kernel_that_can_be_split_is_tried():
 
 
 def test_products_are_cut_where_their_longest_operand_has_its_lines_together():
-    """The heads of a projection come before their features: a part has whole blocks of lines."""
+    """The heads of a projection come before their features: a part has whole blocks of lines. But before them come the
+    tokens, if parts have many of these."""
 
     def best(equation, inputs, output):
         invocation = Invocation("contract", {"equation": equation}, inputs, [output])
-        return [cut.outputs[0].axis for cut in find_splits(invocation)]
+        return [(cut.outputs[0].axis, cut.least) for cut in find_splits(invocation)]
 
     projection = "t m, h d m -> h t d"
-    assert best(projection, [(3, 70), (12, 64, 70)], (12, 3, 64)) == [0, 2, 1]  # heads, features, tokens
-    assert best(projection, [(512, 70), (12, 64, 70)], (12, 512, 64)) == [1, 0, 2]
+    tokens_last = [(1, MANY_ROWS), (0, 1), (2, 1), (1, 1)]  # tokens, heads, features, tokens
+    assert best(projection, [(3, 70), (12, 64, 70)], (12, 3, 64)) == tokens_last
+    assert best(projection, [(512, 70), (12, 64, 70)], (12, 512, 64)) == [(1, 1), (0, 1), (2, 1)]

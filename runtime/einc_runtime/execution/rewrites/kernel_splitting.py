@@ -82,8 +82,8 @@ def split_kernel(operation: Operation, task: KernelTask, parts: int) -> Sequence
 
 
 def _is_even(cut: KernelSplit, parts: int) -> bool:
-    """Whether the parts differ by little."""
-    return cut.extent % parts == 0 or cut.extent * (1 - BUSY) >= parts
+    """Whether the parts differ by little, and are large enough."""
+    return cut.extent >= cut.least * parts and (cut.extent % parts == 0 or cut.extent * (1 - BUSY) >= parts)
 
 
 def _narrow(regions: Sequence[Region], along: Sequence[SplitAxis | None], start: int, stop: int) -> tuple[Region, ...]:
