@@ -9,6 +9,8 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 EINC = "einc"
 EIGHT = "einc 8"
 """The plan for eight sites, where the other one has a single site."""
+MULTIPLYING = "multiplying"
+"""Multiplies and adds as often as products and attention do, in registers, as fast as two threads can."""
 MINILM = "all-MiniLM-L6-v2"
 
 Definitions = tuple[tuple[str, str], ...]
@@ -48,7 +50,7 @@ def _chain(letter: str, targets: dict[str, float]) -> Case:
         f"matrix chain {letter.upper()} at 1/8 scale",
         f"chain_{letter}",
         (("scale", "8"),),
-        (EINC, EIGHT, *JAX_CHAIN, *TORCH, "numpy"),
+        (EINC, EIGHT, *JAX_CHAIN, *TORCH, "numpy", MULTIPLYING),
         {"jax": 0.9, "torch": 0.9} | targets,
         sites=1,
     )
@@ -69,7 +71,7 @@ def _block(tokens: int, competitors: tuple[str, ...], targets: dict[str, float],
 
 
 def _encoder(name: str, title: str, batch: str, tokens: str) -> Case:
-    competitors = (EINC, *TORCH, "onnxruntime", "openvino")
+    competitors = (EINC, *TORCH, "onnxruntime", "openvino", MULTIPLYING)
     targets = {"torch": 1.1, "onnxruntime": 0.9, "openvino": 0.9}
     return Case(
         name, f"{MINILM}, {title}", MINILM, (("batch", batch), ("tokens", tokens)), competitors, targets, sites=1
@@ -78,8 +80,8 @@ def _encoder(name: str, title: str, batch: str, tokens: str) -> Case:
 
 CASES = (
     *(_chain(letter, {"a": {"jax8": 0.75}}.get(letter, {})) for letter in "abcde"),
-    _block(512, (EINC, EIGHT, *JAX_BLOCK, *TORCH), {"jax": 0.9, "torch": 0.9}),
-    _block(2048, (EINC, EIGHT, *JAX_BLOCK, *TORCH), {"jax": 0.9, "jax8": 0.58, "torch": 0.9}),
+    _block(512, (EINC, EIGHT, *JAX_BLOCK, *TORCH, MULTIPLYING), {"jax": 0.9, "torch": 0.9}),
+    _block(2048, (EINC, EIGHT, *JAX_BLOCK, *TORCH, MULTIPLYING), {"jax": 0.9, "jax8": 0.58, "torch": 0.9}),
     _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.1}, "bf16", dtype="bf16", tolerance=6e-2),
     _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.3}, "f16", dtype="f16", tolerance=1e-2),
     _encoder("minilm", "32 sentences of 128 tokens", "32", "128"),
@@ -121,7 +123,7 @@ def _of_both(peers: tuple[str, ...]) -> tuple[str, ...]:
 def _llama(name: str, title: str, model: str, kind: str, sizes: Definitions, peers: tuple[str, ...]) -> Case:
     words = f", matrices as {STORED[kind]}" if kind in STORED else ""
     most = 0.85 if (name, kind) == ("prefillf32", "f32") else 1.0
-    targets = {peer.split()[0]: most for peer in peers if not peer.startswith((EINC, READING))}
+    targets = {peer.split()[0]: most for peer in peers if not peer.startswith((EINC, READING, MULTIPLYING))}
     if READING in peers and kind == "f32":
         targets[READING] = 1.15
     if UNROUNDED in peers:
@@ -143,7 +145,8 @@ PEER_CASES = tuple(
             for batch in (1, 8)
         ),
         _llama(f"prefill{kind}", "LLaMA of 125M parameters, a prompt of 512 tokens", "llama", kind,
-               (*LLAMA, ("length", "512"), ("batch", "1")), (EIGHT, *peers)),
+               (*LLAMA, ("length", "512"), ("batch", "1")),
+               (EIGHT, *peers, *([MULTIPLYING] if kind == "f32" else []))),
         _llama(f"smol-decode1{kind}", "LLaMA of 134M parameters, one step over a cache of 512", "llama_decode", kind,
                (*SMOL, ("cache", "512"), ("batch", "1")), (*_of_both(peers), READING)),
         _llama(f"smol-prefill{kind}", "LLaMA of 134M parameters, a prompt of 512 tokens", "llama", kind,

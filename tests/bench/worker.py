@@ -89,6 +89,10 @@ def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int
         from tests.bench import reading
 
         return lambda: reading.prepared(bundle, threads)
+    if kind == "multiplying":
+        from tests.bench import multiplying
+
+        return lambda: multiplying.prepared(bundle, threads)
     if kind == "numpy":
         from tests.bench import with_numpy
 
