@@ -72,11 +72,14 @@ def section(case: Case, rows: list[Row], command: str) -> str:
 
 
 def processor() -> str:
-    """The name of this computer's processor."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    """The name of this computer's processor, with its family and its model: virtual machines shorten names."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    lines = (line.partition(":") for line in reversed(text.split("\n\n")[0].splitlines()))
+    found = {name.strip(): value.strip() for name, _, value in lines}
+    name = found.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" not in found or "model" not in found:
+        return name
+    return f"{name} (family {found['cpu family']}, model {found['model']})"
 
 
 def machine() -> str:
