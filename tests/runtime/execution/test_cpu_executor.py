@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -170,6 +173,16 @@ def test_too_little_memory_is_an_error_before_anything_is_taken(monkeypatch):
 def test_memory_and_cores_of_this_machine_are_known():
     assert 1 <= host.count_cores() <= 4096
     assert host.available_memory() is None or host.available_memory() > 1 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what a process held")
+def test_a_process_does_not_count_what_the_one_that_started_it_held():
+    size = 300 << 20
+    taken = np.ones(size, np.uint8)
+    program = "from einc_runtime.execution.cpu.host import peak_memory; print(peak_memory())"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert 1 << 20 < int(found) < size <= host.peak_memory()
+    del taken
 
 
 def test_what_does_not_fit_the_kernels_is_refused_at_load():

@@ -61,6 +61,9 @@ def require_memory(needed: int, what: str) -> None:
 
 def peak_memory() -> int | None:
     """The most bytes that this process has held at one time, or None where the system does not say."""
+    held = _read_kibibytes("/proc/self/status", "VmHWM:")
+    if held is not None:
+        return held  # the other figure is at least what the process held that started this one
     try:
         import resource
     except ImportError:  # not on Windows
@@ -69,13 +72,21 @@ def peak_memory() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _system_memory() -> int | None:
+def _read_kibibytes(file: str, name: str) -> int | None:
+    """A figure of one of Linux's tables, in bytes."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
+        for line in Path(file).read_text().splitlines():
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
+    return None
+
+
+def _system_memory() -> int | None:
+    available = _read_kibibytes("/proc/meminfo", "MemAvailable:")
+    if available is not None:
+        return available
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
