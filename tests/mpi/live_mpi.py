@@ -235,6 +235,8 @@ def test_an_interrupt_ends_all(ffn, tmp_path, monkeypatch):
         )
         while len(ranks_of(ffn)) < 4:
             time.sleep(0.01)
+        status = Path(f"/proc/{min(ranks_of(ffn))}/status").read_text().partition("SigBlk:")[2].split()[0]
+        assert int(status, 16) & 1 << signal.SIGINT - 1  # else Python says where it is while it starts
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -56,7 +56,7 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=end_with_parent,
+            preexec_fn=_prepare_launcher,
         )
         try:
             notes = threading.Thread(target=_pass_notes, args=(process.stderr, ended, own), daemon=True)
@@ -79,6 +79,13 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         raise MissingFault(f"the launcher {launcher} {why}", hint="all ranks were ended, too")
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _prepare_launcher() -> None:
+    """Runs in the launcher's process before it begins. Interrupts are left to this process, which ends the launcher:
+    ranks whose interpreter still starts would print where they are."""
+    end_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _watch_connecting(
