@@ -60,7 +60,7 @@ class SimulatedExecutor(CpuExecutor):
 
     def __init__(self, bundle: Bundle, workers: int, scheduler: SimulatedScheduler, **options: object) -> None:
         super().__init__(bundle, workers, poison=True, scheduler=scheduler, **options)  # type: ignore[arg-type]
-        self.world, self._seeks_program = scheduler, False
+        self.world, self._may_have_program = scheduler, False
         self._runs: dict[int, RunTask] = {}
         self.written = [self._bits(writes_of(item.task)) for item in self._tasks]
         inputs = [self._bits(reads_of(item.task)) for item in self._tasks]
@@ -90,7 +90,8 @@ class SimulatedExecutor(CpuExecutor):
         """Says in which order tasks run: by ranks, or in a program whose workers leave each task to the interpreter."""
         self._graph, self._program = RankedTaskGraph.of(after, nanoseconds, ranks), None
         if program:
-            self._program = CpuProgram(self._graph, after, [None] * len(after), self.workers, self._bind_here, spins=2)
+            calls = [None] * len(after)
+            self._program = CpuProgram(self._graph, after, calls, self.workers, self._bind_here, spins=2, naps=0)
 
     def run_in_order(self) -> None:
         """All tasks one after the other, in the order of the plan, without threads."""

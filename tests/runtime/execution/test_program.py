@@ -128,7 +128,7 @@ def test_a_program_gives_the_bits_of_its_tasks_one_by_one(sites, workers, calls)
     assert executor._program is not None
     called = sum(executor._program._called)
     assert called < 0.7 * len(executor._tasks)
-    assert (called > 0) == calls == (not executor._program.is_machine_code)
+    assert (called > 0) == calls == executor._program.needs_settings
     assert len(set(bits)) == 1
     assert np.isfinite(np.frombuffer(bits[0], "f4")).all()
 

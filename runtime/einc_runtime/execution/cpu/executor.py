@@ -90,7 +90,8 @@ class CpuExecutor:
         chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
         self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
         self._program: CpuProgram | None = None
-        self._seeks_program = rewrites and ranks is None and self.part is None
+        self._may_have_program = rewrites and ranks is None and self.part is None
+        self._seeks_program = False
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
         packing = self._kernels if rewrites and (common is None or common.prepack) else []
@@ -178,7 +179,9 @@ class CpuExecutor:
         ran: list[TaskRecord] | None = None if records is None else []
         try:
             with nullcontext() if self._needs_no_interpreter(records) else _interpreter_settings():
-                self._prepacked.pack(self.workers, self._scheduler)
+                if not self._prepacked.is_made:
+                    self._seeks_program = self._may_have_program  # whose calls name the memory of layouts
+                    self._prepacked.pack(self.workers, self._scheduler)
                 program = self._find_program() if records is None else None
                 seconds = thread_pool.run_tasks(
                     self._graph if program is None else program.begin(),
@@ -187,6 +190,7 @@ class CpuExecutor:
                     ran,
                     self._scheduler,
                     self.carrier,
+                    None if program is None else program.stop,
                 )
         except thread_pool.TaskError as error:
             raise self._make_fault(error) from error.cause
@@ -196,11 +200,11 @@ class CpuExecutor:
 
     def _needs_no_interpreter(self, records: list[TaskRecord] | None) -> bool:
         """Whether all that is done is machine code of ours, which no setting of a library concerns."""
-        known = self._program is not None and self._program.is_machine_code
+        known = self._program is not None and not self._program.needs_settings
         return known and records is None and self._prepacked.is_made
 
     def _start_worker(self, worker: int, program: CpuProgram | None = None) -> thread_pool.RunTask:
-        if program is None or not program.is_machine_code:
+        if program is None or program.needs_settings:
             np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
             onednn.limit_threads(1)  # of this thread, too
         if self._scratch[worker] is None:
@@ -223,9 +227,9 @@ class CpuExecutor:
             except Exception as error:
                 raise thread_pool.TaskError(-1, error) from error
             calls = [find_machine_calls(self._bind, 0, number) for number in range(len(self._tasks))]
-            if any(calls):
-                after = [item.task.after for item in self._tasks]
-                self._program = CpuProgram(self._graph, after, calls, self.workers, self._bind)
+            after = [item.task.after for item in self._tasks]
+            found = any(calls)
+            self._program = CpuProgram(self._graph, after, calls, self.workers, self._bind) if found else None
             self._seeks_program = False
         return self._program
 

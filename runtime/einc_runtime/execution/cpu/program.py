@@ -1,6 +1,6 @@
 """The tasks of a plan as threads run them where none is recorded alone: machine code from task to task.
 
-A thread comes back to the interpreter for tasks that are calls of numpy or of libraries.
+A thread comes back to the interpreter for tasks that are calls of numpy, or of libraries other than oneDNN.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from typing import Any
 
 from einc_runtime.execution.cpu.thread_pool import START_NS, TINY_NS, RankedTaskGraph, RunTask, TaskError
 from einc_runtime.kernels.base import Run
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import CompiledCall
-from einc_runtime.kernels.llvm.schedules import SPINS, CallError, CompiledSchedule, MachineCall, ThreadProgress
+from einc_runtime.kernels.llvm.library_calls import LibraryCall
+from einc_runtime.kernels.llvm.schedules import NAPS, SPINS, CallError, CompiledSchedule, MachineCall, ThreadProgress
+from einc_runtime.kernels.numpy.onednn import OnednnCall
 from einc_runtime.kernels.numpy.pieces import CallSequence
+from einc_runtime.kernels.numpy.prepacking import PrepackedProduct
 
 PAUSE_NS = 5e6
-"""A thread returns to the interpreter about as often as this, which looks for interrupts then."""
+"""The first thread returns to the interpreter about as often as this, which looks for interrupts then."""
 
 BindTask = Callable[[int, int], Run]
 """Worker, task -> what runs the task in this worker."""
@@ -27,7 +31,7 @@ class CpuProgram:
 
     `after` are the earlier tasks that each one waits for. Tasks are bound by the workers that run them, when they first
     do. `calls` are those of worker 0, as `find_machine_calls` gives them. A worker sleeps when it has looked `spins`
-    times for a task.
+    times for a task, and comes back to the interpreter when it has slept `naps` times.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class CpuProgram:
         workers: int,
         bind: BindTask,
         spins: int = SPINS,
+        naps: int = NAPS,
     ) -> None:
         total = sum(graph.nanoseconds) + START_NS * len(after)
         shares = max(1, min(workers, int(total / TINY_NS)))
@@ -45,25 +50,30 @@ class CpuProgram:
         places = {task: place for place, task in enumerate(self._tasks)}
         waits = [[places[one] for one in after[task]] for task in self._tasks]
         self._called = [calls[task] is None for task in self._tasks]
-        self._is_machine_code = not any(self._called)
+        of_libraries = any(isinstance(call, LibraryCall) for own in calls for call in own or ())
+        self._needs_settings = of_libraries or any(self._called)
         passed, pauses = 0.0, []
         for task in self._tasks:
             passed += graph.nanoseconds[task]
             pauses.append(passed >= PAUSE_NS)
             passed = 0.0 if pauses[-1] else passed
-        self._schedule = CompiledSchedule(waits, self._called, pauses, workers, spins)
+        self._schedule = CompiledSchedule(waits, self._called, pauses, workers, spins, naps)
         self._schedule.set_calls(0, [calls[task] or [] for task in self._tasks])
         self._graph, self._bind = RankedTaskGraph.of([()] * shares, [total / shares] * shares), bind
 
     @property
-    def is_machine_code(self) -> bool:
-        """Whether no task needs the interpreter."""
-        return self._is_machine_code
+    def needs_settings(self) -> bool:
+        """Whether a task calls a library, for which each thread has settings."""
+        return self._needs_settings
 
     def begin(self) -> RankedTaskGraph:
         """Begins a run of all tasks, by what `make_runner` makes."""
         self._schedule.begin()
         return self._graph
+
+    def stop(self) -> None:
+        """Ends a run early: workers end with the tasks that they run."""
+        self._schedule.stop()
 
     def make_runner(self, worker: int) -> RunTask:
         """What runs a share of the tasks in a worker; it raises TaskError."""
@@ -96,13 +106,17 @@ def find_machine_calls(bind: BindTask, worker: int, task: int) -> list[MachineCa
     TaskError where it cannot be bound."""
     try:
         return _list_machine_calls(bind(worker, task))
-    except BaseException as error:
+    except Exception as error:
         raise TaskError(task, error) from error
 
 
 def _list_machine_calls(run: Any) -> list[MachineCall] | None:
+    if isinstance(run, PrepackedProduct):
+        return _list_machine_calls(run.choose())
     if isinstance(run, CompiledCall):
         return [run]
+    if isinstance(run, OnednnCall) and compiler.is_available():
+        return [LibraryCall(run)]
     if not isinstance(run, CallSequence):
         return None
     found: list[MachineCall] = []

@@ -55,8 +55,8 @@ class SystemThreads:
     """The threads and the clock of the system.
 
     A thread whose function has returned waits for the next one. Systems often put a thread on the core of the one that
-    starts it, and move it after some milliseconds, when a step of decoding is almost over. So a thread that waits where
-    the one that wakes it runs by now is told to wake on another core. When it has, it may go everywhere again.
+    starts it, even if it last ran on another one, and move it after some milliseconds, when a step of decoding is almost
+    over. So a thread is told to wake on another core. When it has, it may go everywhere again.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,6 @@ class SystemThreads:
             function(*arguments)
             del function, arguments  # which would keep plans alive
             if len(self._parked) < MAX_PARKED:
-                parked.core = find_core()
                 self._parked.append(parked)
                 parked.wake.acquire()
 
@@ -102,26 +101,26 @@ class SystemThreads:
 
 
 class _ParkedThread:
-    """A thread that waits: what it does next, a lock that is released when it knows, the system's number of it, the
-    core where it last ran, and the cores where it may run if it was told to leave that one."""
+    """A thread that waits: what it does next, a lock that is released when it knows, the system's number of it, and the
+    cores where it may run if it was told to leave one of them."""
 
     def __init__(self) -> None:
         self.next: tuple[Callable[..., None], tuple[object, ...]] | None = None
         self.wake = _thread.allocate_lock()
         self.wake.acquire()
         self.number = 0
-        self.core: int | None = None
         self.cores: set[int] = set()
 
     def leave_core(self) -> None:
-        """Keeps this thread away from its core if the one that calls this runs there, and if it may run on others."""
-        if self.core is None or self.core != find_core():
+        """Keeps this thread away from the core on which the calling one runs, if it may run on others."""
+        core = find_core()
+        if core is None:
             return
         with suppress(OSError):
             cores = os.sched_getaffinity(self.number)
             if len(cores) > 1:
                 self.cores = cores
-                os.sched_setaffinity(self.number, cores - {self.core})
+                os.sched_setaffinity(self.number, cores - {core})
 
     def use_all_cores(self) -> None:
         """Ends what `leave_core` began; this thread calls it."""

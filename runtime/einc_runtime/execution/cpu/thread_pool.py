@@ -102,16 +102,18 @@ def run_tasks(
     records: list[TaskRecord] | None = None,
     scheduler: ThreadScheduler = THREADS,
     carrier: Carrier | None = None,
+    halt: Callable[[], None] | None = None,
 ) -> float:
     """Runs every task once and returns seconds; the tasks of `carrier` are carried by it.
 
     `start_worker(w)` is called in worker w's thread and returns the function that runs a task there; worker 0 is the
     calling thread. Where the system has no thread for a worker, those that there are do its work. The first error of a
     task stops all workers once their present tasks have ended, or have paused, and is raised as TaskError; one that is
-    a TaskError stays the same. An interrupt of the calling thread stops them, too, and is raised as it is. When this
-    function ends, no worker runs a task any more.
+    a TaskError stays the same. An interrupt of the calling thread stops them, too, and is raised as it is. `halt` is
+    called when they stop: parts of a task that know of each other end then. When this function ends, no worker runs a
+    task any more.
     """
-    state = _PoolState(graph, scheduler, frozenset() if carrier is None else carrier.tasks)
+    state = _PoolState(graph, scheduler, frozenset() if carrier is None else carrier.tasks, halt)
     logs: list[list[TaskRecord] | None] = [None if records is None else [] for _ in range(workers)]
     origin = scheduler.now()
     try:
@@ -143,8 +145,14 @@ def run_tasks(
 class _PoolState:
     """The state that the workers share, under one lock."""
 
-    def __init__(self, graph: RankedTaskGraph, scheduler: ThreadScheduler, messages: frozenset[int]) -> None:
-        self.graph, self.now, self.sleep = graph, scheduler.now, scheduler.sleep
+    def __init__(
+        self,
+        graph: RankedTaskGraph,
+        scheduler: ThreadScheduler,
+        messages: frozenset[int],
+        halt: Callable[[], None] | None,
+    ) -> None:
+        self.graph, self.now, self.sleep, self.halt = graph, scheduler.now, scheduler.sleep, halt
         self.messages = messages
         self.waiting = list(graph.predecessors)
         self.ready: list[tuple[float, int]] = []
@@ -318,6 +326,8 @@ class _PoolState:
 
     def _finish(self) -> None:
         self.stopped = True
+        if self.halt is not None:
+            self.halt()
         self.changed.notify_all()
         if self.messages:
             with self.mail:

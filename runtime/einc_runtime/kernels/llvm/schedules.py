@@ -2,17 +2,23 @@
 
 A short kernel takes a few microseconds. To start it from Python, and to wake a thread that waits for it, takes longer.
 So machine code of its own goes through the tasks of a schedule: each thread takes the first one in a fixed order that
-is ready, and makes its calls. While none is ready, it reads numbers in memory again and again. A thread returns to the
-interpreter for a task that needs it, after a long task, so that its caller can look for an interrupt, and when it has
-waited for a while, so that its caller can sleep. It holds no task then: who ends a task can always take what waited for
-it. The order names every task after all that it waits for. So threads never wait for each other in a circle.
+is ready, and makes its calls. While none is ready, it reads numbers in memory again and again, and then sleeps for
+moments. A thread returns to the interpreter for a task that needs it, and when it has waited for long. The first thread,
+whose caller looks for interrupts, also returns after a long task. None of them holds a task then: who ends a task can
+always take what waited for it. The order names every task after all that it waits for. So threads never wait for each
+other in a circle.
+
+Threads return no more often than that because only one of them can have the interpreter: the other one sleeps, and
+systems often wake it on the core of the one that it waited for, behind it, for some milliseconds.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,18 +66,22 @@ class CallError(Exception):
 WINDOW = 32
 """Tasks from the first that is not taken, among which a thread looks for one that is ready."""
 SPINS, _LESS_SPINS = 1500, 20
-"""How often a thread looks before it returns, for some tenths of a millisecond, and how often when it has returned so
-and comes again: others may need the core."""
+"""How often a thread looks before it sleeps, for some tenths of a millisecond, and how often when it has slept: others
+may need the core."""
+NAPS, _NAP_MICROSECONDS = 200, 50
+"""How often a thread sleeps before it returns, for some 20 milliseconds together, and for how long at a time."""
 
 _LINE = 8
 """Integers in a line of the cache: what different threads write lies in different lines."""
-_SPINS_LEFT, _ALL_SPINS, _HELD, _FAILED = range(4)  # what a thread keeps: `_HELD` is a task for the interpreter, from 1
+_SPINS_LEFT, _ALL_SPINS, _NAPS, _HELD, _FAILED = range(5)
+"""What a thread keeps; `_HELD` is a task for the interpreter, from 1."""
 
 
 class CompiledSchedule:
     """Tasks in an order in which they may be taken. `waits` names for each the earlier ones that it waits for, and
-    `called` says which need the interpreter. A thread returns after those that `pauses` names, and when it has looked
-    `spins` times. For `threads` threads, which have calls of their own for each task."""
+    `called` says which need the interpreter. A thread sleeps when it has looked `spins` times, and returns when it has
+    slept `naps` times; the first one also returns after those that `pauses` names. For `threads` threads, which have
+    calls of their own for each task."""
 
     def __init__(
         self,
@@ -80,6 +90,7 @@ class CompiledSchedule:
         pauses: Sequence[bool],
         threads: int,
         spins: int = SPINS,
+        naps: int = NAPS,
     ) -> None:
         ends = np.array([0, *itertools.accumulate(map(len, waits))], np.int64)
         needed = np.array([*itertools.chain.from_iterable(waits), 0], np.int64)
@@ -87,8 +98,10 @@ class CompiledSchedule:
         taken, ended = np.zeros((2, len(waits)), np.int64)
         self._own, self._fresh = np.zeros((2, threads, _LINE), np.int64)
         self._fresh[:, [_SPINS_LEFT, _ALL_SPINS]] = spins
-        kinds = np.array(called, np.int64), np.array(pauses, np.int64)
-        self._shared = (self._first, self._run, taken, ended, ends, needed, *kinds)
+        self._fresh[:, _NAPS] = naps if _find_sleep() else 0
+        self._pauses = np.zeros((2, len(waits)), np.int64)  # of the other threads, and of the first one
+        self._pauses[1] = pauses
+        self._shared = (self._first, self._run, taken, ended, ends, needed, np.array(called, np.int64))
         self._threads: list[_Thread | None] = [None] * threads
 
     def begin(self) -> None:
@@ -97,13 +110,17 @@ class CompiledSchedule:
         self._run[0] += 1
         self._own[...] = self._fresh
 
+    def stop(self) -> None:
+        """Takes all tasks that are left, so that threads end with those that they run."""
+        self._first[0] = len(self._pauses[0])
+
     def has_calls(self, thread: int) -> bool:
         """Whether the calls of a thread are known."""
         return self._threads[thread] is not None
 
     def set_calls(self, thread: int, calls: Sequence[Sequence[MachineCall]]) -> None:
         """Says which calls a thread makes for every task."""
-        self._threads[thread] = _Thread(calls, (self._own[thread], *self._shared))
+        self._threads[thread] = _Thread(calls, (self._own[thread], *self._shared, self._pauses[int(thread == 0)]))
 
     def run(self, thread: int) -> ThreadProgress:
         """Takes tasks and runs them in a thread, whose calls are known. Raises CallError where one fails."""
@@ -136,31 +153,41 @@ class _Thread:
         ends = np.array([0, *itertools.accumulate(map(len, calls))], np.int64)
         table = np.array([call.places for call in self.calls] or [(0, 0)], np.int64)
         tables = (*shared, ends, table)
-        arguments = np.array([len(calls), *map(address, tables)], np.int64)
+        arguments = np.array([len(calls), _find_sleep(), *map(address, tables)], np.int64)
         self.function, self.arguments = _emit_schedule().result(), address(arguments)
         self._kept = (arguments, tables)
 
 
+@cache
+def _find_sleep() -> int:
+    """The address of the system's function that sleeps for some microseconds, or 0 where there is none."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError, TypeError):  # on Windows
+        return 0
+
+
 @compiler.compile_once
 def _emit_schedule() -> Any:
-    """What a thread does: see `CompiledSchedule`. Its arguments are the number of tasks, and the addresses of what the
-    thread keeps, the first task that is not taken, the number of the run, the run in which every task was last taken,
+    """What a thread does: see `CompiledSchedule`. Its arguments are the number of tasks, and the addresses of a function
+    that sleeps, what the thread keeps, the first task that is not taken, the number of the run, the run in which every task was last taken,
     and ended, where the waits of every task end, the waits, which tasks need the interpreter, after which a thread
     pauses, where the calls of every task end, and the calls."""
     from llvmlite import ir
 
-    from einc_runtime.kernels.llvm.emitter import I64, Emitter
+    from einc_runtime.kernels.llvm.emitter import I32, I64, Emitter
 
     e = Emitter()
     b = e.b
-    count, own, first, runs, taken, ended, wait_ends, waits, called, pauses, call_ends, calls = (
-        e.argument() for _ in range(12)
+    count, sleep, own, first, runs, taken, ended, wait_ends, waits, called, pauses, call_ends, calls = (
+        e.argument() for _ in range(13)
     )
     integer = I64.as_pointer()
     kind = ir.FunctionType(I64, [integer])
     first, taken, ended = (b.inttoptr(place, integer) for place in (first, taken, ended))
     run, spins = e.read(runs, I64(0), I64), e.variable(e.read(own, I64(_SPINS_LEFT), I64))
-    all_spins = e.read(own, I64(_ALL_SPINS), I64)
+    all_spins, all_naps = (e.read(own, I64(place), I64) for place in (_ALL_SPINS, _NAPS))
+    naps = e.variable(all_naps)
 
     def finish(progress: ThreadProgress) -> None:
         b.ret(I64(int(progress)))
@@ -197,6 +224,7 @@ def _emit_schedule() -> Any:
         own_task = b.extract_value(b.cmpxchg(place, last, run, "monotonic", "monotonic"), 1)
         with b.if_then(own_task):
             b.store(all_spins, spins)
+            b.store(all_naps, naps)
             e.put(own, I64(_SPINS_LEFT), all_spins)
             with b.if_then(b.icmp_signed("!=", e.read(called, task, I64), I64(0)), likely=False):
                 e.put(own, I64(_HELD), b.add(task, I64(1)))
@@ -217,7 +245,12 @@ def _emit_schedule() -> Any:
     e.relax()
     b.store(b.sub(b.load(spins), I64(1)), spins)
     with b.if_then(b.icmp_signed("<", b.load(spins), I64(0)), likely=False):
-        e.put(own, I64(_SPINS_LEFT), I64(_LESS_SPINS))
-        finish(ThreadProgress.WAITING)
+        with b.if_then(b.icmp_signed("==", b.load(naps), I64(0))):
+            e.put(own, I64(_SPINS_LEFT), I64(_LESS_SPINS))
+            finish(ThreadProgress.WAITING)
+        b.store(b.sub(b.load(naps), I64(1)), naps)
+        b.store(I64(_LESS_SPINS), spins)
+        sleeper = ir.FunctionType(I32, [I32]).as_pointer()
+        b.call(b.inttoptr(sleep, sleeper), [I32(_NAP_MICROSECONDS)])
     b.branch(look)
     return e.module

@@ -250,7 +250,16 @@ class OnednnCall:
 
     def __call__(self) -> None:
         if self._execute(self._primitive, self._stream, self._count, self._arguments):
-            raise OnednnError("oneDNN failed")
+            self.fail()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The address of the function that is called, and its arguments."""
+        function = ctypes.cast(self._execute, ctypes.c_void_p).value or 0
+        return function, self._primitive, self._stream, self._count, self._arguments
+
+    def fail(self) -> None:
+        raise OnednnError("oneDNN failed")
 
 
 def _hold(places: list[tuple[int, int, int]]) -> list[tuple[int, _Object]]:

@@ -198,10 +198,14 @@ class PrepackedProduct:
         self._fast = without
 
     def __call__(self) -> None:
+        self.choose()()
+
+    def choose(self) -> Run:
+        """What is run with the operand as it is now."""
         data = self._pack.data
         if data is not self._data:
             self._data, self._fast = data, self._without if data is None else self._product(data)
-        self._fast()
+        return self._fast
 
 
 _known: WeakValueDictionary[Hashable, PrepackedOperand] = WeakValueDictionary()
