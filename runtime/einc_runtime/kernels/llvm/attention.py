@@ -62,17 +62,15 @@ class _AttentionMemory:
 
     parts: tuple[tuple[int, int, int], ...]
     code: Future[compiler.Compiled]
-    finish: Future[compiler.Compiled]
     limits: tuple[Array, Array] | None
     """The first and last keys that queries see, where they are known beforehand; else `limit_arrays` holds them."""
     limit_arrays: tuple[ScratchArray, ScratchArray]
-    results: tuple[ScratchArray, ScratchArray]
     memory: tuple[ScratchArray, ...]
     scratch: int
 
     @staticmethod
     def allocate(s: AttentionCall) -> _AttentionMemory:
-        from einc_runtime.kernels.llvm.attention_code import RegisterTile, emit_attention, emit_finish
+        from einc_runtime.kernels.llvm.attention_code import RegisterTile, emit_attention
 
         group = s.q.shape[0] // s.k.shape[0]
         parts = [part for own in s.sequences() for part in own.split(max(1, ROWS // group))]
@@ -91,13 +89,11 @@ class _AttentionMemory:
         return _AttentionMemory(
             tuple((part.queries.start, part.queries.stop - part.queries.start, part.origin) for part in parts),
             emit_attention(dtype_name(s.q), s.mask is not None, s.v.shape[2] % numbers, shape, s.softcap),
-            emit_finish(dtype_name(s.o)),
             limits=limits if fixed else None,
             limit_arrays=(
                 scratch.take((0 if fixed else queries,), _LIMIT),
                 scratch.take((0 if fixed else queries,), _LIMIT),
             ),
-            results=(scratch.take(s.q.shape[:2], wide), scratch.take(s.q.shape[:2], wide)),
             memory=(
                 scratch.take((lanes, max(deep_k, deep_v)), wide),
                 scratch.take((blocks, deep_k, lanes), wide),
@@ -117,7 +113,6 @@ class _AttentionMemory:
 def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
     """One invocation with one worker's memory."""
     limits = allocation.limits or (allocation.limit_arrays[0].of(memory), allocation.limit_arrays[1].of(memory))
-    sums, largest = (result.of(memory) for result in allocation.results)
     table = np.array(allocation.parts, _PLACE).reshape(-1, 3)
     deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
     where = address
@@ -129,9 +124,8 @@ def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
         *map(where, limits),
         0 if s.mask is None else where(s.mask),
         *(n for x in (s.q, s.k, s.v, s.o) for n in (where(x), *x.strides[:2])),
-        s.q.shape[1],
-        where(sums),
-        where(largest),
+        where(s.lse),
+        *s.lse.strides[:2],
         s.k.shape[2],
         s.v.shape[2],
         deep_k,
@@ -140,13 +134,8 @@ def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
         TILE,
         *(where(array.of(memory)) for array in allocation.memory),
     ]
-    results = [n for x in (s.o, s.lse) for n in (where(x), *x.strides[:2])]
-    finish = [*s.q.shape[:2], s.v.shape[2], where(sums), where(largest), *results]
-    masks = () if s.mask is None else (s.mask,)
-    calls: list[Resolved] = [
-        (compiler.CompiledCall(allocation.code, arguments, memory, table, *limits, s.q, s.k, s.v, s.o, *masks), []),
-        (compiler.CompiledCall(allocation.finish, finish, memory, s.o, s.lse), []),
-    ]
+    arrays = (memory, table, *limits, s.q, s.k, s.v, s.o, s.lse, *(() if s.mask is None else (s.mask,)))
+    calls: list[Resolved] = [(compiler.CompiledCall(allocation.code, arguments, *arrays), [])]
     if s.positions is not None:
         calls.insert(0, (find_visible_keys, [s, *limits]))
     return make_runner(calls)

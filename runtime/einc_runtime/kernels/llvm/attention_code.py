@@ -10,19 +10,25 @@ keys and values, and those that a mask selects, are first copied tile by tile.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
 
+from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Emitter, Value
-from einc_runtime.kernels.llvm.vectors import decay, tanh
+from einc_runtime.kernels.llvm.vectors import decay, log, tanh
 
 LOWEST = float(np.finfo(np.float32).min)
 """The initial maximum of scores. It is finite, so that the weights of scores of -inf are 0."""
+
+
+_LINE = 64
+"""Bytes of a line of the cache."""
 
 
 class RegisterTile(NamedTuple):
@@ -60,10 +66,9 @@ class AttentionArguments(NamedTuple):
     o: Value
     o_head: Value
     o_token: Value
-    queries: Value
-    sums: Value
-    largest: Value
-    """Sums and maxima by query head and query, from which the lse is computed."""
+    lse: Value
+    lse_head: Value
+    lse_token: Value
     width_k: Value
     width_v: Value
     deep_k: Value
@@ -91,31 +96,6 @@ def emit_attention(kind: str, masked: bool, rest: int, shape: RegisterTile, soft
     return _AttentionEmitter(kind, masked, rest, shape, softcap).emit()
 
 
-@compiler.compile_once
-def emit_finish(kind: str) -> ir.Module:
-    """What follows a whole invocation: the lse of every row, and zeros in rows whose query sees no key, where hidden
-    values that are not numbers leave others.
-
-    Arguments: query heads, queries, features of a row; the addresses of sums and of maxima, which are dense; and of the
-    results and the lse the address and two steps in bytes, to the next head and to the next query.
-    """
-    e = Emitter()
-    b = e.b
-    heads, queries, width, sums, largest, *places = (e.argument() for _ in range(11))
-    with e.loop(heads) as head, e.loop(queries) as query:
-        row, lse = (
-            b.add(start, b.add(b.mul(head, head_step), b.mul(query, query_step)))
-            for start, head_step, query_step in (places[:3], places[3:])
-        )
-        number = b.add(b.mul(head, queries), query)
-        total = e.read(sums, number, F32)
-        logarithm = e.intrinsic("llvm.log.f32", F32, total)
-        e.put(lse, I64(0), b.fadd(logarithm, e.read(largest, number, F32)))
-        with b.if_then(b.fcmp_ordered("==", total, F32(0.0)), likely=False):
-            e.sweep(width, lambda position, mask: e.store(e.number(0.0), row, position, kind, mask))
-    return e.finish()
-
-
 class _AttentionEmitter:
     def __init__(self, kind: str, masked: bool, rest: int, shape: RegisterTile, softcap: float) -> None:
         self.kind, self.masked, self.rest, self.shape, self.softcap = kind, masked, rest, shape, softcap
@@ -127,7 +107,7 @@ class _AttentionEmitter:
 
     def emit(self) -> ir.Module:
         e, b, a = self.e, self.b, self.a
-        with e.loop(a.heads) as head, e.loop(a.parts) as part:
+        with e.loop(a.parts) as part, e.loop(a.heads) as head:
             query, queries, origin = (e.read(a.table, b.add(b.mul(part, I64(3)), I64(n)), I64) for n in range(3))
             rows = b.mul(queries, a.group)
             blocks = b.sdiv(b.add(rows, I64(self.shape.lanes - 1)), I64(self.shape.lanes))
@@ -152,11 +132,13 @@ class _AttentionEmitter:
         e, b, a = self.e, self.b, self.a
         span = [e.variable(I64(start)) for start in (1 << 31, 0, 0, 1 << 31)]
         scale = e.broadcast(b.bitcast(b.trunc(a.scale, I32), F32))
-        with e.loop(self._count_rows(rows, block)) as row:
-            own, of_head = self._find_row(head, query, block, row)
+        with self._each_row(head, query, rows, block) as (row, own, of_head):
             source = b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token)))
             target = b.add(a.of_rows, b.mul(row, self.pitch))
             self._copy(source, self.kind, target, "f32", a.width_k, scale)
+            self._fetch(b.add(source, b.mul(a.group, a.q_head)), a.width_k)
+            result = b.add(a.o, b.add(b.mul(b.add(of_head, a.group), a.o_head), b.mul(own, a.o_token)))
+            self._fetch(result, a.width_v, write=True)
             place = b.add(b.mul(block, I64(2 * self.shape.lanes)), row)
             for table, at, (lowest, highest) in ((a.firsts, 0, span[:2]), (a.lasts, self.shape.lanes, span[3:1:-1])):
                 limit = e.read(table, own, I32)
@@ -182,28 +164,30 @@ class _AttentionEmitter:
             self._put(e.number(0.0), self._stats(block), I64(1), v)
 
     def _finish(self, head: Value, query: Value, rows: Value, block: Value) -> None:
-        """Divides the totals by the sums (below 1 only where no key is seen), and transposes them into rows.
+        """Divides the totals by the sums, and transposes them into rows. Computes the lse.
 
-        A key that a row does not see may have added 0, which may change the sign of a 0. So 0 is added once more.
+        A sum is 0 where a row sees no key, whose result is 0 even if hidden values are not numbers, and at least 1
+        elsewhere. A key that a row does not see may have added 0, which may change the sign of a 0. So 0 is added once
+        more.
         """
         e, b, a = self.e, self.b, self.a
         totals, stats, one = self._totals(block), self._stats(block), e.number(1.0)
         zero = e.number(0.0)
         with e.loop(I64(self.shape.vectors)) as v:
             total = self._get(stats, I64(1), v)
-            share = b.fdiv(one, b.select(b.fcmp_ordered("<", total, one), one, total))
+            empty = b.fcmp_ordered("==", total, zero)
+            share = b.fdiv(one, total)
+            self._put(b.fadd(log(e, total), self._get(stats, I64(0), v)), stats, I64(0), v)
             with e.loop(a.deep_v, LANES) as feature:
                 scaled = [b.fmul(self._get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
-                lines = [b.fadd(value, zero) for value in scaled]
+                lines = [b.select(empty, zero, b.fadd(value, zero)) for value in scaled]
                 for lane, line in enumerate(e.transpose_square(lines)):
                     e.store(line, *self._staged(v, lane, feature), "f32", None)
-        with e.loop(self._count_rows(rows, block)) as row:
-            own, of_head = self._find_row(head, query, block, row)
+        with self._each_row(head, query, rows, block) as (row, own, of_head):
             target = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(own, a.o_token)))
             self._copy(b.add(a.of_rows, b.mul(row, self.pitch)), "f32", target, self.kind, a.width_v)
-            place = b.add(b.mul(of_head, a.queries), own)
-            e.put(a.largest, place, e.read(stats, row, F32))
-            e.put(a.sums, place, e.read(stats, b.add(row, I64(self.shape.lanes)), F32))
+            lse = b.add(a.lse, b.add(b.mul(of_head, a.lse_head), b.mul(own, a.lse_token)))
+            e.put(lse, I64(0), e.read(stats, row, F32))
 
     # A tile of keys
 
@@ -212,6 +196,9 @@ class _AttentionEmitter:
         e, b, a = self.e, self.b, self.a
         keys, values = b.add(a.k, b.mul(head, a.k_head)), b.add(a.v, b.mul(head, a.v_head))
         steps = [a.k_token, a.v_token]
+        with e.span(start, stop) as key:
+            self._fetch(b.add(b.add(keys, a.k_head), b.mul(key, a.k_token)), a.width_k)
+            self._fetch(b.add(b.add(values, a.v_head), b.mul(key, a.v_token)), a.width_v)
         copied = self.masked or self.kind != "f32"
         kept = b.sub(stop, start)
         if copied:
@@ -342,14 +329,19 @@ class _AttentionEmitter:
 
     # Addresses
 
-    def _count_rows(self, rows: Value, block: Value) -> Value:
-        return self._smaller(I64(self.shape.lanes), self.b.sub(rows, self.b.mul(block, I64(self.shape.lanes))))
-
-    def _find_row(self, head: Value, query: Value, block: Value, row: Value) -> tuple[Value, Value]:
-        """The query and the query head of a row of a block: rows are ordered by query, then by head."""
-        b, group = self.b, self.a.group
-        number = b.add(b.mul(block, I64(self.shape.lanes)), row)
-        return b.add(query, b.udiv(number, group)), b.add(b.mul(head, group), b.urem(number, group))
+    @contextmanager
+    def _each_row(self, head: Value, query: Value, rows: Value, block: Value) -> Iterator[tuple[Value, Value, Value]]:
+        """A loop over the rows of a block, each with its query and its query head: they are ordered by query, then by
+        head."""
+        e, b, group = self.e, self.b, self.a.group
+        before = b.mul(block, I64(self.shape.lanes))
+        own, member = e.variable(b.add(query, b.udiv(before, group))), e.variable(b.urem(before, group))
+        with e.loop(self._smaller(I64(self.shape.lanes), b.sub(rows, before))) as row:
+            yield row, b.load(own), b.add(b.mul(head, group), b.load(member))
+            following = b.add(b.load(member), I64(1))
+            last = b.icmp_signed("==", following, group)
+            b.store(b.select(last, I64(0), following), member)
+            b.store(b.add(b.load(own), b.zext(last, I64)), own)
 
     def _packed(self, block: Value) -> Value:
         return self.b.add(self.a.of_queries, self._lines(self.b.mul(block, self.a.deep_k)))
@@ -387,6 +379,12 @@ class _AttentionEmitter:
             e.store(value if scale is None else self.b.fmul(value, scale), target, position, to, mask)
 
         e.sweep(width, body)
+
+    def _fetch(self, row: Value, width: Value, *, write: bool = False) -> None:
+        """Says that a row of an operand, which belongs to the next head, is needed soon."""
+        size = ITEMSIZE[self.kind]
+        with self.e.loop(width, _LINE // size) as position:
+            self.e.prefetch(row, self.b.mul(position, I64(size)), write=write)
 
     def _bytes(self, elements: Value) -> Value:
         return self.b.mul(elements, I64(4))

@@ -32,6 +32,10 @@ _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.66
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5, 1.0)
+_LOG = (
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+)  # fmt: skip
 _ROUNDER_F64 = 1.5 * 2.0**52
 _ROUNDER = 12582912.0
 """1.5 * 2**23: a number that is added to it loses its fraction."""
@@ -104,6 +108,27 @@ def _remainder(e: Emitter, x: Value) -> tuple[Value, Value]:
     for coefficient in _EXP[1:]:
         value = e.multiply_add(value, rest, e.number(coefficient))
     return value, shifted
+
+
+def log(e: Emitter, x: Value) -> Value:
+    """The logarithm of 0, of numbers from 1, and of not-a-numbers: x = 2**n * (1 + f), with a polynomial in f."""
+    b = e.b
+    bits = b.bitcast(x, vector(I32))
+    fraction = b.or_(b.and_(bits, e.number(0x7FFFFF, I32)), e.number(0x3F800000, I32))
+    mantissa = b.bitcast(fraction, vector(F32))
+    large = b.fcmp_ordered(">", mantissa, e.number(math.sqrt(2)))
+    power = b.add(b.sub(b.lshr(bits, e.number(23, I32)), e.number(127, I32)), b.zext(large, vector(I32)))
+    n = b.sitofp(power, vector(F32))
+    f = b.fsub(b.select(large, b.fmul(mantissa, e.number(0.5)), mantissa), e.number(1.0))
+    value = e.number(_LOG[0])
+    for coefficient in _LOG[1:]:
+        value = e.multiply_add(value, f, e.number(coefficient))
+    square = b.fmul(f, f)
+    value = e.multiply_add(n, e.number(-2.12194440e-4), b.fmul(value, b.fmul(f, square)))
+    value = b.fadd(f, e.multiply_add(square, e.number(-0.5), value))
+    value = e.multiply_add(n, e.number(0.693359375), value)
+    value = b.select(b.fcmp_ordered("==", x, e.number(0.0)), e.number(-math.inf), value)
+    return b.select(b.fcmp_ordered("<", x, e.number(math.inf)), value, x)
 
 
 def cos_sin(e: Emitter, angles: Value) -> tuple[Value, Value]:
