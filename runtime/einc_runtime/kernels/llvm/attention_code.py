@@ -384,7 +384,7 @@ class _AttentionEmitter:
         """Says that a row of an operand, which belongs to the next head, is needed soon."""
         size = ITEMSIZE[self.kind]
         with self.e.loop(width, _LINE // size) as position:
-            self.e.prefetch(row, self.b.mul(position, I64(size)), write=write)
+            self.e.prefetch(row, self.b.mul(position, I64(size)), near=True, write=write)
 
     def _bytes(self, elements: Value) -> Value:
         return self.b.mul(elements, I64(4))

@@ -211,13 +211,14 @@ class Emitter:
             name = f"llvm.masked.store.v{LANES}{_element(stored)}.p0"
             self.intrinsic(name, ir.VoidType(), value, place, I32(ITEMSIZE[kind]), mask)
 
-    def prefetch(self, row: Value, position: Value, *, write: bool = False) -> None:
+    def prefetch(self, row: Value, position: Value, *, near: bool = False, write: bool = False) -> None:
         """Says that the byte at a position of a row is read (or written) soon; it need not be there.
 
-        It comes into the second cache: the first one has no room for it beside what is read again and again.
+        Unless it is to come `near`, it comes into the second cache: the first one has no room for it beside what is
+        read again and again.
         """
         place = self.b.gep(self.b.inttoptr(row, I8.as_pointer()), [position])
-        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), place, I32(int(write)), I32(2), I32(1))
+        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), place, I32(int(write)), I32(2 + near), I32(1))
 
     def store_one(self, value: Value, place: Value, kind: str) -> None:
         """Writes the first lane to an address."""
