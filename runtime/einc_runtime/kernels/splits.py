@@ -36,9 +36,15 @@ class KernelSplit:
     least: int = 1
 
 
-def find_splits(invocation: Invocation[Shape]) -> list[KernelSplit]:
-    """The splits of a valid invocation, by the shapes of its operands, the best first; none for other kernels."""
-    return list(_SPLITS[invocation.name](invocation)) if invocation.name in _SPLITS else []
+def find_splits(invocation: Invocation[Shape], order: Sequence[int] = ()) -> list[KernelSplit]:
+    """The splits of a valid invocation, by the shapes of its operands, the best first; none for other kernels.
+
+    `order` are the dimensions of the result from the outermost in memory to the innermost, unless they are in order.
+    """
+    found = list(_SPLITS[invocation.name](invocation)) if invocation.name in _SPLITS else []
+    if order and invocation.name in _FREELY_CUT:
+        found.sort(key=lambda cut: order.index(cut.outputs[0].axis) if cut.outputs[0] is not None else 0)
+    return found
 
 
 def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
@@ -132,14 +138,24 @@ def _split_rope(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 
 
 def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
-    """By heads of keys, each with its heads of queries; or by queries, each of which still sees all of its keys."""
+    """By sequences of several tokens, if all are equally long, since products and maps are cut by tokens, too. By heads
+    of keys, each with its heads of queries; or by queries, each of which still sees all of its keys."""
     queries, keys = invocation.inputs[:2]
     extras = invocation.attribute("extras", list)
+    q_lens, k_lens = (invocation.attribute(name, list) for name in ("q_lens", "k_lens"))
+    alike = len({*zip(q_lens, k_lens, strict=True)}) == 1 and q_lens[0] > 1
+    if alike and (queries[1], keys[1]) == (sum(q_lens), sum(k_lens)):
+        of_query, of_key = SplitAxis(1, q_lens[0]), SplitAxis(1, k_lens[0])
+        others = (SplitAxis(0, (q_lens if extra == "positions" else k_lens)[0]) for extra in extras)
+        yield KernelSplit(len(q_lens), (of_query, of_key, of_key, *others), (of_query, of_query))
     of_query, of_key = SplitAxis(0, queries[0] // keys[0]), SplitAxis(0)
     yield KernelSplit(keys[0], (of_query, of_key, of_key, *(None for _ in extras)), (of_query, of_query))
     places = tuple(SplitAxis(0) if extra == "positions" else None for extra in extras)
     yield KernelSplit(queries[1], (SplitAxis(1), None, None, *places), (SplitAxis(1), SplitAxis(1)))
 
+
+_FREELY_CUT = frozenset({"map", "reduce", "rmsnorm", "layernorm", "softmax", "rope"})
+"""Kernels that may be cut along any dimension: best along the outermost one in memory, whose parts are dense."""
 
 _SPLITS: dict[str, Callable[[Invocation[Shape]], Iterator[KernelSplit]]] = {
     "contract": _split_contract,

@@ -60,12 +60,14 @@ def _count_busy_parts(kernels: int, workers: int) -> int:
     return MAX_PARTS
 
 
-def split_kernel(operation: Operation, task: KernelTask, parts: int) -> Sequence[KernelTask]:
-    """The task in `parts` parts, or in fewer where its kernel cannot be split so often; the task fits its kernel."""
+def split_kernel(
+    operation: Operation, task: KernelTask, parts: int, order: Sequence[int] = ()
+) -> Sequence[KernelTask]:
+    """The task in `parts` parts, or in fewer where its kernel cannot be split so often; the task fits its kernel.
+    `order` is that of its result's dimensions in memory."""
     reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
-    possible = (
-        find_splits(Invocation(operation.kernel, operation.kernel_attributes, reads, writes)) if parts > 1 else []
-    )
+    invocation = Invocation(operation.kernel, operation.kernel_attributes, reads, writes)
+    possible = find_splits(invocation, order) if parts > 1 else []
     cut = next(
         (cut for cut in possible if _is_even(cut, parts)), max(possible, key=lambda cut: cut.extent, default=None)
     )

@@ -133,7 +133,8 @@ def _split(
     if not isinstance(task, KernelTask):
         return (item,)
     count = count_parts(item.siblings, workers, estimate(item))
-    parts = split_kernel(bundle.operations[task.operation], task, count)
+    order = bundle.tensors[bundle.buffers[task.writes[0].buffer].tensor].order
+    parts = split_kernel(bundle.operations[task.operation], task, count, order)
     if len(parts) == 1:
         return (item,)
     return [RewrittenTask(part, item.origin, item.siblings * len(parts), item.alike * len(parts)) for part in parts]

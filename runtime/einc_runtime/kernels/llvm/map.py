@@ -37,6 +37,9 @@ def compile_map(
     is no machine code for it. Callers check that kernels can be compiled."""
     from einc_runtime.kernels.llvm.vectors import is_supported
 
+    steps_of = views[-1].strides
+    order = sorted(range(len(steps_of)), key=lambda axis: -steps_of[axis])  # as the result lies in memory
+    views = [view.transpose(order) for view in views]
     views, _ = merge_axes(views, [False] * views[0].ndim) if views[0].ndim else ([view[None] for view in views], [])
     *sources, target = views
     lone = tuple(view.shape[-1] == 1 for view in sources)
