@@ -55,8 +55,8 @@ class SystemThreads:
     """The threads and the clock of the system.
 
     A thread whose function has returned waits for the next one. Systems often put a thread on the core of the one that
-    starts it, even if it last ran on another one, and move it after some milliseconds, when a step of decoding is almost
-    over. So a thread is told to wake on another core. When it has, it may go everywhere again.
+    starts it, even if it last ran on another one, and move it after some milliseconds, when a step of decoding is
+    almost over. So a thread is told to wake on another core. When it has, it may go everywhere again.
     """
 
     def __init__(self) -> None:

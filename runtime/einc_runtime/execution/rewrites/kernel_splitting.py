@@ -60,9 +60,7 @@ def _count_busy_parts(kernels: int, workers: int) -> int:
     return MAX_PARTS
 
 
-def split_kernel(
-    operation: Operation, task: KernelTask, parts: int, order: Sequence[int] = ()
-) -> Sequence[KernelTask]:
+def split_kernel(operation: Operation, task: KernelTask, parts: int, order: Sequence[int] = ()) -> Sequence[KernelTask]:
     """The task in `parts` parts, or in fewer where its kernel cannot be split so often; the task fits its kernel.
     `order` is that of its result's dimensions in memory."""
     reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))

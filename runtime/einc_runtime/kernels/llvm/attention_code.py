@@ -3,14 +3,16 @@
 Query rows lie in lanes: those of all heads of a group are packed into blocks of `lanes` rows, transposed so that a
 vector holds one feature of 16 rows. Keys and values are read in place, one number at a time into all lanes, so neither
 the maximum of the scores nor their sum crosses lanes. A tile goes through three steps while it is in the cache: scores
-and their maximum, weights and their sum, weights times values. Earlier totals are scaled to the new maximum. 16-bit
+and their maximum, weights and their sum, weights times values. Earlier totals are scaled to the new maximum. Scores are
+those of the model divided by log 2, so that weights are powers of 2, which take fewer steps than exponentials. 16-bit
 keys and values, and those that a mask selects, are first copied tile by tile.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -21,7 +23,7 @@ from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Emitter, Value
-from einc_runtime.kernels.llvm.vectors import decay, log, tanh
+from einc_runtime.kernels.llvm.vectors import log, power_of_two, tanh
 
 LOWEST = float(np.finfo(np.float32).min)
 """The initial maximum of scores. It is finite, so that the weights of scores of -inf are 0."""
@@ -29,6 +31,8 @@ LOWEST = float(np.finfo(np.float32).min)
 
 _LINE = 64
 """Bytes of a line of the cache."""
+_MANY_KEYS = 64
+"""With so many keys, and no more than a tile, it takes less time to fetch the next head early than to wait for it."""
 
 
 class RegisterTile(NamedTuple):
@@ -75,7 +79,7 @@ class AttentionArguments(NamedTuple):
     deep_v: Value
     """The widths rounded up to whole vectors."""
     scale: Value
-    """The bits of an f32."""
+    """The bits of an f32, by which queries are multiplied."""
     tile: Value
     """Keys in a tile."""
     of_rows: Value
@@ -117,10 +121,13 @@ class _AttentionEmitter:
             before = b.sdiv(b.sub(b.load(lo), origin), a.tile)  # whole tiles that no row sees
             first = b.add(origin, b.mul(before, a.tile))
             keys = b.sub(b.load(up), first)
-            with e.loop(b.sdiv(b.add(keys, b.sub(a.tile, I64(1))), a.tile)) as number:
+            tiles = b.sdiv(b.add(keys, b.sub(a.tile, I64(1))), a.tile)
+            one_tile = b.icmp_signed("==", tiles, I64(1))
+            ahead = b.and_(one_tile, b.icmp_signed(">=", keys, I64(_MANY_KEYS)))
+            with e.loop(tiles) as number:
                 start = b.add(first, b.mul(number, a.tile))
                 stop = self._smaller(b.add(start, a.tile), b.load(up))
-                self._compute_tile(head, blocks, self._larger(start, b.load(lo)), stop)
+                self._compute_tile(head, query, blocks, self._larger(start, b.load(lo)), stop, ahead)
             with e.loop(blocks) as block:
                 self._finish(head, query, rows, block)
         return e.finish()
@@ -136,9 +143,6 @@ class _AttentionEmitter:
             source = b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token)))
             target = b.add(a.of_rows, b.mul(row, self.pitch))
             self._copy(source, self.kind, target, "f32", a.width_k, scale)
-            self._fetch(b.add(source, b.mul(a.group, a.q_head)), a.width_k)
-            result = b.add(a.o, b.add(b.mul(b.add(of_head, a.group), a.o_head), b.mul(own, a.o_token)))
-            self._fetch(result, a.width_v, write=True)
             place = b.add(b.mul(block, I64(2 * self.shape.lanes)), row)
             for table, at, (lowest, highest) in ((a.firsts, 0, span[:2]), (a.lasts, self.shape.lanes, span[3:1:-1])):
                 limit = e.read(table, own, I32)
@@ -177,7 +181,8 @@ class _AttentionEmitter:
             total = self._get(stats, I64(1), v)
             empty = b.fcmp_ordered("==", total, zero)
             share = b.fdiv(one, total)
-            self._put(b.fadd(log(e, total), self._get(stats, I64(0), v)), stats, I64(0), v)
+            lse = e.multiply_add(self._get(stats, I64(0), v), e.number(math.log(2)), log(e, total))
+            self._put(lse, stats, I64(0), v)
             with e.loop(a.deep_v, LANES) as feature:
                 scaled = [b.fmul(self._get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
                 lines = [b.select(empty, zero, b.fadd(value, zero)) for value in scaled]
@@ -191,14 +196,16 @@ class _AttentionEmitter:
 
     # A tile of keys
 
-    def _compute_tile(self, head: Value, blocks: Value, start: Value, stop: Value) -> None:
-        """Computes the keys from `start` to `stop` for all blocks that see any of them."""
+    def _compute_tile(self, head: Value, query: Value, blocks: Value, start: Value, stop: Value, ahead: Value) -> None:
+        """Computes the keys from `start` to `stop` for all blocks that see any of them; `ahead` says whether to fetch what
+        the next head needs."""
         e, b, a = self.e, self.b, self.a
         keys, values = b.add(a.k, b.mul(head, a.k_head)), b.add(a.v, b.mul(head, a.v_head))
+        following = [
+            b.add(base, b.add(step, b.mul(start, token)))
+            for base, step, token in ((keys, a.k_head, a.k_token), (values, a.v_head, a.v_token))
+        ]
         steps = [a.k_token, a.v_token]
-        with e.span(start, stop) as key:
-            self._fetch(b.add(b.add(keys, a.k_head), b.mul(key, a.k_token)), a.width_k)
-            self._fetch(b.add(b.add(values, a.v_head), b.mul(key, a.v_token)), a.width_v)
         copied = self.masked or self.kind != "f32"
         kept = b.sub(stop, start)
         if copied:
@@ -215,8 +222,14 @@ class _AttentionEmitter:
             partly = b.or_(b.icmp_signed(">", from_all, lo), b.icmp_signed("<", to_all, up))
             skipped = b.sub(lo, start) if copied else lo
             rows = [b.add(base, b.mul(skipped, step)) for base, step in zip((keys, values), steps, strict=True)]
+
+            def fetch(key: Value) -> None:
+                with b.if_then(ahead):
+                    self._fetch_keys(following, b.add(b.mul(block, count), key), blocks)
+                    self._fetch_queries(head, query, block, key, count)
+
             with b.if_then(b.icmp_signed(">", count, I64(0))):
-                maxima = self._compute_scores(block, rows[0], steps[0], lo, count, partly)
+                maxima = self._compute_scores(block, rows[0], steps[0], lo, count, partly, fetch)
                 self._add(block, rows[1], steps[1], count, self._weigh(block, count, maxima))
 
     def _copy_tile(self, keys: Value, values: Value, start: Value, stop: Value) -> Value:
@@ -245,14 +258,23 @@ class _AttentionEmitter:
         return b.load(kept)
 
     def _compute_scores(
-        self, block: Value, keys: Value, step: Value, first: Value, count: Value, partly: Value
+        self,
+        block: Value,
+        keys: Value,
+        step: Value,
+        first: Value,
+        count: Value,
+        partly: Value,
+        fetch: Callable[[Value], None],
     ) -> Sequence[Value]:
-        """Writes the scores of the keys, -inf where a row does not see a key; returns the maximum of every row."""
+        """Writes the scores of the keys, -inf where a row does not see a key; returns the maximum of every row. Calls
+        `fetch` with the first of some keys."""
         e, b, a = self.e, self.b, self.a
         queries, last = self._packed(block), b.sub(count, I64(1))
         limits = b.add(a.of_limits, b.mul(block, I64(8 * self.shape.lanes)))
         maxima = [e.variable(self._get(self._stats(block), I64(0), v)) for v in self.vectors]
         with e.loop(count, self.shape.numbers) as key:
+            fetch(key)
             numbers = [self._smaller(b.add(key, I64(n)), last) for n in range(self.shape.numbers)]
             rows = [b.add(keys, b.mul(number, step)) for number in numbers]
             sums = [[e.variable(e.number(0.0)) for _ in self.vectors] for _ in rows]
@@ -261,7 +283,7 @@ class _AttentionEmitter:
             if self.softcap:
                 for place in itertools.chain(*sums):
                     capped = tanh(e, b.fmul(b.load(place), e.number(1 / self.softcap)))
-                    b.store(b.fmul(capped, e.number(self.softcap)), place)
+                    b.store(b.fmul(capped, e.number(self.softcap / math.log(2))), place)
             with b.if_then(partly):
                 for number, line in zip(numbers, sums, strict=True):
                     place = e.read(a.of_places, number, I32) if self.masked else b.trunc(b.add(first, number), I32)
@@ -278,18 +300,18 @@ class _AttentionEmitter:
         return [b.load(one) for one in maxima]
 
     def _weigh(self, block: Value, count: Value, maxima: Sequence[Value]) -> Sequence[Value]:
-        """Turns scores into weights, exp(score - maxima), and sums them; returns the factor for earlier weights."""
+        """Turns scores into weights, 2**(score - maxima), and sums them; returns the factor for earlier weights."""
         e, b, a = self.e, self.b, self.a
         stats = self._stats(block)
         totals = [e.variable(e.number(0.0)) for _ in self.vectors]
         with e.loop(count) as key:
             for v in self.vectors:
-                weight = decay(e, b.fsub(self._get(a.of_scores, key, v), maxima[v]))
+                weight = power_of_two(e, b.fsub(self._get(a.of_scores, key, v), maxima[v]))
                 self._put(weight, a.of_scores, key, v)
                 b.store(b.fadd(b.load(totals[v]), weight), totals[v])
         rescales = []
         for v in self.vectors:
-            rescale = decay(e, b.fsub(self._get(stats, I64(0), v), maxima[v]))
+            rescale = power_of_two(e, b.fsub(self._get(stats, I64(0), v), maxima[v]))
             self._put(maxima[v], stats, I64(0), v)
             self._put(e.multiply_add(self._get(stats, I64(1), v), rescale, b.load(totals[v])), stats, I64(1), v)
             rescales.append(rescale)
@@ -380,8 +402,35 @@ class _AttentionEmitter:
 
         e.sweep(width, body)
 
+    # The next head, whose rows may lie far apart, so that the processor does not fetch them by itself
+
+    def _fetch_keys(self, first: Sequence[Value], number: Value, blocks: Value) -> None:
+        """Fetches the share of the next head's keys and values, from the `first` ones, that belongs to some keys of a
+        block: all blocks together fetch them all. `number` counts the keys of all blocks."""
+        e, b, a = self.e, self.b, self.a
+        numbers = I64(self.shape.numbers)
+        start = b.udiv(number, blocks)
+        with e.loop(b.udiv(b.add(numbers, b.sub(blocks, I64(1))), blocks)) as key:
+            here = b.add(start, key)
+            self._fetch(b.add(first[0], b.mul(here, a.k_token)), a.width_k)
+            self._fetch(b.add(first[1], b.mul(here, a.v_token)), a.width_v)
+
+    def _fetch_queries(self, head: Value, query: Value, block: Value, key: Value, count: Value) -> None:
+        """The same for the block's queries and results."""
+        e, b, a = self.e, self.b, self.a
+        lanes = I64(self.shape.lanes)
+        start = b.add(b.mul(block, lanes), b.udiv(b.mul(key, lanes), count))
+        rows = b.udiv(b.add(I64(self.shape.numbers * self.shape.lanes), b.sub(count, I64(1))), count)
+        with e.loop(self._smaller(rows, lanes)) as row:
+            number = b.add(start, row)
+            own = b.add(query, b.udiv(number, a.group))
+            of_head = b.add(b.mul(b.add(head, I64(1)), a.group), b.urem(number, a.group))
+            self._fetch(b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token))), a.width_k)
+            result = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(own, a.o_token)))
+            self._fetch(result, a.width_v, write=True)
+
     def _fetch(self, row: Value, width: Value, *, write: bool = False) -> None:
-        """Says that a row of an operand, which belongs to the next head, is needed soon."""
+        """Says that a row of an operand is needed soon."""
         size = ITEMSIZE[self.kind]
         with self.e.loop(width, _LINE // size) as position:
             self.e.prefetch(row, self.b.mul(position, I64(size)), near=True, write=write)

@@ -3,10 +3,10 @@
 A short kernel takes a few microseconds. To start it from Python, and to wake a thread that waits for it, takes longer.
 So machine code of its own goes through the tasks of a schedule: each thread takes the first one in a fixed order that
 is ready, and makes its calls. While none is ready, it reads numbers in memory again and again, and then sleeps for
-moments. A thread returns to the interpreter for a task that needs it, and when it has waited for long. The first thread,
-whose caller looks for interrupts, also returns after a long task. None of them holds a task then: who ends a task can
-always take what waited for it. The order names every task after all that it waits for. So threads never wait for each
-other in a circle.
+moments. A thread returns to the interpreter for a task that needs it, and when it has waited for long. The first
+thread, whose caller looks for interrupts, also returns after a long task. None of them holds a task then: who ends a
+task can always take what waited for it. The order names every task after all that it waits for. So threads never wait
+for each other in a circle.
 
 Threads return no more often than that because only one of them can have the interpreter: the other one sleeps, and
 systems often wake it on the core of the one that it waited for, behind it, for some milliseconds.
@@ -170,9 +170,9 @@ def _find_sleep() -> int:
 @compiler.compile_once
 def _emit_schedule() -> Any:
     """What a thread does: see `CompiledSchedule`. Its arguments are the number of tasks, and the addresses of a function
-    that sleeps, what the thread keeps, the first task that is not taken, the number of the run, the run in which every task was last taken,
-    and ended, where the waits of every task end, the waits, which tasks need the interpreter, after which a thread
-    pauses, where the calls of every task end, and the calls."""
+    that sleeps, what the thread keeps, the first task that is not taken, the number of the run, the run in which
+    every task was last taken, and ended, where the waits of every task end, the waits, which tasks need the
+    interpreter, after which a thread pauses, where the calls of every task end, and the calls."""
     from llvmlite import ir
 
     from einc_runtime.kernels.llvm.emitter import I32, I64, Emitter

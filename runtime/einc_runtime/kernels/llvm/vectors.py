@@ -29,6 +29,8 @@ _SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 _LOWEST = -126 * math.log(2)
 _HIGHEST = 88.8
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
+_EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 0.24022648, 0.69314718, 1.0)
+"""2**r for r from -1/2 to 1/2, with an error of 2e-9 where the coefficients are not rounded."""
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5, 1.0)
@@ -96,6 +98,19 @@ def decay(e: Emitter, x: Value) -> Value:
     value, shifted = _remainder(e, x)
     power = b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32))
     return b.select(tiny, e.number(0.0), b.bitcast(b.add(b.bitcast(value, vector(I32)), power), vector(F32)))
+
+
+def power_of_two(e: Emitter, x: Value) -> Value:
+    """2**x for values that are at most 0, and 0 below 2**-126: one addition to the bits multiplies by a whole power."""
+    b = e.b
+    shifted = b.fadd(x, e.number(_ROUNDER))
+    rest = b.fsub(x, b.fsub(shifted, e.number(_ROUNDER)))
+    value = e.number(_EXP2[0])
+    for coefficient in _EXP2[1:]:
+        value = e.multiply_add(value, rest, e.number(coefficient))
+    power = b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32))
+    value = b.bitcast(b.add(b.bitcast(value, vector(I32)), power), vector(F32))
+    return b.select(b.fcmp_ordered("<", x, e.number(-126.0)), e.number(0.0), value)
 
 
 def _remainder(e: Emitter, x: Value) -> tuple[Value, Value]:
@@ -196,13 +211,15 @@ def _gelu_tanh(e: Emitter, x: Value) -> Value:
 
 
 def _gelu(e: Emitter, x: Value) -> Value:
-    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`."""
+    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`. The maximum keeps not-a-numbers."""
     b = e.b
-    size = e.smaller(e.magnitude(x), e.number(16.0))
-    power = e.number(-GELU_TAIL[-1])
-    for coefficient in GELU_TAIL[-2::-1]:
-        power = e.multiply_add(power, size, e.number(-coefficient))
-    return b.fsub(_relu(e, x), b.fmul(decay(e, power), size))
+    size = e.magnitude(x)
+    size = b.select(b.fcmp_ordered("<", size, e.number(16.0)), size, e.number(16.0))
+    tail = [-coefficient / math.log(2) for coefficient in reversed(GELU_TAIL)]
+    power = e.number(tail[0])
+    for coefficient in tail[1:]:
+        power = e.multiply_add(power, size, e.number(coefficient))
+    return b.fsub(_relu(e, x), b.fmul(power_of_two(e, power), size))
 
 
 def _relu(e: Emitter, x: Value) -> Value:
