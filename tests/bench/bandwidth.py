@@ -9,9 +9,8 @@ turns: on one thread, and in halves on two.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
-import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from einc_runtime.dtypes import Array
+from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph, run_tasks
 from einc_runtime.kernels.base import Invocation, address
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
@@ -27,7 +27,7 @@ from tests.bench import report
 
 LINES, DEPTH, SUMS = 1 << 16, 1 << 10, 8
 KINDS = {"f32": np.dtype("f4"), "bf16": np.dtype(ml_dtypes.bfloat16)}
-Run = Callable[[], object]
+Run = Callable[[], None]
 
 
 @compiler.compile_once
@@ -61,14 +61,9 @@ def _multiply(part: Array, rows: int) -> Run:
 
 
 def run_together(calls: Sequence[Run]) -> float:
-    """Seconds until all have run, each on a thread of its own."""
-    start = time.perf_counter()
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - start
+    """Seconds until all have run, each on a thread of its own: those of the executor, which wake on different cores."""
+    graph = RankedTaskGraph.of([()] * len(calls), [math.inf] * len(calls))
+    return run_tasks(graph, len(calls), lambda _: lambda number: calls[number]())
 
 
 def measure(kind: str, rounds: int) -> dict[str, tuple[float, ...]]:

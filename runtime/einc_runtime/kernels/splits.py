@@ -47,6 +47,16 @@ def find_splits(invocation: Invocation[Shape], order: Sequence[int] = ()) -> lis
     return found
 
 
+def add_map(cut: KernelSplit, operands: Sequence[indices.Names], output: indices.Names) -> KernelSplit:
+    """The split of a kernel whose result becomes a map's, which has `operands` beside it, none of which has an index
+    twice."""
+    (way,) = cut.outputs
+    assert way is not None
+    name = output[way.axis]
+    others = tuple(SplitAxis(names.index(name), way.unit) if name in names else None for names in operands)
+    return replace(cut, inputs=(*cut.inputs, *others))
+
+
 def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
     """Splits along indices of the result that no operand has twice."""
     equation = indices.parse(text)

@@ -13,8 +13,24 @@ from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls, o
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy import onednn
 from tests.support.compiled_plans import MODELS, compiled
 from tests.support.plan_arrays import arrays_of
+
+PRODUCTS = """
+model products
+dim t = 70
+dim k = 90
+dim n = 80
+dim m = 50
+input  x : f32[t, k]
+weight a : f32[n, k]
+weight b : f32[m, n]
+h[t, n] = x[t, k] * a[n, k]
+g = gelu(h)
+y[t, m] = g[t, n] * b[m, n]
+output y
+"""
 
 needs_compiler = pytest.mark.skipif(not compiler.is_available(), reason="nothing compiles kernels here")
 
@@ -131,6 +147,34 @@ def test_a_program_gives_the_bits_of_its_tasks_one_by_one(sites, workers, calls)
     assert (called > 0) == calls == executor._program.needs_settings
     assert len(set(bits)) == 1
     assert np.isfinite(np.frombuffer(bits[0], "f4")).all()
+
+
+@needs_compiler
+@pytest.mark.skipif(not onednn.is_available(), reason="oneDNN is not installed, or not for this processor")
+def test_products_of_onednn_need_no_interpreter(monkeypatch):
+    monkeypatch.setattr(compiler, "SMALL", 0)
+    bundle = compiled(PRODUCTS, 1, "f32")
+    executor = CpuExecutor(bundle, 2, poison=True)
+    session = Session(bundle, executor=executor)
+    for seed in (4, 5):
+        arrays = arrays_of(bundle, seed)
+        session.load_all(arrays)
+        session.execute()
+        found = session.offload("y").tobytes()
+        session.execute(trace=True)
+        assert session.offload("y").tobytes() == found
+        assert executor._program is not None
+        assert executor._program.needs_settings
+        assert not any(executor._program._called)
+
+
+@needs_compiler
+def test_an_interrupt_while_calls_are_looked_for_stays_one():
+    def bind(_, task):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_machine_calls(bind, 0, 7)
 
 
 @needs_compiler

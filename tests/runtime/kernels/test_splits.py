@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("provider")
 
 ATTENTION = {"causal": True, "scale": 0.4, "q_lens": [4, 9, 5], "k_lens": [6, 9, 7], "window": 0, "extras": []}
 ROPE = {"theta": 50.0, "scaling": "none"}
+ALIKE = ATTENTION | {"q_lens": [4] * 5, "k_lens": [6] * 5}
 WITH_EXTRAS = ATTENTION | {"causal": False, "window": 3, "extras": ["positions", "mask"]}
 EQUATION, INDICES = "b i k, b k j -> j b i", "i j, j, j i -> j i"
 
@@ -37,6 +38,9 @@ INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cu
     "attention": ("attention", ATTENTION, [(6, 18, 8), (3, 22, 8), (3, 22, 4)], [(6, 18, 4), (6, 18)], 2),
     "attention with extras": ("attention", WITH_EXTRAS, [(4, 18, 8), (2, 22, 8), (2, 22, 8), (18,), (22,)],
                               [(4, 18, 8), (4, 18)], 2),
+    "attention of sequences alike": ("attention", ALIKE | {"extras": ["mask"]},
+                                     [(4, 20, 8), (2, 30, 8), (2, 30, 4), (30,)], [(4, 20, 4), (4, 20)], 3),
+    "attention of a part of them": ("attention", ALIKE, [(4, 16, 8), (2, 30, 8), (2, 30, 4)], [(4, 16, 4), (4, 16)], 2),
     "quantized": ("quantized_contract", {"equation": "t e k, e f k -> f e t", "group": 32},
                   [(4, 3, 64), (3, 5, 32), (3, 5, 2), (3, 5, 2)], [(5, 3, 4)], 3),
     "rounded": ("rounded_contract", {"equation": "t e k, e f k -> f e t"},
@@ -60,7 +64,9 @@ def arrays_of(name):
         found[3] = rng.integers(-8, 9, inputs[3], np.int8)
     if kernel == "rounded_contract":
         found[1], found[2] = np.abs(found[1]), rng.integers(-128, 128, inputs[2], np.int8)
-    if attributes.get("extras"):
+    if attributes.get("extras") == ["mask"]:
+        found[3] = rng.random(inputs[3]) < 0.7
+    elif attributes.get("extras"):
         found[3], found[4] = rng.integers(0, 5, inputs[3]), rng.random(inputs[4]) < 0.7
     return found, [np.full(shape, 7, "f4") for shape in outputs]
 
@@ -102,6 +108,26 @@ def test_parts_of_every_split_give_what_the_whole_does(name):
                 run(name, views[: len(inputs)], views[len(inputs) :], corners)
             for part, expected in zip(outputs, whole, strict=True):
                 np.testing.assert_allclose(part, expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["map", "reduce", "rmsnorm", "rope", "softmax"])
+def test_kernels_that_may_be_cut_anywhere_are_cut_along_memory(name):
+    kernel, attributes, shapes, results, _ = INVOCATIONS[name]
+    invocation = Invocation(kernel, attributes, shapes, results)
+    axes = {cut.outputs[0].axis for cut in find_splits(invocation)}
+    for order in itertools.permutations(range(len(results[0]))):
+        found = [cut.outputs[0].axis for cut in find_splits(invocation, order)]
+        assert found == [axis for axis in order if axis in axes]
+
+
+def test_attention_is_cut_by_sequences_if_they_have_several_queries():
+    shapes, results = [(4, 5, 8), (2, 30, 8), (2, 30, 4)], [(4, 5, 4), (4, 5)]
+    steps = ALIKE | {"q_lens": [1] * 5}
+    ways = [cut.outputs[0] for cut in find_splits(Invocation("attention", steps, shapes, results))]
+    assert [(way.axis, way.unit) for way in ways] == [(0, 2), (1, 1)]
+    _, attributes, shapes, results, _ = INVOCATIONS["attention of sequences alike"]
+    first = find_splits(Invocation("attention", attributes, shapes, results))[0]
+    assert (first.extent, *((way.axis, way.unit) for way in first.inputs)) == (5, (1, 4), (1, 6), (1, 6), (0, 6))
 
 
 def test_every_kernel_that_can_be_split_is_tried():

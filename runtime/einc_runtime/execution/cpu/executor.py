@@ -32,12 +32,13 @@ from einc_runtime.execution.cpu.memory import (
 from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
-from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, RewrittenTask, rewrite
+from einc_runtime.execution.rewrites import JoinedMap, KernelTime, RewriteOptions, RewrittenTask, rewrite
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy import libraries, onednn
+from einc_runtime.kernels.numpy.pieces import make_runner
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.ranks import RankPart
@@ -123,6 +124,7 @@ class CpuExecutor:
             max_move_bytes=MAX_COALESCED_BYTES,
             workers=self.workers if self.part is None else self.part.workers,
             estimate=estimate,
+            join_maps=self.part is None,
             devices=None if self.part is None else self.part.ranks,
             rank=None if self.part is None else self.part.rank,
         )
@@ -236,12 +238,14 @@ class CpuExecutor:
     def _prepare(self, item: RewrittenTask) -> Kernel:
         alike = compiler.ANY_NUMBER if len(self.bundle.operations) >= MANY_OPERATIONS else item.alike
         with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(alike):
+            if item.then is not None and isinstance(item.task, KernelTask):
+                return _run_both(*map(prepare, self._make_joined(item.task, item.then)))
             return self._prepare_kernel(item.task) if item.peer is None else Kernel(_do_nothing)
 
     def _prepare_kernel(self, task: AnyTask) -> Kernel:
         views = self._memory.views
         if isinstance(task, KernelTask):
-            return prepare(self._make_invocation(task))
+            return prepare(self._make_invocation(task.operation, task.reads, task.writes))
         if isinstance(task, AggregateTask):
             if len(task.writes) == 1:
                 return prepare_aggregate(task.aggregation, views(task.reads), self._memory.view(task.writes[0]))
@@ -265,12 +269,23 @@ class CpuExecutor:
             tensor = bundle.tensors[buffer.tensor]
             operands.append((tensor.dtype, tensor.order, buffer.role == "weight", buffer.block, region.block))
         attributes = repr(sorted(operation.kernel_attributes.items()))
-        return operation.kernel, attributes, item.alike, len(task.reads), *operands
+        then = None if item.then is None else repr(bundle.operations[item.then.operation].kernel_attributes)
+        return operation.kernel, attributes, then, item.alike, len(task.reads), *operands
 
-    def _make_invocation(self, task: KernelTask) -> Invocation[Array]:
-        operation, views = self.bundle.operations[task.operation], self._memory.views
-        blocks = ([region.block for region in regions] for regions in (task.reads, task.writes))
-        return Invocation(operation.kernel, operation.kernel_attributes, views(task.reads), views(task.writes), *blocks)
+    def _make_invocation(self, operation: int, reads: Sequence[Region], writes: Sequence[Region]) -> Invocation[Array]:
+        own, views = self.bundle.operations[operation], self._memory.views
+        blocks = ([region.block for region in regions] for regions in (reads, writes))
+        return Invocation(own.kernel, own.kernel_attributes, views(reads), views(writes), *blocks)
+
+    def _make_joined(self, task: KernelTask, then: JoinedMap) -> tuple[Invocation[Array], Invocation[Array]]:
+        """A contraction, and the map that works in place on its result."""
+        own = len(self.bundle.operations[task.operation].inputs)
+        operands = list(task.reads[own:])
+        operands.insert(then.place, task.writes[0])
+        return (
+            self._make_invocation(task.operation, task.reads[:own], task.writes),
+            self._make_invocation(then.operation, operands, task.writes),
+        )
 
     def _make_fault(self, error: thread_pool.TaskError) -> RuntimeFault:
         cause = task_errors.describe_error(error.cause)
@@ -288,6 +303,21 @@ def _interpreter_settings() -> Iterator[None]:
     """What calls of numpy and of libraries need: one of the workers is this thread."""
     with single_threaded_blas(), np.errstate():
         yield
+
+
+def _run_both(first: Kernel, then: Kernel) -> Kernel:
+    """One kernel after the other, in the same scratch memory."""
+
+    def bind(memory: Array) -> Run:
+        return make_runner([(first.bind(memory), []), (then.bind(memory), [])])
+
+    return Kernel(
+        bind,
+        max(first.scratch, then.scratch),
+        first.nanoseconds + then.nanoseconds,
+        (*first.prepacked, *then.prepacked),
+        first.is_stream,
+    )
 
 
 def _fill_with_poison(weights: Array) -> None:

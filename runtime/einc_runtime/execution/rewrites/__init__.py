@@ -1,6 +1,7 @@
 """Rewrites of a plan's tasks that compute the same results in less time. `README.md` says why they are correct."""
 
 from einc_runtime.execution.rewrites.kernel_splitting import KernelTime
+from einc_runtime.execution.rewrites.map_joining import JoinedMap
 from einc_runtime.execution.rewrites.pipeline import RewriteOptions, RewrittenTask, rewrite
 
-__all__ = ["KernelTime", "RewriteOptions", "RewrittenTask", "rewrite"]
+__all__ = ["JoinedMap", "KernelTime", "RewriteOptions", "RewrittenTask", "rewrite"]

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.splits import KernelSplit, SplitAxis, find_splits
+from einc_runtime.kernels.splits import KernelSplit, SplitAxis, add_map, find_splits
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 
 MIN_PART_NS = 20_000.0
@@ -60,12 +61,26 @@ def _count_busy_parts(kernels: int, workers: int) -> int:
     return MAX_PARTS
 
 
-def split_kernel(operation: Operation, task: KernelTask, parts: int, order: Sequence[int] = ()) -> Sequence[KernelTask]:
+def split_kernel(
+    operation: Operation,
+    task: KernelTask,
+    parts: int,
+    order: Sequence[int] = (),
+    then: tuple[Operation, int] | None = None,
+) -> Sequence[KernelTask]:
     """The task in `parts` parts, or in fewer where its kernel cannot be split so often; the task fits its kernel.
-    `order` is that of its result's dimensions in memory."""
+    `order` is that of its result's dimensions in memory, and `then` the map that is joined to it, with the place of its
+    operand."""
     reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
-    invocation = Invocation(operation.kernel, operation.kernel_attributes, reads, writes)
+    others: list[indices.Names] = []
+    if then is not None:
+        equation = indices.parse(str(then[0].kernel_attributes["indices"]))
+        others = [names for position, names in enumerate(equation.inputs) if position != then[1]]
+    own = reads[: len(reads) - len(others)]
+    invocation = Invocation(operation.kernel, operation.kernel_attributes, own, writes)
     possible = find_splits(invocation, order) if parts > 1 else []
+    if then is not None:
+        possible = [add_map(cut, others, equation.output) for cut in possible]
     cut = next(
         (cut for cut in possible if _is_even(cut, parts)), max(possible, key=lambda cut: cut.extent, default=None)
     )

@@ -20,6 +20,7 @@ from einc_runtime.execution.rewrites.copy_elision import elide_copies
 from einc_runtime.execution.rewrites.deduplication import deduplicate
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.execution.rewrites.kernel_splitting import KernelTime, count_parts, split_kernel
+from einc_runtime.execution.rewrites.map_joining import JoinedMap, find_joined_maps, join
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
 from einc_runtime.plan.ranks import RankTask, select_tasks
 from einc_runtime.plan.regions import ExecutablePlan
@@ -31,7 +32,7 @@ class RewrittenTask(msgspec.Struct, frozen=True):
 
     `siblings` counts the tasks that differ from this one only in their site and in their part of the data, and `alike`
     those that one kernel with the same attributes runs, for any operation. Both include this one. `peer` is the rank at
-    the other end, if the task is one end of a message (`plan/ranks.py`).
+    the other end, if the task is one end of a message (`plan/ranks.py`). `then` is the map that is part of the task.
     """
 
     task: AnyTask
@@ -39,6 +40,7 @@ class RewrittenTask(msgspec.Struct, frozen=True):
     siblings: int = 1
     alike: int = 1
     peer: int | None = None
+    then: JoinedMap | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class RewriteOptions:
     `workers`: the threads that should all have work; read by splitting.
     `estimate`: the time that a kernel takes. None: no kernel is split.
     `merge_moves`: where all sites share one memory, let moves that are alike or near each other be one.
+    `join_maps`: compute contractions and the maps of their results as one task.
     `rank`: the process whose tasks are wanted; then `devices` are the ranks of the sites. Kernels are split as they are
     in one process, so that results are the same.
     """
@@ -65,6 +68,7 @@ class RewriteOptions:
     workers: int = 1
     estimate: Callable[[RewrittenTask], KernelTime] | None = None
     merge_moves: bool = True
+    join_maps: bool = False
     rank: int | None = None
 
     @property
@@ -100,6 +104,8 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
         for item in _select(bundle, tasks, options)
         if options.keep_fences or not isinstance(item.task, FenceTask)
     ]
+    if options.enabled and options.join_maps:
+        rewritten = _join_maps(bundle, tasks, rewritten)
     if options.enabled and options.estimate is not None:
         rewritten = [part for task in rewritten for part in _split(bundle, task, options.workers, options.estimate)]
     waits = find_dependencies(bundle, [item.task for item in rewritten])
@@ -109,6 +115,26 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
         msgspec.structs.replace(item, task=msgspec.structs.replace(item.task, after=after))
         for item, after in zip(rewritten, waits, strict=True)
     )
+
+
+def _join_maps(bundle: ExecutablePlan, tasks: Sequence[AnyTask], items: Sequence[RewrittenTask]) -> list[RewrittenTask]:
+    """The items with contractions at the places of the maps that they are joined to."""
+    joined = find_joined_maps(bundle, tasks)
+    moved = {contraction: then for then, (contraction, _) in joined.items()}
+    waiting: dict[int, RewrittenTask] = {}
+    result: list[RewrittenTask] = []
+    for item in items:
+        if item.origin in moved:
+            waiting[moved[item.origin]] = item
+        elif item.origin in waiting:
+            first, place = waiting.pop(item.origin), joined[item.origin][1]
+            assert isinstance(first.task, KernelTask)
+            assert isinstance(item.task, KernelTask)
+            then = JoinedMap(item.task.operation, place)
+            result.append(msgspec.structs.replace(first, task=join(first.task, item.task, place), then=then))
+        else:
+            result.append(item)
+    return result
 
 
 def _select(bundle: ExecutablePlan, tasks: Sequence[AnyTask], options: RewriteOptions) -> Iterable[RankTask]:
@@ -134,10 +160,14 @@ def _split(
         return (item,)
     count = count_parts(item.siblings, workers, estimate(item))
     order = bundle.tensors[bundle.buffers[task.writes[0].buffer].tensor].order
-    parts = split_kernel(bundle.operations[task.operation], task, count, order)
+    then = None if item.then is None else (bundle.operations[item.then.operation], item.then.place)
+    parts = split_kernel(bundle.operations[task.operation], task, count, order, then)
     if len(parts) == 1:
         return (item,)
-    return [RewrittenTask(part, item.origin, item.siblings * len(parts), item.alike * len(parts)) for part in parts]
+    return [
+        RewrittenTask(part, item.origin, item.siblings * len(parts), item.alike * len(parts), then=item.then)
+        for part in parts
+    ]
 
 
 def _add_own(items: Sequence[RewrittenTask], waits: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -71,7 +71,8 @@ class _AttentionMemory:
 
     @staticmethod
     def allocate(s: AttentionCall) -> _AttentionMemory:
-        from einc_runtime.kernels.llvm.attention_code import RegisterTile, emit_attention
+        from einc_runtime.kernels.llvm.attention_code import emit_attention
+        from einc_runtime.kernels.llvm.attention_layout import RegisterTile
 
         group = s.q.shape[0] // s.k.shape[0]
         parts = [part for own in s.sequences() for part in own.split(max(1, ROWS // group))]

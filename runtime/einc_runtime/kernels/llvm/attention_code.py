@@ -12,86 +12,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from llvmlite import ir
 
-from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.attention_layout import AttentionLayout, RegisterTile
 from einc_runtime.kernels.llvm.compiler import LANES
-from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Emitter, Value
+from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Value
 from einc_runtime.kernels.llvm.vectors import log, power_of_two, tanh
 
 LOWEST = float(np.finfo(np.float32).min)
 """The initial maximum of scores. It is finite, so that the weights of scores of -inf are 0."""
 
 
-_LINE = 64
-"""Bytes of a line of the cache."""
 _MANY_KEYS = 64
 """With so many keys, and no more than a tile, it takes less time to fetch the next head early than to wait for it."""
-
-
-class RegisterTile(NamedTuple):
-    """A tile in registers: `numbers` keys (or features of values) by `vectors` vectors of rows."""
-
-    numbers: int
-    vectors: int
-
-    @property
-    def lanes(self) -> int:
-        return self.vectors * LANES
-
-
-class AttentionArguments(NamedTuple):
-    """The arguments of the function: counts, addresses and byte strides. `of_...` are arrays of scratch memory."""
-
-    heads: Value
-    group: Value
-    parts: Value
-    table: Value
-    """Of every part the first query, the number of queries, and the place of its sequence's first key, as i64."""
-    firsts: Value
-    lasts: Value
-    """The first key that a query sees and the end of its keys, as i32."""
-    mask: Value
-    q: Value
-    q_head: Value
-    q_token: Value
-    k: Value
-    k_head: Value
-    k_token: Value
-    v: Value
-    v_head: Value
-    v_token: Value
-    o: Value
-    o_head: Value
-    o_token: Value
-    lse: Value
-    lse_head: Value
-    lse_token: Value
-    width_k: Value
-    width_v: Value
-    deep_k: Value
-    deep_v: Value
-    """The widths rounded up to whole vectors."""
-    scale: Value
-    """The bits of an f32, by which queries are multiplied."""
-    tile: Value
-    """Keys in a tile."""
-    of_rows: Value
-    of_queries: Value
-    of_totals: Value
-    of_scores: Value
-    of_limits: Value
-    of_spans: Value
-    of_stats: Value
-    of_keys: Value
-    of_values: Value
-    of_places: Value
 
 
 @compiler.compile_once
@@ -100,14 +37,10 @@ def emit_attention(kind: str, masked: bool, rest: int, shape: RegisterTile, soft
     return _AttentionEmitter(kind, masked, rest, shape, softcap).emit()
 
 
-class _AttentionEmitter:
+class _AttentionEmitter(AttentionLayout):
     def __init__(self, kind: str, masked: bool, rest: int, shape: RegisterTile, softcap: float) -> None:
-        self.kind, self.masked, self.rest, self.shape, self.softcap = kind, masked, rest, shape, softcap
-        self.e = Emitter()
-        self.b = self.e.b
-        self.a = AttentionArguments(*(self.e.argument() for _ in AttentionArguments._fields))
-        self.vectors = range(shape.vectors)
-        self.pitch = self._bytes(self._larger(self.a.deep_k, self.a.deep_v))
+        super().__init__(kind, shape)
+        self.masked, self.rest, self.softcap = masked, rest, softcap
 
     def emit(self) -> ir.Module:
         e, b, a = self.e, self.b, self.a
@@ -126,8 +59,8 @@ class _AttentionEmitter:
             ahead = b.and_(one_tile, b.icmp_signed(">=", keys, I64(_MANY_KEYS)))
             with e.loop(tiles) as number:
                 start = b.add(first, b.mul(number, a.tile))
-                stop = self._smaller(b.add(start, a.tile), b.load(up))
-                self._compute_tile(head, query, blocks, self._larger(start, b.load(lo)), stop, ahead)
+                stop = self.smaller(b.add(start, a.tile), b.load(up))
+                self._compute_tile(head, query, blocks, self.larger(start, b.load(lo)), stop, ahead)
             with e.loop(blocks) as block:
                 self._finish(head, query, rows, block)
         return e.finish()
@@ -139,33 +72,33 @@ class _AttentionEmitter:
         e, b, a = self.e, self.b, self.a
         span = [e.variable(I64(start)) for start in (1 << 31, 0, 0, 1 << 31)]
         scale = e.broadcast(b.bitcast(b.trunc(a.scale, I32), F32))
-        with self._each_row(head, query, rows, block) as (row, own, of_head):
+        with self.each_row(head, query, rows, block) as (row, own, of_head):
             source = b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token)))
             target = b.add(a.of_rows, b.mul(row, self.pitch))
-            self._copy(source, self.kind, target, "f32", a.width_k, scale)
+            self.copy(source, self.kind, target, "f32", a.width_k, scale)
             place = b.add(b.mul(block, I64(2 * self.shape.lanes)), row)
             for table, at, (lowest, highest) in ((a.firsts, 0, span[:2]), (a.lasts, self.shape.lanes, span[3:1:-1])):
                 limit = e.read(table, own, I32)
                 e.put(a.of_limits, b.add(place, I64(at)), limit)
                 limit = b.sext(limit, I64)
-                b.store(self._smaller(b.load(lowest), limit), lowest)
-                b.store(self._larger(b.load(highest), limit), highest)
+                b.store(self.smaller(b.load(lowest), limit), lowest)
+                b.store(self.larger(b.load(highest), limit), highest)
         for number, limit in enumerate(span):
             e.put(a.of_spans, b.add(b.mul(block, I64(4)), I64(number)), b.load(limit))
-        b.store(self._smaller(b.load(lo), b.load(span[0])), lo)
-        b.store(self._larger(b.load(up), b.load(span[2])), up)
-        packed = self._packed(block)
+        b.store(self.smaller(b.load(lo), b.load(span[0])), lo)
+        b.store(self.larger(b.load(up), b.load(span[2])), up)
+        packed = self.packed(block)
         with e.loop(a.deep_k, LANES) as feature, e.loop(I64(self.shape.vectors)) as v:
-            lines = [e.load(*self._staged(v, lane, feature), "f32", None) for lane in range(LANES)]
+            lines = [e.load(*self.staged(v, lane, feature), "f32", None) for lane in range(LANES)]
             for number, line in enumerate(e.transpose_square(lines)):
-                self._put(line, packed, b.add(feature, I64(number)), v)
-        totals = self._totals(block)
+                self.put(line, packed, b.add(feature, I64(number)), v)
+        totals = self.totals(block)
         with e.loop(a.width_v) as feature:
             for v in self.vectors:
-                self._put(e.number(0.0), totals, feature, v)
+                self.put(e.number(0.0), totals, feature, v)
         for v in self.vectors:
-            self._put(e.number(LOWEST), self._stats(block), I64(0), v)
-            self._put(e.number(0.0), self._stats(block), I64(1), v)
+            self.put(e.number(LOWEST), self.stats(block), I64(0), v)
+            self.put(e.number(0.0), self.stats(block), I64(1), v)
 
     def _finish(self, head: Value, query: Value, rows: Value, block: Value) -> None:
         """Divides the totals by the sums, and transposes them into rows. Computes the lse.
@@ -175,30 +108,30 @@ class _AttentionEmitter:
         more.
         """
         e, b, a = self.e, self.b, self.a
-        totals, stats, one = self._totals(block), self._stats(block), e.number(1.0)
+        totals, stats, one = self.totals(block), self.stats(block), e.number(1.0)
         zero = e.number(0.0)
         with e.loop(I64(self.shape.vectors)) as v:
-            total = self._get(stats, I64(1), v)
+            total = self.get(stats, I64(1), v)
             empty = b.fcmp_ordered("==", total, zero)
             share = b.fdiv(one, total)
-            lse = e.multiply_add(self._get(stats, I64(0), v), e.number(math.log(2)), log(e, total))
-            self._put(lse, stats, I64(0), v)
+            lse = e.multiply_add(self.get(stats, I64(0), v), e.number(math.log(2)), log(e, total))
+            self.put(lse, stats, I64(0), v)
             with e.loop(a.deep_v, LANES) as feature:
-                scaled = [b.fmul(self._get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
+                scaled = [b.fmul(self.get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
                 lines = [b.select(empty, zero, b.fadd(value, zero)) for value in scaled]
                 for lane, line in enumerate(e.transpose_square(lines)):
-                    e.store(line, *self._staged(v, lane, feature), "f32", None)
-        with self._each_row(head, query, rows, block) as (row, own, of_head):
+                    e.store(line, *self.staged(v, lane, feature), "f32", None)
+        with self.each_row(head, query, rows, block) as (row, own, of_head):
             target = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(own, a.o_token)))
-            self._copy(b.add(a.of_rows, b.mul(row, self.pitch)), "f32", target, self.kind, a.width_v)
+            self.copy(b.add(a.of_rows, b.mul(row, self.pitch)), "f32", target, self.kind, a.width_v)
             lse = b.add(a.lse, b.add(b.mul(of_head, a.lse_head), b.mul(own, a.lse_token)))
             e.put(lse, I64(0), e.read(stats, row, F32))
 
     # A tile of keys
 
     def _compute_tile(self, head: Value, query: Value, blocks: Value, start: Value, stop: Value, ahead: Value) -> None:
-        """Computes the keys from `start` to `stop` for all blocks that see any of them; `ahead` says whether to fetch what
-        the next head needs."""
+        """Computes the keys from `start` to `stop` for all blocks that see any of them; `ahead` says whether to fetch
+        what the next head needs."""
         e, b, a = self.e, self.b, self.a
         keys, values = b.add(a.k, b.mul(head, a.k_head)), b.add(a.v, b.mul(head, a.v_head))
         following = [
@@ -210,12 +143,12 @@ class _AttentionEmitter:
         kept = b.sub(stop, start)
         if copied:
             kept = self._copy_tile(keys, values, start, stop)
-            keys, values, steps = a.of_keys, a.of_values, [self._bytes(a.deep_k), self._bytes(a.deep_v)]
+            keys, values, steps = a.of_keys, a.of_values, [self.size_of(a.deep_k), self.size_of(a.deep_v)]
         with e.loop(blocks) as block:
             from_any, from_all, to_any, to_all = (
                 e.read(a.of_spans, b.add(b.mul(block, I64(4)), I64(n)), I64) for n in range(4)
             )
-            lo, up = self._larger(start, from_any), self._smaller(stop, to_any)
+            lo, up = self.larger(start, from_any), self.smaller(stop, to_any)
             count = b.sub(up, lo) if not self.masked else b.select(b.icmp_signed("<", lo, up), kept, I64(0))
             if self.masked:
                 lo, up = start, stop
@@ -225,8 +158,8 @@ class _AttentionEmitter:
 
             def fetch(key: Value) -> None:
                 with b.if_then(ahead):
-                    self._fetch_keys(following, b.add(b.mul(block, count), key), blocks)
-                    self._fetch_queries(head, query, block, key, count)
+                    self.fetch_keys(following, b.add(b.mul(block, count), key), blocks)
+                    self.fetch_queries(head, query, block, key, count)
 
             with b.if_then(b.icmp_signed(">", count, I64(0))):
                 maxima = self._compute_scores(block, rows[0], steps[0], lo, count, partly, fetch)
@@ -244,7 +177,7 @@ class _AttentionEmitter:
                 (values, a.v_token, a.of_values, a.width_v, a.deep_v),
             ):
                 row = b.add(base, b.mul(key, step))
-                self._copy(row, self.kind, b.add(target, b.mul(slot, self._bytes(deep))), "f32", width)
+                self.copy(row, self.kind, b.add(target, b.mul(slot, self.size_of(deep))), "f32", width)
             e.put(a.of_places, slot, b.trunc(key, I32))
             b.store(b.add(slot, I64(1)), kept)
 
@@ -270,16 +203,16 @@ class _AttentionEmitter:
         """Writes the scores of the keys, -inf where a row does not see a key; returns the maximum of every row. Calls
         `fetch` with the first of some keys."""
         e, b, a = self.e, self.b, self.a
-        queries, last = self._packed(block), b.sub(count, I64(1))
+        queries, last = self.packed(block), b.sub(count, I64(1))
         limits = b.add(a.of_limits, b.mul(block, I64(8 * self.shape.lanes)))
-        maxima = [e.variable(self._get(self._stats(block), I64(0), v)) for v in self.vectors]
+        maxima = [e.variable(self.get(self.stats(block), I64(0), v)) for v in self.vectors]
         with e.loop(count, self.shape.numbers) as key:
             fetch(key)
-            numbers = [self._smaller(b.add(key, I64(n)), last) for n in range(self.shape.numbers)]
+            numbers = [self.smaller(b.add(key, I64(n)), last) for n in range(self.shape.numbers)]
             rows = [b.add(keys, b.mul(number, step)) for number in numbers]
             sums = [[e.variable(e.number(0.0)) for _ in self.vectors] for _ in rows]
             with e.loop(a.width_k) as feature:
-                self._accumulate(sums, [b.add(row, self._bytes(feature)) for row in rows], queries, feature)
+                self._accumulate(sums, [b.add(row, self.size_of(feature)) for row in rows], queries, feature)
             if self.softcap:
                 for place in itertools.chain(*sums):
                     capped = tanh(e, b.fmul(b.load(place), e.number(1 / self.softcap)))
@@ -294,7 +227,7 @@ class _AttentionEmitter:
             for n, line in enumerate(sums):
                 for v in self.vectors:
                     score = b.load(line[v])
-                    self._put(score, a.of_scores, b.add(key, I64(n)), v)
+                    self.put(score, a.of_scores, b.add(key, I64(n)), v)
                     before = b.load(maxima[v])
                     b.store(b.select(b.fcmp_ordered(">", score, before), score, before), maxima[v])
         return [b.load(one) for one in maxima]
@@ -302,38 +235,38 @@ class _AttentionEmitter:
     def _weigh(self, block: Value, count: Value, maxima: Sequence[Value]) -> Sequence[Value]:
         """Turns scores into weights, 2**(score - maxima), and sums them; returns the factor for earlier weights."""
         e, b, a = self.e, self.b, self.a
-        stats = self._stats(block)
+        stats = self.stats(block)
         totals = [e.variable(e.number(0.0)) for _ in self.vectors]
         with e.loop(count) as key:
             for v in self.vectors:
-                weight = power_of_two(e, b.fsub(self._get(a.of_scores, key, v), maxima[v]))
-                self._put(weight, a.of_scores, key, v)
+                weight = power_of_two(e, b.fsub(self.get(a.of_scores, key, v), maxima[v]))
+                self.put(weight, a.of_scores, key, v)
                 b.store(b.fadd(b.load(totals[v]), weight), totals[v])
         rescales = []
         for v in self.vectors:
-            rescale = power_of_two(e, b.fsub(self._get(stats, I64(0), v), maxima[v]))
-            self._put(maxima[v], stats, I64(0), v)
-            self._put(e.multiply_add(self._get(stats, I64(1), v), rescale, b.load(totals[v])), stats, I64(1), v)
+            rescale = power_of_two(e, b.fsub(self.get(stats, I64(0), v), maxima[v]))
+            self.put(maxima[v], stats, I64(0), v)
+            self.put(e.multiply_add(self.get(stats, I64(1), v), rescale, b.load(totals[v])), stats, I64(1), v)
             rescales.append(rescale)
         return rescales
 
     def _add(self, block: Value, values: Value, step: Value, count: Value, rescales: Sequence[Value]) -> None:
         """Scales the totals by the factor `rescales`, and adds weights times values."""
         e, b, a = self.e, self.b, self.a
-        totals = self._totals(block)
+        totals = self.totals(block)
 
         def features(first: Value, number: int) -> None:
             places = [b.add(first, I64(n)) for n in range(number)]
             sums = [
-                [e.variable(b.fmul(self._get(totals, place, v), rescales[v])) for v in self.vectors] for place in places
+                [e.variable(b.fmul(self.get(totals, place, v), rescales[v])) for v in self.vectors] for place in places
             ]
-            column = b.add(values, self._bytes(first))
+            column = b.add(values, self.size_of(first))
             with e.loop(count) as key:
                 row = b.add(column, b.mul(key, step))
                 self._accumulate(sums, [b.add(row, I64(4 * n)) for n in range(number)], a.of_scores, key)
             for place, line in zip(places, sums, strict=True):
                 for v in self.vectors:
-                    self._put(b.load(line[v]), totals, place, v)
+                    self.put(b.load(line[v]), totals, place, v)
 
         whole = b.sub(a.width_v, I64(self.rest))
         with e.loop(whole, self.shape.numbers) as feature:
@@ -343,103 +276,8 @@ class _AttentionEmitter:
 
     def _accumulate(self, sums: Sequence[Sequence[Value]], numbers: Sequence[Value], table: Value, line: Value) -> None:
         """Adds to every line of sums a number, given by its address, times one line of a table."""
-        lines = [self._get(table, line, v) for v in self.vectors]
+        lines = [self.get(table, line, v) for v in self.vectors]
         for number, places in zip(numbers, sums, strict=True):
             factor = self.e.load_one(number, "f32")
             for place, values in zip(places, lines, strict=True):
                 self.b.store(self.e.multiply_add(factor, values, self.b.load(place)), place)
-
-    # Addresses
-
-    @contextmanager
-    def _each_row(self, head: Value, query: Value, rows: Value, block: Value) -> Iterator[tuple[Value, Value, Value]]:
-        """A loop over the rows of a block, each with its query and its query head: they are ordered by query, then by
-        head."""
-        e, b, group = self.e, self.b, self.a.group
-        before = b.mul(block, I64(self.shape.lanes))
-        own, member = e.variable(b.add(query, b.udiv(before, group))), e.variable(b.urem(before, group))
-        with e.loop(self._smaller(I64(self.shape.lanes), b.sub(rows, before))) as row:
-            yield row, b.load(own), b.add(b.mul(head, group), b.load(member))
-            following = b.add(b.load(member), I64(1))
-            last = b.icmp_signed("==", following, group)
-            b.store(b.select(last, I64(0), following), member)
-            b.store(b.add(b.load(own), b.zext(last, I64)), own)
-
-    def _packed(self, block: Value) -> Value:
-        return self.b.add(self.a.of_queries, self._lines(self.b.mul(block, self.a.deep_k)))
-
-    def _totals(self, block: Value) -> Value:
-        return self.b.add(self.a.of_totals, self._lines(self.b.mul(block, self.a.deep_v)))
-
-    def _stats(self, block: Value) -> Value:
-        return self.b.add(self.a.of_stats, self._lines(self.b.mul(block, I64(2))))
-
-    def _lines(self, number: Value) -> Value:
-        """The bytes of `number` lines, each with one value per row of a block."""
-        return self.b.mul(number, I64(4 * self.shape.lanes))
-
-    def _staged(self, v: Value, lane: int, feature: Value) -> tuple[Value, Value]:
-        row = self.b.add(self.b.mul(v, I64(LANES)), I64(lane))
-        return self.b.add(self.a.of_rows, self.b.mul(row, self.pitch)), feature
-
-    def _get(self, table: Value, line: Value, v: Value | int) -> Value:
-        return self.e.load(self._line(table, line, v), I64(0), "f32", None)
-
-    def _put(self, value: Value, table: Value, line: Value, v: Value | int) -> None:
-        self.e.store(value, self._line(table, line, v), I64(0), "f32", None)
-
-    def _line(self, table: Value, line: Value, v: Value | int) -> Value:
-        """The address of a vector of a line."""
-        vector = I64(4 * LANES * v) if isinstance(v, int) else self.b.mul(v, I64(4 * LANES))
-        return self.b.add(self.b.add(table, self._lines(line)), vector)
-
-    def _copy(self, source: Value, kind: str, target: Value, to: str, width: Value, scale: Value | None = None) -> None:
-        e = self.e
-
-        def body(position: Value, mask: Value | None) -> None:
-            value = e.load(source, position, kind, mask)
-            e.store(value if scale is None else self.b.fmul(value, scale), target, position, to, mask)
-
-        e.sweep(width, body)
-
-    # The next head, whose rows may lie far apart, so that the processor does not fetch them by itself
-
-    def _fetch_keys(self, first: Sequence[Value], number: Value, blocks: Value) -> None:
-        """Fetches the share of the next head's keys and values, from the `first` ones, that belongs to some keys of a
-        block: all blocks together fetch them all. `number` counts the keys of all blocks."""
-        e, b, a = self.e, self.b, self.a
-        numbers = I64(self.shape.numbers)
-        start = b.udiv(number, blocks)
-        with e.loop(b.udiv(b.add(numbers, b.sub(blocks, I64(1))), blocks)) as key:
-            here = b.add(start, key)
-            self._fetch(b.add(first[0], b.mul(here, a.k_token)), a.width_k)
-            self._fetch(b.add(first[1], b.mul(here, a.v_token)), a.width_v)
-
-    def _fetch_queries(self, head: Value, query: Value, block: Value, key: Value, count: Value) -> None:
-        """The same for the block's queries and results."""
-        e, b, a = self.e, self.b, self.a
-        lanes = I64(self.shape.lanes)
-        start = b.add(b.mul(block, lanes), b.udiv(b.mul(key, lanes), count))
-        rows = b.udiv(b.add(I64(self.shape.numbers * self.shape.lanes), b.sub(count, I64(1))), count)
-        with e.loop(self._smaller(rows, lanes)) as row:
-            number = b.add(start, row)
-            own = b.add(query, b.udiv(number, a.group))
-            of_head = b.add(b.mul(b.add(head, I64(1)), a.group), b.urem(number, a.group))
-            self._fetch(b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token))), a.width_k)
-            result = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(own, a.o_token)))
-            self._fetch(result, a.width_v, write=True)
-
-    def _fetch(self, row: Value, width: Value, *, write: bool = False) -> None:
-        """Says that a row of an operand is needed soon."""
-        size = ITEMSIZE[self.kind]
-        with self.e.loop(width, _LINE // size) as position:
-            self.e.prefetch(row, self.b.mul(position, I64(size)), near=True, write=write)
-
-    def _bytes(self, elements: Value) -> Value:
-        return self.b.mul(elements, I64(4))
-
-    def _smaller(self, one: Value, other: Value) -> Value:
-        return self.b.select(self.b.icmp_signed("<", one, other), one, other)
-
-    def _larger(self, one: Value, other: Value) -> Value:
-        return self.b.select(self.b.icmp_signed(">", one, other), one, other)

@@ -169,9 +169,9 @@ def _find_sleep() -> int:
 
 @compiler.compile_once
 def _emit_schedule() -> Any:
-    """What a thread does: see `CompiledSchedule`. Its arguments are the number of tasks, and the addresses of a function
-    that sleeps, what the thread keeps, the first task that is not taken, the number of the run, the run in which
-    every task was last taken, and ended, where the waits of every task end, the waits, which tasks need the
+    """What a thread does: see `CompiledSchedule`. Its arguments are the number of tasks, and the addresses of a
+    function that sleeps, what the thread keeps, the first task that is not taken, the number of the run, the run in
+    which every task was last taken, and ended, where the waits of every task end, the waits, which tasks need the
     interpreter, after which a thread pauses, where the calls of every task end, and the calls."""
     from llvmlite import ir
 

@@ -7,15 +7,24 @@ aggregation} aggregates over the indices that the result lacks (paper, Section 3
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store
 from einc_runtime.kernels.calls.map import MapCall, ReduceCall
 from einc_runtime.kernels.numpy.lowering import lower
-from einc_runtime.kernels.numpy.pieces import ArrayPiece, PieceEvaluator, Resolved, Walk, breadth_of, make_walk_runner
+from einc_runtime.kernels.numpy.pieces import (
+    ArrayPiece,
+    PieceEvaluator,
+    Resolved,
+    Walk,
+    breadth_of,
+    make_runner,
+    make_walk_runner,
+)
 from einc_runtime.kernels.views import merge_axes
 
 UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -26,6 +35,9 @@ def build_map(invocation: Invocation[Array]) -> Kernel:
 
 
 def make_map(call: MapCall) -> Kernel:
+    """Where the result lies at an operand, it is computed elsewhere and copied: a program may read an operand again."""
+    if any(np.may_share_memory(view, call.output) for view in call.views):
+        return _make_elsewhere(call)
     output = call.output
     (*sources, target), _ = merge_axes([*call.views, output], [False] * output.ndim)
     code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], output.dtype)
@@ -39,6 +51,20 @@ def make_map(call: MapCall) -> Kernel:
         return make_walk_runner(walk, lambda piece: resolve(piece)[0])
 
     return Kernel(bind, scratch.size, 0.3 * output.size * len(code.calls))
+
+
+def _make_elsewhere(call: MapCall) -> Kernel:
+    scratch = ScratchAllocator()
+    place = scratch.take(call.output.shape, call.output.dtype)
+    measured = make_map(replace(call, output=np.empty_like(call.output)))
+    inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
+
+    def bind(memory: Array) -> Run:
+        result = place.of(memory)
+        run = make_map(replace(call, output=result)).bind(inner.of(memory))
+        return make_runner([(run, []), (store, [result, call.output])])
+
+    return Kernel(bind, scratch.size, measured.nanoseconds)
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:

@@ -1,0 +1,92 @@
+"""Map joining: a contraction and the map of its result become one task, which needs no memory in between.
+
+The contraction writes where the map's result goes, and the map works on that in place: each element is computed from
+the one that lies there. A result that no cache holds is written and read at one place then, and not at two. The values
+are the same.
+
+Both run at the place of the map. This is right if nobody else reads the contraction's result, and if what the
+contraction reads keeps its values and its bytes until the map has written, and is not where the map writes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import msgspec
+
+from einc_runtime.execution.rewrites.lifetimes import Lifetimes
+from einc_runtime.kernels import indices
+from einc_runtime.plan.epilogues import list_contracted_operands
+from einc_runtime.plan.regions import ExecutablePlan, region_bytes, span
+from einc_runtime.plan.schema import AnyTask, KernelTask
+
+MIN_BYTES = 1 << 18
+"""Smaller results stay in a core's cache between the two tasks."""
+
+
+class JoinedMap(msgspec.Struct, frozen=True):
+    """The map that a contraction's task also computes: its operation, and the place of the contraction's result among
+    its operands. Its others follow the contraction's among the task's reads."""
+
+    operation: int
+    place: int
+
+
+def find_joined_maps(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:
+    """For maps, by the position of their tasks, the contraction that can be joined to each, and the operand that it
+    computes."""
+    lifetimes: Lifetimes | None = None
+    found: dict[int, tuple[int, int]] = {}
+    for number, candidates in list_contracted_operands(bundle, tasks):
+        for contraction, place in sorted(candidates, reverse=True):
+            then, first = tasks[number], tasks[contraction]
+            assert isinstance(then, KernelTask)
+            assert isinstance(first, KernelTask)
+            if not _are_alike(bundle, first, then, place):
+                continue
+            lifetimes = lifetimes or Lifetimes(bundle, tasks)
+            if _stays(bundle, lifetimes, first, then, contraction, number):
+                found[number] = contraction, place
+                break
+    return found
+
+
+def join(first: KernelTask, then: KernelTask, place: int) -> KernelTask:
+    """The task of a contraction with what the map of its result reads and writes."""
+    others = (region for position, region in enumerate(then.reads) if position != place)
+    return msgspec.structs.replace(first, reads=(*first.reads, *others), writes=then.writes)
+
+
+def _are_alike(bundle: ExecutablePlan, first: KernelTask, then: KernelTask, place: int) -> bool:
+    """Whether the map computes each element of its result from the element of the operand that has the same indices
+    and lies at the same place in memory."""
+    (result,), (target,) = first.writes, then.writes
+    kinds = [bundle.tensors[bundle.buffers[region.buffer].tensor] for region in (result, target)]
+    names = indices.parse(str(bundle.operations[then.operation].kernel_attributes["indices"]))
+    return (
+        region_bytes(bundle, target) >= MIN_BYTES
+        and result.block == target.block
+        and len({(kind.dtype, kind.order) for kind in kinds}) == 1
+        and names.inputs[place] == names.output
+        and len(set(names.output)) == len(names.output)
+        and all(len(set(own)) == len(own) for own in names.inputs)
+    )
+
+
+def _stays(
+    bundle: ExecutablePlan, lifetimes: Lifetimes, first: KernelTask, then: KernelTask, start: int, end: int
+) -> bool:
+    """Whether all that the contraction at `start` reads is there until the map at `end` has written elsewhere."""
+    target = then.writes[0].buffer
+    low, high = span(bundle, target)
+    for region in first.reads:
+        buffer = region.buffer
+        writers = lifetimes.writers.get(buffer, [])
+        later = bisect_right(writers, start)
+        if (later < len(writers) and writers[later] <= end) or lifetimes.loses_bytes(buffer, start, end):
+            return False
+        begin, stop = span(bundle, buffer)
+        if bundle.buffers[buffer].site == bundle.buffers[target].site and begin < high and low < stop:
+            return False
+    return True
