@@ -269,9 +269,9 @@ class Session:
         """
         with self._guard.entered():
             self._guard.require_own_inputs()
-            if self.missing:
+            if not self._needed <= self._loaded:
                 self._note_filled_weights()
-            if self.missing:
+            if not self._needed <= self._loaded:
                 raise ArrayFault(f"nothing is loaded for {quote_names(self.missing)}")
             return self._execute(trace)
 

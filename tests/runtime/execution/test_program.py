@@ -144,7 +144,7 @@ def test_a_program_gives_the_bits_of_its_tasks_one_by_one(sites, workers, calls)
     assert executor._program is not None
     called = sum(executor._program._called)
     assert called < 0.7 * len(executor._tasks)
-    assert (called > 0) == calls == executor._program.needs_settings
+    assert (called > 0) == calls == executor._program.needs_interpreter
     assert len(set(bits)) == 1
     assert np.isfinite(np.frombuffer(bits[0], "f4")).all()
 
@@ -164,8 +164,8 @@ def test_products_of_onednn_need_no_interpreter(monkeypatch):
         session.execute(trace=True)
         assert session.offload("y").tobytes() == found
         assert executor._program is not None
-        assert executor._program.needs_settings
-        assert not any(executor._program._called)
+        assert executor._program.calls_onednn
+        assert not executor._program.needs_interpreter
 
 
 @needs_compiler

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -180,7 +180,7 @@ class CpuExecutor:
             self._memory.poison()
         ran: list[TaskRecord] | None = None if records is None else []
         try:
-            with nullcontext() if self._needs_no_interpreter(records) else _interpreter_settings():
+            with self._enter_settings(records):
                 if not self._prepacked.is_made:
                     self._seeks_program = self._may_have_program  # whose calls name the memory of layouts
                     self._prepacked.pack(self.workers, self._scheduler)
@@ -200,14 +200,17 @@ class CpuExecutor:
             records += [(self._tasks[task].origin, worker, start, end) for task, worker, start, end in ran or ()]
         return 1e3 * seconds
 
-    def _needs_no_interpreter(self, records: list[TaskRecord] | None) -> bool:
-        """Whether all that is done is machine code of ours, which no setting of a library concerns."""
-        known = self._program is not None and not self._program.needs_settings
-        return known and records is None and self._prepacked.is_made
+    def _enter_settings(self, records: list[TaskRecord] | None) -> AbstractContextManager[None]:
+        """What libraries need to hear before a run: nothing where all of it is machine code of ours."""
+        program = self._program
+        if program is None or program.needs_interpreter or records is not None or not self._prepacked.is_made:
+            return _interpreter_settings()
+        return onednn.one_thread() if program.calls_onednn else nullcontext()
 
     def _start_worker(self, worker: int, program: CpuProgram | None = None) -> thread_pool.RunTask:
-        if program is None or program.needs_settings:
+        if program is None or program.needs_interpreter:
             np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
+        if program is None or program.needs_interpreter or program.calls_onednn:
             onednn.limit_threads(1)  # of this thread, too
         if self._scratch[worker] is None:
             self._scratch[worker] = self._allocate(self._scratch_size)

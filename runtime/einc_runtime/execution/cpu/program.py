@@ -50,8 +50,10 @@ class CpuProgram:
         places = {task: place for place, task in enumerate(self._tasks)}
         waits = [[places[one] for one in after[task]] for task in self._tasks]
         self._called = [calls[task] is None for task in self._tasks]
-        of_libraries = any(isinstance(call, LibraryCall) for own in calls for call in own or ())
-        self._needs_settings = of_libraries or any(self._called)
+        self.needs_interpreter = any(self._called)
+        """Whether a task is not machine code."""
+        self.calls_onednn = any(isinstance(call, LibraryCall) for own in calls for call in own or ())
+        """Whether machine code calls oneDNN, for which each thread has a setting."""
         passed, pauses = 0.0, []
         for task in self._tasks:
             passed += graph.nanoseconds[task]
@@ -60,11 +62,6 @@ class CpuProgram:
         self._schedule = CompiledSchedule(waits, self._called, pauses, workers, spins, naps)
         self._schedule.set_calls(0, [calls[task] or [] for task in self._tasks])
         self._graph, self._bind = RankedTaskGraph.of([()] * shares, [total / shares] * shares), bind
-
-    @property
-    def needs_settings(self) -> bool:
-        """Whether a task calls a library, for which each thread has settings."""
-        return self._needs_settings
 
     def begin(self) -> RankedTaskGraph:
         """Begins a run of all tasks, by what `make_runner` makes."""
