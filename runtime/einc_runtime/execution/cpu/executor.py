@@ -56,7 +56,8 @@ and one that needs the interpreter holds up the others for longer than it takes 
 class CpuExecutor:
     """See `execution.base.Executor`.
 
-    `workers` defaults to one per core. Without `rewrites`, every task is run as it stands in the plan, for comparison.
+    `workers` defaults to one per core. Without `rewrites`, every task is run as it stands in the plan, for comparison,
+    and without `join_maps`, products and the maps of their results stay apart.
     `common` is memory that it shares with executors of other plans. `scheduler` makes the threads, and `allocate` the
     memory of arenas and the kernels' scratch space, in bytes. For tests: `poison` fills memory with not-a-numbers
     before each run, and `ranks` replaces the order in which ready tasks start, highest first. Where other processes run
@@ -73,6 +74,7 @@ class CpuExecutor:
         workers: int | None = None,
         *,
         rewrites: bool = True,
+        join_maps: bool = True,
         common: SharedBuffers | None = None,
         poison: bool = False,
         ranks: Sequence[float] | None = None,
@@ -86,7 +88,7 @@ class CpuExecutor:
         self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate, sites=sites)
         self._common, self._keys = common, {} if common is None else dict(list_shared(bundle))
         self._groups = aggregation_groups(bundle)
-        self._tasks, self._kernels = self._prepare_tasks(rewrites)
+        self._tasks, self._kernels = self._prepare_tasks(rewrites, join_maps)
         costs = [kernel.nanoseconds for kernel in self._kernels]
         chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
         self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
@@ -107,7 +109,7 @@ class CpuExecutor:
         self._scratch: list[Array | None] = [None] * self.workers
         self._bound: list[list[Run | None]] = [[None] * len(self._tasks) for _ in range(self.workers)]
 
-    def _prepare_tasks(self, rewrites: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
+    def _prepare_tasks(self, rewrites: bool, join_maps: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
         """The tasks that are run, and a kernel for each."""
         whole: dict[int, Kernel] = {}
         times: dict[object, KernelTime] = {}
@@ -124,7 +126,7 @@ class CpuExecutor:
             max_move_bytes=MAX_COALESCED_BYTES,
             workers=self.workers if self.part is None else self.part.workers,
             estimate=estimate,
-            join_maps=self.part is None,
+            join_maps=join_maps and self.part is None,
             devices=None if self.part is None else self.part.ranks,
             rank=None if self.part is None else self.part.rank,
         )
