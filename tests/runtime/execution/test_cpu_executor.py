@@ -159,6 +159,25 @@ def test_blas_threads_come_back_after_a_run():
     assert [library["num_threads"] for library in host._blas().info()] == before
 
 
+def test_blas_is_limited_by_whichever_thread_computes():
+    def count():
+        return [library["num_threads"] for library in host._blas().info() if library["user_api"] == "blas"]
+
+    def enter():
+        with host.single_threaded_blas():
+            found.append(count())
+        found.append(count())
+
+    before, found = count(), []
+    enter()
+    for _ in range(2):
+        other = threading.Thread(target=enter)
+        other.start()
+        other.join()
+    enter()
+    assert found == [[1] * len(before), before] * 4
+
+
 def test_too_little_memory_is_an_error_before_anything_is_taken(monkeypatch):
     monkeypatch.setattr(host, "available_memory", lambda: 10_000)
     huge = msgspec.structs.replace(two_site_plan(), memory=(1 << 40, 1 << 20))

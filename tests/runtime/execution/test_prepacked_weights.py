@@ -90,6 +90,26 @@ def test_weights_of_several_plans_are_there_once(dtype, tokens):
     assert executor.facts()["memory_bytes"]["packed"] == 0
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_weights_that_another_executor_has_laid_out_are_noticed_when_they_change(dtype, monkeypatch):
+    """The second executor has too little memory for layouts of its own, and uses those of the first one."""
+    bundle, common = compiled(MODEL, 1, dtype), SharedBuffers()
+    executors = [CpuExecutor(bundle, 2, common=common)]
+    monkeypatch.setattr(memory, "available_memory", lambda: 10)
+    monkeypatch.setattr(memory, "require_memory", lambda *_: None)
+    executors.append(CpuExecutor(bundle, 2, common=common))
+    assert executors[1].facts()["memory_bytes"]["packed"] == 0
+    sessions = [Session(bundle, executor=executor, common=common) for executor in executors]
+    for seed in (1, 2, 3):
+        arrays = arrays_of(bundle, seed)
+        for number in ("ab", "")[: 2 if seed == 1 else 1]:
+            sessions[0].load_all({name: arrays[name] for name in number})
+        for session in (sessions[0], sessions[1], sessions[0]):
+            session.load_all({"x": arrays["x"]})
+            session.execute()
+            close(session.offload("y"), exact(arrays), dtype)
+
+
 def test_kernels_cannot_write_weights_and_sites_share_them():
     bundle = compiled(MODEL, 3)
     for copies in (False, True):

@@ -13,8 +13,10 @@ from einc_runtime.execution.ranks import mpi
 from einc_runtime.execution.ranks.carrier import Arrivals, Message, MessageCarrier
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.ranks.watch import RankFailure, Watch
+from einc_runtime.execution.rewrites import map_joining
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.numpy import libraries
+from einc_runtime.plan.schema import KernelTask
 from tests.support.compiled_plans import EVERYTHING, PLACES, TRANSFORMER, compiled
 from tests.support.plan_arrays import arrays_of, outputs_of, results
 from tests.support.thread_links import ThreadWorld
@@ -46,6 +48,41 @@ def test_several_ranks_compute_the_bits_of_one_process(name, sizes):
         assert bits(first) == bits(again) == expected
         assert sum(messages for _, _, messages, _, _ in others) > 10
         assert {run.worker for run in trace.runs} == set(range(size))
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(520, 8, 256), (264, 500, 300)])
+def test_kernels_are_cut_as_in_one_process(rows, depth, columns, monkeypatch):
+    """There, the map is a part of the contraction's tasks."""
+    monkeypatch.setattr(map_joining, "MIN_BYTES", 1)
+    text = f"""
+model m
+dim t = {rows}
+dim a = {depth}
+dim f = {columns}
+input x : f32[t, a]
+weight w : f32[a, f]
+weight c : f32[f]
+p[t, f] = x[t, a] * w[a, f]
+y = gelu(p + c)
+output y
+"""
+    bundle = compiled(text, 2, "f32")
+    arrays = arrays_of(bundle, 3)
+
+    def run(executor):
+        found = results(Session(bundle, executor=executor), arrays)["y"].tobytes()
+        return found, sum(is_contraction(item) for item in executor._tasks)
+
+    def is_contraction(item):
+        return isinstance(item.task, KernelTask) and bundle.operations[item.task.operation].kernel == "contract"
+
+    for workers in (8, 32):
+        executor = CpuExecutor(bundle, workers)
+        assert any(item.then is not None for item in executor._tasks)
+        bits, count = run(executor)
+        ranks = ThreadWorld(2).run(lambda links, workers=workers: run(RankExecutor(bundle, links, 1, total=workers)))
+        assert ranks[0][0] == bits
+        assert sum(own for _, own in ranks) == count
 
 
 def test_ranks_with_unequal_numbers_of_sites_compute_the_same_bits():

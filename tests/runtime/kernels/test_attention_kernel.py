@@ -261,6 +261,20 @@ def test_hidden_keys_and_values_may_be_anything():
             assert np.array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("queries", [3, 40])
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FC00001, 0x7F8001FF, 0xFFFFFFFF])
+def test_a_query_that_is_no_number_gives_none(queries, bits):
+    """Whatever bits the not-a-number has, those of memory that nobody wrote among them."""
+    a = attributes((queries,), (40,))
+    q, k, v = operands(4, 2, queries, 40)
+    expected = run(a, [q, k, v])
+    q.view(np.uint32)[1, queries - 1, 2] = bits
+    for found, wanted in zip(run(a, [q, k, v]), expected, strict=True):
+        assert np.isnan(found[1, queries - 1]).all()
+        found[1, queries - 1] = wanted[1, queries - 1]
+        assert np.array_equal(found, wanted)
+
+
 def test_large_scores_do_not_overflow():
     """Large scores neither overflow nor lose the smaller ones of other queries."""
     a = attributes((3,), scale=1.0)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import Array
@@ -115,10 +116,13 @@ class CpuExecutor:
         times: dict[object, KernelTime] = {}
 
         def estimate(item: RewrittenTask) -> KernelTime:
-            form = self._describe_form(item)
+            alone = self._leave_map(item)
+            form = self._describe_form(alone)
             if form not in times:  # kernels of other layers take as long, and most are prepared in parts
-                kernel = whole[item.origin] = self._prepare(item)
+                kernel = self._prepare(alone)
                 times[form] = KernelTime(kernel.nanoseconds, kernel.is_stream)
+                if alone is item:
+                    whole[item.origin] = kernel
             return times[form]
 
         options = RewriteOptions(
@@ -274,8 +278,16 @@ class CpuExecutor:
             tensor = bundle.tensors[buffer.tensor]
             operands.append((tensor.dtype, tensor.order, buffer.role == "weight", buffer.block, region.block))
         attributes = repr(sorted(operation.kernel_attributes.items()))
-        then = None if item.then is None else repr(bundle.operations[item.then.operation].kernel_attributes)
-        return operation.kernel, attributes, then, item.alike, len(task.reads), *operands
+        return operation.kernel, attributes, item.alike, len(task.reads), *operands
+
+    def _leave_map(self, item: RewrittenTask) -> RewrittenTask:
+        """A contraction without the map that is joined to it. It decides into how many parts both are cut: as in a plan
+        of several processes, which join none, so that results are the same."""
+        if item.then is None or not isinstance(item.task, KernelTask):
+            return item
+        own = len(self.bundle.operations[item.task.operation].inputs)
+        task = msgspec.structs.replace(item.task, reads=item.task.reads[:own])
+        return msgspec.structs.replace(item, task=task, then=None)
 
     def _make_invocation(self, operation: int, reads: Sequence[Region], writes: Sequence[Region]) -> Invocation[Array]:
         own, views = self.bundle.operations[operation], self._memory.views

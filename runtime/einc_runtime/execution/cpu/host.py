@@ -136,6 +136,7 @@ def _limit_blas(user: object) -> None:
     with _lock:
         _users.add(user)
         if _limiter is None:
+            _let_any_thread_limit()
             _limiter = _blas().limit(limits=1, user_api="blas")
 
 
@@ -145,8 +146,19 @@ def _release_blas(user: object) -> None:
     with _lock:
         _users.discard(user)
         if not _users and _limiter is not None:
+            _let_any_thread_limit()
             _limiter.restore_original_limits()
             _limiter = None
+            _let_any_thread_limit()
+
+
+def _let_any_thread_limit() -> None:
+    """Lets this thread say how many threads OpenBLAS has. Since version 3.8, threadpoolctl ignores that if another one
+    has said something before. Here, a lock and a count of users keep threads apart."""
+    for library in _blas().lib_controllers:
+        clear = getattr(library, "clear_controlling_thread", None)
+        if clear is not None:
+            clear(force=True)
 
 
 @cache

@@ -140,7 +140,8 @@ class PrepackedWeights:
     """Weights in the layouts that products can use fastest, made once after loading, in addition to the loaded weights.
 
     The memory of weights in `replaced`, which are read in no other way, is given back by `release` when their layouts
-    have been made. If layouts would take too much memory, none is made: kernels also work without them.
+    have been made. If layouts would take too much memory, none is made: kernels also work without them. They may have
+    those that executors with the same weights have made, so that changes count all the same.
     """
 
     def __init__(
@@ -151,19 +152,19 @@ class PrepackedWeights:
     ) -> None:
         packs = {pack: address(pack.source) for kernel in kernels for pack in kernel.prepacked}
         available, needed = available_memory(), sum(pack.size for pack in packs if pack.data is None)
-        if available is not None and needed > available * MAX_PACKED_SHARE:
-            packs = {}
+        self._makes = available is None or needed <= available * MAX_PACKED_SHARE
         self._packs = sorted(packs, key=packs.__getitem__)
         self._addresses = [packs[pack] for pack in self._packs]
         self._changed = True
         self._release = release
-        self._replaced = {pack: array for array in replaced for pack in self._packs_of(array)}
+        own = replaced if self._makes else ()
+        self._replaced = {pack: array for array in own for pack in self._packs_of(array)}
         self._lock = Lock()
 
     @property
     def size(self) -> int:
         """The bytes that all of it takes."""
-        return sum(pack.size for pack in self._packs)
+        return sum(pack.size for pack in self._packs) if self._makes else 0
 
     @property
     def replaced_size(self) -> int:
@@ -172,7 +173,7 @@ class PrepackedWeights:
 
     @property
     def is_made(self) -> bool:
-        """Whether nothing has to be made before the next run."""
+        """Whether nothing has changed since the last run."""
         return not self._changed
 
     def mark_changed(self, weights: Array) -> None:
@@ -191,7 +192,7 @@ class PrepackedWeights:
             return
         self._changed = False
         packs = [pack for pack in self._packs if pack.data is None]  # executors that share them may have made some
-        if not packs:
+        if not packs or not self._makes:
             return
         graph = RankedTaskGraph.of([()] * len(packs), [math.inf] * len(packs), [pack.size for pack in packs])
         left = Counter(id(self._replaced[pack]) for pack in packs if pack in self._replaced)

@@ -80,6 +80,8 @@ class CpuProgram:
                 None if called else find_machine_calls(self._bind, worker, task)
                 for called, task in zip(self._called, tasks, strict=True)
             ]
+            if any(calls is None and not called for calls, called in zip(own, self._called, strict=True)):
+                raise RuntimeError("a task is machine code for the first worker alone")
             schedule.set_calls(worker, [calls or [] for calls in own])
 
         def run_share(_: int) -> ThreadProgress:

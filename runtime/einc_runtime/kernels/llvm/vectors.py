@@ -91,26 +91,26 @@ def exp(e: Emitter, x: Value) -> Value:
 
 
 def decay(e: Emitter, x: Value) -> Value:
-    """`exp` of values that are at most 0, in fewer steps: one addition to the bits multiplies by 2**n."""
+    """`exp` of values that are at most 0, in fewer steps."""
     b = e.b
     tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
     x = b.select(tiny, e.number(0.0), x)
     value, shifted = _remainder(e, x)
-    power = b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32))
-    return b.select(tiny, e.number(0.0), b.bitcast(b.add(b.bitcast(value, vector(I32)), power), vector(F32)))
+    power = b.shl(b.add(b.bitcast(shifted, vector(I32)), e.number(127, I32)), e.number(23, I32))
+    return b.select(tiny, e.number(0.0), b.fmul(value, b.bitcast(power, vector(F32))))
 
 
 def power_of_two(e: Emitter, x: Value) -> Value:
-    """2**x for values that are at most 0, and 0 below 2**-126: one addition to the bits multiplies by a whole power."""
+    """2**x for values that are at most 0, and 0 below 2**-126. Whole powers of 2 are made of the bits of exponents."""
     b = e.b
-    shifted = b.fadd(x, e.number(_ROUNDER))
-    rest = b.fsub(x, b.fsub(shifted, e.number(_ROUNDER)))
+    rounder = e.number(_ROUNDER + 127)  # so that the lowest bits of a sum are an exponent
+    shifted = b.fadd(x, rounder)
+    rest = b.fsub(x, b.fsub(shifted, rounder))
     value = e.number(_EXP2[0])
     for coefficient in _EXP2[1:]:
         value = e.multiply_add(value, rest, e.number(coefficient))
-    power = b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32))
-    value = b.bitcast(b.add(b.bitcast(value, vector(I32)), power), vector(F32))
-    return b.select(b.fcmp_ordered("<", x, e.number(-126.0)), e.number(0.0), value)
+    power = b.bitcast(b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32)), vector(F32))
+    return b.select(b.fcmp_ordered("<", x, e.number(-126.0)), e.number(0.0), b.fmul(value, power))
 
 
 def _remainder(e: Emitter, x: Value) -> tuple[Value, Value]:
