@@ -115,10 +115,16 @@ def test_nothing_is_joined_where_an_operand_is_lost_or_lies_where_the_result_goe
 
 
 @pytest.mark.parametrize(
-    ("line", "joined"),
-    [("y = relu(p)", 1), ("y[j, i] = relu(p[i, j])", 0), ("y = p + p", 1), ("y = relu(p + q)", 1), ("y = p - r", 1)],
+    ("line", "joined", "expected"),
+    [
+        ("y = relu(p)", 1, lambda p, q, r: np.maximum(p, 0)),
+        ("y[j, i] = relu(p[i, j])", 0, lambda p, q, r: np.maximum(p, 0).T),
+        ("y = relu(p) + p", 1, lambda p, q, r: np.maximum(p, 0) + p),
+        ("y = relu(p + q)", 1, lambda p, q, r: np.maximum(p + q, 0)),
+        ("y = p - r", 1, lambda p, q, r: p - r),
+    ],
 )
-def test_a_map_works_in_place_on_the_element_that_it_computes(line, joined):
+def test_a_map_works_in_place_on_the_element_that_it_computes(line, joined, expected):
     text = f"""
 model m
 dim i = 9
@@ -135,12 +141,8 @@ output y
     bundle = compiled(text, 1, "f32")
     assert len(find_joined_maps(bundle, bundle.tasks)) == joined
     _, (found,) = run(bundle, 2)
-    own = {name: array.astype("f8") for name, array in arrays_of(bundle, 3).items()}
-    p = own["a"] @ own["b"]
-    expected = {"y = relu(p)": np.maximum(p, 0), "y = p + p": p + p, "y = p - r": p - own.get("r", 0)}.get(line)
-    if expected is None:
-        expected = np.maximum(p, 0).T if "j, i" in line else np.maximum(p + own["q"], 0)
-    close(found, expected, "f32")
+    a, b, q, r = (array.astype("f8") for array in map(arrays_of(bundle, 3).get, "abqr"))
+    close(found, expected(a @ b, q, r), "f32")
 
 
 def test_small_results_stay_apart(monkeypatch):

@@ -275,10 +275,11 @@ def test_a_query_that_is_no_number_gives_none(queries, bits):
         assert np.array_equal(found, wanted)
 
 
-def test_large_scores_do_not_overflow():
+@pytest.mark.parametrize("queries", [3, 40])
+def test_large_scores_do_not_overflow(queries):
     """Large scores neither overflow nor lose the smaller ones of other queries."""
-    a = attributes((3,), scale=1.0)
-    q, k, v = operands(1, 1, 3, 3, d=1, dv=1)
+    a = attributes((queries,), (3,), scale=1.0)
+    q, k, v = operands(1, 1, queries, 3, d=1, dv=1)
     q[:], k[0, :, 0] = 1, (1e4, 1e4 - 1, -1e4)
     check(a, [q, k, v])
     k[:] = -1e4

@@ -5,7 +5,6 @@ numpy computes what this code cannot: f64, operands that are not dense along the
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -132,7 +131,7 @@ def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
         s.v.shape[2],
         deep_k,
         deep_v,
-        int(np.float32(s.scale if s.softcap else s.scale / math.log(2)).view(np.int32)),
+        int(np.float32(s.scale).view(np.int32)),
         TILE,
         *(where(array.of(memory)) for array in allocation.memory),
     ]

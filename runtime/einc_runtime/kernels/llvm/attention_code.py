@@ -3,15 +3,13 @@
 Query rows lie in lanes: those of all heads of a group are packed into blocks of `lanes` rows, transposed so that a
 vector holds one feature of 16 rows. Keys and values are read in place, one number at a time into all lanes, so neither
 the maximum of the scores nor their sum crosses lanes. A tile goes through three steps while it is in the cache: scores
-and their maximum, weights and their sum, weights times values. Earlier totals are scaled to the new maximum. Scores are
-those of the model divided by log 2, so that weights are powers of 2, which take fewer steps than exponentials. 16-bit
+and their maximum, weights and their sum, weights times values. Earlier totals are scaled to the new maximum. 16-bit
 keys and values, and those that a mask selects, are first copied tile by tile.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,7 +19,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.attention_layout import AttentionLayout, RegisterTile
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I32, I64, Value
-from einc_runtime.kernels.llvm.vectors import log, power_of_two, tanh
+from einc_runtime.kernels.llvm.vectors import decay, log, tanh
 
 LOWEST = float(np.finfo(np.float32).min)
 """The initial maximum of scores. It is finite, so that the weights of scores of -inf are 0."""
@@ -114,8 +112,7 @@ class _AttentionEmitter(AttentionLayout):
             total = self.get(stats, I64(1), v)
             empty = b.fcmp_ordered("==", total, zero)
             share = b.fdiv(one, total)
-            lse = e.multiply_add(self.get(stats, I64(0), v), e.number(math.log(2)), log(e, total))
-            self.put(lse, stats, I64(0), v)
+            self.put(b.fadd(log(e, total), self.get(stats, I64(0), v)), stats, I64(0), v)
             with e.loop(a.deep_v, LANES) as feature:
                 scaled = [b.fmul(self.get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
                 lines = [b.select(empty, zero, b.fadd(value, zero)) for value in scaled]
@@ -216,7 +213,7 @@ class _AttentionEmitter(AttentionLayout):
             if self.softcap:
                 for place in itertools.chain(*sums):
                     capped = tanh(e, b.fmul(b.load(place), e.number(1 / self.softcap)))
-                    b.store(b.fmul(capped, e.number(self.softcap / math.log(2))), place)
+                    b.store(b.fmul(capped, e.number(self.softcap)), place)
             with b.if_then(partly):
                 for number, line in zip(numbers, sums, strict=True):
                     place = e.read(a.of_places, number, I32) if self.masked else b.trunc(b.add(first, number), I32)
@@ -233,18 +230,18 @@ class _AttentionEmitter(AttentionLayout):
         return [b.load(one) for one in maxima]
 
     def _weigh(self, block: Value, count: Value, maxima: Sequence[Value]) -> Sequence[Value]:
-        """Turns scores into weights, 2**(score - maxima), and sums them; returns the factor for earlier weights."""
+        """Turns scores into weights, exp(score - maxima), and sums them; returns the factor for earlier weights."""
         e, b, a = self.e, self.b, self.a
         stats = self.stats(block)
         totals = [e.variable(e.number(0.0)) for _ in self.vectors]
         with e.loop(count) as key:
             for v in self.vectors:
-                weight = power_of_two(e, b.fsub(self.get(a.of_scores, key, v), maxima[v]))
+                weight = decay(e, b.fsub(self.get(a.of_scores, key, v), maxima[v]))
                 self.put(weight, a.of_scores, key, v)
                 b.store(b.fadd(b.load(totals[v]), weight), totals[v])
         rescales = []
         for v in self.vectors:
-            rescale = power_of_two(e, b.fsub(self.get(stats, I64(0), v), maxima[v]))
+            rescale = decay(e, b.fsub(self.get(stats, I64(0), v), maxima[v]))
             self.put(maxima[v], stats, I64(0), v)
             self.put(e.multiply_add(self.get(stats, I64(1), v), rescale, b.load(totals[v])), stats, I64(1), v)
             rescales.append(rescale)

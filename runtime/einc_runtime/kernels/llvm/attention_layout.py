@@ -61,7 +61,7 @@ class AttentionArguments(NamedTuple):
     deep_v: Value
     """The widths rounded up to whole vectors."""
     scale: Value
-    """The bits of an f32, by which queries are multiplied."""
+    """The bits of an f32."""
     tile: Value
     """Keys in a tile."""
     of_rows: Value

@@ -16,7 +16,7 @@ from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITI
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
-from einc_runtime.kernels.llvm.vectors import decay, tanh
+from einc_runtime.kernels.llvm.vectors import decay, log, tanh
 
 LOWEST = float(np.finfo(np.float32).min)
 """The initial maximum of scores. It is finite, so that the weights of scores of -inf are 0."""
@@ -241,9 +241,8 @@ class _FewQueriesEmitter:
             value = b.fmul(self._get(a.of_totals, row, form.vectors_v, n), share)
             value = b.select(nothing, e.number(0.0), value)
             e.store(value, target, I64(n * LANES), form.kind, self._mask(n, form.width_v))
-        logarithm = e.intrinsic("llvm.log.f32", F32, b.extract_element(total, I32(0)))
-        largest = b.extract_element(self._get(a.of_stats, row, 3, 0), I32(0))
-        e.put(self._row(a.lse, a.lse_head, a.lse_token, head, query, row), I64(0), b.fadd(logarithm, largest))
+        lse = b.fadd(log(e, total), self._get(a.of_stats, row, 3, 0))
+        e.store_one(lse, self._row(a.lse, a.lse_head, a.lse_token, head, query, row), "f32")
 
     def _mask(self, number: int, width: int) -> Any:
         """Which lanes of a row's vector hold features; None where all of them do."""

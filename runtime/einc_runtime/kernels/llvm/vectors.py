@@ -81,7 +81,13 @@ def exp(e: Emitter, x: Value) -> Value:
     b = e.b
     tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
     x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(_HIGHEST)), e.number(_HIGHEST), x))
-    value, shifted = _remainder(e, x)
+    shifted = e.multiply_add(x, e.number(1 / math.log(2)), e.number(_ROUNDER))
+    whole = b.fsub(shifted, e.number(_ROUNDER))
+    rest = e.multiply_add(whole, e.number(-0.693359375), x)
+    rest = e.multiply_add(whole, e.number(2.12194440e-4), rest)
+    value = e.number(_EXP[0])
+    for coefficient in _EXP[1:]:
+        value = e.multiply_add(value, rest, e.number(coefficient))
     power = b.sub(b.bitcast(shifted, vector(I32)), b.bitcast(e.number(_ROUNDER), vector(I32)))
     half = b.ashr(power, e.number(1, I32))
     for part in (half, b.sub(power, half)):
@@ -91,38 +97,17 @@ def exp(e: Emitter, x: Value) -> Value:
 
 
 def decay(e: Emitter, x: Value) -> Value:
-    """`exp` of values that are at most 0, in fewer steps."""
+    """`exp` of values that are at most 0, in fewer steps, as 2**n * 2**r. Beside 2 ulp, its relative error grows by
+    1.4e-8 with each unit of the value."""
     b = e.b
-    tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
-    x = b.select(tiny, e.number(0.0), x)
-    value, shifted = _remainder(e, x)
-    power = b.shl(b.add(b.bitcast(shifted, vector(I32)), e.number(127, I32)), e.number(23, I32))
-    return b.select(tiny, e.number(0.0), b.fmul(value, b.bitcast(power, vector(F32))))
-
-
-def power_of_two(e: Emitter, x: Value) -> Value:
-    """2**x for values that are at most 0, and 0 below 2**-126. Whole powers of 2 are made of the bits of exponents."""
-    b = e.b
-    rounder = e.number(_ROUNDER + 127)  # so that the lowest bits of a sum are an exponent
-    shifted = b.fadd(x, rounder)
-    rest = b.fsub(x, b.fsub(shifted, rounder))
+    rounder = _ROUNDER + 127  # so that the lowest bits of a sum are the exponent of 2**n
+    shifted = e.fuse_multiply_add(x, e.number(1 / math.log(2)), e.number(rounder))
+    rest = e.fuse_multiply_add(x, e.number(1 / math.log(2)), b.fsub(e.number(rounder), shifted))
     value = e.number(_EXP2[0])
     for coefficient in _EXP2[1:]:
         value = e.multiply_add(value, rest, e.number(coefficient))
     power = b.bitcast(b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32)), vector(F32))
-    return b.select(b.fcmp_ordered("<", x, e.number(-126.0)), e.number(0.0), b.fmul(value, power))
-
-
-def _remainder(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """For x = n log 2 + r: exp(r), and n + `_ROUNDER`, which has n in its lowest bits."""
-    shifted = e.multiply_add(x, e.number(1 / math.log(2)), e.number(_ROUNDER))
-    whole = e.b.fsub(shifted, e.number(_ROUNDER))
-    rest = e.multiply_add(whole, e.number(-0.693359375), x)
-    rest = e.multiply_add(whole, e.number(2.12194440e-4), rest)
-    value = e.number(_EXP[0])
-    for coefficient in _EXP[1:]:
-        value = e.multiply_add(value, rest, e.number(coefficient))
-    return value, shifted
+    return b.select(b.fcmp_ordered("<", x, e.number(_LOWEST)), e.number(0.0), b.fmul(value, power))
 
 
 def log(e: Emitter, x: Value) -> Value:
@@ -215,11 +200,10 @@ def _gelu(e: Emitter, x: Value) -> Value:
     b = e.b
     size = e.magnitude(x)
     size = b.select(b.fcmp_ordered("<", size, e.number(16.0)), size, e.number(16.0))
-    tail = [-coefficient / math.log(2) for coefficient in reversed(GELU_TAIL)]
-    power = e.number(tail[0])
-    for coefficient in tail[1:]:
-        power = e.multiply_add(power, size, e.number(coefficient))
-    return b.fsub(_relu(e, x), b.fmul(power_of_two(e, power), size))
+    power = e.number(-GELU_TAIL[-1])
+    for coefficient in GELU_TAIL[-2::-1]:
+        power = e.multiply_add(power, size, e.number(-coefficient))
+    return b.fsub(_relu(e, x), b.fmul(decay(e, power), size))
 
 
 def _relu(e: Emitter, x: Value) -> Value:
