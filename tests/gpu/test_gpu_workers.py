@@ -26,6 +26,12 @@ from tests.gpu.records import record, timing
 from tests.gpu.report import page
 
 
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch):
+    """After a worker was lost, the check tells later ones by this which libraries to avoid."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
 def test_a_worker_that_gives_no_answer_says_where_it_is(monkeypatch):
     script = (
         "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print('{\"ready\": 1}', flush=True)"
@@ -98,7 +104,6 @@ def test_a_lost_device_costs_one_case():
 @pytest.mark.parametrize("how", ["f16", "f32", "told"])
 def test_libraries_for_attention_are_left_alone_after_one_may_have_taken_the_device(monkeypatch, how):
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    monkeypatch.setattr(os, "environ", os.environ.copy())
     dtype = "f32" if how == "f32" else "f16"
     wanted = next(n for n, run in enumerate(GPU.runs())
                   if (run.case.name, run.case.dtype) == ("attention_cases", dtype))  # fmt: skip
