@@ -31,6 +31,7 @@ import numpy as np
 from einc.exchange.bounds.certificate import format_latency
 from einc.exchange.bounds.demands import DemandClass, DemandSet
 from einc.exchange.network import Network, ResourcePrices, enters, list_sites
+from einc.exchange.solver import make_solver
 from einc.machines.model import Pair
 
 RowKind = Literal["enter", "leave", "receive"]
@@ -180,13 +181,10 @@ class _FlowProgram:
     """The linear program: the least time in which fractional transfers satisfy the rows so far."""
 
     def __init__(self, demands: DemandSet, network: Network) -> None:
-        import highspy as library
+        import highspy
 
-        highspy: Any = library
         self.demands, self.network, self.cuts = demands, network, _build_cut_matrices(network)
-        self.solver: Any = highspy.Highs()
-        self.solver.silent()
-        self.solver.setOptionValue("threads", 1)
+        self.solver = make_solver()
         self.optimal = highspy.HighsModelStatus.kOptimal
         self.rows: list[FlowRow | None] = []
         self.known: set[tuple[int, str, int]] = set()

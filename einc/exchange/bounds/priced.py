@@ -25,6 +25,7 @@ from einc.exchange.bounds.demands import DemandClass, DemandSet
 from einc.exchange.bounds.flow import FlowRow, FlowWitness
 from einc.exchange.growing import Floats, find_cheapest_paths, grow_tree
 from einc.exchange.network import Network, list_sites
+from einc.exchange.solver import make_solver
 
 MAX_SITES = 72
 MAX_JOURNEYS = 1500
@@ -79,9 +80,7 @@ class _PriceProgram:
             self.rates[kind] += network.rates[resource]
         self.total = float(sum(demand.size for demand in self.family))
         self.known: set[tuple[tuple[int, float], ...]] = set()
-        self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        self.solver.silent()
-        self.solver.setOptionValue("threads", 1)
+        self.solver = make_solver()
         infinity = self.infinity = highspy.kHighsInf
         count = len(self.rates)
         sizes = [-demand.size / self.total for demand in self.family]  # it minimizes

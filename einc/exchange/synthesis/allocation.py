@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from einc.exchange.network import Network
+from einc.exchange.solver import make_solver
 from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.growth import grow_routes
 from einc.exchange.synthesis.routes import Route, compute_delay, compute_load, list_direct_routes
@@ -169,8 +170,7 @@ class _MasterProgram:
         self.volumes = volumes
         self.rows = {shape: row for row, shape in enumerate(volumes)}
         self.columns: dict[tuple[DemandShape, Route], int] = {}
-        self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        self.solver.silent()
+        self.solver = make_solver()
         self.unit = max(volumes.values())
         infinity = highspy.kHighsInf
         nothing = np.array([], np.int32), np.array([], np.float64)

@@ -17,12 +17,22 @@ else:
     ParamType = click.ParamType
 
 
-class EincCommand(click.Command):
-    """A command with `--debug`, which `main` looks for among the arguments."""
+class _Helpful(click.Command):
+    """A command with `--debug`, which `main` looks for among the arguments, and whose help is a result."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(_debug_option())
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+class EincCommand(_Helpful):
+    """A command that does something."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Raises MemoryError where a limit leaves less memory than the command's libraries need."""
@@ -37,13 +47,12 @@ class EincCommand(click.Command):
         self.epilog = epilog
 
 
-class LazyGroup(click.Group):
+class LazyGroup(_Helpful, click.Group):
     """A group over a table: for every command, `module:attribute` and one line of help."""
 
     def __init__(self, name: str, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self.table = table
-        self.params.append(_debug_option())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)
@@ -122,7 +131,7 @@ def version_option(name: str) -> click.Option:
         from einc_runtime.version import VERSION
 
         if asked:
-            output.say(f"{name} {VERSION}")
+            output.say_at_once(f"{name} {VERSION}\n")
             ctx.exit()
 
     return click.Option(
@@ -133,6 +142,14 @@ def version_option(name: str) -> click.Option:
 def examples(*lines: str) -> str:
     """The end of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    from einc_runtime.cli import output
+
+    if asked and not ctx.resilient_parsing:
+        output.say_at_once(ctx.get_help() + "\n")
+        ctx.exit()
 
 
 def _debug_option() -> click.Option:

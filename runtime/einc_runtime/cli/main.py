@@ -50,10 +50,13 @@ def _run_command(name: str, table: str, arguments: list[str], *, own_process: bo
     import importlib
     import warnings
 
+    from einc_runtime.cli import output
+
     root = importlib.import_module(table).root
     if f"_{name.upper().replace('-', '_')}_COMPLETE" in os.environ:
         root.main(list(arguments), name)  # click answers the shell and exits
     if own_process:
+        output.claim_stdout()
         gc.set_threshold(GARBAGE_THRESHOLD)
     if own_process and "--debug" not in arguments:
         warnings.simplefilter("ignore")  # a library's advice to programmers is not for users

@@ -1,4 +1,5 @@
-"""All output of the process: results on stdout, notes on stderr, and files that are written whole or not at all."""
+"""All output of the process: results on stdout, which nothing else reaches, notes on stderr, and files that are written
+whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,17 +12,55 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from einc_runtime import disk
 from einc_runtime.errors import UsageFault, WriteFault
 
 STDOUT = "-"
 
+_SAME_AS_STDOUT = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+"""Names of standard output: opening one of the files would open what descriptor 1 is now."""
+
+_results: TextIO | None = None
+"""Where results go since `claim_stdout`."""
+
+
+def claim_stdout() -> None:
+    """From now on, nothing but results reaches standard output.
+
+    They have a descriptor of their own. Whatever else writes to descriptor 1, or prints, ends on standard error: code
+    in C, libraries, and other processes that are started. Must be called once, before libraries are imported.
+    """
+    global _results
+    if sys.stdout is None:
+        return
+    try:
+        own = os.dup(1)
+    except OSError:  # it is closed: writing results will say so
+        return
+    _results = os.fdopen(own, "w", _count_buffered(), sys.stdout.encoding, "backslashreplace")
+    try:
+        os.dup2(2, 1)
+    except OSError:  # without standard error there is no place for anything else
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+
+
+def _count_buffered() -> int:
+    """How much of standard output is buffered, as `open` takes it: a line on a terminal, else the usual block."""
+    return 1 if sys.stdout.isatty() else -1
+
+
+def results() -> TextIO:
+    """The stream of results: standard output, as it was when the process began."""
+    return sys.stdout if _results is None else _results
+
 
 def prepare_streams() -> None:
     """Escape characters that the terminal's encoding lacks, instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (results(), sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
@@ -29,22 +68,22 @@ def prepare_streams() -> None:
 def say(text: str) -> None:
     """Print a result."""
     with _stdout_errors():
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        results().write(text if text.endswith("\n") else text + "\n")
 
 
 def say_at_once(text: str) -> None:
     """Print a part of a result, without a line end, so that it is seen at once."""
     with _stdout_errors():
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        results().write(text)
+        results().flush()
 
 
 def pass_on(data: bytes) -> None:
     """Print what another process printed, at once."""
     with _stdout_errors():
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        results().flush()
+        results().buffer.write(data)
+        results().buffer.flush()
 
 
 def say_json(document: dict[str, Any]) -> None:
@@ -62,16 +101,17 @@ def note(text: str) -> None:
 def flush() -> None:
     """Write out everything that was printed, and report an error if that fails."""
     with _stdout_errors():
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        if results() is not None:
+            results().flush()
 
 
 def wait_for_readers(seconds: float) -> None:
     """Wait until the readers of standard output and error, where these are pipes, have taken what was written; at most
     so many seconds."""
     limit = time.monotonic() + seconds
-    for number in (1, 2):
-        with contextlib.suppress(OSError):  # no pipe: nobody has to read it in time
+    for stream in (results(), sys.stderr):
+        with contextlib.suppress(OSError, AttributeError, ValueError):  # no pipe: nobody has to read it in time
+            number = stream.fileno()
             while _count_unread(number) and time.monotonic() < limit:
                 time.sleep(0.005)
 
@@ -89,7 +129,7 @@ def abandon_stdout() -> None:
     """Drop what is still buffered, so that the interpreter does not try again to write it when it ends."""
     with contextlib.suppress(OSError, AttributeError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
+        os.dup2(null, results().fileno())
         os.close(null)
 
 
@@ -106,7 +146,7 @@ def _stdout_errors() -> Iterator[None]:
 
 def use_colours() -> bool:
     """Whether stdout takes colours: a terminal, and NO_COLOR is not set."""
-    return _is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _is_terminal(results()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def show_progress() -> bool:
@@ -169,11 +209,11 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
 
     See `disk.write_file`. Raises WriteFault naming the path.
     """
-    if path == STDOUT:
+    if path in _SAME_AS_STDOUT:
         with _stdout_errors():
-            sys.stdout.flush()
-            write(sys.stdout.buffer)
-            sys.stdout.buffer.flush()
+            results().flush()
+            write(results().buffer)
+            results().buffer.flush()
         return
     require_writable(path)
     with _write_errors(path):
