@@ -197,14 +197,14 @@ class Compiled:
     @cached_property
     def bundle(self) -> Bundle:
         from einc.logical.pins import find_pinned
-        from einc.physical.records import emit
+        from einc.physical.records import emit, require_valid
 
         program, options = self.program, self.options
         self._phase("writing the plan")
         pinned = {node: pin.cut for node, pin in find_pinned(self.graph, options.pins).items()}
         baselines = self._competition.baselines if options.baselines else ()
         machine, devices = self.target.machine, self.target.devices
-        return emit(
+        bundle = emit(
             program,
             machine,
             devices,
@@ -213,6 +213,7 @@ class Compiled:
             baselines=baselines,
             unrestricted_ms=self._predict_unrestricted(),
         )
+        return require_valid(bundle)
 
     def _predict_unrestricted(self) -> float | None:
         """What a plan would take that need not be reproducible, and has no pins; None where that is not asked or has no

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from types import MappingProxyType
 
 import msgspec
 
-from einc.errors import SourceSpan
+from einc.errors import InternalError, SourceSpan
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.load import format_machine
@@ -17,7 +18,9 @@ from einc.machines.model import Machine
 from einc.ops.base import Attribute, MappedOperator, Operator
 from einc.ops.reproducible import ReproducibleOperator, find_plain
 from einc.physical.program import DeviceProgram
+from einc_runtime.errors import PlanFault
 from einc_runtime.plan import schema
+from einc_runtime.plan.validation import validate
 from einc_runtime.text import replace_unprintable
 from einc_runtime.version import VERSION
 
@@ -71,6 +74,25 @@ def emit(
         reproducible=any(isinstance(node.operator, ReproducibleOperator) for node in plan.graph.nodes),
         unrestricted_ms=unrestricted_ms,
     )
+
+
+def require_valid(bundle: schema.Bundle) -> schema.Bundle:
+    """The plan file that was made, if readers will accept it.
+
+    Raises InternalError otherwise: an operator may name a kernel that the runtime does not have, or that does not take
+    its tensors and attributes.
+    """
+    try:
+        validate(bundle)
+    except PlanFault as fault:
+        position = re.match(r"operations\[(\d+)\]", fault.where or "")
+        where = fault.where
+        if position is not None:
+            operation = bundle.operations[int(position[1])]
+            where = f"operator {operation.name} ({operation.title}), {fault.where}"
+        hint = fault.hint or "docs/operators.md says what an operator's kernel needs"
+        raise InternalError(f"no runtime would read this plan: {fault.message}", where=where, hint=hint) from None
+    return bundle
 
 
 def make_tensor_records(graph: Graph) -> tuple[schema.Tensor, ...]:

@@ -19,7 +19,7 @@ from einc.physical.budget import SearchBudget
 from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder
-from einc.physical.records import emit
+from einc.physical.records import emit, require_valid
 from einc.physical.residency import Residency, Whole
 from einc.physical.schedule import NaiveScheduler
 from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
@@ -60,7 +60,7 @@ def build_resharding(
     budget.end()
     program = min(programs, key=lambda one: one.predicted_ms)
     verify(program)
-    return emit(program, machine, resharding.devices, schedule)
+    return require_valid(emit(program, machine, resharding.devices, schedule))
 
 
 def _build(resharding: Resharding, scheduler: Bring, in_turn: bool) -> DeviceProgram:

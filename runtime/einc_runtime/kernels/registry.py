@@ -21,6 +21,7 @@ from einc_runtime.kernels.base import (
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.plan.signatures import require_order
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -78,7 +79,7 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "layernorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "rope": ("einc_runtime.kernels.reproducible.rows", "build_rope"),
 }
-"""The kernels of reproducible operations that compute; the others move or choose elements, and have one result."""
+"""The kernels of reproducible operations that compute. Those of others that add nothing up have one result anyway."""
 
 JOINT_AGGREGATIONS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -107,8 +108,9 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
     if not invocation.is_reproducible:
         build: KernelBuilder = find_kernel_builder(invocation.name, table)
         return build(invocation)
+    ordered = REPRODUCIBLE if require_order(invocation.name) == "stated" else table | REPRODUCIBLE
     with compiler.compile_all():
-        build = find_kernel_builder(invocation.name, table | REPRODUCIBLE)
+        build = find_kernel_builder(invocation.name, ordered)
         return build(invocation.without_mark())
 
 

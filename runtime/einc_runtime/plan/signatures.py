@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.checks import require
@@ -23,6 +24,12 @@ QUANTIZED = ("i8", "i4x2")
 ANY = NUMBER + BOOL
 
 
+Order = Literal["nothing", "stated", "any"]
+"""What a kernel adds up: nothing that is rounded, as it moves elements, chooses among them, computes each by itself, or
+adds integers; or sums in an order that reproducible plans state, for which it has a second form; or sums in any order,
+so that no reproducible plan has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelOperand:
     """The element types that an operand may have, and how many dimensions; None means any number."""
@@ -36,6 +43,7 @@ class KernelSignature:
     """What a kernel takes. `more` inputs may follow `inputs`; None means any number, each like the last of these.
 
     `required` and `optional` are attributes with their types. Every kernel may have the one of reproducible plans.
+    `order` says in which order it adds up what it adds.
     """
 
     inputs: tuple[KernelOperand, ...]
@@ -43,6 +51,7 @@ class KernelSignature:
     required: dict[str, type]
     optional: dict[str, type] = field(default_factory=dict)
     more: tuple[KernelOperand, ...] | None = ()
+    order: Order = field(kw_only=True)
 
 
 _ELEMENTS = KernelOperand(ANY)
@@ -57,25 +66,32 @@ _ZEROS = _INTEGERS = KernelOperand(("i8",))
 _FREQUENCIES = ("factor", "low_freq_factor", "high_freq_factor", "original_length")
 
 SIGNATURES: dict[str, KernelSignature] = {
-    "map": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"program": str, "indices": str}, more=None),
+    "map": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"program": str, "indices": str}, more=None, order="nothing"),
     "reduce": KernelSignature(
-        (_ELEMENTS,), (_NUMBERS,), {"program": str, "indices": str, "aggregation": str}, more=None
+        (_ELEMENTS,), (_NUMBERS,), {"program": str, "indices": str, "aggregation": str}, more=None, order="stated"
     ),
-    "contract": KernelSignature((_NUMBERS,), (_NUMBERS,), {"equation": str}, {"scale": float}, more=None),
-    "concat": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"axis": int, "extents": list}, more=None),
-    "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_ZEROS,)),
+    "contract": KernelSignature(
+        (_NUMBERS,), (_NUMBERS,), {"equation": str}, {"scale": float}, more=None, order="stated"
+    ),
+    "concat": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"axis": int, "extents": list}, more=None, order="nothing"),
+    "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_ZEROS,), order="nothing"),
     "quantized_contract": KernelSignature(
-        (_ROWS, *_SCALES), (_ROWS,), {"equation": str, "group": int}, {"scale": float}, more=(_ZEROS,)
+        (_ROWS, *_SCALES), (_ROWS,), {"equation": str, "group": int}, {"scale": float}, more=(_ZEROS,), order="stated"
     ),
     "rounded_contract": KernelSignature(
-        (_ROWS, _ROWS, _INTEGERS, _ROWS), (_ROWS,), {"equation": str}, {"scale": float}
+        (_ROWS, _ROWS, _INTEGERS, _ROWS), (_ROWS,), {"equation": str}, {"scale": float}, order="nothing"
     ),
-    "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}),
-    "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}),
-    "rmsnorm": KernelSignature((_ROWS, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}),
-    "layernorm": KernelSignature((_ROWS, _VECTOR, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}),
+    "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}, order="nothing"),
+    "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}, order="stated"),
+    "rmsnorm": KernelSignature((_ROWS, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}, order="stated"),
+    "layernorm": KernelSignature(
+        (_ROWS, _VECTOR, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}, order="stated"
+    ),
     "meanpool": KernelSignature(
-        (KernelOperand(FLOAT, 2), KernelOperand(BOOL, 1)), (KernelOperand(FLOAT, 2),), {"seq_lens": list}
+        (KernelOperand(FLOAT, 2), KernelOperand(BOOL, 1)),
+        (KernelOperand(FLOAT, 2),),
+        {"seq_lens": list},
+        order="stated",
     ),
     "rope": KernelSignature(
         (_ROWS,),
@@ -83,23 +99,30 @@ SIGNATURES: dict[str, KernelSignature] = {
         {"theta": float, "scaling": str},
         {"seq_lens": list, "factors": list, **dict.fromkeys(_FREQUENCIES, float)},
         more=(_PLACES,),
+        order="nothing",
     ),
-    "embedding": KernelSignature((KernelOperand(INTEGER), KernelOperand(NUMBER, 2)), (_NUMBERS,), {"vocabulary": int}),
-    "expert_matmul": KernelSignature((_ROWS, _CUBE, KernelOperand(INTEGER, 2)), (_CUBE,), {"experts": int}),
+    "embedding": KernelSignature(
+        (KernelOperand(INTEGER), KernelOperand(NUMBER, 2)), (_NUMBERS,), {"vocabulary": int}, order="nothing"
+    ),
+    "expert_matmul": KernelSignature(
+        (_ROWS, _CUBE, KernelOperand(INTEGER, 2)), (_CUBE,), {"experts": int}, order="stated"
+    ),
     "append": KernelSignature(
         (KernelOperand(ANY, 3), KernelOperand(ANY, 3), _PLACES),
         (KernelOperand(ANY, 3),),
         {"cache_lens": list, "new_lens": list},
         {"in_place": bool},
+        order="nothing",
     ),
-    "argmax": KernelSignature((_NUMBERS,), (_INDICES, _NUMBERS), {"axis": int}),
-    "topk": KernelSignature((_NUMBERS,), (_NUMBERS, _INDICES), {"axis": int}),
+    "argmax": KernelSignature((_NUMBERS,), (_INDICES, _NUMBERS), {"axis": int}, order="nothing"),
+    "topk": KernelSignature((_NUMBERS,), (_NUMBERS, _INDICES), {"axis": int}, order="nothing"),
     "attention": KernelSignature(
         (_CUBE, _CUBE, _CUBE),
         (_CUBE, KernelOperand(("f32", "f64"), 2)),
         {"causal": bool, "scale": float, "q_lens": list, "k_lens": list, "window": int, "extras": list},
         {"softcap": float},
         more=(KernelOperand(BOOL + INTEGER, 1),) * 2,
+        order="stated",
     ),
 }
 
@@ -128,6 +151,16 @@ def require_signature(operation: Operation, tensors: Sequence[Tensor], where: st
             message = f"the kernel {name} takes no tensor of {tensor.dtype} and {len(tensor.shape)} dimensions here"
             require(fits, f"{where}.{side}[{k}]", message)
     _require_attribute_types(operation, signature, f"{where}.kernel_attributes")
+    if ATTRIBUTE in operation.kernel_attributes:
+        require_order(name, f"{where}.kernel")
+
+
+def require_order(name: str, where: str | None = None) -> Order:
+    """In which order the kernel `name` adds up in a reproducible plan. Raises PlanFault if none is stated."""
+    if name not in SIGNATURES or SIGNATURES[name].order == "any":
+        hint = "leave out --reproducible, or give the kernel a form with an order (docs/reproducible.md)"
+        raise PlanFault(f"the kernel {escape_text(name, 40)} adds up in no stated order", where=where, hint=hint)
+    return SIGNATURES[name].order
 
 
 def _require_attribute_types(operation: Operation, signature: KernelSignature, where: str) -> None:

@@ -14,6 +14,7 @@ from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.map import build_aggregate
 from einc_runtime.kernels.triton.moves import build_moves
+from einc_runtime.plan.signatures import require_order
 
 __all__ = ["JOINT_AGGREGATIONS", "KERNELS", "build_aggregate", "build_joint_aggregation", "build_kernel", "build_moves"]
 
@@ -51,8 +52,7 @@ ORDERED: dict[str, tuple[str, str]] = {
     "layernorm": ("einc_runtime.kernels.triton.rows", "build_ordered_norm"),
     "meanpool": ("einc_runtime.kernels.triton.rows", "build_ordered_meanpool"),
 }
-"""The kernels of reproducible plans that add anything up. The others compute each element by itself, or choose among
-elements."""
+"""The kernels of reproducible plans that add anything up."""
 
 JOINT_AGGREGATIONS: dict[str, tuple[str, str]] = {
     "logsumexp": ("einc_runtime.kernels.triton.joint_aggregation", "build_logsumexp"),
@@ -75,7 +75,8 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
     Raises PlanFault for an unknown kernel, or one that does not take these operands.
     """
     ordered = invocation.is_reproducible
-    build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, KERNELS | (ORDERED if ordered else {}))
+    table = ORDERED if ordered and require_order(invocation.name) == "stated" else KERNELS
+    build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, table)
     plain = invocation.without_mark() if ordered else invocation
     sequence = build(plain, architecture) if invocation.name in SIZED else build(plain)
     return sequence.without_fusion() if ordered and invocation.name not in ORDERED else sequence
