@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-serve references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-serve references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -66,6 +66,9 @@ mutate: .venv/dev  ## 100,000 changed plans: each is refused, or computes what t
 
 interrupts: .venv/dev  ## 500 interrupts at random moments of every command, from its first instruction on
 	$(BIN)/python -m tests.interrupts
+
+test-processors: .venv/dev  ## kernels and plans at each level of instructions that this processor has (EINC_PROCESSOR)
+	$(BIN)/python -m tests.processors --jobs $(JOBS)
 
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from einc.calibration.fit import fit_rates, list_ratios, round_to_digits
 from einc.calibration.models import list_probes
 from einc.calibration.samples import Clock, Measurements, Phase, SessionRunner, StartRunner, measure_probes
 from einc.machines.load import count_host_cores, load_machine
 from einc.machines.model import KernelRate, Machine, Resource
+from einc_runtime.kernels.processor import name_processor
 from einc_runtime.plan.schema import HOST
 from einc_runtime.text import format_count
 
@@ -148,17 +147,6 @@ def _list_peaks(rates: dict[str, KernelRate]) -> tuple[tuple[str, float], ...]:
         if task == PRODUCTS[0] and rate.flops < 1e30:
             peaks[dtype or "f32"] = rate.flops
     return tuple(sorted(peaks.items()))
-
-
-def name_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor of this computer as it names itself, in at most 60 characters."""
-    try:
-        lines = cpuinfo.read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    name = "".join(c for c in named or platform.processor() or platform.machine() if c.isprintable())
-    return " ".join(name.split())[:60] or "unknown processor"
 
 
 def _measure_memory() -> int:

@@ -6,6 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from einc_runtime.kernels.processor import name_processor, read_cpuinfo
 from tests.bench.cases import MULTIPLYING, Case
 from tests.bench.measure import Ratio, Row
 
@@ -72,11 +73,9 @@ def section(case: Case, rows: list[Row], command: str) -> str:
 
 
 def processor() -> str:
-    """The name of this computer's processor, with its family and its model: virtual machines shorten names."""
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    lines = (line.partition(":") for line in reversed(text.split("\n\n")[0].splitlines()))
-    found = {name.strip(): value.strip() for name, _, value in lines}
-    name = found.get("model name") or platform.processor() or platform.machine()
+    """The name of this computer's processor, and its level if one is set, with its family and its model: virtual
+    machines shorten names."""
+    name, found = name_processor(), read_cpuinfo()
     if "cpu family" not in found or "model" not in found:
         return name
     return f"{name} (family {found['cpu family']}, model {found['model']})"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from einc.calibration.fit import Sample, fit_rate, fit_rates
-from einc.calibration.machine import calibrate_gpus, calibrate_host, name_processor
+from einc.calibration.machine import calibrate_gpus, calibrate_host
 from einc.calibration.models import MORE, PRODUCTS, QUICK, Probe, list_probes
 from einc.calibration.samples import SessionRunner, compile_probe, measure_probes
 from einc.machines.load import format_machine, load_machine, parse_machine
@@ -183,10 +183,3 @@ def test_a_calibrated_machine_predicts_what_the_made_up_one_takes():
     made_up = replace(machine, sites=tuple(replace(site, kernels=kernels) for site in machine.sites))
     plan = compile_probe(replace(QUICK[4], seed=7), machine)
     assert predict_ms(plan, machine) == pytest.approx(predict_ms(plan, made_up), rel=0.05)
-
-
-def test_the_processor_names_itself(tmp_path):
-    info = tmp_path / "cpuinfo"
-    info.write_text("processor : 0\nmodel name\t: Some   CPU \x1b @ 2 GHz\n")
-    assert name_processor(info) == "Some CPU @ 2 GHz"
-    assert name_processor(tmp_path / "missing")

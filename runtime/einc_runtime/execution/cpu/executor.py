@@ -40,6 +40,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.moves import build_moves
 from einc_runtime.kernels.numpy import libraries, onednn
 from einc_runtime.kernels.numpy.pieces import make_runner
+from einc_runtime.kernels.processor import find_level
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.ranks import RankPart
@@ -82,6 +83,7 @@ class CpuExecutor:
         scheduler: ThreadScheduler = THREADS,
         allocate: Callable[[int], Array] = allocate_aligned,
     ) -> None:
+        find_level()  # before anything else: the environment may ask for one that there is not
         self.bundle, self._poison = bundle, poison
         self._scheduler, self._allocate = scheduler, allocate
         self.workers = workers or count_cores()

@@ -23,6 +23,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import address
 from einc_runtime.kernels.llvm import code_cache
+from einc_runtime.kernels.processor import find_processor
 from einc_runtime.resident import release_program
 
 if TYPE_CHECKING:
@@ -133,18 +134,17 @@ def is_worthwhile(elements: int) -> bool:
 
 def has_wide_registers() -> bool:
     """Whether the processor has 32 registers of 512 bits."""
-    return _engine().wide
+    return _engine().processor.has_wide_registers
 
 
 def multiplies_bf16() -> bool:
     """Whether the processor has instructions that multiply pairs of bf16, in registers of 512 bits."""
-    return _engine().pairs
+    return _engine().processor.multiplies_bf16
 
 
 def find_integer_products() -> str:
-    """What the processor multiplies and adds up at once: `bytes`, four pairs of them in registers of 512 bits; `pairs`,
-    two pairs of integers of 16 bits in registers of 256 bits; or `words`, which are single integers of 32 bits."""
-    return _engine().integers
+    """What the processor multiplies and adds up at once (`Processor.integer_products`)."""
+    return _engine().processor.integer_products
 
 
 def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
@@ -179,22 +179,16 @@ class _LlvmEngine:
 
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        features = llvm.get_host_cpu_features()
         self._llvm = llvm
-        self._target = llvm.Target.from_default_triple().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=2
-        )
+        self.processor = find_processor()
+        cpu, attributes = self.processor.cpu, self.processor.attributes
+        self._target = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=attributes, opt=2)
         triple = llvm.get_default_triple()
         version = f"{llvmlite.__version__} {llvm.llvm_version_info}"
-        self._machine = f"{version} {triple} {llvm.get_host_cpu_name()} {features.flatten()}"
+        self._machine = f"{version} {triple} {cpu} {attributes}"
         self._numbers = itertools.count()
         # Without instructions for 16-bit floats, LLVM would call library functions that may be missing.
-        self.ready = bool(features.get("f16c") and features.get("fma")) or triple.startswith(("aarch64", "arm64"))
-        self.wide = bool(features.get("avx512f"))
-        self.pairs = bool(features.get("avx512bf16"))
-        self.integers = "pairs" if features.get("avx2") else "words"
-        if self.wide and features.get("avx512vnni"):
-            self.integers = "bytes"
+        self.ready = self.processor.converts_f16 or triple.startswith(("aarch64", "arm64"))
         # Our emitters only need their variables to become registers.
         self._passes = llvm.create_new_module_pass_manager()
         self._passes.add_sroa_pass()

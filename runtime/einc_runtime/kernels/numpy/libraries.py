@@ -25,6 +25,7 @@ from einc_runtime.kernels.numpy import blas, library_times, onednn, prepacking, 
 from einc_runtime.kernels.numpy.blas import MKL, OPENBLAS, DenseProduct
 from einc_runtime.kernels.numpy.onednn import ONEDNN
 from einc_runtime.kernels.numpy.pieces import make_runner
+from einc_runtime.kernels.processor import name_processor
 
 PREFERENCE = (ONEDNN, OPENBLAS, MKL)
 MARGIN = 1.05
@@ -106,7 +107,7 @@ def describe() -> dict[str, Any] | None:
     if not _times.cache_info().currsize or len(_installed()) == 1:
         return None
     chosen = {name: {"library": _pick(times), "us": dict(times)} for name, times in sorted(_times().items())}
-    return {"processor": library_times.name_processor(), "products": chosen}
+    return {"processor": name_processor(), "products": chosen}
 
 
 def _choose(kind: str, extent: int, operand: str) -> str:

@@ -13,31 +13,25 @@ import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from einc_runtime import disk
+from einc_runtime.kernels.processor import MKL_VARIABLE, VARIABLE, name_processor, read_cpuinfo
 from einc_runtime.strict_json import parse_json
 
 MAX_FILE_BYTES = 1 << 16
 _VERSION = 1
-_CPU_LINES = ("model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
-_ENVIRONMENT = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+_ENVIRONMENT = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", MKL_VARIABLE, "ONEDNN_MAX_CPU_ISA", VARIABLE)
 
 Times = Mapping[str, Mapping[str, float]]
 
 
-def name_processor() -> str:
-    """The name of this computer's processor."""
-    return _read_processor().get("model name") or platform.processor() or platform.machine()
-
-
 def identify(files: Sequence[Path]) -> str:
     """A text that differs for other processors and other libraries. `files` are those of the libraries."""
-    found = [f"{name}: {value}" for name, value in sorted(_read_processor().items())]
+    found = [f"{name}: {value}" for name, value in sorted(read_cpuinfo().items())]
     found += [f"{platform.machine()} numpy {np.__version__}"]
     for path in files:
         with contextlib.suppress(OSError):
@@ -89,17 +83,3 @@ def _are_times(found: object) -> bool:
         isinstance(own, dict) and all(type(us) is float and 0 < us < math.inf for us in own.values())
         for own in found.values()
     )
-
-
-@cache
-def _read_processor() -> dict[str, str]:
-    """What the system says about its first processor; nothing where there is no /proc."""
-    found: dict[str, str] = {}
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            name, _, value = line.partition(":")
-            if name.strip() in _CPU_LINES:
-                found.setdefault(name.strip(), value.strip())
-            if not line.strip():
-                break
-    return found

@@ -24,6 +24,7 @@ import numpy as np
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import ALIGNMENT, address
 from einc_runtime.kernels.numpy.blas import DenseProduct, MatrixProduct, find_library_files
+from einc_runtime.kernels.processor import find_level
 from einc_runtime.resident import release_program
 from einc_runtime.text import escape_text
 
@@ -66,6 +67,9 @@ class _Library:
 
     def __init__(self, path: Path) -> None:
         self._library = ctypes.CDLL(str(path))
+        level = find_level()
+        if level is not None:
+            self._library.dnnl_set_max_cpu_isa(level.onednn)
         pointer, integer = ctypes.c_void_p, ctypes.c_int
         self._query = self._library.dnnl_primitive_desc_query_md
         self._query.restype, self._query.argtypes = pointer, [pointer, integer, integer]

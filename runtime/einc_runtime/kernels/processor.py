@@ -1,0 +1,177 @@
+"""The processor that kernels compute on: what it can do, or less, as the environment variable EINC_PROCESSOR says.
+
+A level is a set of instructions that many processors have: the levels that compilers know for x86-64, and two above
+them. A level below the processor's own is for trying what users of other processors get. Machine code of kernels,
+oneDNN, MKL and every choice between kernels keep to it; numpy and its OpenBLAS have variables of their own
+(NPY_DISABLE_CPU_FEATURES, OPENBLAS_CORETYPE).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from einc_runtime.errors import UsageFault
+from einc_runtime.text import did_you_mean, escape_text
+
+VARIABLE = "EINC_PROCESSOR"
+MKL_VARIABLE = "MKL_ENABLE_INSTRUCTIONS"
+
+CPUINFO = Path("/proc/cpuinfo")
+_LINES = ("model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
+_X86 = ("x86_64", "AMD64")
+MAX_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A set of instructions. `features` are what the processor must have, by LLVM's names; `cpu` is LLVM's name of a
+    processor that has a part of them. `onednn` and `mkl` are what these libraries call the level."""
+
+    name: str
+    cpu: str
+    features: frozenset[str]
+    onednn: int
+    mkl: str
+
+
+_V2 = frozenset({"cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"})
+_V3 = _V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"}
+_V4 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+_BF16 = _V4 | {"avx512bf16", "avx512vnni"}
+_AMX = _BF16 | {"amx-bf16", "amx-int8", "amx-tile"}
+
+LEVELS = (
+    Level("x86-64-v2", "x86-64-v2", _V2, 0x1, "SSE4_2"),
+    Level("x86-64-v3", "x86-64-v3", _V3, 0x7, "AVX2"),
+    Level("x86-64-v4", "x86-64-v4", _V4, 0x27, "AVX512"),
+    Level("x86-64-v4-bf16", "x86-64-v4", _BF16, 0xE7, "AVX512_E2"),
+    Level("x86-64-v4-amx", "x86-64-v4", _AMX, 0xFEF, "AVX512_E4"),
+)
+"""From the fewest instructions to the most; each has those of the one before."""
+
+
+_FLAGS = {
+    "abm": "lzcnt", "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "amx_tile": "amx-tile",
+    "avx512_bf16": "avx512bf16", "avx512_vnni": "avx512vnni", "bmi1": "bmi", "lahf_lm": "sahf", "pni": "sse3",
+    "sse4_1": "sse4.1", "sse4_2": "sse4.2",
+}  # fmt: skip
+"""Linux's names of instructions, where LLVM has others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """LLVM's name of a processor, and its instructions by LLVM's names; `attributes` is what LLVM is told of them, and
+    `level` what it was held to."""
+
+    cpu: str
+    features: frozenset[str]
+    attributes: str = ""
+    level: Level | None = None
+
+    @property
+    def converts_f16(self) -> bool:
+        """Whether it converts 16-bit floats, and multiplies and adds at once."""
+        return {"f16c", "fma"} <= self.features
+
+    @property
+    def has_wide_registers(self) -> bool:
+        """Whether it has 32 registers of 512 bits."""
+        return "avx512f" in self.features
+
+    @property
+    def multiplies_bf16(self) -> bool:
+        """Whether it multiplies pairs of bf16, in registers of 512 bits."""
+        return "avx512bf16" in self.features
+
+    @property
+    def integer_products(self) -> str:
+        """What it multiplies and adds up at once: `bytes`, four pairs of them in registers of 512 bits; `pairs`, two
+        pairs of integers of 16 bits in registers of 256 bits; or `words`, single integers of 32 bits."""
+        if {"avx512f", "avx512vnni"} <= self.features:
+            return "bytes"
+        return "pairs" if "avx2" in self.features else "words"
+
+
+@cache
+def find_processor() -> Processor:
+    """The processor, held to the level of the environment.
+
+    Raises UsageFault for a level that there is not, or that the processor does not have, and ImportError without
+    llvmlite.
+    """
+    level = find_level()
+    if level is not None:
+        attributes = ",".join(f"+{name}" for name in sorted(level.features))
+        return Processor(level.cpu, level.features, attributes, level)
+    return read_processor()
+
+
+def read_processor() -> Processor:
+    """The processor as it is. Raises ImportError without llvmlite, and what LLVM raises where it does not know it."""
+    import llvmlite.binding as llvm
+
+    found = llvm.get_host_cpu_features()
+    names = frozenset(name for name, has in found.items() if has)
+    return Processor(llvm.get_host_cpu_name(), names, found.flatten())
+
+
+@cache
+def find_level() -> Level | None:
+    """The level that the environment names; None if it names none. Raises UsageFault as `find_processor` does."""
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return None
+    usable = list_levels()
+    known = {level.name: level for level in LEVELS}
+    names = ", ".join(level.name for level in usable)
+    hint = f"leave it out, or set one of {names}" if usable else "leave it out: no level can be set on this processor"
+    if name not in known:
+        close = did_you_mean(name, known)
+        raise UsageFault(
+            f"there is no level of instructions '{escape_text(name, 40)}'",
+            where=VARIABLE,
+            hint=f"{close} {hint}" if close else hint,
+        )
+    if known[name] not in usable:
+        raise UsageFault(f"this processor does not have all instructions of {name}", where=VARIABLE, hint=hint)
+    return known[name]
+
+
+def list_levels() -> tuple[Level, ...]:
+    """The levels that this processor has."""
+    if platform.machine() not in _X86:
+        return ()
+    try:
+        features = read_processor().features
+    except (ImportError, OSError, RuntimeError):
+        flags = read_cpuinfo().get("flags", "").split()
+        features = frozenset(_FLAGS.get(flag, flag) for flag in flags)
+    return tuple(level for level in LEVELS if level.features <= features)
+
+
+def name_processor() -> str:
+    """What the processor calls itself, in at most 60 characters, and the level that it was held to."""
+    named = read_cpuinfo().get("model name") or platform.processor() or platform.machine()
+    printable = "".join(character for character in named if character.isprintable())
+    name = " ".join(printable.split())[:MAX_NAME] or "unknown processor"
+    level = find_level()
+    return name if level is None else f"{name} as {level.name}"
+
+
+def read_cpuinfo() -> Mapping[str, str]:
+    """What the system says about its first processor; nothing where there is no such file."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError), CPUINFO.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            name, _, value = line.partition(":")
+            if name.strip() in _LINES:
+                found.setdefault(name.strip(), value.strip())
+            if not line.strip():
+                break
+    return found
