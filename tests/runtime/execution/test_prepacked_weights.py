@@ -160,8 +160,8 @@ def test_weights_that_are_laid_out_are_kept_where_somebody_else_reads_them(sites
         for number, buffer in enumerate(bundle.buffers)
         if executor.memory_of(number).ctypes.data in replaced
     }
-    # On several sites, a block of the table may be there for the product alone.
-    assert kinds == {"up"} if sites == 1 else "up" in kinds
+    # On several sites, a block of the table may be there for the product alone, and products may be too small to pack.
+    assert kinds == {"up"} if sites == 1 else kinds <= {"up", "table"}
     assert executor.facts()["memory_bytes"]["released"] == sum(
         array.nbytes for array in {id(a): a for a in executor._prepacked._replaced.values()}.values()
     )
