@@ -43,7 +43,7 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         raise MissingFault("there is no mpiexec on the path", hint=hint)
     output.flush()
     temporary = tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True)
-    with temporary as folder, leftovers.removed(folder):
+    with temporary as folder, leftovers.removed(lambda: _list_processes(Path(folder, "board"))):
         board = Path(folder, "board")
         board.write_bytes(bytes(ENTRY.size * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
@@ -79,6 +79,15 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         raise MissingFault(f"the launcher {launcher} {why}", hint="all ranks were ended, too")
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _list_processes(board: Path) -> set[int]:
+    """MPI's own processes and the ranks, by the name of the file in their environment. Ranks that are about to be gone
+    have none any more; they have said their numbers in the file, if they have begun to connect."""
+    said: set[int] = set()
+    with contextlib.suppress(OSError):  # the file could not be made
+        said = {number for number, _ in ENTRY.iter_unpack(board.read_bytes()) if number}
+    return said | leftovers.find_marked(str(board)).keys()
 
 
 def _prepare_launcher() -> None:

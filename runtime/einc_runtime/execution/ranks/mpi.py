@@ -6,8 +6,10 @@ Control messages have a communicator of their own, so that no number of a plan's
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +33,9 @@ MAX_MESSAGE = 1 << 30
 
 CONTROL = 1
 """The number of all control messages."""
+
+SEGMENT = re.compile(r"/dev/shm/mpich_(?:shm|vci)_\w+$")
+"""A segment of MPICH that has a name, as Linux shows it among the memory of a process."""
 
 
 def is_started_by_mpi() -> bool:
@@ -71,6 +76,7 @@ class MpiLinks:
         here = self._data.Split_type(mpi.COMM_TYPE_SHARED)
         self.neighbours: int = here.Get_size()
         here.Free()
+        _remove_names_of_segments()  # no rank comes as far as this before all have left MPI's start
         self._limit: int = self._data.Get_attr(mpi.TAG_UB)
         self._told: list[tuple[Any, bytes]] = []  # control messages and their bytes, which must outlive them
 
@@ -132,6 +138,15 @@ class MpiLinks:
         naps = Naps(last=last_nap)
         while not request.Test():
             naps.take()
+
+
+def _remove_names_of_segments() -> None:
+    """Removes the names of the memory that MPICH shares on this machine, which all ranks have open by now. So Linux
+    removes the memory with the last of them, however they end. MPICH does not mind if the names are gone."""
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        for name in {match[0] for line in maps if (match := SEGMENT.search(line))}:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
 
 def _divide(data: Array) -> list[Array]:
