@@ -84,7 +84,8 @@ test-reference-slow: .venv/reference  ## the same comparison for more numbers of
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py
 
 test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
-	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py
+	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py \
+		tests/mpi/live_neighbours.py
 
 test-mpi-slow: .venv/mpi  ## the same for all models, and at 50 moments
 	$(PYTEST) -m slow tests/mpi/live_mpi.py tests/mpi/live_generation.py
