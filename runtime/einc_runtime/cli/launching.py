@@ -21,6 +21,7 @@ import click
 from einc_runtime.cli import leftovers, output
 from einc_runtime.cli.ranks import BOARD_VARIABLE, CONNECTING, ENTRY, end_with_parent
 from einc_runtime.errors import MissingFault
+from einc_runtime.installing import suggest_extra
 
 BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION"
 """How the launcher of MPICH begins to say that a rank was killed; it says so on standard output."""
@@ -39,7 +40,7 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
     """
     launcher = _find_launcher()
     if launcher is None:
-        hint = "pip install 'einc[mpi]', or install an MPI; or start the ranks yourself: mpiexec -n 8 einc run ..."
+        hint = f"install an MPI, or MPICH beside einc: {suggest_extra('mpi')}"
         raise MissingFault("there is no mpiexec on the path", hint=hint)
     output.flush()
     temporary = tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True)

@@ -18,6 +18,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.ranks.links import BRIEF_NAP, LAST_NAP, Naps
+from einc_runtime.installing import suggest_extra
 
 SIZE_OF = {
     "PMI_RANK": "PMI_SIZE",
@@ -57,8 +58,11 @@ def connect() -> MpiLinks:
     os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")  # MPICH: errors are reported by us
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        hint = "pip install 'einc[mpi]', or 'einc-runtime[mpi]'"
+    except ImportError as error:  # whichever MPI it was, mpi4py alone is missing
+        hint = suggest_extra("mpi", only="mpi4py")
+        raise MissingFault(f"MPI started this process, but mpi4py cannot be used: {error}", hint=hint) from error
+    except RuntimeError as error:
+        hint = f"name the library of this MPI in MPI4PY_LIBMPI, or use MPICH: {suggest_extra('mpi', only='mpich')}"
         raise MissingFault(f"MPI started this process, but mpi4py cannot be used: {error}", hint=hint) from error
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise MissingFault("this MPI cannot be used by several threads", hint="use an MPI with MPI_THREAD_MULTIPLE")
