@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-serve references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -87,13 +87,17 @@ test-reference-slow: .venv/reference  ## the same comparison for more numbers of
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py
 
 test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
-	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py
+	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py \
+		tests/mpi/live_neighbours.py
 
 test-mpi-slow: .venv/mpi  ## the same for all models, and at 50 moments
 	$(PYTEST) -m slow tests/mpi/live_mpi.py tests/mpi/live_generation.py
 
 test-serve: .venv/serve  ## a served model as its users see it: OpenAI's client, curl, signals, hostile requests
 	$(PYTEST) -rP tests/serve/live_server.py
+
+test-hints: .venv/dev  ## every hint at a missing package, pasted into a shell, in fresh environments; installs them
+	$(PYTEST) -n $(JOBS) -rP tests/packaging/live_hints.py
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py

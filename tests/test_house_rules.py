@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hint_cases import CASES
+
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 CODE = (ROOT / "einc", ROOT / "runtime" / "einc_runtime")
@@ -81,3 +83,25 @@ def test_limits_are_called_max(folder: Path) -> None:
 def test_files_are_short_enough_to_be_read_at_once() -> None:
     lengths = {path: len(text.splitlines()) for path, text in read_sources(*CODE)}
     assert {path: lines for path, lines in lengths.items() if lines > 400} == {}
+
+
+def test_one_module_knows_how_packages_are_installed() -> None:
+    """A command that installs something must work in the environment that einc is in."""
+    said = r"\bpip\b\W+(install|download)\b|\binstall (the )?(extra|package)\b"
+    paths = [path for path, text in read_sources(*CODE) if re.search(said, text)]
+    assert paths == ["runtime/einc_runtime/installing.py"]
+
+
+def test_every_hint_at_a_package_is_followed_by_a_test() -> None:
+    """`make test-hints` does so in fresh environments."""
+    imports = re.compile(r"^from einc_runtime\.installing import", re.MULTILINE)
+    assert {path for path, text in read_sources(*CODE) if imports.search(text)} == {case.file for case in CASES}
+
+
+def test_nobody_is_told_to_install_einc_from_an_index() -> None:
+    """None has it, so the command fails, or brings something of somebody else."""
+    pages = [page for folder in ("docs", "einc", "runtime") for page in (ROOT / folder).rglob("*.md")]
+    pages += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    texts = [*read_sources(*CODE), *((str(page), page.read_text(encoding="utf-8")) for page in sorted(pages))]
+    named = r"\beinc(-runtime)?\[|\bpip install +(-\S+ +)*['\"]?einc\b"
+    assert [f"{path}: {line}" for path, text in texts for line in text.splitlines() if re.search(named, line)] == []

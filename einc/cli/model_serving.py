@@ -24,6 +24,7 @@ from einc_runtime.generation.generator import open_sessions
 from einc_runtime.generation.model_folder import ChatTemplate, ModelFolder
 from einc_runtime.generation.sequence_batch import SequenceBatch
 from einc_runtime.generation.slots import DecoderSlots
+from einc_runtime.installing import suggest_extra
 
 if TYPE_CHECKING:
     from einc.generation.plan_cache import KeptPlan
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 MAX_CONTEXT = 2048
 """Tokens of a text where nothing else is asked for: caches take memory for all of them."""
 PACKAGES = ("starlette", "uvicorn")
-INSTALL = "pip install 'einc[serve]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def serve(chosen: ServeArguments) -> None:
     """Loads the model, and answers requests until a signal ends it."""
     for name in PACKAGES:
         if find_spec(name) is None:
-            raise MissingFault(f"serving needs the package {name}", hint=INSTALL)
+            raise MissingFault(f"serving needs the package {name}", hint=suggest_extra("serve"))
     from einc.serving.app import make_app
     from einc.serving.metrics import Metrics
     from einc.serving.models import ServedModel

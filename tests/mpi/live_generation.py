@@ -5,8 +5,10 @@ Tokens are those of one process and logits have its bits, for 1 to 8 ranks; and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from tests.support.mpi_runs import (
     MPIEXEC,
     ROOT,
     command,
-    list_shared,
+    list_left,
     mpiexec,
     processes_of,
     ranks_of,
@@ -58,14 +60,14 @@ def expected(plans):
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
 def test_tokens_are_those_of_one_process(plans, expected, count, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before = list_shared()
+    before = list_left()
     started = json.loads(run(command(*generate(plans, "--ranks", count, "--json"))).stdout)
     assert started["sequences"] == expected
     assert started.get("ranks", 1) == count
     assert not any(plan["compiled"] for plan in started["plans"])
     text = run(mpiexec(count, *generate(plans))).stdout.decode()
     assert text == "".join(f"[{number}] {one['text']}\n" for number, one in enumerate(expected, 1))
-    assert list_shared() == before
+    assert list_left() <= before
     assert list(tmp_path.iterdir()) == []
 
 
@@ -117,7 +119,7 @@ VICTIMS = {
 def test_nothing_is_left_of_processes_that_are_killed(plans, victim, delay, tmp_path, monkeypatch):
     """A rank, one of MPICH's own processes, or the command: while ranks start, and while they make text."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before, mark = list_shared(), f"{victim} {delay}"
+    before, mark = list_left(), f"{victim} {delay}"
     more = ("--sites", SITES, "--plans", plans, "--max-tokens", 200, "--temperature", 3, "--ranks", 4)
     words = command("generate", STORIES, mark, *more)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
@@ -134,12 +136,38 @@ def test_nothing_is_left_of_processes_that_are_killed(plans, victim, delay, tmp_
     while processes_of(mark):
         assert time.monotonic() < begin + 10
         time.sleep(0.01)
-    if victim != "command":  # which cannot remove anything any more
+    if victim == "command":  # what it cannot remove any more, the next one removes
+        run(command(*generate(plans, "--ranks", 2)))
+    else:
         assert process.returncode == 69, error
         said = [line for line in error.decode().splitlines() if line.startswith("einc: ") and "compiled" not in line]
         assert len(said) == 1, error
         assert VICTIMS[victim] in error.decode()
         assert list(tmp_path.iterdir()) == []
-        assert list_shared() == before
-    for name in set(list_shared()) - set(before):
-        Path("/dev/shm", name).unlink()
+    assert list_left() <= before
+
+
+@pytest.mark.parametrize(
+    "start", [mpiexec, lambda count, *more: command(*more, "--ranks", count)], ids=["mpiexec", "ranks"]
+)
+def test_nothing_is_left_of_connected_ranks_even_if_all_are_killed(plans, start):
+    """Nobody can remove anything then: the names of the segments are gone before."""
+    before, mark = list_left(), "all at once"
+    more = ("--sites", SITES, "--plans", plans, "--max-tokens", 200, "--temperature", 3)
+    words = start(4, "generate", STORIES, mark, *more)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, bufsize=0)
+    assert process.stdout.read(1)  # the first characters of a text
+    used = set()
+    for rank in ranks_of(mark):
+        used |= set(re.findall(r"/dev/shm/(mpich_shm_\w+)", Path(f"/proc/{rank}/maps").read_text()))
+    assert len(used) == 1
+    assert not used & set(os.listdir("/dev/shm"))
+    for number in {process.pid, *processes_of(mark)}:
+        with contextlib.suppress(ProcessLookupError):  # the others may have ended it
+            os.kill(number, signal.SIGKILL)
+    process.communicate()
+    begin = time.monotonic()
+    while processes_of(mark):
+        assert time.monotonic() < begin + 10
+        time.sleep(0.01)
+    assert list_left() <= before

@@ -26,7 +26,7 @@ from tests.support.mpi_runs import (
     SMALL,
     command,
     compile_small,
-    list_shared,
+    list_left,
     mpiexec,
     processes_of,
     ranks_of,
@@ -164,7 +164,7 @@ def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
     prints how long that took."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     number, moments = ENDINGS[ending]
-    rng, before, seconds, begun = random.Random(ending), list_shared(), [], 0
+    rng, before, seconds, begun = random.Random(ending), list_left(), [], 0
     for moment in range(moments):
         words = command("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4)
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
@@ -190,7 +190,7 @@ def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
         assert seconds[-1] < END_SECONDS + (number == signal.SIGSTOP), seconds  # which takes 4 to notice
         assert processes_of(ffn) == []
         assert list(tmp_path.iterdir()) == []
-        assert list_shared() == before
+        assert list_left() <= before
     assert number == signal.SIGSTOP or begun >= moments // 2
     print(f"{moments} times {ending}, {begun} of them while running: all ended within {max(seconds):.2f} s")
 
@@ -205,7 +205,7 @@ HURRIED = (
 def test_a_rank_that_is_stopped_before_all_are_connected_is_named(ffn, part, tmp_path, monkeypatch):
     """At seeded moments while ranks start and connect; where all are connected by then, they notice by themselves."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    rng, before, early = random.Random(part), list_shared(), 0
+    rng, before, early = random.Random(part), list_left(), 0
     for moment in range(5):
         words = [sys.executable, "-c", HURRIED, *map(str, ("run", ffn, *LOADS, "--repeat", 10**6, "--ranks", 4))]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
@@ -222,7 +222,7 @@ def test_a_rank_that_is_stopped_before_all_are_connected_is_named(ffn, part, tmp
         assert b"is not connected to the others" in err or b"has not answered for 4 seconds" in err, err
         assert processes_of(ffn) == []
         assert list(tmp_path.iterdir()) == []
-        assert list_shared() == before
+        assert list_left() <= before
     assert early
     print(f"{early} of 5 were stopped before all were connected")
 
@@ -257,9 +257,10 @@ def test_without_a_launcher_or_mpi4py_one_line_says_what_to_install(ffn):
         [sys.executable, "-c", script, "run", str(ffn), *LOADS, "--ranks", "2"], capture_output=True, cwd=ROOT, env=bare
     )
     assert (done.returncode, b"there is no mpiexec" in done.stderr) == (69, True)
+    assert done.stderr.rstrip().endswith(b"install 'mpi4py>=4.0' 'mpich>=4.2'")
     hidden = "import sys; sys.modules['mpi4py'] = None; from einc.cli.main import main; sys.exit(main())"
     alone = {**os.environ, "PMI_RANK": "0", "PMI_SIZE": "2"}
     done = subprocess.run(
         [sys.executable, "-c", hidden, "run", str(ffn), *LOADS], capture_output=True, cwd=ROOT, env=alone
     )
-    assert (done.returncode, b"pip install 'einc[mpi]'" in done.stderr) == (69, True)
+    assert (done.returncode, done.stderr.rstrip().endswith(b"install 'mpi4py>=4.0'")) == (69, True)

@@ -11,7 +11,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from tests.support.mpi_runs import MPIEXEC, ROOT, command, compile_small, list_shared, require_mpi, run
+from tests.support.mpi_runs import MPIEXEC, ROOT, command, compile_small, list_left, require_mpi, run
 from tests.testbed.network import Unsupported
 from tests.testbed.star import star
 
@@ -58,7 +58,7 @@ def test_ranks_are_on_two_machines(two):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="namespaces have one core each: as many as this process")
 @pytest.mark.parametrize("name", MODELS)
 def test_models_give_the_bits_of_one_process(two, name, tmp_path):
-    plan, before = compile_small(name, tmp_path), list_shared()
+    plan, before = compile_small(name, tmp_path), list_left()
     run(command("run", plan, *LOADS, "-o", tmp_path / "one.npz"))
     received = count_received(two)
     text = run_in(two, "run", plan, *LOADS, "-o", tmp_path / "all.npz")
@@ -68,4 +68,4 @@ def test_models_give_the_bits_of_one_process(two, name, tmp_path):
     assert sorted(one) == sorted(several)
     for key in one:
         assert one[key].tobytes() == several[key].tobytes(), key
-    assert list_shared() == before
+    assert list_left() <= before

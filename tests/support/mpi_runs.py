@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,9 +61,26 @@ def compile_small(name, folder):
     return plan
 
 
-def list_shared():
-    """The segments of shared memory that MPI's processes have made."""
-    return sorted(name for name in os.listdir("/dev/shm") if name.startswith(("mpich", "ucx", "psm", "vader")))
+def list_left():
+    """The segments of MPI's shared memory that no process has open or in its memory: those of programs that run beside
+    the tests are none of their business."""
+    names = {name for name in os.listdir("/dev/shm") if name.startswith(("mpich", "ucx", "psm", "vader"))}
+    if names:  # of a program that ends by itself, the name is gone before its last process
+        names -= list_used()
+    return {name for name in names if Path("/dev/shm", name).exists()}
+
+
+def list_used():
+    """The segments that processes have open or in their memory."""
+    used = set()
+    for process in (entry for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        with contextlib.suppress(OSError):
+            used.update(re.findall(r" /dev/shm/(\S+)$", (process / "maps").read_text(), re.MULTILINE))
+        with contextlib.suppress(OSError):
+            for file in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    used.add(os.path.basename(os.readlink(file)))
+    return used
 
 
 def processes_of(plan):

@@ -21,6 +21,7 @@ import click
 from einc_runtime.cli import leftovers, output
 from einc_runtime.cli.ranks import BOARD_VARIABLE, CONNECTING, ENTRY, end_with_parent
 from einc_runtime.errors import MissingFault
+from einc_runtime.installing import suggest_extra
 
 BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION"
 """How the launcher of MPICH begins to say that a rank was killed; it says so on standard output."""
@@ -39,11 +40,11 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
     """
     launcher = _find_launcher()
     if launcher is None:
-        hint = "pip install 'einc[mpi]', or install an MPI; or start the ranks yourself: mpiexec -n 8 einc run ..."
+        hint = f"install an MPI, or MPICH beside einc: {suggest_extra('mpi')}"
         raise MissingFault("there is no mpiexec on the path", hint=hint)
     output.flush()
     temporary = tempfile.TemporaryDirectory(prefix="einc-ranks-", ignore_cleanup_errors=True)
-    with temporary as folder, leftovers.removed(folder):
+    with temporary as folder, leftovers.removed(lambda: _list_processes(Path(folder, "board"))):
         board = Path(folder, "board")
         board.write_bytes(bytes(ENTRY.size * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
@@ -79,6 +80,15 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         raise MissingFault(f"the launcher {launcher} {why}", hint="all ranks were ended, too")
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _list_processes(board: Path) -> set[int]:
+    """MPI's own processes and the ranks, by the name of the file in their environment. Ranks that are about to be gone
+    have none any more; they have said their numbers in the file, if they have begun to connect."""
+    said: set[int] = set()
+    with contextlib.suppress(OSError):  # the file could not be made
+        said = {number for number, _ in ENTRY.iter_unpack(board.read_bytes()) if number}
+    return said | leftovers.find_marked(str(board)).keys()
 
 
 def _prepare_launcher() -> None:

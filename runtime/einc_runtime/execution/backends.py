@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from einc_runtime.errors import MissingFault, PlanFault
+from einc_runtime.installing import suggest_cuda
 from einc_runtime.plan.schema import HOST, Bundle
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def note_unused_gpus(bundle: Bundle) -> str | None:
     """What to tell a user whose plan for GPUs runs on the CPU although GPUs are there."""
     if bundle.machine == HOST or not count_visible_gpus() or is_cupy_installed():
         return None
-    return "GPUs are visible here, but are not used without cupy: install the extra 'cuda12' of einc or einc-runtime"
+    return f"GPUs are visible here, but are not used without cupy: {suggest_cuda()}"
 
 
 def uses_gpus(bundle: Bundle, backend: str) -> bool:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from einc_runtime.errors import ArrayFault, MissingFault
-from einc_runtime.generation.tokenizer import INSTALL, MAX_PROMPT
+from einc_runtime.generation.tokenizer import MAX_PROMPT
+from einc_runtime.installing import suggest_extra
 
 MAX_SECONDS = 5
 """Seconds of a core that a template may take; published ones take milliseconds."""
@@ -61,7 +62,7 @@ class ChatRenderer:
         with self._lock:
             answer = self._ask(json.dumps(request).encode() + b"\n", where)
         if "missing" in answer:
-            raise MissingFault("chat templates need the package jinja2", hint=INSTALL)
+            raise MissingFault("chat templates need the package jinja2", hint=suggest_extra("generate"))
         if "error" in answer:
             raise ArrayFault(f"the chat template fails: {answer['error']}", where=where)
         return str(answer["text"])

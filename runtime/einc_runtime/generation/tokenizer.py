@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from einc_runtime.errors import ArrayFault, MissingFault, ReadFault
+from einc_runtime.installing import suggest_extra
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -15,8 +16,6 @@ MAX_FILE = 256 << 20
 MAX_PROMPT = 4 << 20
 """Characters of a prompt: more than any model reads, and few enough to be cut into tokens in seconds."""
 
-INSTALL = "pip install 'einc[generate]'"
-
 
 class TextTokenizer:
     """Text to tokens, and tokens to text. `file` is read at once."""
@@ -25,7 +24,8 @@ class TextTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise MissingFault("reading tokenizer.json needs the package tokenizers", hint=INSTALL) from None
+            hint = suggest_extra("generate")
+            raise MissingFault("reading tokenizer.json needs the package tokenizers", hint=hint) from None
         with open(file, "rb") as stream:
             data = stream.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:

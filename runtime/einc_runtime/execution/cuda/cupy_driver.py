@@ -12,12 +12,8 @@ from typing import Any
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.virtual_memory import CudaVirtualMemory, VirtualMemory
+from einc_runtime.installing import suggest_cuda
 from einc_runtime.kernels.gpu import GpuTarget
-
-INSTALL_HINT = (
-    "install the extra 'cuda12' of einc or einc-runtime ('cuda13' if the driver is for CUDA 13); "
-    "--backend cpu needs no GPU"
-)
 
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 _NO_DEVICE = 100  # cudaErrorNoDevice
@@ -51,7 +47,8 @@ class CupyDriver:
             import cupy
             from cupy.cuda import runtime
         except ImportError as error:
-            raise MissingFault("the CUDA backend needs cupy, which is not installed", hint=INSTALL_HINT) from error
+            hint = f"--backend cpu needs no GPU; with one: {suggest_cuda()}"
+            raise MissingFault("the CUDA backend needs cupy, which is not installed", hint=hint) from error
         except OSError as error:
             hint = "cupy keeps what it compiles in CUPY_CACHE_DIR, or ~/.cupy: name a directory that can be written"
             raise MissingFault(f"the CUDA backend needs cupy, which cannot be imported: {error}", hint=hint) from error
@@ -63,7 +60,7 @@ class CupyDriver:
         except DriverError as error:
             if error.status == _NO_DEVICE:
                 raise MissingFault("CUDA finds no GPU here", hint="--backend cpu runs plans without one") from error
-            hint = f"install or update NVIDIA's driver, or take the cupy that fits it: {INSTALL_HINT}"
+            hint = "update NVIDIA's driver, or replace cupy by one that fits it; --backend cpu needs no GPU"
             raise MissingFault(f"CUDA cannot be used here: {error.text}", hint=hint) from error
 
     def _call(self, name: str, *arguments: int) -> Any:

@@ -9,14 +9,10 @@ from typing import Any
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.driver import Driver, DriverError
 from einc_runtime.execution.cuda.nccl import NcclMessage
+from einc_runtime.installing import find_cuda, suggest_packages
 
 OLDEST = 21100
 """NCCL 2.11: graphs on a CUDA that has them (11.3), and groups of any size."""
-
-HINT = (
-    "pip install nvidia-nccl-cu12 (nvidia-nccl-cu13 if the driver is for CUDA 13), or cupy's own: "
-    "python -m cupyx.tools.install_library --library nccl --cuda 12.x; --backend cpu needs none"
-)
 
 MIXING = "NCCL_GRAPH_MIXING_SUPPORT"
 """An environment variable of NCCL. Its support of graphs beside other operations, which we never have, can deadlock
@@ -37,9 +33,9 @@ class CupyNccl:
         os.environ.setdefault(MIXING, "0")
         self._nccl = _load() if library is None else library
         if not getattr(self._nccl, "available", True):
-            raise MissingFault("plans on GPUs of several processes need NCCL, which cupy does not find", hint=HINT)
+            raise MissingFault("plans on GPUs of several processes need NCCL, which cupy does not find", hint=_advise())
         if self.version() < OLDEST:
-            raise MissingFault(f"NCCL is {self.version()}, and must be {OLDEST} (2.11) or later", hint=HINT)
+            raise MissingFault(f"NCCL is {self.version()}, and must be {OLDEST} (2.11) or later", hint=_advise())
 
     def version(self) -> int:
         return int(_call("ncclGetVersion", self._nccl.get_version))
@@ -94,8 +90,12 @@ def _load() -> Any:
     try:
         from cupy.cuda import nccl
     except ImportError as error:
-        raise MissingFault(f"plans on GPUs of several processes need NCCL: {error}", hint=HINT) from error
+        raise MissingFault(f"plans on GPUs of several processes need NCCL: {error}", hint=_advise()) from error
     return nccl
+
+
+def _advise() -> str:
+    return f"--backend cpu needs none; on GPUs: {suggest_packages(f'nvidia-nccl-cu{find_cuda()}>=2.11')}"
 
 
 def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -23,6 +23,7 @@ from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.preparation import rewrite_for_devices
 from einc_runtime.execution.cuda.step_kernels import StepKernels
 from einc_runtime.execution.cuda.streams import StepKind, schedule_steps
+from einc_runtime.installing import suggest_extra
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
 from einc_runtime.kernels.cuda.triton_compile import ARCHITECTURES, KernelBinary
 from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget
@@ -43,7 +44,8 @@ def require_compiler() -> str:
     """The compiler's name and version. Raises MissingFault where there is none."""
     compiler = triton_compile.version()
     if compiler is None:
-        raise MissingFault("kernels cannot be compiled ahead: Triton is not installed", hint="pip install triton")
+        hint = suggest_extra("triton")
+        raise MissingFault("kernels cannot be compiled ahead: Triton is not installed", hint=hint)
     return compiler
 
 

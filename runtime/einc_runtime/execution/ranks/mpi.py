@@ -6,8 +6,10 @@ Control messages have a communicator of their own, so that no number of a plan's
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.ranks.links import BRIEF_NAP, LAST_NAP, Naps
+from einc_runtime.installing import suggest_extra
 
 SIZE_OF = {
     "PMI_RANK": "PMI_SIZE",
@@ -31,6 +34,9 @@ MAX_MESSAGE = 1 << 30
 
 CONTROL = 1
 """The number of all control messages."""
+
+SEGMENT = re.compile(r"/dev/shm/mpich_(?:shm|vci)_\w+$")
+"""A segment of MPICH that has a name, as Linux shows it among the memory of a process."""
 
 
 def is_started_by_mpi() -> bool:
@@ -52,8 +58,11 @@ def connect() -> MpiLinks:
     os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")  # MPICH: errors are reported by us
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        hint = "pip install 'einc[mpi]', or 'einc-runtime[mpi]'"
+    except ImportError as error:  # whichever MPI it was, mpi4py alone is missing
+        hint = suggest_extra("mpi", only="mpi4py")
+        raise MissingFault(f"MPI started this process, but mpi4py cannot be used: {error}", hint=hint) from error
+    except RuntimeError as error:
+        hint = f"name the library of this MPI in MPI4PY_LIBMPI, or use MPICH: {suggest_extra('mpi', only='mpich')}"
         raise MissingFault(f"MPI started this process, but mpi4py cannot be used: {error}", hint=hint) from error
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise MissingFault("this MPI cannot be used by several threads", hint="use an MPI with MPI_THREAD_MULTIPLE")
@@ -71,6 +80,7 @@ class MpiLinks:
         here = self._data.Split_type(mpi.COMM_TYPE_SHARED)
         self.neighbours: int = here.Get_size()
         here.Free()
+        _remove_names_of_segments()  # no rank comes as far as this before all have left MPI's start
         self._limit: int = self._data.Get_attr(mpi.TAG_UB)
         self._told: list[tuple[Any, bytes]] = []  # control messages and their bytes, which must outlive them
 
@@ -132,6 +142,15 @@ class MpiLinks:
         naps = Naps(last=last_nap)
         while not request.Test():
             naps.take()
+
+
+def _remove_names_of_segments() -> None:
+    """Removes the names of the memory that MPICH shares on this machine, which all ranks have open by now. So Linux
+    removes the memory with the last of them, however they end. MPICH does not mind if the names are gone."""
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        for name in {match[0] for line in maps if (match := SEGMENT.search(line))}:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
 
 def _divide(data: Array) -> list[Array]:

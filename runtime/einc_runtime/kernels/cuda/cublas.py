@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from einc_runtime.errors import MissingFault
+from einc_runtime.installing import suggest_cuda
 from einc_runtime.kernels.gpu import Launch
 from einc_runtime.kernels.triton.gemm import Gemm
 
@@ -184,5 +185,5 @@ def open_library(library: str = "cublas", files: Sequence[str] = _NAMES) -> Any:
     for name in names:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)
-    hint = "install CUDA's libraries, such as the package nvidia-cublas-cu12 (nvidia-cublas for CUDA 13)"
+    hint = f"install CUDA's libraries, or this one beside einc: {suggest_cuda(only='nvidia-cublas')}"
     raise MissingFault("products of matrices need cuBLAS, which is not here", hint=hint)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.installing import suggest_cuda
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
 from einc_runtime.kernels.cuda.triton_compile import HIDDEN, KernelBinary
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuTarget, Launch
@@ -131,8 +132,7 @@ class CupyModules:
         try:
             from cupy.cuda import driver, runtime
         except ImportError as error:
-            hint = "install the extra 'cuda12' of einc or einc-runtime ('cuda13' if the driver is for CUDA 13)"
-            raise MissingFault("GPU kernels need cupy, which is not installed", hint=hint) from error
+            raise MissingFault("GPU kernels need cupy, which is not installed", hint=suggest_cuda()) from error
         self._driver: Any = driver
         self._runtime: Any = runtime
 

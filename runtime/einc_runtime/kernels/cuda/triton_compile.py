@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from einc_runtime.errors import KernelFault, MissingFault
+from einc_runtime.installing import suggest_extra
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
 from einc_runtime.kernels.triton.launches import ALIGNMENT, KernelSource
 
@@ -26,8 +27,6 @@ HIDDEN = 2
 """Parameters after a kernel's own: scratch memory, and memory for tools of Triton, which these kernels do not use."""
 
 _SPECIAL = ("profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
-
-INSTALL_HINT = "pip install triton, or run where the plan's kernels have been compiled ahead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,7 @@ def _import_triton() -> Any:
     try:
         import triton
     except ImportError as error:
-        raise MissingFault("kernels must be compiled, and Triton is not installed", hint=INSTALL_HINT) from error
+        hint = f"run where the plan's kernels have been compiled ahead, or install Triton: {suggest_extra('triton')}"
+        raise MissingFault("kernels must be compiled, and Triton is not installed", hint=hint) from error
     warnings.filterwarnings("ignore", category=UserWarning, module=r"triton\.")  # of defaults that are not relied on
     return triton
