@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -66,6 +66,32 @@ mutate: .venv/dev  ## 100,000 changed plans: each is refused, or computes what t
 
 interrupts: .venv/dev  ## 500 interrupts at random moments of every command, from its first instruction on
 	$(BIN)/python -m tests.interrupts
+
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+build/lowest.txt: pyproject.toml tests/versions/lowest.py
+	mkdir -p build
+	$(PYTHON) -m tests.versions.lowest > $@
+
+test-newest:  ## the suite with the newest versions of everything, in a fresh environment (build/newest)
+	$(PYTHON) -m venv --clear build/newest
+	build/newest/bin/python $(PIP_INSTALL) --editable '.[dev]'
+	build/newest/bin/python -m pytest -n $(JOBS)
+
+test-lowest: build/lowest.txt  ## the suite with the lowest versions that pyproject.toml allows, in build/lowest
+	$(PYTHON) -m venv --clear build/lowest
+	build/lowest/bin/python $(PIP_INSTALL) --constraint build/lowest.txt --editable '.[dev]'
+	build/lowest/bin/python -m pytest -n $(JOBS)
+
+test-newest-short:  ## the first commands of a stranger, with the newest versions, installed without constraints
+	$(PYTHON) -m venv --clear build/newest-short
+	build/newest-short/bin/python $(PIP_INSTALL) '.[generate,serve]'
+	build/newest-short/bin/python tests/versions/short.py
+
+test-lowest-short: build/lowest.txt  ## the same with the lowest versions that pyproject.toml allows
+	$(PYTHON) -m venv --clear build/lowest-short
+	build/lowest-short/bin/python $(PIP_INSTALL) --constraint build/lowest.txt '.[generate,serve]'
+	build/lowest-short/bin/python tests/versions/short.py
 
 test-processors: .venv/dev  ## kernels and plans at each level of instructions that this processor has (EINC_PROCESSOR)
 	$(BIN)/python -m tests.processors --jobs $(JOBS)

@@ -20,7 +20,7 @@ from einc.ops.reproducible import ReproducibleOperator, find_plain
 from einc.physical.program import DeviceProgram
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import schema
-from einc_runtime.plan.validation import validate
+from einc_runtime.plan.validation import validate_statements
 from einc_runtime.text import replace_unprintable
 from einc_runtime.version import VERSION
 
@@ -83,7 +83,7 @@ def require_valid(bundle: schema.Bundle) -> schema.Bundle:
     its tensors and attributes.
     """
     try:
-        validate(bundle)
+        validate_statements(bundle)  # the tasks were validated when they were made (`physical.verify`)
     except PlanFault as fault:
         position = re.match(r"operations\[(\d+)\]", fault.where or "")
         where = fault.where

@@ -195,6 +195,13 @@ def test_a_file_is_all_that_a_command_writes_to_standard_output(command: str, fo
     assert b"the end prints" in done.stderr
 
 
+@pytest.mark.parametrize("command", sorted(set(WITH_JSON) & set(TO_STDOUT)))
+def test_no_command_gives_two_results_at_once(command: str, folder: Path) -> None:
+    """It refuses to, or its document is what it would have written."""
+    done = run(folder, command, f"{TO_STDOUT[command][0]} --json")
+    assert isinstance(json.loads(done.stdout), dict), done.stderr.decode()
+
+
 def test_help_is_a_result() -> None:
     for arguments in (["--help"], ["compile", "--help"], ["machine", "--help"], ["--version"]):
         done = subprocess.run([sys.executable, "-m", "einc", *arguments], capture_output=True, timeout=60)

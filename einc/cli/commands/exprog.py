@@ -189,6 +189,8 @@ def optimize_command(
 
     if naive and sources:
         raise click.UsageError("--naive takes no candidates: leave out --propose")
+    if target == output.STDOUT and as_json:
+        raise click.UsageError("-o - writes the program to standard output, which --json needs for itself")
     if target is not None:
         output.require_outputs([target], [file, machine, *sources])
     tree = read_program_tree(file)

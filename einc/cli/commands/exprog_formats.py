@@ -45,8 +45,7 @@ def import_command(file: str, form: str, chunk: int | None, target: str | None, 
 
     The algorithm is proved first: no deadlock, no race, and every contribution exactly once in every result.
     """
-    if target is not None:
-        output.require_outputs([target], [file])
+    _require_target(target, as_json, file)
     algorithm = parse_algorithm(read_text(file), file, form)
     text = print_algorithm(algorithm, chunk)
     _give(algorithm, text, "program", target, as_json)
@@ -80,8 +79,7 @@ def export_command(
     from einc.exchange.language.parser import parse
     from einc.exchange.language.resolve import resolve
 
-    if target is not None:
-        output.require_outputs([target], [file, machine])
+    _require_target(target, as_json, file, machine)
     model = None
     if machine is not None:
         from einc.machines.load import load_machine
@@ -96,6 +94,13 @@ def export_command(
     if faults:
         raise InternalError(f"the algorithm that was written is not valid: {faults[0].message}")
     _give(algorithm, text, "text", target, as_json)
+
+
+def _require_target(target: str | None, as_json: bool, *reads: str | None) -> None:
+    if target == output.STDOUT and as_json:
+        raise click.UsageError("-o - writes the algorithm to standard output, which --json needs for itself")
+    if target is not None:
+        output.require_outputs([target], reads)
 
 
 def _give(algorithm: CollectiveAlgorithm, text: str, field: str, target: str | None, as_json: bool) -> None:

@@ -225,7 +225,7 @@ def _silence() -> int:
     """Only rank 0 prints results and notes. Returns where errors went, for the case that rank 0 is lost."""
     output.flush()
     errors, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2):
+    for number in (1, 2, output.results().fileno()):
         os.dup2(null, number)
     os.close(null)
     return errors

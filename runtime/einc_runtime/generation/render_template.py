@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import json
 import math
+import os
 import sys
 import time
 from typing import Any, NoReturn
@@ -72,9 +73,12 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
+    """Answers requests, a line each. Whatever else writes to standard output is lost."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     for line in sys.stdin.buffer:
-        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
-        sys.stdout.flush()
+        answers.write(json.dumps(answer(json.loads(line))) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -43,10 +43,15 @@ MAX_CORNERS = 1 << 22  # corners of blocks in checks of tilings: they take some 
 
 def validate(bundle: Bundle) -> None:
     """Raises PlanFault, naming the part, at the first fault."""
+    validate_statements(bundle)
+    validate_tasks(bundle, MAX_CORNERS)
+
+
+def validate_statements(bundle: Bundle) -> None:
+    """The same for everything but buffers, tasks and the regions of outputs."""
     _check_header(bundle)
     _check_tensors(bundle)
     _check_operations(bundle)
-    validate_tasks(bundle, MAX_CORNERS)
     for i, output in enumerate(bundle.outputs):
         _check_exchange(output.exchange, f"outputs[{i}].exchange")
 
