@@ -183,15 +183,15 @@ def test_when_one_rank_ends_all_end(ffn, ending, tmp_path, monkeypatch):
         assert out == b""
         assert err.decode().count("einc: ") == 1, err
         if number == signal.SIGSTOP:
-            assert b"has not answered for 4 seconds; its last task is task" in err
+            assert re.search(rb"has not answered for 4 seconds; it(s last task is task| has begun no task$)", err), err
         else:
             assert b"ended by signal 9" in err
-        begun += b"in or after task" in err
+        begun += b"in or after task" in err or b"its last task is" in err  # ranks tell each other twice a second
         assert seconds[-1] < END_SECONDS + (number == signal.SIGSTOP), seconds  # which takes 4 to notice
         assert processes_of(ffn) == []
         assert list(tmp_path.iterdir()) == []
         assert list_left() <= before
-    assert number == signal.SIGSTOP or begun >= moments // 2
+    assert begun >= moments // 2
     print(f"{moments} times {ending}, {begun} of them while running: all ended within {max(seconds):.2f} s")
 
 
