@@ -21,6 +21,7 @@ they are violated: any subset of them gives a sound bound.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,8 +31,8 @@ import numpy as np
 
 from einc.exchange.bounds.certificate import format_latency
 from einc.exchange.bounds.demands import DemandClass, DemandSet
+from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network, ResourcePrices, enters, list_sites
-from einc.exchange.solver import make_solver
 from einc.machines.model import Pair
 
 RowKind = Literal["enter", "leave", "receive"]
@@ -80,10 +81,15 @@ class FlowWitness:
         total = 0.0
         for position, rows in _group_by_demand(self.rows).items():
             total += _prove_share(demands.family[position], rows, prices, network)
-        return total / capacity + network.transfer_latency if total > 0 else 0.0
+        return _drop_last_digits(total / capacity + network.transfer_latency) if total > 0 else 0.0
 
     def explain(self, demands: DemandSet, network: Network) -> str:
         return self.explanation + format_latency(network.transfer_latency)
+
+
+def _drop_last_digits(milliseconds: float) -> float:
+    """A little less, to ten digits: in those after them, weights and prices differ from solver to solver."""
+    return float(f"{milliseconds:.10g}") * (1 - 5e-10)
 
 
 def _group_by_demand(rows: Iterable[FlowRow]) -> dict[int, list[FlowRow]]:
@@ -181,16 +187,13 @@ class _FlowProgram:
     """The linear program: the least time in which fractional transfers satisfy the rows so far."""
 
     def __init__(self, demands: DemandSet, network: Network) -> None:
-        import highspy
-
         self.demands, self.network, self.cuts = demands, network, _build_cut_matrices(network)
-        self.solver = make_solver()
-        self.optimal = highspy.HighsModelStatus.kOptimal
+        self.program = LinearProgram(priced=False)
         self.rows: list[FlowRow | None] = []
         self.known: set[tuple[int, str, int]] = set()
         self.values: Any = None
-        self.duals: Any = None
-        self.solver.addCol(1.0, 0.0, highspy.kHighsInf, 0, [], [])
+        self.program.add_columns([1.0])
+        self.width = 1
         self.columns = [self._add_columns(demand) for demand in demands.family]
         self.possible = [self.cuts.find_possible(demand) for demand in demands.family]
         self._add_resource_rows()
@@ -200,15 +203,16 @@ class _FlowProgram:
     def _add_columns(self, demand: DemandClass) -> _DemandColumns:
         """Adds the transfers of a copy by pair, in two stages if several sites have atoms and several are targets."""
         count = len(self.cuts.pairs)
-        start = self.solver.getNumCol()
+        start = self.width
         staged = not demand.complete and demand.targets.bit_count() > 1 and len(demand.holders) > 1
         size = count * (2 if staged else 1) + (len(self.network.sites) if staged else 0)
-        self.solver.addVars(size, [0.0] * size, [float("inf")] * size)
+        self.width += size
+        self.program.add_columns([0.0] * size)
         if not staged:
             return _DemandColumns(start, start, -1)
         own = _DemandColumns(start, start + count, start + 2 * count)
         sites = len(self.network.sites)
-        self.solver.addRow(1.0, 1.0, sites, list(range(own.first, own.first + sites)), [1.0] * sites)
+        self.program.add_row(1.0, 1.0, range(own.first, own.first + sites), [1.0] * sites)
         self.rows.append(None)
         return own
 
@@ -228,7 +232,7 @@ class _FlowProgram:
                 for start in sorted({own.early, own.late}):
                     columns += [start + k for k in crossing]
                     values += [demand.size / total] * len(crossing)
-            self.solver.addRow(-float("inf"), 0.0, len(columns), columns, values)
+            self.program.add_row(-math.inf, 0.0, columns, values)
             self.resource_rows.append((len(self.rows), resource))
             self.rows.append(None)
 
@@ -257,19 +261,16 @@ class _FlowProgram:
         columns = [start + k for start in starts for k in crossing]
         if row.kind != "enter":
             columns += [own.first + k for k, site in enumerate(self.network.sites) if row.sites >> site & 1]
-        self.solver.addRow(1.0, float("inf"), len(columns), columns, [1.0] * len(columns))
+        self.program.add_row(1.0, math.inf, columns, [1.0] * len(columns))
         self.rows.append(row)
         return True
 
     def solve(self) -> bool:
         """Solves the program with the rows so far; returns whether there is an optimum."""
-        self.solver.run()
-        if self.solver.getModelStatus() != self.optimal:
-            return False
-        solution = self.solver.getSolution()
-        self.values = np.array(solution.col_value)
-        self.duals = list(solution.row_dual)
-        return True
+        found = self.program.solve()
+        if found is not None:
+            self.values = found[1]
+        return found is not None
 
     def add_violated(self) -> bool:
         """Adds the rows that the solution violates most; returns whether there were any."""
@@ -295,14 +296,17 @@ class _FlowProgram:
 
     def make_witness(self) -> FlowWitness | None:
         """The dual solution as weights and prices."""
-        if self.duals is None:
+        self.program.ask(priced=True)
+        found = self.program.solve(rounded=False)
+        if found is None:
             return None
+        duals = found[1].tolist()
         network = self.network
         total = sum(demand.size for demand in self.demands.family)
-        prices = {resource: max(0.0, -self.duals[number]) for number, resource in self.resource_rows}
+        prices = {resource: max(0.0, -duals[number]) for number, resource in self.resource_rows}
         rows = tuple(
             FlowRow(row.demand, row.kind, row.sites, dual * total / self.demands.family[row.demand].size)
-            for row, dual in zip(self.rows, self.duals, strict=False)
+            for row, dual in zip(self.rows, duals, strict=True)
             if row is not None and dual > 1e-12
         )
         scarce = [resource for resource, price in prices.items() if price > 1e-9]

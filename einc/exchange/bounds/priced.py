@@ -17,6 +17,7 @@ prices prove something.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ import numpy as np
 from einc.exchange.bounds.demands import DemandClass, DemandSet
 from einc.exchange.bounds.flow import FlowRow, FlowWitness
 from einc.exchange.growing import Floats, find_cheapest_paths, grow_tree
+from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network, list_sites
-from einc.exchange.solver import make_solver
 
 MAX_SITES = 72
 MAX_JOURNEYS = 1500
@@ -67,8 +68,6 @@ class _PriceProgram:
     """Prices of resources, adding up to 1 when multiplied by their rates, and what every demand costs at most."""
 
     def __init__(self, demands: DemandSet, network: Network) -> None:
-        import highspy
-
         self.network = network
         self.family = demands.family
         self.number = {site: position for position, site in enumerate(network.sites)}
@@ -80,16 +79,13 @@ class _PriceProgram:
             self.rates[kind] += network.rates[resource]
         self.total = float(sum(demand.size for demand in self.family))
         self.known: set[tuple[tuple[int, float], ...]] = set()
-        self.solver = make_solver()
-        infinity = self.infinity = highspy.kHighsInf
+        # It minimizes: so the costs of demands, which are to be greatest, are negative.
+        self.program = LinearProgram(priced=False)
         count = len(self.rates)
-        sizes = [-demand.size / self.total for demand in self.family]  # it minimizes
-        self.solver.addVars(count + len(sizes), [0.0] * (count + len(sizes)), [infinity] * (count + len(sizes)))
-        for position, size in enumerate(sizes):
-            self.solver.changeColCost(count + position, size)
+        self.program.add_columns([0.0] * count + [-demand.size / self.total for demand in self.family])
         # In units of the widest kind's rate, so that prices are about 1.
         self.unit = float(self.rates.max())
-        self.solver.addRow(1.0, 1.0, count, list(range(count)), list(self.rates / self.unit))
+        self.program.add_row(1.0, 1.0, range(count), list(self.rates / self.unit))
 
     def _find_kinds(self) -> dict[int, int]:
         """The kind of each resource in use, as a number: by its rate, and what its sites hold and need."""
@@ -180,7 +176,7 @@ class _PriceProgram:
                     continue
                 self.known.add(key)
                 added = True
-                self.solver.addRow(-self.infinity, 0.0, len(key), [column for column, _ in key], [x for _, x in key])
+                self.program.add_row(-math.inf, 0.0, *zip(*key, strict=True))
         return added
 
     def _find_trees(self, demand: DemandClass, distance: Floats, hop: Any) -> list[tuple[tuple[int, int], ...]]:
@@ -200,9 +196,9 @@ class _PriceProgram:
 
     def solve(self) -> tuple[float, Floats]:
         """The cost that trees promise, and the prices."""
-        self.solver.run()
-        values = np.array(self.solver.getSolution().col_value)
-        return -float(self.solver.getObjectiveValue()), np.maximum(0.0, values[: len(self.rates)])
+        found = self.program.solve()
+        assert found is not None, "some tree costs most"
+        return -found[0], found[1][: len(self.rates)]
 
     def make_witness(self, prices: Floats) -> FlowWitness:
         edge = self._price_pairs(prices)

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network
-from einc.exchange.solver import make_solver
 from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.growth import grow_routes
 from einc.exchange.synthesis.routes import Route, compute_delay, compute_load, list_direct_routes
@@ -164,23 +164,20 @@ class _MasterProgram:
     """The linear program over the routes known so far: least T with the load of every resource at most T."""
 
     def __init__(self, volumes: Mapping[DemandShape, float], network: Network) -> None:
-        import highspy
-
         self.network = network
         self.volumes = volumes
         self.rows = {shape: row for row, shape in enumerate(volumes)}
         self.columns: dict[tuple[DemandShape, Route], int] = {}
-        self.solver = make_solver()
-        self.unit = max(volumes.values())
-        infinity = highspy.kHighsInf
-        nothing = np.array([], np.int32), np.array([], np.float64)
+        # In units of the largest volume, and of the time that it takes the fastest resource.
+        self.volume = max(volumes.values())
+        self.time_ms = self.volume / max(network.rates)
+        self.program = LinearProgram(priced=True)
         for volume in volumes.values():
-            self.solver.addRow(volume / self.unit, infinity, 0, *nothing)
+            self.program.add_row(volume / self.volume, math.inf, (), ())
         for _ in network.rates:
-            self.solver.addRow(-infinity, 0.0, 0, *nothing)
-        rows = np.arange(len(volumes), len(volumes) + len(network.rates), dtype=np.int32)
-        self.solver.addCol(1.0, 0.0, infinity, len(rows), rows, np.full(len(rows), -1.0))
-        self.infinity = infinity
+            self.program.add_row(-math.inf, 0.0, (), ())
+        rows = range(len(volumes), len(volumes) + len(network.rates))
+        self.program.add_column(1.0, rows, [-1.0] * len(rows))
 
     def add(self, shape: DemandShape, route: Route) -> bool:
         """Add a route; returns whether it is new."""
@@ -189,31 +186,33 @@ class _MasterProgram:
         self.columns[shape, route] = len(self.columns) + 1
         load = compute_load(route, self.network)
         rows = [self.rows[shape], *(len(self.volumes) + resource for resource in load)]
-        values = [1.0, *(bytes_ * self.unit / self.network.rates[resource] for resource, bytes_ in load.items())]
-        self.solver.addCol(0.0, 0.0, self.infinity, len(rows), np.array(rows, np.int32), np.array(values, np.float64))
+        unit = self.volume / self.time_ms
+        values = [1.0, *(bytes_ * unit / self.network.rates[resource] for resource, bytes_ in load.items())]
+        self.program.add_column(0.0, rows, values)
         return True
 
     def solve(self) -> tuple[float, Floats]:
         """The least time, and the price of each resource; prices add up to 1."""
-        self.solver.run()
-        solution = self.solver.getSolution()
-        dual = np.array(solution.row_dual)
-        price = np.maximum(0.0, -dual[len(self.volumes) :])
-        return self.solver.getObjectiveValue(), price / max(price.sum(), 1e-30)
+        found = self.program.solve()
+        assert found is not None, "every shape has a route"
+        value, prices = found
+        price = np.maximum(0.0, -prices[len(self.volumes) :])
+        return value * self.time_ms, price / max(price.sum(), 1e-30)
 
     def finish(self, slack: float) -> RouteAmounts:
-        value, _ = self.solve()
-        solver = self.solver
-        solver.changeColBounds(0, 0.0, value * (1 + slack))
-        solver.changeColCost(0, 0.0)
-        for (_, route), column in self.columns.items():
-            solver.changeColCost(column, compute_delay(route, self.network) * self.unit)
-        solver.run()
-        amounts = solver.getSolution().col_value
+        fullest_ms, _ = self.solve()
+        self.program.ask(priced=False)
+        self.program.limit_column(0, fullest_ms / self.time_ms * (1 + slack))
+        unit = self.volume / self.time_ms
+        delays = [compute_delay(route, self.network) * unit for _, route in self.columns]
+        self.program.change_costs(range(len(self.columns) + 1), [0.0, *delays])
+        found = self.program.solve()
+        assert found is not None, "the routes of the least time are a solution"
+        amounts = found[1] * self.volume
         routes: dict[DemandShape, list[tuple[Route, float]]] = {shape: [] for shape in self.volumes}
         for (shape, route), column in self.columns.items():
-            routes[shape].append((route, max(0.0, amounts[column]) * self.unit))
-        return RouteAmounts({shape: _drop_unused(shape, found) for shape, found in routes.items()}, value)
+            routes[shape].append((route, max(0.0, float(amounts[column]))))
+        return RouteAmounts({shape: _drop_unused(shape, found) for shape, found in routes.items()}, fullest_ms)
 
 
 def _drop_unused(shape: DemandShape, found: list[tuple[Route, float]]) -> tuple[tuple[Route, float], ...]:
