@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -92,6 +92,11 @@ test-lowest-short: build/lowest.txt  ## the same with the lowest versions that p
 	$(PYTHON) -m venv --clear build/lowest-short
 	build/lowest-short/bin/python $(PIP_INSTALL) --constraint build/lowest.txt '.[generate,serve]'
 	build/lowest-short/bin/python tests/versions/short.py
+
+test-versions: test-newest-short test-lowest-short  ## the bytes of 40 plans, which no version of what einc needs changes
+	PYTHONPATH=runtime build/newest-short/bin/python -m tests.versions.digests > build/newest.json
+	PYTHONPATH=runtime build/lowest-short/bin/python -m tests.versions.digests > build/lowest.json
+	build/newest-short/bin/python -m tests.versions.digests --compare build/newest.json build/lowest.json
 
 test-processors: .venv/dev  ## kernels and plans at each level of instructions that this processor has (EINC_PROCESSOR)
 	$(BIN)/python -m tests.processors --jobs $(JOBS)
