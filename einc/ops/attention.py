@@ -33,6 +33,7 @@ from einc.ops.arguments import (
 from einc.ops.base import Attributes, KernelCall, Operator, find_product_precision
 from einc.ops.sequence_packing import SequencePacking
 from einc_runtime.plan.schema import JointAggregation
+from einc_runtime.plan.work import AttentionWork
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -197,6 +198,20 @@ class Attention(Operator):
         q, k, v = function.inputs[:3]
         pairs = self._packing().pairs((q.lower[1], q.upper[1]), (k.lower[1], k.upper[1]))
         return q.shape[0] * pairs * (2 * q.shape[2] + 2 * v.shape[2] + (8 if self.softcap else 5))
+
+    def work(self, function: FunctionSpec) -> AttentionWork:
+        q, k, v = function.inputs[:3]
+        tokens_q, tokens_k = (q.lower[1], q.upper[1]), (k.lower[1], k.upper[1])
+        return AttentionWork(
+            heads=q.shape[0],
+            group=self.queries.shape[0] // self.keys.shape[0],
+            sequences=self._packing().count_sequences(tokens_q),
+            queries=q.shape[1],
+            keys=k.shape[1],
+            pairs=self._packing().pairs(tokens_q, tokens_k),
+            width=q.shape[2],
+            value_width=v.shape[2],
+        )
 
     @property
     def precision(self) -> str:

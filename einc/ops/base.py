@@ -7,6 +7,7 @@ partial outputs aggregate, what it means on whole arrays, and which kernel runs 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +20,7 @@ from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc_runtime.plan.schema import JointAggregation
+from einc_runtime.plan.work import ProductWork, Work
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 Attribute = bool | int | float | str | tuple[bool | int | float | str, ...]
 Attributes = Mapping[str, Attribute]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,11 @@ class Operator(ABC):
     @abstractmethod
     def flops(self, function: FunctionSpec) -> int:
         """Floating point operations of one function specification."""
+
+    def work(self, function: FunctionSpec) -> Work | None:
+        """What the time of one function specification depends on beyond `flops` and `traffic`, for operators that do
+        more than go through their bytes."""
+        return None
 
     def update(self) -> Operator:
         """This operator where its first input is a state, which the first output is written over.
@@ -266,6 +274,30 @@ def find_product_precision(*operands: TensorDesc) -> str:
     first = operands[0].dtype
     alike = first.is_float and all(desc.dtype is first for desc in operands)
     return first.value if alike else find_vector_precision(*operands)
+
+
+def describe_product(labels: Sequence[Sequence[str]], result: Sequence[str], shapes: Sequence[Shape]) -> ProductWork:
+    """The product of matrices that two tensors with named indices have, where `result` names those of their product.
+
+    Indices of both that stay are the batch; those of one that stay its rows, or columns; what is summed is the depth.
+    """
+    extents = {
+        name: extent
+        for names, shape in zip(labels, shapes, strict=True)
+        for name, extent in zip(names, shape, strict=True)
+    }
+    left, right = map(set, labels)
+    kept = set(result)
+
+    def count(names: set[str]) -> int:
+        return math.prod(extents[name] for name in names)
+
+    return ProductWork(
+        count(left & right & kept),
+        count((left - right) & kept),
+        count((right - left) & kept),
+        count(set(extents) - kept),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from einc.ops.base import (
     MappedOperator,
     Operator,
     Restriction,
+    describe_product,
     find_product_precision,
     find_vector_precision,
 )
@@ -31,6 +32,7 @@ from einc.ops.dequantize import Dequantize
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import ScalarProgram, compose, exchange_inputs, merge_inputs
 from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
+from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -165,6 +167,11 @@ class Equation(MappedOperator):
         }
         steps = sum(step.function != "copy" for step in self.program.steps)
         return math.prod(extents.values()) * (steps + (self.aggregation is not None))
+
+    def work(self, function: FunctionSpec) -> Work | None:
+        if self.kernel.name != "contract" or len(self.operands) != 2:
+            return None
+        return describe_product(self.labels, self.result, [block.shape for block in function.inputs])
 
     @property
     def precision(self) -> str:

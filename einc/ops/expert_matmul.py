@@ -17,6 +17,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, make_unique, reject_others, require_tensors
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator, find_product_precision
+from einc_runtime.plan.work import ExpertsWork
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -91,6 +92,12 @@ class ExpertMatmul(MappedOperator):
         read = min(experts, -(-picks.size * experts // self.weight.shape[0]))
         elements = x.size + function.outputs[0].size + read * rows * summed
         return elements * self.tensor.dtype.itemsize + picks.size * self.picks.dtype.itemsize
+
+    def work(self, function: FunctionSpec) -> ExpertsWork:
+        """Of some of the experts, as large a part of all picks, rounded up."""
+        weight, picks = function.inputs[1:]
+        experts, rows, summed = weight.shape
+        return ExpertsWork(experts, -(-picks.size * experts // self.weight.shape[0]), rows, summed)
 
     @property
     def precision(self) -> str:

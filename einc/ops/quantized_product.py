@@ -14,9 +14,18 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator, find_product_precision
+from einc.ops.base import (
+    Attributes,
+    DimMap,
+    KernelCall,
+    MappedOperator,
+    Operator,
+    describe_product,
+    find_product_precision,
+)
 from einc.ops.dequantize import Dequantize, QuantizedForm, list_cuts, widen_values
 from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
+from einc_runtime.plan.work import ProductWork
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -107,12 +116,13 @@ class QuantizedProduct(MappedOperator):
 
     def flops(self, function: FunctionSpec) -> int:
         """A product and a sum for each element of the join."""
+        work = self.work(function)
+        return 2 * work.batch * work.rows * work.columns * work.depth
+
+    def work(self, function: FunctionSpec) -> ProductWork:
         tensor, values = function.inputs[:2]
         shapes = (tensor.shape, (*values.shape[:-1], values.shape[-1] * self.form.packing))
-        extents = {
-            n: e for names, shape in zip(self.labels, shapes, strict=True) for n, e in zip(names, shape, strict=True)
-        }
-        return 2 * math.prod(extents.values())
+        return describe_product(self.labels, self.result, shapes)
 
     @property
     def precision(self) -> str:

@@ -17,6 +17,7 @@ from einc.core.tensor import TensorDesc, TensorType
 from einc.ops.base import Attributes, KernelCall, Operator
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
 from einc_runtime.plan.schema import JointAggregation
+from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -81,6 +82,9 @@ class ReproducibleOperator(Operator):
 
     def traffic(self, function: FunctionSpec) -> int:
         return self.plain.traffic(function)
+
+    def work(self, function: FunctionSpec) -> Work | None:
+        return self.plain.work(function)
 
     @property
     def precision(self) -> str:

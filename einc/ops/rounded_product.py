@@ -25,6 +25,7 @@ from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operat
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
 from einc.ops.scalar import ScalarProgram
+from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -126,6 +127,10 @@ class RoundedProduct(MappedOperator):
     def flops(self, function: FunctionSpec) -> int:
         tensor, _, *weight = function.inputs
         return self.plain.flops(FunctionSpec((tensor, *weight), function.outputs))
+
+    def work(self, function: FunctionSpec) -> Work | None:
+        tensor, _, *weight = function.inputs
+        return self.plain.work(FunctionSpec((tensor, *weight), function.outputs))
 
     @property
     def precision(self) -> str:

@@ -75,6 +75,11 @@ class SequencePacking:
         k_ends = compute_ends(self.k_lens)
         return k_ends[first] - self.k_lens[first], k_ends[last]
 
+    def count_sequences(self, queries: Interval) -> int:
+        """How many sequences these packed queries belong to."""
+        first, last = self._sequences_of(queries)
+        return last - first + 1
+
     def seen_keys(self, queries: Interval, least: int) -> Interval:
         """The packed keys from the first to the last one that any of these queries sees, and more of the queries'
         sequences if these are fewer than `least`, which their sequences have."""

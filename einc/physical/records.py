@@ -191,8 +191,11 @@ def _make_operation(
 
 def _make_functions(operator: Operator, candidate: Candidate) -> tuple[schema.Function, ...]:
     functions = candidate.spec.functions
-    once = [(one.inputs, one.outputs, operator.flops(one), operator.traffic(one)) for one in functions]
-    return tuple(schema.Function(site, *one) for site, one in enumerate(once * candidate.replicas))
+    once = [
+        (spec.inputs, spec.outputs, operator.flops(spec), operator.traffic(spec), operator.work(spec))
+        for spec in functions
+    ]
+    return tuple(schema.Function(site, *fields) for site, fields in enumerate(once * candidate.replicas))
 
 
 def _convert_attributes(attributes: Mapping[str, Attribute]) -> dict[str, schema.Attribute]:

@@ -76,7 +76,9 @@ def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: Rewri
     function = plan.operations[task.operation].functions[task.function]
     share = writes[0].block.size / max(1, function.outputs[0].size)
     size = whole.size if share == 1 else size
-    return whole._replace(after=task.after, size=size, flops=round(whole.flops * share))
+    return whole._replace(
+        after=task.after, size=size, flops=round(whole.flops * share), work=whole.work if share == 1 else None
+    )
 
 
 @dataclass(frozen=True, slots=True)

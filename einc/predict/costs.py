@@ -6,7 +6,9 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from einc.core.spec import FunctionSpec
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
+from einc.ops.base import Operator
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes
 from einc_runtime.plan.schema import (
     AggregateTask,
@@ -17,6 +19,7 @@ from einc_runtime.plan.schema import (
     Operation,
     TransferTask,
 )
+from einc_runtime.plan.work import Work
 
 
 class TaskKind(enum.Enum):
@@ -35,9 +38,9 @@ class TaskKind(enum.Enum):
 class TaskCost(NamedTuple):
     """One task. `size` is the bytes that it moves: through the memory of its site, or to the site `target`.
 
-    `flops` are its floating point operations, of the precision that the machine file calls `precision`. `after` lists
-    positions of tasks, all smaller than its own, that must have ended. `task` is what a machine file calls tasks of its
-    kind: the name of a kernel, `aggregate`, `copy` or `transfer`.
+    `flops` are its floating point operations, of the precision that the machine file calls `precision`, and `work` the
+    shape of what it computes. `after` lists positions of tasks, all smaller than its own, that must have ended. `task`
+    is what a machine file calls tasks of its kind: the name of a kernel, `aggregate`, `copy` or `transfer`.
     """
 
     kind: TaskKind
@@ -48,6 +51,7 @@ class TaskCost(NamedTuple):
     precision: str = "f32"
     target: int = -1
     task: str = ""
+    work: Work | None = None
 
 
 def compute_task_costs(plan: ExecutablePlan) -> tuple[TaskCost, ...]:
@@ -91,6 +95,21 @@ def describe_kernel(operation: Operation, function: Function, after: tuple[int, 
         function.flops,
         operation.precision,
         task=operation.kernel,
+        work=function.work,
+    )
+
+
+def describe_operator(operator: Operator, function: FunctionSpec) -> TaskCost:
+    """The cost of one function specification of an operator, at any site."""
+    return TaskCost(
+        TaskKind.KERNEL,
+        0,
+        (),
+        operator.traffic(function),
+        operator.flops(function),
+        operator.precision,
+        task=operator.kernel.name,
+        work=operator.work(function),
     )
 
 

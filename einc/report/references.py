@@ -9,7 +9,7 @@ from einc.logical.candidates import restore_candidate
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.ops.base import Operator
-from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
+from einc.predict.costs import compute_occupied_ms, describe_operator
 from einc_runtime.plan.schema import Bundle
 
 Document = dict[str, Any]
@@ -38,9 +38,7 @@ def _time_one_site(plan: LogicalPlan, machine: Machine) -> float | None:
             whole = restore_candidate(operator, tuple(((0, index.extent),) for index in operator.indices), 1)
             if whole is None:
                 return None
-            spec = whole.functions[0]
-            size, flops = operator.traffic(spec), operator.flops(spec)
-            cost = TaskCost(TaskKind.KERNEL, 0, (), size, flops, operator.precision, task=operator.kernel.name)
+            cost = describe_operator(operator, whole.functions[0])
             known[operator] = compute_occupied_ms(cost, machine.sites[0], machine.kernel_latency_us)
         total += known[operator]
     return total

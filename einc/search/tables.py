@@ -25,7 +25,7 @@ from einc.logical.plan import Candidate
 from einc.machines.model import Machine, Site
 from einc.ops.base import Operator
 from einc.physical.homes import cut_home
-from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
+from einc.predict.costs import compute_occupied_ms, describe_operator
 from einc.search.exchange_times import NAIVE, SYNTHESIZED, ExchangeEstimator, Family
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -111,13 +111,11 @@ def time_candidates(operator: Operator, options: Sequence[Candidate], machine: M
 
 
 def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine) -> float:
-    precision, kernel = operator.precision, operator.kernel.name
     known: dict[tuple[FunctionSpec, Site], float] = {}
     worst = total = 0.0
     for site, function in zip(machine.sites, candidate.functions, strict=False):
         if (function, site) not in known:
-            size, flops = operator.traffic(function), operator.flops(function)
-            cost = TaskCost(TaskKind.KERNEL, 0, (), size, flops, precision, task=kernel)
+            cost = describe_operator(operator, function)
             known[function, site] = compute_occupied_ms(cost, site, machine.kernel_latency_us)
         took = known[function, site]
         worst, total = max(worst, took), total + took

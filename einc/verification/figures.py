@@ -102,6 +102,7 @@ def _verify_operation(where: str, found: Operation, graph: Graph, choice: Choice
         require_equal(f"{at}.outputs", function.outputs, spec.outputs)
         require_equal(f"{at}.flops", function.flops, operator.flops(spec))
         require_equal(f"{at}.traffic", function.traffic, operator.traffic(spec))
+        require_equal(f"{at}.work", function.work, operator.work(spec))
 
 
 def _as_list(value: Attribute) -> object:

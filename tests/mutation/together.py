@@ -254,6 +254,14 @@ def _scale_figures(tree: Tree) -> Iterator[tuple[str, Edit]]:
                     function[field] *= 2
 
         yield f"functions.{field}:twice", double
+
+    def deepen(tree: Tree) -> None:
+        for operation in tree["operations"]:
+            for function in operation["functions"]:
+                if function["work"] is not None and function["work"]["kind"] == "product":
+                    function["work"]["depth"] *= 2
+
+    yield "functions.work.depth:twice", deepen
     for o in range(len(tree["operations"])):
         for field in ("repartition", "join", "aggregation"):
 

@@ -10,7 +10,9 @@ from einc.core.intervals import ShardableIndex
 from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
+from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork
 from tests.support.operator_cases import structural
+from tests.support.quantized_cases import quantized
 from tests.support.transformer_cases import cases
 
 TENSORS = (DType.F16, DType.BF16, DType.F32, DType.F64)
@@ -108,3 +110,51 @@ def test_a_contraction_cut_in_pieces_costs_as_many_operations_in_all() -> None:
         functions = operator.build_spec(chosen).functions
         assert sum(map(operator.flops, functions)) == one
         assert sum(map(operator.traffic, functions)) > operator.traffic(whole(operator))
+
+
+def test_the_work_of_products_is_that_of_matrices() -> None:
+    """Sizes of `operator_cases`: t 7, d 9, f 5, h 6, s 4."""
+    shapes = {
+        "matmul": (1, 7, 5, 9),
+        "matmul_batch": (6, 7, 5, 9),
+        "matmul_left_batch": (1, 6 * 4 * 7, 5, 9),
+        "matmul_right_batch": (1, 7, 6 * 5, 9),
+        "dot": (1, 1, 1, 9),
+        "matmul_part": (1, 6, 4, 9),
+    }
+    cases_of = structural(DType.BF16)
+    for name, shape in shapes.items():
+        assert cases_of[name].work(whole(cases_of[name])) == ProductWork(*shape), name
+    for name in ("min_plus", "outer", "sum_join", "contract3", "transpose"):
+        assert cases_of[name].work(whole(cases_of[name])) is None, name
+    second = cases_of["matmul"].build_spec((((0, 3), (3, 7)), ((0, 9),), ((0, 5),))).functions[1]
+    assert cases_of["matmul"].work(second) == ProductWork(1, 4, 5, 9)
+
+
+@pytest.mark.parametrize("dtype", TENSORS)
+def test_work_has_as_many_operations_as_flops(dtype: DType) -> None:
+    for name, operator in {**structural(dtype), **quantized(dtype)}.items():
+        work = operator.work(whole(operator))
+        if isinstance(work, ProductWork) and name != "contract_scaled":
+            assert operator.flops(whole(operator)) == 2 * work.batch * work.rows * work.columns * work.depth, name
+
+
+def test_the_work_of_attention_counts_what_each_part_has() -> None:
+    """Six query heads, two of keys; sequences of 5, 3 and 4 queries with 9, 3 and 6 keys; causal."""
+    q, k = TensorDesc(("h", "t", "d"), (6, 12, 16), DType.BF16), TensorDesc(("g", "u", "d"), (2, 18, 16), DType.BF16)
+    v = TensorDesc(("g", "u", "e"), (2, 18, 8), DType.BF16)
+    lengths = {"q_lens": (5, 3, 4), "k_lens": (9, 3, 6)}
+    operator = registry.call("attention", [q, k, v], {"causal": True, **lengths})
+    pairs = (5 + 6 + 7 + 8 + 9, 1 + 2 + 3, 3 + 4 + 5 + 6)
+    assert operator.work(whole(operator)) == AttentionWork(6, 3, 3, 12, 18, sum(pairs), 16, 8)
+    intervals = (((0, 1), (1, 2)), ((0, 5), (5, 12)), ((0, 12),), ((0, 18),))
+    parts = [operator.work(function) for function in operator.build_spec(intervals).functions]
+    assert parts[0] == parts[2] == AttentionWork(3, 3, 1, 5, 9, pairs[0], 16, 8)
+    assert parts[1] == parts[3] == AttentionWork(3, 3, 2, 7, 9, sum(pairs[1:]), 16, 8)
+
+
+def test_the_work_of_experts_has_their_share_of_the_picks() -> None:
+    operator = experts(2, 8)
+    assert operator.work(whole(operator)) == ExpertsWork(8, 128, 16, 32)
+    chosen = tuple(index.intervals(2 if index.name == "e" else 1) for index in operator.indices)
+    assert [operator.work(half) for half in operator.build_spec(chosen).functions] == [ExpertsWork(4, 64, 16, 32)] * 2

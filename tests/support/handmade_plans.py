@@ -29,6 +29,7 @@ from einc_runtime.plan.schema import (
     Tensor,
     TransferTask,
 )
+from einc_runtime.plan.work import ProductWork
 
 
 def box(*spans):
@@ -132,8 +133,12 @@ class Planner:
         for site, chosen in zip(self.rng.sample(range(self.sites), len(every)), every, strict=True):
             at = dict(zip(indices, chosen, strict=True))
             blocks = tuple(box(*(at[d] for d in dims)) for dims in input_dims)
-            work = 2 * math.prod(upper - lower for lower, upper in chosen), 4 * sum(map(volume, blocks))
-            functions.append(Function(site, blocks, (box(*(at[d] for d in result_dims)),), *work))
+            counted = 2 * math.prod(upper - lower for lower, upper in chosen), 4 * sum(map(volume, blocks))
+            work = None
+            if kernel == "contract":  # i j, j k -> i k
+                rows, depth, columns = (upper - lower for lower, upper in chosen)
+                work = ProductWork(1, rows, columns, depth)
+            functions.append(Function(site, blocks, (box(*(at[d] for d in result_dims)),), *counted, work))
         meaning = {
             "indices": attributes.get("indices") or attributes["equation"],
             "dims": list(self.tensors[result].dims),

@@ -23,9 +23,9 @@ from tests.support.plan_bounds import PlanBounds
 
 @dataclass(frozen=True)
 class Busy(Toy):
-    """A toy with `work` operations for every combination of its indices."""
+    """A toy with `effort` operations for every combination of its indices."""
 
-    work: int = 0
+    effort: int = 0
 
     def flops(self, function: FunctionSpec) -> int:
         sides = zip(self._sides()[0], function.inputs, strict=True)
@@ -34,10 +34,10 @@ class Busy(Toy):
             for term, block in sides
             for name, lower, upper in zip(term, block.lower, block.upper, strict=True)
         }
-        return self.work * math.prod(extents.values())
+        return self.effort * math.prod(extents.values())
 
 
-def scale_graph(graph: Graph, factor: int, work: int = 0) -> Graph:
+def scale_graph(graph: Graph, factor: int, effort: int = 0) -> Graph:
     """The graph with extents that many times as large, and with operations to do."""
     nodes = []
     for node in graph.nodes:
@@ -46,7 +46,7 @@ def scale_graph(graph: Graph, factor: int, work: int = 0) -> Graph:
         extents = tuple(
             (name, size * factor, cuts and tuple(cut * factor for cut in cuts)) for name, size, cuts in toy.extents
         )
-        nodes.append(replace(node, operator=Busy(toy.equation, extents, work)))
+        nodes.append(replace(node, operator=Busy(toy.equation, extents, effort)))
     tensors = tuple(
         replace(one, desc=TensorDesc(one.desc.dims, tuple(size * factor for size in one.desc.shape), one.desc.dtype))
         for one in graph.tensors
@@ -57,8 +57,8 @@ def scale_graph(graph: Graph, factor: int, work: int = 0) -> Graph:
 def draw_graph(seed: int, most: int = 6) -> Graph:
     """One to `most` operators, of sizes at which latencies, bytes or operations count most."""
     rng = random.Random(seed)
-    factor, work = rng.choice(((8, 0), (64, 0), (300, 0), (64, 2000), (300, 300), (100, 20)))
-    return scale_graph(random_graph(seed, rng.randint(1, most), tree=rng.random() < 0.5), factor, work)
+    factor, effort = rng.choice(((8, 0), (64, 0), (300, 0), (64, 2000), (300, 300), (100, 20)))
+    return scale_graph(random_graph(seed, rng.randint(1, most), tree=rng.random() < 0.5), factor, effort)
 
 
 def list_plans(problem: Problem, most: int, seed: int = 0) -> Iterator[tuple[int, ...]]:

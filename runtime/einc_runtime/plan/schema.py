@@ -14,10 +14,12 @@ from typing import Literal
 
 import msgspec
 
+from einc_runtime.plan.work import Work
+
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool", "i8", "i4x2"]
@@ -123,13 +125,18 @@ class Tensor(Record, frozen=True):
 
 
 class Function(Record, frozen=True):
-    """One function specification: its site and blocks, its floating point operations, and the bytes it accesses."""
+    """One function specification: its site and blocks, its floating point operations, and the bytes it accesses.
+
+    `work` says what its time depends on beyond these two numbers. Without it, the function does nothing but go through
+    its bytes.
+    """
 
     site: int
     inputs: tuple[Block, ...]
     outputs: tuple[Block, ...]
     flops: int = 0
     traffic: int = 0
+    work: Work | None = None
 
 
 class Exchange(Record, frozen=True):

@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from einc_runtime.plan import boxes
 from einc_runtime.plan.checks import (
     require,
@@ -257,6 +259,8 @@ def _check_functions(bundle: Bundle, operation: Operation, where: str, budget: b
         require_position(function.site, len(bundle.devices), "site", f"{at}.site")
         require_natural(function.flops, MAX_COUNT, f"{at}.flops")
         require_natural(function.traffic, MAX_COUNT, f"{at}.traffic")
+        for name, count in () if function.work is None else msgspec.structs.asdict(function.work).items():
+            require_natural(count, MAX_COUNT, f"{at}.work.{name}")
         _check_projections(function.inputs, outer_inputs, f"{at}.inputs")
         _check_projections(function.outputs, outer_outputs, f"{at}.outputs")
     require_unique((function.site for function in operation.functions), f"{where}.functions, by site")
@@ -272,7 +276,7 @@ def _check_replicas(operation: Operation, where: str) -> None:
     for f, function in enumerate(operation.functions):
         like = first[f % len(first)]
         alike = (function.inputs, function.outputs) == (like.inputs, like.outputs)
-        alike = alike and (function.flops, function.traffic) == (like.flops, like.traffic)
+        alike = alike and (function.flops, function.traffic, function.work) == (like.flops, like.traffic, like.work)
         require(alike, f"{where}.functions[{f}]", f"it is a replica of function {f % len(first)} and differs from it")
     for j in range(len(operation.outputs)):
         require_unique((function.outputs[j] for function in first), f"{where}.functions, output {j}")
