@@ -63,7 +63,23 @@ def summarize_selection(document: Document) -> list[str]:
         if len(plans) == 1:
             some = f"the only plan {'of these that fits' if fitting else 'that was built'}"
         lines = [f"{some}: {what}"]
-    return [*lines, *_compare_with_paper(document)]
+    return [*lines, *_describe_larger(document), *_compare_with_paper(document)]
+
+
+def find_fastest_too_large(document: Document) -> Document | None:
+    """Of the contenders that do not fit into memory, the fastest, if it is faster than the plan."""
+    larger = [row for row in document["contenders"] if row["fits"] is False and row["predicted_ms"] is not None]
+    fastest = min(larger, key=lambda row: row["predicted_ms"], default=None)
+    return None if fastest is None or fastest["predicted_ms"] >= document["predicted_ms"] else fastest
+
+
+def _describe_larger(document: Document) -> list[str]:
+    """That memory is what a faster plan lacks."""
+    larger = find_fastest_too_large(document)
+    if larger is None:
+        return []
+    needed = format_memory(larger["memory_bytes"])
+    return [f"a faster plan does not fit: {larger['predicted_ms']:,.3f} ms would take {needed} per site"]
 
 
 def _name(name: str) -> tuple[str, str]:
@@ -91,11 +107,15 @@ def describe_choice(document: Document) -> str:
     if document["selector"] != FASTEST:
         proof = "" if document["exact"] else ", not proved least"
         return f"predicted {document['predicted_ms']:.3f} ms, {memory}, cost {document['total_cost']:,}{proof}"
-    paper = _find_paper(document)
-    other = ""
-    if paper is not None and not paper["chosen"] and not _is_same(paper, document):
-        other = f" (by the paper's cost: {_format_span(_find_times(paper))} ms)"
-    return f"predicted {document['predicted_ms']:.3f} ms{other}, {memory}"
+    paper, larger = _find_paper(document), find_fastest_too_large(document)
+    notes = []
+    if paper is not None and paper["fits"] is not False and not paper["chosen"] and not _is_same(paper, document):
+        notes.append(f"by the paper's cost: {_format_span(_find_times(paper))} ms")
+    if larger is not None:
+        needed = format_memory(larger["memory_bytes"])
+        notes.append(f"{larger['predicted_ms']:,.3f} ms does not fit: it would take {needed} per site")
+    said = f" ({'; '.join(notes)})" if notes else ""
+    return f"predicted {document['predicted_ms']:.3f} ms{said}, {memory}"
 
 
 def _find_paper(document: Document) -> Document | None:

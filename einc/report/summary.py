@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einc.options import FASTEST
+from einc.report.selection import find_fastest_too_large
 from einc.report.tables import format_cut
 from einc_runtime.text import format_memory, shorten
 
@@ -85,11 +86,10 @@ def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
         other = group[0]["next_fastest"]
         saved = -other["more_ms"] * len(group)
         return f"  to try: {_name(group)} cut {format_cut(other)} (--pin) may save about {saved:,.3f} ms"
-    larger = [row for row in document["contenders"] if row["fits"] is False and row["predicted_ms"] is not None]
-    fastest = min(larger, key=lambda row: row["predicted_ms"], default=None)
-    if fastest is not None and fastest["predicted_ms"] < document["predicted_ms"]:
-        memory = format_memory(fastest["memory_bytes"])
-        return f"  to try: more memory; with {memory} per site, a plan would take {fastest['predicted_ms']:,.3f} ms"
+    larger = find_fastest_too_large(document)
+    if larger is not None:
+        memory = format_memory(larger["memory_bytes"])
+        return f"  to try: more memory; with {memory} per site, a plan would take {larger['predicted_ms']:,.3f} ms"
     critical = document["time"]["critical"]
     if critical["transfer_ms"] + critical["combine_ms"] > critical["compute_ms"]:
         return "  to try: more memory per site, or fewer sites (--devices), so that less has to move"

@@ -67,6 +67,20 @@ def test_equal_plans_stand_in_one_row_and_the_chosen_one_first() -> None:
     assert describe_choice(found) == "predicted 2.000 ms (by the paper's cost: 3.000 to 8.000 ms), 1 MiB per site"
 
 
+def test_a_faster_plan_that_does_not_fit_is_named_as_such() -> None:
+    found = document(
+        row("time", 2.0, cost=200, chosen=True),
+        row("paper", 1.5, 1 << 34, 50, fits=False),
+        row("data", 1.2, 5 << 32, fits=False),
+        row("single", 4.0, 1 << 35, fits=False),
+    )
+    assert "a faster plan does not fit: 1.200 ms would take 20 GiB per site" in summarize_selection(found)
+    told = "predicted 2.000 ms (1.200 ms does not fit: it would take 20 GiB per site), 1 MiB per site"
+    assert describe_choice(found) == told
+    slower = document(row("time", 2.0, cost=200, chosen=True), row("single", 4.0, 1 << 35, fits=False))
+    assert not any("does not fit" in line for line in [*summarize_selection(slower), describe_choice(slower)])
+
+
 def test_tables_that_were_not_minimized_are_not_called_exact() -> None:
     told = "\n".join(format_contenders(document(row("paper", 2.0, chosen=True)), str))
     assert "minimized exactly" in told
