@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections import Counter
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from einc.errors import MachineError, ReadError, UsageError
+from einc.machines.gpu import GpuRates, check_gpu
 from einc.machines.model import KernelRate, Machine, Resource, Site
 from einc.machines.rules import check_pairs, expand_rules
 from einc.machines.schema import MAX_SITES, MAX_TEXT, MachineFile, RepeatedSite, SiteEntry, decode_machine_file
 from einc_runtime.plan.schema import HOST
+from einc_runtime.strict_json import describe_json
 from einc_runtime.text import did_you_mean
 
 
@@ -101,6 +104,8 @@ def parse_machine(text: str, where: str = "machine", sites: int | None = None, *
 
 
 def _build_machine(file: MachineFile, open_count: int | None) -> Machine:
+    for name, gpu in file.gpus.items():
+        check_gpu(gpu, f"gpus['{name}']")
     sites = _build_sites(file, open_count)
     listed = [
         Resource(entry.name, entry.gbs, check_pairs(entry.pairs, f"resources[{k}].pairs", len(sites)))
@@ -125,16 +130,16 @@ def _build_sites(file: MachineFile, open_count: int | None) -> tuple[Site, ...]:
     if not isinstance(file.sites, RepeatedSite):
         if not file.sites:
             raise MachineError("sites: a machine needs at least one site")
-        return tuple(_build_site(entry, f"sites[{k}]") for k, entry in enumerate(file.sites))
+        return tuple(_build_site(entry, f"sites[{k}]", file.gpus) for k, entry in enumerate(file.sites))
     count = open_count if isinstance(file.sites.count, UnsetType) else file.sites.count
     if count is None:
         raise MachineError("sites.count: the number of sites is missing")
     if not 1 <= count <= MAX_SITES:
         raise MachineError(f"sites.count: expected a whole number from 1 to {MAX_SITES}, found {count}")
-    return (_build_site(file.sites, "sites"),) * count
+    return (_build_site(file.sites, "sites", file.gpus),) * count
 
 
-def _build_site(entry: SiteEntry, at: str) -> Site:
+def _build_site(entry: SiteEntry, at: str, gpus: Mapping[str, GpuRates]) -> Site:
     peaks = sorted(msgspec.structs.asdict(entry.flops).items())
     rates: dict[str, KernelRate] = {}
     for k, kernel in enumerate(entry.kernels):
@@ -148,7 +153,36 @@ def _build_site(entry: SiteEntry, at: str) -> Site:
         entry.memory_bytes,
         tuple((name, peak) for name, peak in peaks if peak is not UNSET),
         tuple(sorted(rates.items())),
+        *_find_gpu(entry, at, gpus),
     )
+
+
+def _find_gpu(entry: SiteEntry, at: str, gpus: Mapping[str, GpuRates]) -> tuple[str, GpuRates | None]:
+    """The name of a site's GPU and its measured rates: those of the file, or those that come with einc."""
+    if isinstance(entry.gpu, UnsetType):
+        return "", None
+    if entry.gpu in gpus:
+        return entry.gpu, gpus[entry.gpu]
+    if entry.gpu not in list_gpus():
+        known = ", ".join([*gpus, *list_gpus()])
+        raise MachineError(f"{at}.gpu: expected a name in 'gpus', or one of {known}, found {describe_json(entry.gpu)}")
+    return entry.gpu, load_gpu(entry.gpu)
+
+
+@functools.cache
+def list_gpus() -> tuple[str, ...]:
+    """The names of the GPUs whose measured rates come with einc, in ascending order."""
+    entries = (resources.files("einc.machines") / "gpus").iterdir()
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json")))
+
+
+@functools.cache
+def load_gpu(name: str) -> GpuRates:
+    """The measured rates of a GPU that comes with einc."""
+    text = (resources.files("einc.machines") / "gpus" / f"{name}.json").read_text("utf-8")
+    gpu = msgspec.json.decode(text, type=GpuRates)
+    check_gpu(gpu, name)
+    return gpu
 
 
 def require_connected(machine: Machine, where: str, hint: str | None = None) -> None:
@@ -199,7 +233,7 @@ def format_machine(machine: Machine) -> str:
             f'  "name": {json.dumps(machine.name)},',
             f'  "sites": [{_format_entries(sites)}],',
             f'  "resources": [{_format_entries(resources)}],',
-            ",\n".join([f'  "latency_us": {json.dumps(latency)}', *_format_measured(machine)]),
+            ",\n".join([f'  "latency_us": {json.dumps(latency)}', *_format_measured(machine), *_format_gpus(machine)]),
             "}\n",
         )
     )
@@ -211,7 +245,18 @@ def _describe_site(site: Site) -> dict[str, Any]:
     }  # fmt: skip
     if site.kernels:
         described["kernels"] = [_describe_kernel(key, rate) for key, rate in site.kernels]
+    if site.gpu is not None:
+        described["gpu"] = site.gpu_name
     return described
+
+
+def _format_gpus(machine: Machine) -> list[str]:
+    """The measured rates of all GPUs, so that the text says the same wherever it is read."""
+    gpus = {site.gpu_name: site.gpu for site in machine.sites if site.gpu is not None}
+    if not gpus:
+        return []
+    written = (f"{json.dumps(name)}: {msgspec.json.encode(gpu).decode()}" for name, gpu in sorted(gpus.items()))
+    return [f'  "gpus": {{{", ".join(written)}}}']
 
 
 def _describe_kernel(key: str, rate: KernelRate) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from einc.machines.gpu import GpuRates
+
 BYTES_PER_MS = 1e6  # of one GB/s
 MS_PER_US = 1e-3
 
@@ -35,13 +37,16 @@ class Site:
     """One processor: HBM bandwidth in GB/s (10^9 bytes), memory in bytes, peak FLOP/s per dtype name.
 
     `kernels` has measured rates by the kind of a task, in ascending order: the name of a kernel, `aggregate`, `copy`,
-    `transfer`, or a name with a dtype, as in `contract.f16`. What is not listed takes what the peaks say.
+    `transfer`, or a name with a dtype, as in `contract.f16`. What is not listed takes what was measured of the GPU of
+    this name, if anything was, and else what the peaks say.
     """
 
     hbm_gbs: float
     memory_bytes: int
     flops: tuple[tuple[str, float], ...] = ()
     kernels: tuple[tuple[str, KernelRate], ...] = ()
+    gpu_name: str = ""
+    gpu: GpuRates | None = None
 
     def peak(self, precision: str) -> float:
         """FLOP/s at a precision; what the file does not list runs as f32 does, and without f32 nothing limits it.
@@ -106,11 +111,9 @@ class Machine:
         return {pair: min([self.resources[n].gbs for n in crossed]) for pair, crossed in self.routes.items()}
 
     def ideal(self) -> Machine:
-        """The same machine with all latencies zero: the paper's figures and all bounds use it."""
+        """The same machine with all latencies zero and GPUs at their peaks, for the paper's figures and all bounds."""
         sites = tuple(
-            replace(site, kernels=tuple((name, replace(rate, us=0.0)) for name, rate in site.kernels))
-            if site.kernels
-            else site
+            replace(site, kernels=tuple((name, replace(rate, us=0.0)) for name, rate in site.kernels), gpu=None)
             for site in self.sites
         )
         return replace(self, sites=sites, transfer_latency_us=0.0, kernel_latency_us=0.0)

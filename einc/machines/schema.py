@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from einc.errors import MachineError
+from einc.machines.gpu import GpuRates
 from einc_runtime.plan.schema import DTypeName
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import escape_text
@@ -24,6 +25,7 @@ MAX_RESOURCES = 100_000
 MAX_RULES = 1000
 MAX_NAME = 100
 MAX_KERNELS = 200
+MAX_GPUS = 16
 
 Rate = Annotated[float, Meta(ge=1e-9, le=1e15)]
 """GB/s: above zero, and of a size that no arithmetic on it overflows."""
@@ -73,12 +75,14 @@ class KernelEntry(FilePart, frozen=True):
 
 
 class SiteEntry(FilePart, frozen=True):
-    """One entry of the list `sites`."""
+    """One entry of the list `sites`. `gpu` names measured rates: those of the file's `gpus`, or those that come with
+    einc."""
 
     hbm_gbs: Rate
     memory_bytes: Annotated[int, Meta(ge=1, le=2**62)]
     flops: PeakRates = PeakRates()
     kernels: Annotated[list[KernelEntry], Meta(max_length=MAX_KERNELS)] = []
+    gpu: str | UnsetType = UNSET
 
 
 class RepeatedSite(SiteEntry, frozen=True):
@@ -156,6 +160,7 @@ class MachineFile(FilePart, frozen=True):
     latency_us: LatencyEntry = LatencyEntry()
     cores: Annotated[int, Meta(ge=1, le=MAX_SITES)] | UnsetType = UNSET
     measured: str = ""
+    gpus: Annotated[dict[str, GpuRates], Meta(max_length=MAX_GPUS)] = {}
 
 
 def decode_machine_file(text: str) -> MachineFile:
@@ -241,6 +246,9 @@ _PATH = re.compile(r" - at `\$((?:\.[a-z0-9_]+|\[[0-9]+\])*)`$")
 
 def _describe_mistake(error: msgspec.ValidationError, tree: Any) -> MachineError:
     """The error in full: msgspec says where the mistake is, and the tree what is there."""
+    reason, _, inside = str(error).partition(" - at `$.gpus")
+    if inside:  # a mapping, of whose keys msgspec does not say which
+        return MachineError(f"gpus{inside.rstrip('`')}: {reason[:1].lower()}{reason[1:]}")
     found = _PATH.search(str(error))
     path = found[1] if found else ""
     try:

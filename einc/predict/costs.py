@@ -9,8 +9,10 @@ from typing import NamedTuple
 from einc.core.spec import FunctionSpec
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
 from einc.ops.base import Operator
+from einc.predict.kernel_times import time_kernel_us
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes
 from einc_runtime.plan.schema import (
+    ITEMSIZE,
     AggregateTask,
     CopyTask,
     FenceTask,
@@ -117,11 +119,21 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) ->
     """How long a kernel or a combining task occupies its site.
 
     If the machine file has measured rates for such tasks, this is what they say. Else it is the latency, and the longer
-    of the two times for computing and for moving its bytes.
+    of the two times for computing and for moving its bytes; and if its GPU was measured, what its size takes there
+    (`kernel_times`), if that is longer.
     """
     rate = site.find_rate(cost.task, cost.precision)
     if rate is not None:
         return rate.compute_ms(cost.flops, cost.size)
     moving = cost.size / (site.hbm_gbs * BYTES_PER_MS)
     computing = cost.flops / site.peak(cost.precision) * 1e3 if cost.flops else 0.0
-    return kernel_latency_us * MS_PER_US + max(moving, computing)
+    latency = kernel_latency_us * MS_PER_US
+    at_peak = latency + max(moving, computing)
+    if site.gpu is None or cost.kind is not TaskKind.KERNEL:
+        return at_peak
+    share = site.peak(cost.precision) / site.peak("bf16")
+    width = float(ITEMSIZE.get(cost.precision, 4))  # type: ignore[call-overload]
+    measured = MS_PER_US * time_kernel_us(site.gpu, cost.work, cost.size, cost.precision, width, share)
+    if cost.work is None:  # a launch was not measured apart for these
+        measured += latency
+    return max(measured, at_peak)

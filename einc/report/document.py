@@ -89,6 +89,8 @@ def explain(
         "memory_bytes": list(bundle.memory),
         "memory_limit": bundle.memory_limit,
         "predicted_ms": timing.predicted_ms,
+        "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
+        "rates": describe_rates(machine),
         "references": describe_references(bundle, plan, timer.machine),
         "time": timing.document(),
         "baselines": describe_baselines(bundle),
@@ -96,6 +98,14 @@ def explain(
         "memory_points": describe_memory_points(bundle, machine),
         "note": describe_unlisted_peaks(bundle, machine),
     }
+
+
+def describe_rates(machine: Machine) -> str:
+    """Where the times of kernels come from: `measured` on this machine, `fitted` to measurements of its GPUs, or the
+    `peak` rates of the machine file."""
+    if machine.measured:
+        return "measured"
+    return "fitted" if all(site.gpu is not None for site in machine.sites) else "peak"
 
 
 def describe_baselines(bundle: Bundle) -> list[Document]:

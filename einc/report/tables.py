@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -36,7 +37,20 @@ def summarize_time(document: Document) -> str:
     critical = document["time"]["critical"]
     named = (("kernels", "compute_ms"), ("combining and copying", "combine_ms"), ("transfers", "transfer_ms"))
     parts = ", ".join(f"{name} {critical[part]:.3f}" for name, part in named)
-    return f"predicted {document['predicted_ms']:.3f} ms; along the critical path: {parts}"
+    return f"predicted {document['predicted_ms']:.3f} ms{_describe_trust(document)}; along the critical path: {parts}"
+
+
+def format_roughly(ms: float) -> str:
+    """A time with two or three digits."""
+    digits = 0 if ms <= 0 else max(0, 1 - math.floor(math.log10(ms)))
+    return f"{ms:,.{digits}f}"
+
+
+def _describe_trust(document: Document) -> str:
+    """How far the time can be believed."""
+    if document["predicted_range_ms"] is not None:
+        return ", " + " to ".join(map(format_roughly, document["predicted_range_ms"]))
+    return " at the peaks of the machine file (not measured)" if document["rates"] == "peak" else ""
 
 
 def describe_operator_time(operation: Document) -> str:

@@ -10,6 +10,7 @@ from einc.errors import MachineError
 from einc.machines.model import Machine
 from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down, find_critical_chain
 from einc.predict.cores import list_run_tasks
+from einc.predict.ranges import find_range
 from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
@@ -30,13 +31,14 @@ class Timing:
     """The simulated times of a plan, and where they go. A plan that is too large has only the time that it states.
 
     `times` are those of the plan's own tasks, and `critical` the positions of those that decide the end, in their
-    order.
+    order. `range_ms` is None where the GPUs were not measured.
     """
 
     predicted_ms: float | None
     times: PlanTimeline | None
     critical: tuple[int, ...]
     _breakdown: TimeBreakdown[Label] | None
+    range_ms: tuple[float, float] | None = None
 
     def operator(self, name: str) -> Document | None:
         return None if self._breakdown is None else _describe_label(self._breakdown.labels.get((name, False)))
@@ -96,7 +98,8 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
     served = [label(bundle.tasks[origin]) for origin in tasks.origins]
     whole = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
     chain = tuple(dict.fromkeys(tasks.origins[position] for position in find_critical_chain(tasks.costs, times)))
-    return Timing(times.predicted_ms, whole, chain, break_down(tasks.costs, served, times, machine))
+    parts = break_down(tasks.costs, served, times, machine)
+    return Timing(times.predicted_ms, whole, chain, parts, find_range(tasks.costs, times, machine))
 
 
 def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:

@@ -87,7 +87,7 @@ def test_one_head_of_keys_is_gathered_and_not_the_queries() -> None:
     gathered = {name: size for name, size in moved(balanced).items() if name in ("rk", "v")}
     assert sum(gathered.values()) < 0.44 * 2**30
     assert sum(moved(balanced).values()) == pytest.approx(1.133 * 2**30, rel=1e-3)
-    assert balanced.predicted_ms < 0.95 * by_keys.predicted_ms < 0.7 * even.predicted_ms
+    assert balanced.predicted_ms < 0.96 * by_keys.predicted_ms < 0.7 * even.predicted_ms
 
 
 def test_a_short_sequence_is_fastest_where_queries_are_cut_as_their_neighbours() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import pytest
 
 from einc.compiler import compile_model
@@ -17,6 +19,7 @@ from einc.options import CompileOptions
 from einc.predict.costs import TaskCost, TaskKind
 from einc.report.document import explain
 from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.work import Work
 from tests.support import plan_figures as figures
 from tests.support.exchange_oracle import brute_simulate
 from tests.support.predict_oracle import oracle
@@ -64,9 +67,11 @@ def works(plan: figures.Plan) -> list[TaskCost]:
         if task["kind"] == "kernel":
             operation = plan["operations"][task["operation"]]
             function = operation["functions"][task["function"]]
-            found.append(
-                TaskCost(TaskKind.KERNEL, site, after, function["traffic"], function["flops"], operation["precision"])
+            cost = TaskCost(
+                TaskKind.KERNEL, site, after, function["traffic"], function["flops"], operation["precision"]
             )
+            work = None if function["work"] is None else msgspec.convert(function["work"], Work)
+            found.append(cost._replace(work=work))
         elif task["kind"] == "transfer":
             target = plan["buffers"][task["write"][0]]["site"]
             found.append(
@@ -156,7 +161,10 @@ def test_times_of_exchanges_with_and_without_latencies(data: bytes, ideal: bool)
 
 def machine_of(plan: figures.Plan, ideal: bool) -> Machine:
     machine = parse_machine(plan["machine_file"], connected=False)
-    return Machine(machine.name, machine.sites, machine.resources) if ideal else machine
+    if not ideal:
+        return machine
+    sites = tuple(dataclasses.replace(site, gpu=None) for site in machine.sites)
+    return Machine(machine.name, sites, machine.resources)
 
 
 def test_the_cases_have_something_to_tell() -> None:

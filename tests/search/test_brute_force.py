@@ -19,6 +19,7 @@ from einc.search.fastest import find_fastest
 from einc.search.neighbours import list_changes, list_pair_changes, sum_times
 from einc.search.small import list_small_plans
 from einc.search.tables import TimeProblem, build_time_problems
+from tests.support.peak_machines import load_at_peak
 from tests.support.plan_bounds import PlanBounds
 from tests.support.search_toys import draw_graph, evaluator_of, find_faster_plan, space_of
 
@@ -101,7 +102,7 @@ def test_changes_are_tried_even_if_many_plans_of_a_small_graph_promise_more() ->
     of plans seem as good to the estimate that sees no links."""
     text = (MODELS / "chain_b.ein").read_text(encoding="utf-8")
     graph = fuse(build_graph(text, "chain_b.ein", (("scale", "2"),), None, None))
-    found = find_fastest(graph, load_machine("dgx-a100"), 4, naive=True, budget=SearchBudget())
+    found = find_fastest(graph, load_at_peak("dgx-a100"), 4, naive=True, budget=SearchBudget())
     times = {one.name: one.predicted_ms for one in found.plan.contenders}
     assert found.program is not None
     assert times["time"] is not None

@@ -14,6 +14,7 @@ from einc.machines.load import load_machine
 from einc.physical.build import build
 from einc.search.neighbours import sum_times
 from einc.search.tables import UNITS_PER_MS, build_time_problems
+from tests.support.peak_machines import load_at_peak
 
 ONE_INPUT = """
 dim n = 1000
@@ -36,7 +37,7 @@ output y = matmul(x, w)
 @pytest.mark.parametrize(("machine", "sites"), [("dgx-a100", 6), ("dgx-h100", 5), ("dgx-v100", 4)])
 def test_bringing_inputs_takes_what_whole_plans_say(machine: str, sites: int) -> None:
     """Exactly, where one input moves; where two do, the tables add what may overlap."""
-    graph, site = build_graph(PRODUCT, "m.ein", (), None, None), load_machine(machine, None)
+    graph, site = build_graph(PRODUCT, "m.ein", (), None, None), load_at_peak(machine)
     problem = build_problem(graph, sites, flexible=True)
     before = build_time_problems(graph, problem.candidates, site, sites)[0]
     tables = build_time_problems(graph, problem.candidates, site, sites, once=True)[0]

@@ -36,7 +36,7 @@ import numpy as np
 from einc.graph.graph import Graph, Node
 from einc.logical.plan import Candidate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
-from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
+from einc.predict.costs import compute_occupied_ms, describe_operator
 from tests.support.plan_edges import MadeBlocks, ReadEdge, connect, group_blocks, measure_links, stack_bounds
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -101,14 +101,7 @@ class PlanBounds:
 
     def _time_kernel(self, node: Node, function: Any) -> float:
         operator = node.operator
-        cost = TaskCost(
-            TaskKind.KERNEL,
-            0,
-            size=operator.traffic(function),
-            flops=operator.flops(function),
-            precision=operator.precision,
-            task=operator.kernel.name,
-        )
+        cost = describe_operator(operator, function)
         latency = self._machine.kernel_latency_us
         return min(compute_occupied_ms(cost, site, latency) for site in self._machine.sites[: self._sites])
 

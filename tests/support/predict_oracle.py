@@ -1,9 +1,10 @@
 """The rules of predicted timelines once more, with exact fractions and nothing clever: everything is worked out anew at
-every event, and nothing of the code that is tested is used but the data classes."""
+every event, and nothing of the code that is tested is used but the data classes, and the times of kernels on GPUs that
+were measured, which have tests of their own."""
 
 from fractions import Fraction
 
-from einc.predict.costs import TaskKind
+from einc.predict.costs import TaskKind, compute_occupied_ms
 
 
 def oracle(works, machine):
@@ -22,6 +23,9 @@ def oracle(works, machine):
     now = Fraction(0)
 
     def length(work):
+        site = machine.sites[work.site]
+        if site.gpu is not None and work.kind is TaskKind.KERNEL:
+            return Fraction(compute_occupied_ms(work, site, machine.kernel_latency_us))
         computing = Fraction(0)
         peaks = dict(machine.sites[work.site].flops)
         peak = peaks.get(work.precision, peaks.get("f32"))

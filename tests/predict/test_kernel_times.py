@@ -1,0 +1,124 @@
+"""Times of kernels on GPUs: against measurements that nothing was fitted to, and in what physics forbids."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from einc.machines.gpu import GpuRates
+from einc.machines.load import list_gpus, load_gpu, load_machine
+from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
+from einc.predict.kernel_times import time_decode_us, time_kernel_us, time_prefill_us, time_product_us
+from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork
+
+MEASURED = json.loads((Path(__file__).parent / "data" / "measured_kernels.json").read_text("utf-8"))["measured"]
+LIMITS = {"product": (0.03, 0.12, 0.25), "prefill": (0.05, 0.20, 0.45), "decode": (0.10, 0.25, 0.60)}
+"""How far the median may be from 1, and the relative errors within which 80% and 95% of the shapes lie, with a little
+more for the median of so few shapes."""
+NOISE = 0.02
+
+
+def predict_product(gpu: GpuRates, rows: int, columns: int, inner: int) -> float:
+    size = 2 * (rows * inner + columns * inner + rows * columns)
+    return time_product_us(gpu.products[0], ProductWork(1, rows, columns, inner), size, 2.0)
+
+
+def predict_prefill(gpu: GpuRates, sequences: int, queries: int, heads: int, key_heads: int, width: int) -> float:
+    """Causal attention of whole prompts, which also stores their keys and values."""
+    tokens, pairs = sequences * queries, sequences * queries * (queries + 1) // 2
+    work = AttentionWork(heads, heads // key_heads, sequences, tokens, tokens, pairs, width, width)
+    size, stored = 4 * tokens * (heads + key_heads) * width, 4 * tokens * key_heads * width
+    return time_prefill_us(gpu.prefill[0], work, size, 1.0, stored)
+
+
+def predict_decode(gpu: GpuRates, sequences: int, keys: int, heads: int, key_heads: int, width: int) -> float:
+    pairs = sequences * keys
+    work = AttentionWork(heads, heads // key_heads, sequences, sequences, pairs, pairs, width, width)
+    return time_decode_us(gpu.decode[0], work, 4 * sequences * width * (key_heads * keys + heads), 2.0)
+
+
+PREDICT: dict[str, Callable[..., float]] = {
+    "product": predict_product, "prefill": predict_prefill, "decode": predict_decode
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PREDICT)
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_was_not_fitted_is_predicted(name: str, kind: str) -> None:
+    gpu, shapes = load_gpu(name), MEASURED[name][kind]
+    ratios = np.array([us / PREDICT[kind](gpu, *sizes) for *sizes, us in shapes])
+    median, most, nearly_all = LIMITS[kind]
+    assert abs(np.median(ratios) - 1) < median + NOISE
+    assert np.quantile(np.abs(ratios - 1), 0.8) < most + NOISE
+    assert np.quantile(np.abs(ratios - 1), 0.95) < nearly_all + NOISE
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_products_are_ranked_as_they_were_measured(name: str) -> None:
+    gpu, shapes = load_gpu(name), MEASURED[name]["product"]
+    predicted = [predict_product(gpu, *sizes) for *sizes, _ in shapes]
+    ranks = [np.argsort(np.argsort(times)) for times in (predicted, [row[-1] for row in shapes])]
+    assert np.corrcoef(*ranks)[0, 1] > 0.993
+
+
+def count_drops(times: Sequence[float]) -> float:
+    """By how much the next time is less, at most."""
+    return max((1 - later / earlier for earlier, later in itertools.pairwise(times)), default=0.0)
+
+
+@pytest.mark.parametrize("name", list_gpus())
+def test_more_work_takes_longer(name: str) -> None:
+    """But for a tenth: libraries have better kernels for some sizes than for smaller ones."""
+    gpu = load_gpu(name)
+    for rows, columns, inner in ((1, 4096, 4096), (300, 1000, 700), (4096, 128, 16384)):
+        for scale in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+            sizes = [
+                [
+                    extent * (2**step if along else 1)
+                    for extent, along in zip((rows, columns, inner), scale, strict=True)
+                ]
+                for step in range(8)
+            ]
+            assert count_drops([predict_product(gpu, *each) for each in sizes]) < 0.1
+    assert count_drops([predict_prefill(gpu, 2, 100 * 2**step, 32, 8, 128) for step in range(9)]) < 0.1
+    assert count_drops([predict_decode(gpu, 8, 100 * 2**step, 32, 8, 128) for step in range(9)]) < 0.1
+    experts = [time_kernel_us(gpu, ExpertsWork(8, 16 * 2**n, 512, 2048), 10**8, "bf16", 2.0, 1.0) for n in range(8)]
+    assert count_drops(experts) < 0.05
+
+
+@pytest.mark.parametrize("name", list_gpus())
+def test_sizes_beyond_all_measurements_run_at_the_sustained_rate(name: str) -> None:
+    gpu = load_gpu(name)
+    huge, twice = (predict_product(gpu, rows, 1 << 17, 1 << 17) for rows in (1 << 17, 1 << 18))
+    assert twice == pytest.approx(2 * huge, rel=0.01)
+    tiny = predict_product(gpu, 1, 1, 1)
+    assert 0.5 * gpu.products[0].launch_us < tiny < 2 * gpu.products[0].launch_us + 2
+
+
+@pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100", "gb200-nvl72"])
+def test_no_kernel_is_faster_than_the_peaks(machine: str) -> None:
+    """So what is proved of the peaks is true of these times, too."""
+    site = load_machine(machine).sites[0]
+    works = [
+        (ProductWork(batch, rows, columns, inner), 2 * batch * rows * columns * inner)
+        for batch, rows, columns, inner in itertools.product((1, 3), (1, 200, 8192), (17, 4096), (64, 11008))
+    ]
+    works += [(AttentionWork(8, 4, 2, 512, 512, 131072, 128, 128), 8 * 131072 * 517), (None, 1000)]
+    for (work, flops), dtype, size in itertools.product(works, ("bf16", "f16", "f32", "f64", "i8"), (10**4, 10**8)):
+        took = compute_occupied_ms(TaskCost(TaskKind.KERNEL, 0, (), size, flops, dtype, work=work), site, 2.0)
+        assert took >= flops / site.peak(dtype) * 1e3
+        assert took >= size / (site.hbm_gbs * 1e6)
+
+
+def test_types_that_were_not_measured_scale_with_their_peaks() -> None:
+    gpu = load_gpu("h100-sxm")
+    work, size = ProductWork(1, 8192, 8192, 8192), 3 * 4 * 8192**2
+    half = time_kernel_us(gpu, work, size // 2, "f16", 2.0, 1.0)
+    assert half == time_kernel_us(gpu, work, size // 2, "bf16", 2.0, 1.0)
+    single = time_kernel_us(gpu, work, size, "f32", 4.0, 67 / 989)
+    assert 10 < single / half < 16
