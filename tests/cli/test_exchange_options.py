@@ -36,7 +36,7 @@ def test_a_person_writes_a_program_for_an_exchange(model: Path, tmp_path: Path, 
     assert einc(*search).code == 0
     result = einc("compile", model, *CHOICE, "-o", plan, "--exchange", f"x.*={mine}", "--json")
     assert result.code == 0
-    assert f"einc: x.1: {mine} takes 2.893e-05 ms, what it replaces 4.373e-05 ms" in result.err
+    assert f"einc: x.1: {mine} takes 2.896e-05 ms, what it replaces 4.373e-05 ms" in result.err
     authors = {one["name"]: one["author"] for one in result.json()["exchanges"]}
     assert [name for name, author in authors.items() if author == "user"] == ["x.0", "x.1", "x.2"]
     assert ", by a given program" in einc("explain", plan, "--op", "x.0").out
