@@ -29,8 +29,10 @@ for name in ("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING", "COLUMNS"
     os.environ.pop(name, None)
 # ... with caches of its own, ...
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="einc-tests-")
-# ... and from a script's background, where interrupts are ignored, by whatever is started as well.
+# ... and from a script's background or by nohup, where signals are ignored, by whatever is started as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # What the tests make has few cycles, and what collecting them makes stays until the end. Searching all of it for
 # garbage, again and again, took some seconds of each process.
