@@ -88,4 +88,4 @@ def test_packages_that_are_missing_are_named(
     assert found.code == 69
     message, _, hint = found.err.partition("\n    hint: ")
     assert message.endswith("serving needs the package uvicorn")
-    assert hint.rstrip().endswith("install 'jinja2>=3.1' 'starlette>=0.40' 'tokenizers>=0.21' 'uvicorn>=0.30'")
+    assert hint.rstrip().endswith("install 'jinja2>=3.1' 'starlette>=0.40' 'tokenizers>=0.21.1' 'uvicorn>=0.30'")

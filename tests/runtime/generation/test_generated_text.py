@@ -98,7 +98,7 @@ def test_broken_tokenizers_are_one_error_each(
     with pytest.raises(MissingFault, match="needs the package tokenizers") as found:
         TextTokenizer(str(tmp_path / "tokenizer.json"))
     assert found.value.hint is not None
-    assert found.value.hint.endswith("install 'jinja2>=3.1' 'tokenizers>=0.21'")
+    assert found.value.hint.endswith("install 'jinja2>=3.1' 'tokenizers>=0.21.1'")
 
 
 def test_end_tokens_and_templates_are_found(tmp_path: Path) -> None:
