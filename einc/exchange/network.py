@@ -54,7 +54,7 @@ class Network:
         self.first_hbm = len(machine.resources)
         self.rates = tuple(
             [resource.gbs * BYTES_PER_MS for resource in machine.resources]
-            + [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
+            + [site.sustained_gbs * BYTES_PER_MS for site in machine.sites]
         )
         self.ways = Ways(machine, self.sites)
         self.names = [resource.name for resource in machine.resources]

@@ -10,6 +10,7 @@ import os
 import time
 from typing import Any
 
+from einc.machines.importers.gpus import RESERVED
 from einc.machines.importers.topology import PCIE_GBS
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource, Site
@@ -40,13 +41,20 @@ def build_gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
     if preset is not None and len(gpus) <= len(load_machine(preset).sites):
         base = load_machine(preset).restrict(range(len(gpus)))
         sites = tuple(
-            dataclasses.replace(site, memory_bytes=memory, hbm_gbs=hbm or site.hbm_gbs)
+            dataclasses.replace(site, memory_bytes=_leave_reserve(memory), hbm_gbs=hbm or site.hbm_gbs)
             for site, (_, memory, hbm) in zip(base.sites, gpus, strict=True)
         )
         return dataclasses.replace(base, name=f"{preset}-x{len(gpus)}", sites=sites)
     pairs = tuple((a, b) for a in range(len(gpus)) for b in range(len(gpus)) if a != b)
     bridge = (Resource("pcie", PCIE_GBS, pairs),) if pairs else ()
-    return Machine("gpus", tuple(Site(hbm or 900.0, memory) for _, memory, hbm in gpus), bridge, 10.0, 5.0)
+    return Machine(
+        "gpus", tuple(Site(hbm or 900.0, _leave_reserve(memory)) for _, memory, hbm in gpus), bridge, 10.0, 5.0
+    )
+
+
+def _leave_reserve(memory: int) -> int:
+    """Of the memory of a GPU, the bytes that a plan may take; half of a part that is hardly larger than the reserve."""
+    return max(memory - RESERVED, memory // 2)
 
 
 def _list_gpus() -> list[tuple[str, int, float]]:

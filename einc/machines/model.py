@@ -57,6 +57,11 @@ class Site:
         known = [peaks[name] for name in (precision, *["f16"] * (precision == "i8"), "f32") if name in peaks]
         return known[0] if known else math.inf
 
+    @property
+    def sustained_gbs(self) -> float:
+        """GB/s that large reads and writes of its memory keep up: as measured of the GPU, or the peak."""
+        return self.hbm_gbs if self.gpu is None else min(self.hbm_gbs, self.gpu.products[0].memory_tbs * 1e3)
+
     def find_rate(self, kind: str, precision: str) -> KernelRate | None:
         """What was measured of a kind of task, if anything; a rate for the precision goes before one for all."""
         found = None

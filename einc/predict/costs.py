@@ -118,18 +118,21 @@ def describe_operator(operator: Operator, function: FunctionSpec) -> TaskCost:
 def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) -> float:
     """How long a kernel or a combining task occupies its site.
 
-    If the machine file has measured rates for such tasks, this is what they say. Else it is the latency, and the longer
-    of the two times for computing and for moving its bytes; and if its GPU was measured, what its size takes there
-    (`kernel_times`), if that is longer.
+    If the machine file has measured rates for such tasks, this is what they say. Else a combining task takes the
+    latency, and its bytes at the memory's sustained rate. A kernel takes the latency, and the longer of the two times
+    for computing and for moving its bytes; and if its GPU was measured, what its size takes there (`kernel_times`), if
+    that is longer.
     """
     rate = site.find_rate(cost.task, cost.precision)
     if rate is not None:
         return rate.compute_ms(cost.flops, cost.size)
+    latency = kernel_latency_us * MS_PER_US
+    if cost.kind is not TaskKind.KERNEL:
+        return latency + cost.size / (site.sustained_gbs * BYTES_PER_MS)
     moving = cost.size / (site.hbm_gbs * BYTES_PER_MS)
     computing = cost.flops / site.peak(cost.precision) * 1e3 if cost.flops else 0.0
-    latency = kernel_latency_us * MS_PER_US
     at_peak = latency + max(moving, computing)
-    if site.gpu is None or cost.kind is not TaskKind.KERNEL:
+    if site.gpu is None:
         return at_peak
     share = site.peak(cost.precision) / site.peak("bf16")
     width = float(ITEMSIZE.get(cost.precision, 4))  # type: ignore[call-overload]

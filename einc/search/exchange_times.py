@@ -54,7 +54,7 @@ class ExchangeEstimator:
         self._sites = sites
         self._transfer_ms = machine.transfer_latency_us * MS_PER_US
         self._kernel_ms = machine.kernel_latency_us * MS_PER_US
-        self._hbm = np.array([site.hbm_gbs * BYTES_PER_MS for site in machine.sites[:sites]])
+        self._hbm = np.array([site.sustained_gbs * BYTES_PER_MS for site in machine.sites[:sites]])
         self._links = _measure_links(machine, sites)
         self._cuts = None if has_equal_links(machine, sites) else measure_cuts(machine, sites)
 

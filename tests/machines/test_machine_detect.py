@@ -32,7 +32,7 @@ def test_the_copy_bandwidth_is_that_of_the_quickest_try(monkeypatch):
 def test_known_gpus_get_their_preset_and_others_a_shared_bridge():
     h100 = build_gpu_machine([("NVIDIA H100 80GB HBM3", 85_000_000_000, 0.0)] * 4)
     assert h100.resources == load_machine("dgx-h100", 4).resources
-    assert {site.memory_bytes for site in h100.sites} == {85_000_000_000}
+    assert {site.memory_bytes for site in h100.sites} == {85_000_000_000 - 2**30}
     assert h100.sites[0].hbm_gbs == 3350
     mixed = build_gpu_machine([("NVIDIA A100-SXM4-40GB", 10, 1555.2), ("Tesla T4", 10, 320.1)])
     assert [site.hbm_gbs for site in mixed.sites] == [1555.2, 320.1]
@@ -63,4 +63,4 @@ def test_gpus_are_asked_for_their_memory_and_its_rate(monkeypatch):
     machine = detect.find_visible_gpus()
     assert machine.name == "dgx-a100-x2"
     assert [site.hbm_gbs for site in machine.sites] == [1555.2, load_machine("dgx-a100").sites[0].hbm_gbs]
-    assert {site.memory_bytes for site in machine.sites} == {40 * 2**30}
+    assert {site.memory_bytes for site in machine.sites} == {39 * 2**30}

@@ -59,13 +59,13 @@ def test_the_file_may_name_the_gpus():
     listing = "".join(f"GPU {k}: NVIDIA A100-SXM4-80GB (UUID: GPU-{k})\n" for k in range(4))
     machine = machine_of(new_style(switched(4, 4), listing))
     assert machine == machine_of(new_style(switched(4, 4)) + listing)
-    assert {site.memory_bytes for site in machine.sites} == {80 * 2**30}
-    assert links(machine) == {(a, b): (100, 1) for a in range(4) for b in range(4) if a != b}  # four boards in a mesh
+    assert {site.memory_bytes for site in machine.sites} == {(81050 - 1024) * 2**20}
+    assert links(machine) == {(a, b): (76.4, 1) for a in range(4) for b in range(4) if a != b}  # four boards in a mesh
     table = "|   0  NVIDIA H200                    On  |   00000000:19:00.0 Off |\n"
     table += "|   1  NVIDIA H200                    On  |   00000000:3B:00.0 Off |\n"
     machine = machine_of(new_style(switched(2, 18), table))
     assert machine.sites == (GPUS["h200"].site,) * 2
-    assert links(machine) == {(0, 1): (450, 1), (1, 0): (450, 1)}
+    assert links(machine) == {(0, 1): (360, 1), (1, 0): (360, 1)}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_part_of_a_switch_is_a_switch_and_a_pair_is_a_link():
         assert [resource.name for resource in machine.resources][:1] == ["nvswitch out 0"]
         assert len(machine.resources) == 2 * sites
     pair = machine_of(old_style(switched(2, 12)), gpu="a100")
-    assert [(r.name, r.gbs) for r in pair.resources] == [("nv12 0>1", 300), ("nv12 1>0", 300)]
+    assert [(r.name, r.gbs) for r in pair.resources] == [("nv12 0>1", 229.2), ("nv12 1>0", 229.2)]
 
 
 def test_a_switch_port_that_lost_links_is_slower():
@@ -112,7 +112,7 @@ def test_a_switch_port_that_lost_links_is_slower():
         if other != 3:
             rows[3][other] = rows[other][3] = "NV16"
     machine = machine_of(new_style(rows), gpu="h100")
-    assert [r.gbs for r in machine.resources[:8]] == [450, 450, 450, 400, 450, 450, 450, 450]
+    assert [r.gbs for r in machine.resources[:8]] == [356.4, 356.4, 356.4, 316.8, 356.4, 356.4, 356.4, 356.4]
 
 
 def test_two_islands_and_a_bridge():
@@ -124,7 +124,7 @@ def test_two_islands_and_a_bridge():
     machine = machine_of(new_style(rows), gpu="a100")
     assert len({r.name for r in machine.resources}) == len(machine.resources) == 13
     assert links(machine)[0, 3] == (31.51, 18)
-    assert links(machine)[3, 4] == (300, 2)
+    assert links(machine)[3, 4] == (229.2, 2)
 
 
 def test_a_gpu_without_nvlink_is_warned_about():
@@ -134,7 +134,7 @@ def test_a_gpu_without_nvlink_is_warned_about():
     imported = import_machine(text[:link] + text[text.index("\n", link) :])
     assert [warning for warning in imported.warnings if "no NVLink at 5" in warning]
     assert links(imported.machine)[5, 0] == (63.02, 14)
-    assert links(imported.machine)[0, 1] == (450, 6)
+    assert links(imported.machine)[0, 1] == (356.4, 6)
 
 
 def test_every_assumption_is_said_and_every_option_replaces_one():
@@ -346,7 +346,7 @@ def test_unlike_gpus_meet_at_the_slower_ones_rate():
     topology = Topology(("GPU 0", "GPU 1"), (GPUS["b200"], GPUS["h100"]), pair, (0, 0), (0, 0))
     for links in ((GPUS["b200"], GPUS["h100"]), (GPUS["h100"], GPUS["b200"])):
         machine = build_machine(dataclasses.replace(topology, gpus=links), MachineOverrides(), "t").machine
-        assert [resource.gbs for resource in machine.resources] == [3 * 25.0] * 2
+        assert [resource.gbs for resource in machine.resources] == [59.4] * 2
 
 
 def test_what_the_user_says_of_pcie_comes_before_the_file_and_that_before_the_table():

@@ -24,7 +24,7 @@ def test_a_mesh_is_a_matrix_with_its_resources_below():
 def test_a_switch_is_a_bus():
     text = draw(load_machine("dgx-a100"))
     assert text.splitlines()[1].split() == [str(k) for k in range(8)]
-    assert text.endswith("nvswitch: 300 GB/s out of, and as much into, each of the sites 0-7")
+    assert text.endswith("nvswitch: 229.2 GB/s out of, and as much into, each of the sites 0-7")
     big = draw(load_machine("gb200-nvl72"))
     assert [int(word) for word in re.findall(r"(?<= )\d+(?= |$)", "\n".join(big.splitlines()[1:-1:3]), re.M)] == [
         *range(72)

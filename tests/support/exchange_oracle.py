@@ -117,14 +117,14 @@ def brute_simulate(program, machine):
                 if count == 1:
                     formed(k)
                 else:
-                    hbm = Fraction(machine.sites[action.source].hbm_gbs) * mega
+                    hbm = Fraction(machine.sites[action.source].sustained_gbs) * mega
                     traffic[k] = (count + 1) * size[action.aggregate[0]] + launch * hbm
         if not (traffic or latency or flows):
             return start, parts, end
         speed = {}
         for k in traffic:
             sharing = sum(actions[j].source == actions[k].source for j in traffic)
-            speed[k] = Fraction(machine.sites[actions[k].source].hbm_gbs) * mega / sharing
+            speed[k] = Fraction(machine.sites[actions[k].source].sustained_gbs) * mega / sharing
         rates = {flow: rate * mega for flow, rate in brute_rates(list(flows), machine).items()}
         step = min(
             [traffic[k] / speed[k] for k in traffic] + list(latency.values()) + [flows[f] / rates[f] for f in flows]

@@ -180,7 +180,7 @@ class PlainSimulation:
         self.open_waits, self.waiters = index_waits(program)
         self.sizes = collect_atom_sizes(program)
         self.routes = machine.routes
-        self.hbm = [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
+        self.hbm = [site.sustained_gbs * BYTES_PER_MS for site in machine.sites]
         self.kernel_latency = machine.kernel_latency_us * MS_PER_US
         self.transfer_latency = machine.transfer_latency_us * MS_PER_US
         self.aggregations: dict[int, _Lane] = {}  # by site; lanes without jobs are dropped

@@ -11,7 +11,7 @@ def oracle(works, machine):
     """Starts and ends in milliseconds, as floats."""
     count = len(works)
     starts, ends = [None] * count, [None] * count
-    hbm = [Fraction(site.hbm_gbs) * 10**6 for site in machine.sites]
+    hbm = [Fraction(site.sustained_gbs) * 10**6 for site in machine.sites]
     capacity = [Fraction(resource.gbs) * 10**6 for resource in machine.resources]
     crossed = {
         p: [r for r, resource in enumerate(machine.resources) if (work.site, work.target) in resource.pairs]

@@ -45,7 +45,7 @@ class BodyEvaluator:
         self._aggregates: dict[Aggregate, NumberedAggregate | None] = {}
         self._actions: dict[Action, NumberedAction | None] = {}
         # The first resources and lanes are the HBM of the sites.
-        self._capacity = [site.hbm_gbs * BYTES_PER_MS for site in machine.sites]
+        self._capacity = [site.sustained_gbs * BYTES_PER_MS for site in machine.sites]
         self._capacity += [resource.gbs * BYTES_PER_MS for resource in machine.resources]
         paths: dict[tuple[int, ...], int] = {(site,): site for site in range(self._width)}
         self._lanes: dict[tuple[int, int], int] = {}

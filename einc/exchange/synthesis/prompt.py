@@ -113,8 +113,8 @@ def _describe_task(request: ProposalRequest) -> str:
 
 
 def _describe_machine(machine: Machine) -> str:
-    hbm = sorted({site.hbm_gbs for site in machine.sites})
-    speeds = " to ".join(f"{speed:g}" for speed in (hbm if len(hbm) < 2 else (hbm[0], hbm[-1])))
+    hbm = sorted({site.sustained_gbs for site in machine.sites})
+    speeds = " to ".join(f"{speed:.6g}" for speed in (hbm if len(hbm) < 2 else (hbm[0], hbm[-1])))
     lines = [f"The machine {machine.name} has sites 0 to {len(machine.sites) - 1}, with {speeds} GB/s of HBM each."]
     if machine.transfer_latency_us or machine.kernel_latency_us:
         lines.append(

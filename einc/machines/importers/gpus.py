@@ -1,7 +1,8 @@
 """What topology files do not say: the memory, speed and links of the GPUs that they name or imply.
 
-The figures are the vendor's nominal ones, with measured rates where there are any. A row is a starting point: what is
-measured of one's own GPUs belongs in the machine file.
+A row is a starting point: what is measured of one's own GPUs belongs in the machine file. Peaks are the vendor's.
+Memory is what CUDA reports of such a GPU (`cudaMemGetInfo`; docs/machines.md has the sources), less `RESERVED`. The rate
+of a link is what NCCL's rings sustain on it, where that was measured (76% to 85% of the nominal rate), and else nominal.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from dataclasses import dataclass
 
 from einc.machines.load import load_gpu
 from einc.machines.model import Site
+
+
+RESERVED = 1 << 30
+"""Bytes of a GPU's memory that no plan may take: a context with its modules (up to 0.5 GiB), workspaces of cuBLAS
+(32 MiB for each stream with products), and buffers of messages between ranks (0.4 GiB for a communicator of NCCL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +37,28 @@ class Gpu:
 
 
 def _make_site(
-    hbm_gbs: float, gib: int, tflops_f16: float, tflops_f32: float, *, bf16: bool = True, measured: str = ""
+    hbm_gbs: float, mib: int, tflops_f16: float, tflops_f32: float, *, bf16: bool = True, measured: str = ""
 ) -> Site:
     flops = (("f16", tflops_f16 * 1e12), ("f32", tflops_f32 * 1e12))
     peaks = (("bf16", tflops_f16 * 1e12), *flops) if bf16 else flops
     rates = (measured, load_gpu(measured)) if measured else ()
-    return Site(float(hbm_gbs), gib * 2**30, peaks, (), *rates)
+    return Site(float(hbm_gbs), mib * 2**20 - RESERVED, peaks, (), *rates)
 
 
 GPUS = {
     gpu.key: gpu
     for gpu in (
-        Gpu("p100", _make_site(732, 16, 21.2, 10.6, bf16=False), 4, 20, 8, 60, ("0x15f9",)),
-        Gpu("v100", _make_site(900, 32, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db5", "0x1db8")),
-        Gpu("v100-16gb", _make_site(900, 16, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db1",)),
-        Gpu("a100", _make_site(1555, 40, 312, 19.5, measured="a100-sxm"), 12, 25, 16, 80, ("0x20b0", "0x20f1")),
-        Gpu("a100-80gb", _make_site(2039, 80, 312, 19.5, measured="a100-sxm"), 12, 25, 16, 80, ("0x20b2", "0x20b5")),
-        Gpu("h100", _make_site(3350, 80, 989, 67, measured="h100-sxm"), 18, 25, 32, 90, ("0x2330",)),
-        Gpu("h200", _make_site(4800, 140, 989, 67, measured="h200-sxm"), 18, 25, 32, 90, ("0x2335",)),
-        Gpu("b200", _make_site(8000, 179, 2250, 75, measured="b200-sxm"), 18, 50, 32, 100, ("0x2901",)),
-        Gpu("gb200", _make_site(8000, 186, 2500, 80, measured="gb200"), 18, 50, 32, 100, ("0x2941",)),
+        Gpu("p100", _make_site(732, 16276, 21.2, 10.6, bf16=False), 4, 20, 8, 60, ("0x15f9",)),
+        Gpu("v100", _make_site(900, 32500, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db5", "0x1db8")),
+        Gpu("v100-16gb", _make_site(900, 16128, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db1",)),
+        Gpu("a100", _make_site(1555, 40336, 312, 19.5, measured="a100-sxm"), 12, 19.1, 16, 80, ("0x20b0", "0x20f1")),
+        Gpu(
+            "a100-80gb", _make_site(2039, 81050, 312, 19.5, measured="a100-sxm"), 12, 19.1, 16, 80, ("0x20b2", "0x20b5")
+        ),
+        Gpu("h100", _make_site(3350, 81009, 989, 67, measured="h100-sxm"), 18, 19.8, 32, 90, ("0x2330",)),
+        Gpu("h200", _make_site(4800, 143155, 989, 67, measured="h200-sxm"), 18, 20, 32, 90, ("0x2335",)),
+        Gpu("b200", _make_site(8000, 182630, 2250, 75, measured="b200-sxm"), 18, 42.5, 32, 100, ("0x2901",)),
+        Gpu("gb200", _make_site(8000, 188733, 2500, 80, measured="gb200"), 18, 41.3, 32, 100, ("0x2941",)),
     )
 }
 """By the name that `--gpu` takes; if several share an `sm`, the first is taken for it."""

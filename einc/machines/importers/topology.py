@@ -94,7 +94,7 @@ def build_machine(topology: Topology, overrides: MachineOverrides, where: str) -
             assumptions.append(f"NVLink: {_format_numbers(rates)} GB/s per link and direction (--nvlink-gbs)")
     resources = _build_links(direct, rates)
     for k, fabric in enumerate(fabrics):
-        capacity = {site: links * rates[site] for site, links in fabric.items()}
+        capacity = {site: round(links * rates[site], 6) for site, links in fabric.items()}
         resources += build_switch("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
     resources += _build_bridges(topology, resources, models, overrides, assumptions)
     resources += add_network(topology, resources, overrides, assumptions)
@@ -212,7 +212,7 @@ def _make_contradiction(topology: Topology, site: int, has: int, pair: Pair, whe
 def _build_links(direct: dict[Pair, int], rates: Sequence[float]) -> list[Resource]:
     made = []
     for count, a, b in sorted((count, *pair) for pair, count in direct.items() if pair[0] < pair[1]):
-        gbs = count * min(rates[a], rates[b])
+        gbs = round(count * min(rates[a], rates[b]), 6)
         made += [Resource(f"nv{count} {x}>{y}", gbs, ((x, y),)) for x, y in ((a, b), (b, a))]
     return made
 
