@@ -10,7 +10,7 @@ from einc.errors import MachineError
 from einc.machines.model import Machine
 from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down, find_critical_chain
 from einc.predict.cores import list_run_tasks
-from einc.predict.ranges import find_range
+from einc.predict.ranges import find_range, name_rates
 from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
@@ -68,6 +68,14 @@ def read_plan_machine(bundle: Bundle) -> Machine:
     from einc.machines.load import parse_machine
 
     return parse_machine(bundle.machine_file, connected=False)
+
+
+def describe_prediction(bundle: Bundle) -> Document:
+    """The range of a plan's predicted time, and where the times of its kernels come from, as `explain` says it."""
+    machine = read_plan_machine(bundle)
+    rates = name_rates(machine)
+    span = time_plan(bundle, machine).range_ms if rates == "fitted" else None
+    return {"predicted_range_ms": None if span is None else list(span), "rates": rates}
 
 
 def describe_unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
