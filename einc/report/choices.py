@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from einc.report.selection import name_contender
+from einc.report.selection import describe_contender
 from einc.report.tables import format_cut
+from einc_runtime.text import format_count
 
 Document = dict[str, Any]
 
@@ -32,7 +33,7 @@ def _list_cuts(document: Document) -> Iterator[Document]:
     for operation in document["ops"]:
         if operation["next_fastest"] is None or operation["pin"]:
             continue
-        near = [other for other in operation["other_cuts"] if other["more_ms"] <= other["error_ms"]]
+        near = [other for other in operation["other_cuts"] if abs(other["more_ms"]) <= other["error_ms"]]
         found = near[0] if near else operation["next_fastest"]
         yield {
             "choice": "cut",
@@ -49,18 +50,17 @@ def _list_plans(document: Document) -> Iterator[Document]:
     baselines = [row for row in document["baselines"] if row["predicted_ms"] is not None]
     known = {row["name"] for row in baselines}
     contenders = [row for row in document["contenders"] if row["predicted_ms"] is not None]
-    rows = [("baseline", row["name"], row) for row in baselines]
-    rows += [("plan", name_contender(row["name"]), row) for row in contenders
-             if row["fits"] is not False and row["name"] not in known]  # fmt: skip
+    rows = [("baseline", row) for row in baselines]
+    rows += [("plan", row) for row in contenders if row["fits"] is not False and row["name"] not in known]
     seen = {_describe_plan(row) for row in (*baselines, *contenders) if row["chosen"]}
-    for choice, name, row in rows:
+    for choice, row in rows:
         if _describe_plan(row) not in seen:
             seen.add(_describe_plan(row))
             yield {
                 "choice": choice,
-                "name": name,
+                "name": row["name"],
                 "chosen": None,
-                "instead": name,
+                "instead": row["name"],
                 "predicted_ms": row["predicted_ms"],
                 "is_uncertain": row["predicted_ms"] <= document["predicted_range_ms"][1],
             }
@@ -71,7 +71,7 @@ def _describe_plan(row: Document) -> tuple[float, int]:
 
 
 def format_choices(document: Document) -> list[str]:
-    """One line on the choices that are not certain; none if all are, or if nothing is known of that."""
+    """The choices that are not certain: a heading, and a line for each; none if all are, or if nothing is known."""
     choices = document["choices"]
     if choices is None or not choices["uncertain"]:
         return []
@@ -81,18 +81,19 @@ def format_choices(document: Document) -> list[str]:
         key = (choice["choice"], time, choice["chosen"], choice["instead"])
         groups.setdefault(key, []).append(choice)
     named = [_format_group(group, time) for (_, time, _, _), group in groups.items()]
-    more = [f"and {len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
-    count, some = choices["count"], len(choices["uncertain"])
+    more = [f"{len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
+    some = len(choices["uncertain"])
     verb = "is" if some == 1 else "are"
-    return [f"{some} of {count} choices {verb} within the error of the prediction:"
-            f" {', '.join([*named[:MAX_NAMED], *more])}"]  # fmt: skip
+    heading = f"{some} of {format_count(choices['count'], 'choice')} {verb} within the error of the prediction:"
+    return [heading, *named[:MAX_NAMED], *more]
 
 
 def _format_group(group: list[Document], time: str) -> str:
     """`up (x32) cut d_ff/8 instead of tokens/8 (about 0.151 ms)`, `the baseline megatron (0.149 ms)`."""
     first = group[0]
-    if first["choice"] != "cut":
-        kind = "the baseline" if first["choice"] == "baseline" else "the plan"
-        return f"{kind} {first['name']} ({time})"
+    if first["choice"] == "baseline":
+        return f"the baseline {first['name']} ({time})"
+    if first["choice"] == "plan":
+        return f"{describe_contender(first['name'])} ({time})"
     name = first["name"] if len(group) == 1 else f"{first['name']} (x{len(group)})"
     return f"{name} cut {first['instead']} instead of {first['chosen']} (about {time})"

@@ -234,7 +234,7 @@ def _describe_trust(quantity: str, plan: Document) -> str:
     """What is said after a time of a plan; only that of the whole plan has a range."""
     if quantity == "predicted_ms":
         return describe_trust(plan)
-    return f" ({NOT_MEASURED})" if plan["rates"] == "peak" else ""
+    return f", {NOT_MEASURED}" if plan["rates"] == "peak" else ""
 
 
 def _check_cut(contract: CutContract, cuts: _PlanCuts, document: Document) -> Finding:

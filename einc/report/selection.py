@@ -82,9 +82,9 @@ def _describe_larger(document: Document) -> list[str]:
     return [f"a faster plan does not fit: {larger['predicted_ms']:,.3f} ms would take {needed} per site"]
 
 
-def name_contender(name: str) -> str:
-    """The name in the table, for what the search calls a plan that it considered."""
-    return _name(name)[0]
+def describe_contender(name: str) -> str:
+    """In words, what the search calls a plan that it considered: `the optimum of the paper's cost`."""
+    return _name(name)[1]
 
 
 def _name(name: str) -> tuple[str, str]:

@@ -61,7 +61,7 @@ def describe_trust(document: Document, name: str = "predicted") -> str:
     span = document[f"{name}_range_ms"]
     if span is not None:
         return f", {format_range(span)}"
-    return f" ({NOT_MEASURED})" if document["rates"] == "peak" else ""
+    return f", {NOT_MEASURED}" if document["rates"] == "peak" else ""
 
 
 def describe_operator_time(operation: Document) -> str:

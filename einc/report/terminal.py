@@ -149,7 +149,7 @@ def _format_totals(document: Document) -> list[str]:
     return [
         summarize_time(document),
         *summarize_selection(document),
-        *format_choices(document),
+        *_format_choices(document),
         *format_baselines(document["baselines"]),
         f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(_count_bytes_moved(document))}",
         *_format_exchanges(document),
@@ -157,6 +157,11 @@ def _format_totals(document: Document) -> list[str]:
         *_format_restrictions(document),
         *([] if document["note"] is None else [document["note"]]),
     ]
+
+
+def _format_choices(document: Document) -> list[str]:
+    lines = format_choices(document)
+    return [*lines[:1], *(f"  {line}" for line in lines[1:])]
 
 
 def _format_restrictions(document: Document) -> list[str]:
