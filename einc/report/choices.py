@@ -85,7 +85,7 @@ def format_choices(document: Document) -> list[str]:
     some = len(choices["uncertain"])
     verb = "is" if some == 1 else "are"
     heading = f"{some} of {format_count(choices['count'], 'choice')} {verb} within the error of the prediction:"
-    return [heading, *named[:MAX_NAMED], *more]
+    return [heading, *(f"  {line}" for line in (*named[:MAX_NAMED], *more))]
 
 
 def _format_group(group: list[Document], time: str) -> str:

@@ -34,10 +34,8 @@ Emphasis = Callable[[str], str]
 MAX_SECTIONS = 16
 """Kinds of operators that have a section of their own, those with the most time first; the table lists all."""
 
-MAX_INPUTS = 12
-"""Inputs that are listed."""
-MAX_OUTPUTS = 12
-"""Outputs that are listed."""
+MAX_INPUTS = MAX_OUTPUTS = 12
+"""Inputs, and outputs, that are listed."""
 MAX_WEIGHTS = 8
 """Kinds of weights with several copies that are listed."""
 
@@ -149,7 +147,7 @@ def _format_totals(document: Document) -> list[str]:
     return [
         summarize_time(document),
         *summarize_selection(document),
-        *_format_choices(document),
+        *format_choices(document),
         *format_baselines(document["baselines"]),
         f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(_count_bytes_moved(document))}",
         *_format_exchanges(document),
@@ -157,11 +155,6 @@ def _format_totals(document: Document) -> list[str]:
         *_format_restrictions(document),
         *([] if document["note"] is None else [document["note"]]),
     ]
-
-
-def _format_choices(document: Document) -> list[str]:
-    lines = format_choices(document)
-    return [*lines[:1], *(f"  {line}" for line in lines[1:])]
 
 
 def _format_restrictions(document: Document) -> list[str]:

@@ -63,7 +63,7 @@ def test_a_cut_is_uncertain_within_its_own_error_and_not_within_the_range_of_the
     }
     assert told(found) == [
         "1 of 3 choices is within the error of the prediction:",
-        "near cut i/2 instead of i/8 (about 2.060 ms)",
+        "  near cut i/2 instead of i/8 (about 2.060 ms)",
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_plan_is_uncertain_within_the_range_and_equal_ones_count_once() -> Non
     choices = describe_choices(found)
     assert choices is not None
     assert (choices["count"], [one["name"] for one in choices["uncertain"]]) == (3, ["data", "paper"])
-    assert told(found)[1:] == ["the optimum of the paper's cost (2.200 ms)", "the baseline data (2.300 ms)"]
+    assert told(found)[1:] == ["  the optimum of the paper's cost (2.200 ms)", "  the baseline data (2.300 ms)"]
 
 
 def test_equal_choices_are_named_once_and_few_in_all() -> None:
@@ -90,8 +90,8 @@ def test_equal_choices_are_named_once_and_few_in_all() -> None:
     others = [operation(f"other{n}", (0.02 + n / 100, 0.2)) for n in range(6)]
     lines = told(document(*layers, *others))
     assert lines[0] == "38 of 38 choices are within the error of the prediction:"
-    assert lines[1] == "layer.0.up (x32) cut whole instead of i/8 (about 2.010 ms)"
-    assert lines[-1] == "3 more"
+    assert lines[1] == "  layer.0.up (x32) cut whole instead of i/8 (about 2.010 ms)"
+    assert lines[-1] == "  3 more"
 
 
 def test_nothing_is_said_where_nothing_was_measured() -> None:

@@ -143,7 +143,7 @@ def _list_reasons(document: Document, quantities: Mapping[str, Any]) -> list[str
     """How the plan was found, and how sure its figures are, in sentences."""
     choices = format_choices(document)
     lines = [*summarize_selection(document)]
-    lines += [f"{choices[0]} {', '.join(choices[1:])}"] if choices else []
+    lines += [f"{choices[0]} {', '.join(line.strip() for line in choices[1:])}"] if choices else []
     if document["exact"]:
         lines.append("it is proved that no plan costs less by the paper's cost")
     if document["time"] is not None:
