@@ -45,8 +45,8 @@ def describe_rates(machine: Machine) -> str:
     if machine.measured:
         return f"measured: {machine.measured}"
     if name_rates(machine) == "peak":
-        return f"{NOT_MEASURED}: kernels are timed by these peaks"
-    return f"kernels are timed as measured on {', '.join(sorted({site.gpu_name for site in machine.sites}))}"
+        return f"kernels: {NOT_MEASURED}"
+    return f"kernels: as measured on {', '.join(sorted({site.gpu_name for site in machine.sites}))}"
 
 
 def describe_failure(machine: str, devices: int, message: str) -> Document:

@@ -64,7 +64,7 @@ _SOURCES = {
     "measured": "times are predicted by a simulation, at rates that were measured of this machine",
     "fitted": "times are predicted by a simulation, with kernels as they were measured on such GPUs: four in five plans"
     " like this one end within the range",
-    "peak": f"times are predicted by a simulation at the peaks of the machine file; its GPUs were {NOT_MEASURED}",
+    "peak": f"times are predicted by a simulation, at rates of the machine file that were {NOT_MEASURED}",
 }
 """How far times can be believed, by where those of kernels come from."""
 
