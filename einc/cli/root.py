@@ -25,7 +25,7 @@ root = LazyGroup(
             "Prove a plan: its tasks, its figures, and that it computes a model.",
         ),
         "tune": ("einc_runtime.cli.tune:tune_command", "Measure which algorithms multiply fastest on these GPUs."),
-        "describe": ("einc_runtime.cli.describe:describe_command", "Show what a plan takes, gives and needs."),
+        "describe": (f"{_COMMANDS}.describe:describe_command", "Show what a plan takes, gives and needs."),
         "exprog": (f"{_COMMANDS}.exprog:group", "Check, simulate and optimize exchange programs."),
         "machine": (f"{_COMMANDS}.machine:group", "List, show, detect and import machines."),
         "models": (f"{_COMMANDS}.models:group", "List and copy the models that come with einc."),

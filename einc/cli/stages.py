@@ -49,7 +49,7 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     """What a compilation produced, in fields that `einc explain --json` has as well."""
     from einc.report.document import describe_baselines, describe_contenders, describe_memory_points
-    from einc.report.timing import describe_unlisted_peaks, read_plan_machine
+    from einc.report.timing import describe_prediction, describe_unlisted_peaks, read_plan_machine
 
     machine = read_plan_machine(bundle)
     return {
@@ -68,6 +68,7 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         "memory_bytes": list(bundle.memory),
         "memory_limit": bundle.memory_limit,
         "predicted_ms": bundle.predicted_ms,
+        **describe_prediction(bundle),
         "baselines": describe_baselines(bundle),
         "contenders": describe_contenders(bundle, machine),
         "memory_points": describe_memory_points(bundle, machine),

@@ -244,9 +244,13 @@ def _note_price(bundle: Bundle) -> None:
     """Says what it costs that a plan for prompts has the weights and caches of the plan of a step."""
     found, other = bundle.predicted_ms, bundle.unrestricted_ms
     if found and other:
+        from einc.report.tables import describe_trust
+        from einc.report.timing import describe_prediction
+
+        trust = describe_trust(describe_prediction(bundle))
         output.note(
-            f"einc: a prompt's plan with the step's weights and caches: {found:.4g} ms predicted, {found / other:.2f} "
-            f"times the {other:.4g} ms of one without them"
+            f"einc: a prompt's plan with the step's weights and caches: {found:.4g} ms predicted{trust}, "
+            f"{found / other:.2f} times the {other:.4g} ms of one without them"
         )
 
 
@@ -281,6 +285,8 @@ def _format(result: Completion, as_ids: bool) -> str:
 def _make_document(
     plans: DecoderPlans, generator: Generator, results: Sequence[Completion], clock: _Clock
 ) -> dict[str, Any]:
+    from einc.report.timing import describe_prediction
+
     times = generator.times
     bundle = plans.step.bundle
     return {
@@ -292,6 +298,7 @@ def _make_document(
                 "file": None if plan.file is None else str(plan.file),
                 "compiled": plan.is_new,
                 "predicted_ms": plan.bundle.predicted_ms,
+                **describe_prediction(plan.bundle),
                 "unrestricted_ms": plan.bundle.unrestricted_ms,
             }
             for plan in (plans.step, *plans.pieces)

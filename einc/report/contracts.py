@@ -21,7 +21,7 @@ from einc.report.contract_text import (
     FigureContract,
 )
 from einc.report.restore import restore_graph
-from einc.report.tables import format_cut
+from einc.report.tables import NOT_MEASURED, describe_trust, format_cut
 from einc_runtime.plan.schema import Bundle, Operation
 from einc_runtime.text import did_you_mean, escape_text, format_count, format_memory, quote_names
 
@@ -58,7 +58,7 @@ def check_contracts(contracts: Sequence[Contract], bundle: Bundle, document: Doc
     for contract in contracts:
         match contract:
             case FigureContract():
-                findings.append(_check_figure(contract, figures[contract.quantity]))
+                findings.append(_check_figure(contract, figures[contract.quantity], document))
             case CutContract():
                 findings.append(_check_cut(contract, cuts, document))
     return findings
@@ -145,9 +145,11 @@ def _find_largest(rows: Sequence[Document], field: str) -> int:
     return max((sum(column) for column in zip(*(row[field] for row in rows), strict=True)), default=0)
 
 
-def _check_figure(contract: FigureContract, value: float | None) -> Finding:
+def _check_figure(contract: FigureContract, value: float | None, plan: Document) -> Finding:
     kind = QUANTITIES[contract.quantity][0]
     found = f"{contract.quantity} is {format_figure(contract.quantity, value)}"
+    if value is not None and kind == "time":
+        found += _describe_trust(contract.quantity, plan)
     if value is None:
         found += f": {_MISSING.get(contract.quantity, _UNKNOWN)}"
     holds = value is not None and COMPARISONS[contract.comparison](value, contract.limit)
@@ -226,6 +228,13 @@ class _PlanCuts:
                 self._operators = {}  # of another version of einc: only the names of indices are known
         known = self._operators.get(operation.name)
         return None if known is None else find_index(known, name)
+
+
+def _describe_trust(quantity: str, plan: Document) -> str:
+    """What is said after a time of a plan; only that of the whole plan has a range."""
+    if quantity == "predicted_ms":
+        return describe_trust(plan)
+    return f", {NOT_MEASURED}" if plan["rates"] == "peak" else ""
 
 
 def _check_cut(contract: CutContract, cuts: _PlanCuts, document: Document) -> Finding:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from einc.report.folding import FoldedGraph, FoldedNode
-from einc.report.tables import format_cut
+from einc.report.tables import describe_trust, format_cut
 from einc_runtime.text import escape_text, format_memory, shorten
 
 Document = dict[str, Any]
@@ -70,7 +70,8 @@ def _name_run(graph: FoldedGraph, run: int) -> str:
 
 
 def _title(document: Document) -> str:
-    time = "" if document["predicted_ms"] is None else f", predicted {document['predicted_ms']:,.3f} ms"
+    known = document["predicted_ms"]
+    time = "" if known is None else f", predicted {known:,.3f} ms{describe_trust(document)}"
     return f"{shorten(document['model'], MAX_NAME)} on {document['devices']} sites of {document['machine']}{time}"
 
 

@@ -14,7 +14,7 @@ from einc.machines.picture import format_ranges
 from einc.report.contract_text import BASE_UNITS, QUANTITIES
 from einc.report.contracts import format_figure, measure
 from einc.report.document import explain
-from einc.report.tables import align_columns, format_cut
+from einc.report.tables import align_columns, describe_trust, format_cut
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_count, format_memory, shorten
 
@@ -67,7 +67,8 @@ def compare_plans(first: Bundle, second: Bundle, *, ideal: bool = False) -> Docu
 
 
 def _describe_plan(bundle: Bundle, document: Document) -> Document:
-    return {"producer": bundle.producer, **{name: document[name] for name in _HEADER}}
+    told = (*_HEADER, "predicted_range_ms", "rates")
+    return {"producer": bundle.producer, **{name: document[name] for name in told}}
 
 
 def _strip(bundle: Bundle) -> Bundle:
@@ -175,7 +176,7 @@ def format_differences(document: Document, names: tuple[str, str], style: Style 
     if document["a"]["producer"] != document["b"]["producer"]:
         lines.append(f"made by {document['a']['producer']} and {document['b']['producer']}")
     lines += [_format_header(row) for row in document["header"]]
-    lines += ["", *_format_quantities(document["quantities"])]
+    lines += ["", *_format_quantities(document)]
     lines += _format_operators(document["operators"], style)
     for part, what in (("outputs", "output"), ("tensors", "input or weight")):
         if document[part]:
@@ -200,9 +201,9 @@ def _format_header(row: Document) -> str:
     return f"{row['name']}: {a} -> {b}"
 
 
-def _format_quantities(rows: Sequence[Document]) -> list[str]:
+def _format_quantities(document: Document) -> list[str]:
     table = [["", "A", "B", "B - A"]]
-    for row in rows:
+    for row in document["quantities"]:
         name, a, b = row["quantity"], row["a"], row["b"]
         if a == b and name not in ALWAYS:
             continue
@@ -210,7 +211,9 @@ def _format_quantities(rows: Sequence[Document]) -> list[str]:
         if a is not None and b is not None and a != b:
             change = f"{'+' if b > a else '-'}{format_figure(name, abs(b - a)).split(' (')[0]}"
             change += f" ({(b - a) / a:+.1%})" if a else ""
-        shown = (format_figure(name, value).split(" (")[0] for value in (a, b))
+        shown = [format_figure(name, value).split(" (")[0] for value in (a, b)]
+        if name == "predicted_ms":
+            shown = [text + describe_trust(document[side]) for text, side in zip(shown, "ab", strict=True)]
         table.append([name, *shown, change or ("the same" if a == b else "")])
     return align_columns(table)
 

@@ -13,6 +13,8 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.options import FASTEST
+from einc.predict.ranges import name_rates
+from einc.report.choices import describe_choices
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
 from einc.report.restore import restore_plan
@@ -59,7 +61,7 @@ def explain(
             if all_specs:
                 document["candidates"] = None if plan is None else _list_candidates(plan, operation.name)
             operations.append(document)
-    return {
+    document = {
         "model": bundle.model,
         "machine": bundle.machine,
         "devices": len(bundle.devices),
@@ -90,7 +92,7 @@ def explain(
         "memory_limit": bundle.memory_limit,
         "predicted_ms": timing.predicted_ms,
         "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
-        "rates": describe_rates(machine),
+        "rates": name_rates(timer.machine),
         "references": describe_references(bundle, plan, timer.machine),
         "time": timing.document(),
         "baselines": describe_baselines(bundle),
@@ -98,14 +100,7 @@ def explain(
         "memory_points": describe_memory_points(bundle, machine),
         "note": describe_unlisted_peaks(bundle, machine),
     }
-
-
-def describe_rates(machine: Machine) -> str:
-    """Where the times of kernels come from: `measured` on this machine, `fitted` to measurements of its GPUs, or the
-    `peak` rates of the machine file."""
-    if machine.measured:
-        return "measured"
-    return "fitted" if all(site.gpu is not None for site in machine.sites) else "peak"
+    return document | {"choices": describe_choices(document) if others and only is None else None}
 
 
 def describe_baselines(bundle: Bundle) -> list[Document]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from einc.errors import ProgramError, UsageError
+from einc.predict.ranges import find_moving_range, name_rates
+from einc.report.tables import describe_trust
 from einc.report.timing import read_plan_machine
 from einc_runtime.plan.schema import Bundle, Exchange
 from einc_runtime.text import format_count, suggest_name
@@ -24,11 +26,14 @@ def describe_exchange(bundle: Bundle, name: str) -> dict[str, Any]:
         if name not in exchanges:
             message = f"the plan has no operator and no output '{name}'"
         raise UsageError(message, hint=suggest_name(name, known) if known else "nothing moves in this plan")
+    machine = read_plan_machine(bundle)
     return {
         "name": name,
         "preamble": _write_preamble(bundle, exchange),
         "program": exchange.program,
         "completion_ms": exchange.completion_ms,
+        "completion_range_ms": find_moving_range(exchange.completion_ms, machine),
+        "rates": name_rates(machine),
         "naive_ms": exchange.naive_ms,
         "bound_ms": exchange.bound_ms,
         "bound_by": exchange.bound_by,
@@ -44,7 +49,8 @@ def format_preamble(bundle: Bundle, described: dict[str, Any]) -> str:
     times = {"the plan's program": "completion_ms", "the naive one": "naive_ms", "every one at least": "bound_ms"}
     found = [f"{what} {described[field]:.4g} ms" for what, field in times.items() if described[field] is not None]
     if found:
-        lines.append(f"# Times: {', '.join(found)}")
+        found[0] += describe_trust(described, "completion") if described["completion_ms"] is not None else ""
+        lines.append(f"# Times: {'; '.join(found)}")
     return "\n".join([*lines, described["preamble"]])
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einc.report.tables import align_columns
+from einc.machines.model import Machine
+from einc.predict.ranges import name_rates
+from einc.report.tables import NOT_MEASURED, align_columns, format_range
 from einc.report.timing import describe_unlisted_peaks, read_plan_machine, time_plan
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_memory
@@ -19,13 +21,16 @@ def describe_costs(bundle: Bundle) -> Document:
     `exchange_ms` is the part of the critical path in transfers and in combining, `compute_ms` the part in kernels.
     """
     machine = read_plan_machine(bundle)
-    whole = time_plan(bundle, machine).document()
+    timing = time_plan(bundle, machine)
+    whole = timing.document()
     critical = whole["critical"] if whole is not None else None
     return {
         "machine": bundle.machine,
         "devices": len(bundle.devices),
         "schedule": bundle.schedule,
         "predicted_ms": bundle.predicted_ms,
+        "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
+        "rates": name_rates(machine),
         "compute_ms": None if critical is None else critical["compute_ms"],
         "exchange_ms": None if critical is None else critical["combine_ms"] + critical["transfer_ms"],
         "total_cost": bundle.total_cost,
@@ -35,9 +40,19 @@ def describe_costs(bundle: Bundle) -> Document:
     }
 
 
+def describe_rates(machine: Machine) -> str:
+    """One line: what was measured of a machine, if anything was."""
+    if machine.measured:
+        return f"measured: {machine.measured}"
+    if name_rates(machine) == "peak":
+        return f"kernels: {NOT_MEASURED}"
+    return f"kernels: as measured on {', '.join(sorted({site.gpu_name for site in machine.sites}))}"
+
+
 def describe_failure(machine: str, devices: int, message: str) -> Document:
     """The row of a machine that cannot run the model."""
-    blank = ("schedule", "predicted_ms", "compute_ms", "exchange_ms", "total_cost", "memory_bytes")
+    blank = ("schedule", "predicted_ms", "predicted_range_ms", "rates", "compute_ms", "exchange_ms", "total_cost",
+             "memory_bytes")  # fmt: skip
     return {"machine": machine, "devices": devices, **dict.fromkeys(blank), "error": message, "note": None}
 
 
@@ -49,18 +64,25 @@ def add_ratios(rows: Sequence[Document]) -> list[Document]:
 
 def format_table(rows: Sequence[Document]) -> list[str]:
     """The rows as lines of text."""
-    lines = [["machine", "sites", "predicted ms", "kernels", "exchange", "peak memory", "cost", "ratio"]]
+    lines = [["machine", "sites", "predicted ms", "range", "kernels", "exchange", "peak memory", "cost", "ratio"]]
     notes = []
     for row in rows:
         name = [row["machine"], str(row["devices"])]
         if row["error"] is not None:
-            lines.append([*name, "-", "-", "-", "-", "-", "-"])
+            lines.append([*name, *["-"] * 7])
             notes.append(f"{row['machine']}: {row['error']}")
             continue
         if row["note"] is not None:
             notes.append(row["note"])
         parts = (row[part] for part in ("predicted_ms", "compute_ms", "exchange_ms"))
-        times = ["-" if part is None else f"{part:.3f}" for part in parts]
+        predicted, *times = ("-" if part is None else f"{part:.3f}" for part in parts)
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        lines.append([*name, *times, format_memory(row["memory_bytes"]), f"{row['total_cost']:,}", ratio])
-    return [*align_columns(lines, right=range(1, 8)), *dict.fromkeys(notes)]
+        memory, cost = format_memory(row["memory_bytes"]), f"{row['total_cost']:,}"
+        lines.append([*name, predicted, _format_range(row), *times, memory, cost, ratio])
+    return [*align_columns(lines, right=range(1, 9)), *dict.fromkeys(notes)]
+
+
+def _format_range(row: Document) -> str:
+    if row["predicted_range_ms"] is not None:
+        return format_range(row["predicted_range_ms"])
+    return NOT_MEASURED if row["rates"] == "peak" else "-"

@@ -67,6 +67,7 @@ class OtherCuts:
                 "intervals": describe_intervals(self._nodes[name], one.candidate.intervals),
                 "replicas": one.candidate.replicas,
                 "more_ms": one.added_ms,
+                "error_ms": one.error_ms,
             }
             for one in self._timer.rank(name)
         ]

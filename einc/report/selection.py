@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einc.options import FASTEST
-from einc.report.tables import align_columns
+from einc.report.tables import align_columns, describe_trust
 from einc_runtime.text import format_memory, shorten
 
 Document = dict[str, Any]
@@ -82,6 +82,11 @@ def _describe_larger(document: Document) -> list[str]:
     return [f"a faster plan does not fit: {larger['predicted_ms']:,.3f} ms would take {needed} per site"]
 
 
+def describe_contender(name: str) -> str:
+    """In words, what the search calls a plan that it considered: `the optimum of the paper's cost`."""
+    return _name(name)[1]
+
+
 def _name(name: str) -> tuple[str, str]:
     return _NAMES.get(name, (name, f"the well-known plan {name}"))
 
@@ -104,9 +109,10 @@ def _compare_with_paper(document: Document) -> list[str]:
 def describe_choice(document: Document) -> str:
     """What a plan takes, in a few words; of plans that were not chosen by time also the paper's cost."""
     memory = f"{format_memory(max(document['memory_bytes']))} per site"
+    predicted = f"predicted {document['predicted_ms']:.3f} ms{describe_trust(document)}"
     if document["selector"] != FASTEST:
         proof = "" if document["exact"] else ", not proved least"
-        return f"predicted {document['predicted_ms']:.3f} ms, {memory}, cost {document['total_cost']:,}{proof}"
+        return f"{predicted}, {memory}, cost {document['total_cost']:,}{proof}"
     paper, larger = _find_paper(document), find_fastest_too_large(document)
     notes = []
     if paper is not None and paper["fits"] is not False and not paper["chosen"] and not _is_same(paper, document):
@@ -115,7 +121,7 @@ def describe_choice(document: Document) -> str:
         needed = format_memory(larger["memory_bytes"])
         notes.append(f"{larger['predicted_ms']:,.3f} ms does not fit: it would take {needed} per site")
     said = f" ({'; '.join(notes)})" if notes else ""
-    return f"predicted {document['predicted_ms']:.3f} ms{said}, {memory}"
+    return f"{predicted}{said}, {memory}"
 
 
 def _find_paper(document: Document) -> Document | None:

@@ -33,11 +33,12 @@ def summarize_time(document: Document) -> str:
     """One line: the predicted time, and what its critical path consists of."""
     if document["time"] is None:
         known = document["predicted_ms"]
-        return "too large to be timed here" + ("" if known is None else f"; predicted {known:.3f} ms when it was made")
+        told = "" if known is None else f"; predicted {known:.3f} ms{describe_trust(document)} when it was made"
+        return f"too large to be timed here{told}"
     critical = document["time"]["critical"]
     named = (("kernels", "compute_ms"), ("combining and copying", "combine_ms"), ("transfers", "transfer_ms"))
     parts = ", ".join(f"{name} {critical[part]:.3f}" for name, part in named)
-    return f"predicted {document['predicted_ms']:.3f} ms{_describe_trust(document)}; along the critical path: {parts}"
+    return f"predicted {document['predicted_ms']:.3f} ms{describe_trust(document)}; along the critical path: {parts}"
 
 
 def format_roughly(ms: float) -> str:
@@ -46,11 +47,21 @@ def format_roughly(ms: float) -> str:
     return f"{ms:,.{digits}f}"
 
 
-def _describe_trust(document: Document) -> str:
-    """How far the time can be believed."""
-    if document["predicted_range_ms"] is not None:
-        return ", " + " to ".join(map(format_roughly, document["predicted_range_ms"]))
-    return " at the peaks of the machine file (not measured)" if document["rates"] == "peak" else ""
+NOT_MEASURED = "not measured"
+"""What is said beside times for which nothing was measured of the GPUs, or of this computer."""
+
+
+def format_range(span: Sequence[float]) -> str:
+    """`0.12 to 0.17`."""
+    return " to ".join(map(format_roughly, span))
+
+
+def describe_trust(document: Document, name: str = "predicted") -> str:
+    """What is said right after a time: its range, or that nothing was measured; nothing on a calibrated machine."""
+    span = document[f"{name}_range_ms"]
+    if span is not None:
+        return f", {format_range(span)}"
+    return f", {NOT_MEASURED}" if document["rates"] == "peak" else ""
 
 
 def describe_operator_time(operation: Document) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from einc.machines.picture import format_ranges
 from einc.options import FASTEST
+from einc.report.choices import format_choices
 from einc.report.grid import draw_grid
 from einc.report.selection import format_contenders, format_memory_points, summarize_selection
 from einc.report.summary import summarize_plan
@@ -19,6 +20,7 @@ from einc.report.tables import (
     align_columns,
     describe_links,
     describe_operator_time,
+    describe_trust,
     format_baselines,
     format_cut,
     summarize_time,
@@ -32,10 +34,8 @@ Emphasis = Callable[[str], str]
 MAX_SECTIONS = 16
 """Kinds of operators that have a section of their own, those with the most time first; the table lists all."""
 
-MAX_INPUTS = 12
-"""Inputs that are listed."""
-MAX_OUTPUTS = 12
-"""Outputs that are listed."""
+MAX_INPUTS = MAX_OUTPUTS = 12
+"""Inputs, and outputs, that are listed."""
 MAX_WEIGHTS = 8
 """Kinds of weights with several copies that are listed."""
 
@@ -73,6 +73,7 @@ def format_operator(document: Document, strong: Emphasis = str) -> str:
     (operation,) = document["ops"]
     lines = [
         strong(_format_heading(document)),
+        summarize_time(document),
         "",
         *_format_section([operation], document["devices"], strong, whole=True),
         "",
@@ -100,7 +101,8 @@ def format_comparison(document: Document, other: Document, names: tuple[str, str
     rows = [["", "A", "B", "B - A"]]
     a_ms, b_ms = document["predicted_ms"], other["predicted_ms"]
     if a_ms is not None and b_ms is not None:
-        rows.append(["predicted ms", f"{a_ms:,.3f}", f"{b_ms:,.3f}", f"{b_ms - a_ms:+,.3f}"])
+        times = (f"{one['predicted_ms']:,.3f}{describe_trust(one)}" for one in (document, other))
+        rows.append(["predicted ms", *times, f"{b_ms - a_ms:+,.3f}"])
     totals = [
         ("most bytes on a site", max(document["memory_bytes"]), max(other["memory_bytes"])),
         ("bytes moved", _count_bytes_moved(document), _count_bytes_moved(other)),
@@ -145,6 +147,7 @@ def _format_totals(document: Document) -> list[str]:
     return [
         summarize_time(document),
         *summarize_selection(document),
+        *format_choices(document),
         *format_baselines(document["baselines"]),
         f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(_count_bytes_moved(document))}",
         *_format_exchanges(document),

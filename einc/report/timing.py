@@ -10,7 +10,7 @@ from einc.errors import MachineError
 from einc.machines.model import Machine
 from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down, find_critical_chain
 from einc.predict.cores import list_run_tasks
-from einc.predict.ranges import find_range
+from einc.predict.ranges import Range, find_range, find_task_error, name_rates
 from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
@@ -31,14 +31,16 @@ class Timing:
     """The simulated times of a plan, and where they go. A plan that is too large has only the time that it states.
 
     `times` are those of the plan's own tasks, and `critical` the positions of those that decide the end, in their
-    order. `range_ms` is None where the GPUs were not measured.
+    order. `range_ms`, and `errors`, the part of its time by which each of the plan's tasks may be off, are None where
+    nothing was fitted to the GPUs.
     """
 
     predicted_ms: float | None
     times: PlanTimeline | None
     critical: tuple[int, ...]
     _breakdown: TimeBreakdown[Label] | None
-    range_ms: tuple[float, float] | None = None
+    range_ms: Range | None = None
+    errors: tuple[float, ...] | None = None
 
     def operator(self, name: str) -> Document | None:
         return None if self._breakdown is None else _describe_label(self._breakdown.labels.get((name, False)))
@@ -70,6 +72,14 @@ def read_plan_machine(bundle: Bundle) -> Machine:
     return parse_machine(bundle.machine_file, connected=False)
 
 
+def describe_prediction(bundle: Bundle) -> Document:
+    """The range of a plan's predicted time, and where the times of its kernels come from, as `explain` says it."""
+    machine = read_plan_machine(bundle)
+    rates = name_rates(machine)
+    span = time_plan(bundle, machine).range_ms if rates == "fitted" else None
+    return {"predicted_range_ms": None if span is None else list(span), "rates": rates}
+
+
 def describe_unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
     """A note on element types that the plan computes in and the machine file has no peak for, if any."""
     used = {operation.precision for operation in bundle.operations if any(f.flops for f in operation.functions)}
@@ -99,7 +109,9 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
     whole = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
     chain = tuple(dict.fromkeys(tasks.origins[position] for position in find_critical_chain(tasks.costs, times)))
     parts = break_down(tasks.costs, served, times, machine)
-    return Timing(times.predicted_ms, whole, chain, parts, find_range(tasks.costs, times, machine))
+    span = find_range(tasks.costs, times, machine)
+    errors = None if span is None else tuple(find_task_error(cost, machine)[1] for cost in tasks.costs)
+    return Timing(times.predicted_ms, whole, chain, parts, span, errors)
 
 
 def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from einc.report.tables import align_columns
+from einc.report.tables import align_columns, describe_trust
 from einc.resharding.totals import Document
 from einc_runtime.text import format_count, format_memory
 
@@ -44,7 +44,7 @@ def _summarize(document: Document) -> str:
     return (
         f"{format_memory(document['moved_bytes'])} move between the {sites} of {document['machine']}\n"
         f"no way to move it takes less than {document['bound_ms']:.4g} ms: {document['bound_by']}\n"
-        f"this one is predicted to take {document['predicted_ms']:.4g} ms{ratio}"
+        f"this one is predicted to take {document['predicted_ms']:.4g} ms{describe_trust(document)}{ratio}"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from einc.exchange.bounds import bound
 from einc.exchange.language.program import Holding, Program, Requirement
 from einc.physical.atoms import Grid
+from einc.predict.ranges import find_moving_range, name_rates
 from einc.resharding.layouts import Relocation, Resharding
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import ITEMSIZE, Block, Bundle, Exchange, TransferTask
@@ -37,6 +38,8 @@ def describe_resharding(resharding: Resharding, plan: Bundle) -> Document:
         "schedule": plan.schedule,
         "moved_bytes": sum(moved),
         "predicted_ms": plan.predicted_ms,
+        "predicted_range_ms": find_moving_range(plan.predicted_ms, resharding.machine),
+        "rates": name_rates(resharding.machine),
         "bound_ms": certificate.bound_ms,
         "bound_by": certificate.bound_by,
         "ratio": _divide(plan.predicted_ms, certificate.bound_ms),

@@ -13,9 +13,10 @@ from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.plan import Candidate, LogicalPlan
 from einc.machines.model import Machine
 from einc.ops.base import Operator
+from einc.predict.ranges import find_difference_error
 from einc.search.exchange_times import MISSING_MS
 from einc.search.neighbours import list_changes
-from einc.search.tables import UNITS_PER_MS, build_time_problems
+from einc.search.tables import UNITS_PER_MS, build_time_problems, find_slowest_kernel
 
 MAX_SITES = 128
 """On more sites, alternatives are not timed."""
@@ -26,10 +27,14 @@ MAX_RANKED = 6
 
 @dataclass(frozen=True, slots=True)
 class TimedAlternative:
-    """A candidate in place of the chosen one, and about how much it adds to the plan's time (below 0: it saves)."""
+    """A candidate in place of the chosen one, and about how much it adds to the plan's time (below 0: it saves).
+
+    `error_ms` is within which time that is known (`predict.ranges`), None where nothing was fitted to the GPUs.
+    """
 
     candidate: Candidate
     added_ms: float
+    error_ms: float | None
 
 
 class AlternativeTimer:
@@ -80,10 +85,17 @@ class AlternativeTimer:
         problem = naive if self._naive else synthesized
         assignment = [offer.index(own) if m == n else 0 for m in around]
         return tuple(
-            TimedAlternative(offer[change.candidates[0]], change.added / UNITS_PER_MS)
+            self._describe_change(n, offer[change.candidates[0]], change.added / UNITS_PER_MS)
             for change in list_changes(problem, assignment)[:MAX_RANKED]
             if change.added < MISSING_MS * UNITS_PER_MS / 2
         )
+
+    def _describe_change(self, n: int, candidate: Candidate, added_ms: float) -> TimedAlternative:
+        operator = self._plan.graph.nodes[n].operator
+        before, before_ms = find_slowest_kernel(operator, self._plan.choices[n].candidate, self._machine)
+        after, after_ms = find_slowest_kernel(operator, candidate, self._machine)
+        error_ms = find_difference_error((before, after), (before_ms, after_ms), added_ms, self._machine)
+        return TimedAlternative(candidate, added_ms, error_ms)
 
     def _list_around(self, n: int) -> set[int]:
         """The node, the producers of what it reads, those that read it right before and after, and all its readers."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from einc.logical.plan import Candidate
 from einc.machines.model import Machine, Site
 from einc.ops.base import Operator
 from einc.physical.homes import cut_home
-from einc.predict.costs import compute_occupied_ms, describe_operator
+from einc.predict.costs import TaskCost, compute_occupied_ms, describe_operator
 from einc.search.exchange_times import NAIVE, SYNTHESIZED, ExchangeEstimator, Family
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -111,15 +111,25 @@ def time_candidates(operator: Operator, options: Sequence[Candidate], machine: M
 
 
 def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine) -> float:
-    known: dict[tuple[FunctionSpec, Site], float] = {}
     worst = total = 0.0
+    for _, took in _time_functions(operator, candidate, machine):
+        worst, total = max(worst, took), total + took
+    return worst if machine.cores is None else max(worst, total / machine.cores)
+
+
+def find_slowest_kernel(operator: Operator, candidate: Candidate, machine: Machine) -> tuple[TaskCost, float]:
+    """Of the function specifications of a candidate, the slowest one's cost and time in ms."""
+    return max(_time_functions(operator, candidate, machine), key=lambda timed: timed[1])
+
+
+def _time_functions(operator: Operator, candidate: Candidate, machine: Machine) -> Iterator[tuple[TaskCost, float]]:
+    """The cost and the time in ms of every function specification of a candidate, at its site."""
+    known: dict[tuple[FunctionSpec, Site], tuple[TaskCost, float]] = {}
     for site, function in zip(machine.sites, candidate.functions, strict=False):
         if (function, site) not in known:
             cost = describe_operator(operator, function)
-            known[function, site] = compute_occupied_ms(cost, site, machine.kernel_latency_us)
-        took = known[function, site]
-        worst, total = max(worst, took), total + took
-    return worst if machine.cores is None else max(worst, total / machine.cores)
+            known[function, site] = cost, compute_occupied_ms(cost, site, machine.kernel_latency_us)
+        yield known[function, site]
 
 
 def _list_relations(graph: Graph, options: Sequence[tuple[Candidate, ...]]) -> list[tuple[Port, ...]]:

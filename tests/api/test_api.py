@@ -273,3 +273,18 @@ def test_a_plan_is_looked_at_as_a_page_and_as_tables(tmp_path):
     )
     for rows in tables.values():
         assert len({tuple(row) for row in rows}) <= 1
+
+
+@pytest.mark.parametrize(("machine", "rates"), [("dgx-h100", "fitted"), ("dgx-v100", "peak")])
+def test_a_plan_says_how_far_its_time_may_be_off(machine: str, rates: str) -> None:
+    graph, _, _ = ffn(64, 48, 96, "f16")
+    plan = es.compileGraph(graph, 2, machine=machine)
+    assert plan.rates == plan.explain()["rates"] == rates
+    if rates == "peak":
+        assert plan.millisecondsRange is None
+        return
+    assert plan.millisecondsRange is not None
+    assert plan.milliseconds is not None
+    low, high = plan.millisecondsRange
+    assert low < plan.milliseconds < high
+    assert [low, high] == plan.explain()["predicted_range_ms"]

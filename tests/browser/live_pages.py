@@ -13,8 +13,10 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from einc.compiler import compile_model
 from einc.exchange.language.resolve import read_program
 from einc.machines.load import load_machine
+from einc.options import CompileOptions
 from einc.report.document import explain
 from einc.report.html.page import frame_plan_page, write_machine_page, write_plan_page, write_program_page
 from tests.browser.chromium import list_messages, list_requests, open_browser, show, take_picture, wait_for_frames
@@ -100,6 +102,7 @@ def test_figures_are_those_of_the_json_option(driver: webdriver.Chrome, block: P
     document = json.loads(json.dumps(explain(plan_block())))
     assert json.loads(driver.execute_script("return JSON.stringify(window.eincDocument)")) == document
     assert find(driver, "#predicted").text == f"{document['predicted_ms']:,.3f} ms"
+    assert find(driver, "#trust").text == "not measured"
     find(driver, "details.more summary").click()
     wait_for_frames(driver)
     rows = [row.text for row in driver.find_elements(By.CSS_SELECTOR, "#operators tbody tr")]
@@ -161,12 +164,39 @@ def test_operators_exchanges_and_moments_can_be_chosen(driver: webdriver.Chrome,
     require_silence(driver, block)
 
 
+def test_times_on_gpus_that_were_measured_have_their_error(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    """In the answer, in the timeline, beside other cuts, and of both plans that are compared."""
+    text = (MODELS / "ffn.ein").read_text()
+    fitted, other = (
+        compile_model(text, "ffn.ein", CompileOptions(machine=name)).bundle for name in ("dgx-a100", "dgx-v100")
+    )
+    page = tmp_path / "ffn.html"
+    page.write_text(write_plan_page(fitted, other=other), encoding="utf-8")
+    show(driver, page)
+    document = explain(fitted)
+    low, high = document["predicted_range_ms"]
+    span = find(driver, "#trust").text
+    assert [float(end) for end in span.removesuffix(" ms").split(" to ")] == pytest.approx([low, high], rel=0.05)
+    uncertain = document["choices"]["uncertain"][0]
+    assert uncertain["instead"] in find(driver, ".reasons").text
+    rows = driver.find_elements(By.CSS_SELECTOR, '#comparison [data-quantity="predicted_ms"] .remark')
+    assert [row.text for row in rows] == [span, "not measured"]
+    canvas = find(driver, "#timeline-picture canvas")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
+    webdriver.ActionChains(driver).move_to_element_with_offset(canvas, -100, -80).click().perform()
+    wait_for_frames(driver)
+    assert " ± 10% from" in find(driver, "#timeline-detail").text
+    assert "within the error" in find(driver, "#other-cuts").text  # of the operator that was chosen in the timeline
+    require_silence(driver, page)
+
+
 def test_machines_programs_and_notebooks(driver: webdriver.Chrome, tmp_path: Path) -> None:
     machine = load_machine("gb200-nvl72")
     mesh = load_machine("dgx-v100")
     text = (MODELS / "exchanges" / "cube-mesh.exprog").read_text()
-    exchange = {"program": text, "completion_ms": 66.7, "naive_ms": 500.0, "bound_ms": 10.7, "bound_by": "flow",
-                "bound_free_ms": None, "author": "user"}  # fmt: skip
+    exchange = {"program": text, "completion_ms": 66.7, "completion_range_ms": None, "rates": "peak",
+                "naive_ms": 500.0, "bound_ms": 10.7, "bound_by": "flow", "bound_free_ms": None,
+                "author": "user"}  # fmt: skip
     pages = {
         "machine": write_machine_page(machine),
         "program": write_program_page(read_program(text, "cube", mesh), mesh, exchange, "cube-mesh.exprog"),
@@ -258,7 +288,7 @@ def test_a_hundred_thousand_tasks_do_not_freeze_the_page(driver: webdriver.Chrom
     assert len(text.encode()) < 3_000_000
     assert len(bundle.operations) == 484
     page = tmp_path / "large.html"
-    page.write_text(repeat_tasks(text, 4), encoding="utf-8")
+    page.write_text(repeat_tasks(text, 6), encoding="utf-8")
     assert len(read_data(page.read_text(encoding="utf-8"))["tasks"]["start"]) > 99_000
     show(driver, page)
     loaded = driver.execute_script("return performance.now()")

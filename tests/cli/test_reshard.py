@@ -13,8 +13,8 @@ from safetensors import safe_open
 
 ROWS = {"moved_bytes", "predicted_ms", "naive_ms", "bound_ms", "bound_by", "ratio", "name", "dtype", "shape"}
 FIELDS = {
-    "model", "machine", "devices", "schedule", "moved_bytes", "predicted_ms", "bound_ms", "bound_by", "ratio",
-    "memory_bytes", "tensors", "notes", "plan", "bytes",
+    "model", "machine", "devices", "schedule", "moved_bytes", "predicted_ms", "predicted_range_ms", "rates",
+    "bound_ms", "bound_by", "ratio", "memory_bytes", "tensors", "notes", "plan", "bytes",
 }  # fmt: skip
 DIMS = ("-D", "tokens=24", "-D", "d_model=21", "-D", "d_ff=29", "--selector", "eindecomp", "--dtype", "f32")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from einc.machines.load import load_machine
+from einc.machines.model import Machine
 from einc.predict.costs import TaskCost, TaskKind
-from einc.predict.ranges import MOVING_ERROR, find_range
+from einc.predict.ranges import MOVING_ERROR, find_difference_error, find_moving_range, find_range, name_rates
 from einc.predict.timeline import time_tasks
 from einc_runtime.plan.work import AttentionWork, ProductWork
 
@@ -50,3 +52,36 @@ def test_what_was_not_measured_has_no_range() -> None:
     sites = (MACHINE.sites[0], replace(MACHINE.sites[1], gpu=None))
     machine = replace(MACHINE, sites=sites)
     assert find_range([PRODUCT], time_tasks([PRODUCT], machine), machine) is None
+
+
+def test_an_exchange_is_known_as_well_as_what_moves() -> None:
+    assert find_moving_range(2.0, MACHINE) == pytest.approx((2.0 * (1 - MOVING_ERROR), 2.0 * (1 + MOVING_ERROR)))
+    assert find_moving_range(2.0, load_machine("dgx-v100")) is None
+    assert find_moving_range(None, MACHINE) is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "rates"),
+    [
+        (MACHINE, "fitted"),
+        (load_machine("dgx-v100"), "peak"),
+        (load_machine("host", 4), "peak"),
+        (replace(load_machine("host", 4), measured="some processor"), "measured"),
+        (MACHINE.ideal(), "peak"),
+        (replace(MACHINE, sites=(MACHINE.sites[0], replace(MACHINE.sites[1], gpu=None))), "peak"),
+    ],
+)
+def test_rates_are_named_for_all_sites_together(machine: Machine, rates: str) -> None:
+    assert name_rates(machine) == rates
+
+
+def test_two_plans_differ_no_more_than_in_what_is_not_alike() -> None:
+    """A kernel of another shape errs apart from the first; a shape that both have cancels; what moves errs alike."""
+    gpu = MACHINE.sites[0].gpu
+    assert gpu is not None
+    error = gpu.products[0].error
+    other = PRODUCT._replace(work=ProductWork(1, 512, 4096, 2048))
+    changed = find_difference_error((PRODUCT, other), (3.0, 4.0), 1.5, MACHINE)
+    assert changed == pytest.approx(math.sqrt((3 * error) ** 2 + (4 * error) ** 2 + (0.5 * MOVING_ERROR) ** 2))
+    assert find_difference_error((PRODUCT, PRODUCT), (3.0, 3.0), -1.5, MACHINE) == pytest.approx(1.5 * MOVING_ERROR)
+    assert find_difference_error((PRODUCT, other), (3.0, 4.0), 1.5, load_machine("dgx-v100", 2)) is None

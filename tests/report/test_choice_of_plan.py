@@ -30,6 +30,8 @@ def document(*contenders: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "selector": "fastest",
         "predicted_ms": 2.0,
+        "predicted_range_ms": None,
+        "rates": "measured",
         "total_cost": 200,
         "exact": False,
         "memory_bytes": [100, 1 << 20],

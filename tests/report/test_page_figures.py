@@ -214,3 +214,28 @@ def test_other_cuts_begin_with_the_next_fastest() -> None:
         assert next(iter(row["other_cuts"]), None) == row["next_fastest"]
         more = [one["more_ms"] for one in row["other_cuts"]]
         assert more == sorted(more)
+
+
+def test_tasks_have_the_errors_of_their_kinds() -> None:
+    plan = compile_model(TEXT, "m.ein", CompileOptions(machine="dgx-h100", devices=5, selector="eindecomp")).bundle
+    machine = read_plan_machine(plan)
+    gpu = machine.sites[0].gpu
+    assert gpu is not None
+    tasks = describe_tasks(plan, time_plan(plan, machine))
+    assert tasks is not None
+    products = {operation.name for operation in plan.operations if operation.kernel == "contract"}
+    of_product = {round(100 * rates.error) for rates in gpu.products}
+    assert 20 not in of_product
+    for kind, label, error in zip(tasks["kind"], tasks["label"], tasks["error"], strict=True):
+        name, is_output = tasks["labels"][label]
+        if kind == KERNEL and name in products and not is_output:
+            assert error in of_product
+        else:
+            assert error == 20
+    assert {kind for kind, error in zip(tasks["kind"], tasks["error"], strict=True) if error == 20} >= {TRANSFER}
+
+
+def test_tasks_have_no_errors_where_nothing_was_measured(bundle: Bundle, timing: Timing) -> None:
+    tasks = describe_tasks(bundle, timing)
+    assert tasks is not None
+    assert tasks["error"] is None

@@ -114,7 +114,8 @@ def _check_contracts(
         phase("timing what moves")
         document = explain(bundle, ideal=bool(arguments["ideal"]), others=False)
         findings = check_contracts(contracts, bundle, document)
-    return {name: document[name] for name in ("model", "machine", "devices", "selector", "schedule")}, findings
+    told = ("model", "machine", "devices", "selector", "schedule", "predicted_ms", "predicted_range_ms", "rates")
+    return {name: document[name] for name in told}, findings
 
 
 def _say_findings(source: str, findings: list[Finding], document: dict[str, Any], as_json: bool) -> None:

@@ -64,7 +64,7 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
     program, errors = _resolve_and_check(tree, model, naive)
     faults = [{"message": error.message, "where": str(error.where)} for error in errors]
     document: dict[str, Any] = {"valid": not errors, "faults": faults, "program": _format_program(program)}
-    document |= {"bound_ms": None, "bound_by": None}
+    document |= {"bound_ms": None, "bound_by": None, "rates": None if model is None else _name_rates(model)}
     if not errors and model is not None and as_json:
         document |= _describe_bound(tree, model)
     if errors:
@@ -111,12 +111,12 @@ def simulate_command(
         others = format_count(len(errors) - 1, "more fault")
         more = f"{others}: `einc exprog check` lists them" if len(errors) > 1 else None
         raise ProgramError(errors[0].message, where=errors[0].where, hint=more or errors[0].hint)
-    completion = simulate(program, model).completion_ms
+    completion = _describe_completion(simulate(program, model).completion_ms, model)
     text = _format_program(program)
     if target is not None:
         output.write_text(target, text)
     if as_json or html is not None:
-        times = {"completion_ms": completion, **_describe_bound(tree, model)}
+        times = completion | _describe_bound(tree, model)
         document = {"valid": True, **times, "splits": {}, "program": text}
     if html is not None:
         from einc.report.html.page import write_program_page
@@ -127,7 +127,7 @@ def simulate_command(
     if as_json:
         output.say_json(document)
     elif output.STDOUT not in targets:
-        output.say(f"{completion:.3f} ms")
+        output.say(f"{completion['completion_ms']:.3f} ms{_describe_trust(completion)}")
 
 
 @click.command(
@@ -214,14 +214,15 @@ def optimize_command(
     text = _format_program(result.program)
     if target is not None:
         output.write_text(target, text)
+    completion = _describe_completion(result.completion_ms, model)
     if as_json:
-        times = {"completion_ms": result.completion_ms, "naive_ms": result.naive_ms}
+        times = {**completion, "naive_ms": result.naive_ms}
         bounds = {"bound_ms": result.bound.bound_ms, "bound_by": result.bound.bound_by}
         free = {"bound_free_ms": _describe_bound(tree, model)["bound_ms"]}
         document = {"valid": True, **times, **bounds, **free, "splits": dict(result.splits), "program": text}
         output.say_json(document | {"proposals": list(result.proposals)})
         return
-    summary = f"{result.completion_ms:.3f} ms (the naive body: {result.naive_ms:.3f} ms)\n"
+    summary = f"{result.completion_ms:.3f} ms{_describe_trust(completion)}; the naive body: {result.naive_ms:.3f} ms\n"
     summary += f"no program takes less than {result.bound.bound_ms:.3f} ms"
     if any(partition.members is None for partition in preamble.partitions):
         summary += " with these memberships"
@@ -256,12 +257,12 @@ def bound_command(file: str, machine: str, ideal: bool, chunk: int | None, as_js
     tree = read_program_tree(file, chunk)
     model = _load_machine(machine, ideal, tree)
     assert model is not None
-    document: dict[str, Any] = {"completion_ms": None, "ratio": None}
+    document: dict[str, Any] = {**_describe_completion(None, model), "ratio": None}
     if tree.actions:
         program, errors = _resolve_and_check(tree, model, naive=False)
         if errors:
             raise ProgramError(errors[0].message, where=errors[0].where, hint="`einc exprog check` lists all faults")
-        document["completion_ms"] = simulate(program, model).completion_ms
+        document |= _describe_completion(simulate(program, model).completion_ms, model)
     document |= _describe_bound(tree, model)
     least, taken = document["bound_ms"], document["completion_ms"]
     if taken is not None and least:
@@ -269,10 +270,15 @@ def bound_command(file: str, machine: str, ideal: bool, chunk: int | None, as_js
     if as_json:
         output.say_json(document)
         return
-    lines = [f"no program takes less than {least:.4g} ms: {document['bound_by']}"]
-    if taken is not None:
+    trust = _describe_trust(document)
+    if taken is None:
+        lines = [f"no program takes less than {least:.4g} ms{trust}: {document['bound_by']}"]
+    else:
         times = f", {document['ratio']:.3g} times that" if document["ratio"] is not None else ""
-        lines.append(f"this one takes {taken:.4g} ms{times}")
+        lines = [
+            f"no program takes less than {least:.4g} ms: {document['bound_by']}",
+            f"this one takes {taken:.4g} ms{trust}{times}",
+        ]
     output.say("\n".join(lines))
 
 
@@ -320,6 +326,26 @@ def _resolve_and_check(tree: ProgramTree, machine: Machine | None, naive: bool) 
         program = build_naive_body(program, machine)
     faults = check(program, machine).faults
     return program, [locate_fault(resolved, fault.message, fault.subject) for fault in faults]
+
+
+def _describe_completion(completion_ms: float | None, machine: Machine) -> dict[str, Any]:
+    """The time of a program with its range, and whether anything was measured of the machine."""
+    from einc.predict.ranges import find_moving_range
+
+    span = find_moving_range(completion_ms, machine)
+    return {"completion_ms": completion_ms, "completion_range_ms": span, "rates": _name_rates(machine)}
+
+
+def _name_rates(machine: Machine) -> str:
+    from einc.predict.ranges import name_rates
+
+    return name_rates(machine)
+
+
+def _describe_trust(document: dict[str, Any]) -> str:
+    from einc.report.tables import describe_trust
+
+    return describe_trust(document, "completion")
 
 
 def _describe_bound(tree: ProgramTree, machine: Machine) -> dict[str, Any]:

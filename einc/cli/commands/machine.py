@@ -46,14 +46,18 @@ group = LazyGroup(
 def list_command(as_json: bool) -> None:
     """List the machines that einc knows by name."""
     from einc.machines.load import list_presets, load_machine
+    from einc.predict.ranges import name_rates
+    from einc.report.tables import NOT_MEASURED
 
     machines = {name: load_machine(name) for name in list_presets()}
     if as_json:
-        output.say_json({"machines": [{"name": name, "sites": len(m.sites)} for name, m in machines.items()]})
+        rows = [{"name": name, "sites": len(m.sites), "rates": name_rates(m)} for name, m in machines.items()]
+        output.say_json({"machines": rows})
         return
     width = max(map(len, machines))
     for name, machine in machines.items():
-        output.say(f"{name:<{width}}  {_summarize_sites(machine)}")
+        note = f"; {NOT_MEASURED}" if name_rates(machine) == "peak" else ""
+        output.say(f"{name:<{width}}  {_summarize_sites(machine)}{note}")
 
 
 @click.command(
@@ -260,13 +264,13 @@ def import_command(file: str, target: str | None, node: str | None, as_json: boo
 def _show(machine: Machine, as_json: bool) -> None:
     from einc.machines.load import format_machine
     from einc.machines.picture import draw
+    from einc.report.machine_costs import describe_rates
 
     if as_json:
         output.say(format_machine(machine))
         return
     output.say(f"{machine.name}: {_summarize_sites(machine)}")
-    if machine.measured:
-        output.say(f"measured: {machine.measured}")
+    output.say(describe_rates(machine))
     if machine.cores is not None:
         output.say(f"all sites share {format_count(machine.cores, 'core')}")
     latencies = f"transfer {machine.transfer_latency_us:g} us, kernel {machine.kernel_latency_us:g} us"

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from einc.machines.picture import format_ranges
+from einc.report.choices import format_choices
 from einc.report.contracts import measure
 from einc.report.selection import group_contenders, summarize_selection
-from einc.report.tables import summarize_time
+from einc.report.tables import NOT_MEASURED, format_range, summarize_time
 from einc_runtime.text import format_count, format_memory, shorten
 
 Document = dict[str, Any]
@@ -23,6 +24,7 @@ def describe_answer(document: Document, sites: Sequence[int], measured_ms: float
     predicted = document["predicted_ms"]
     return {
         "predicted": _format_ms(predicted),
+        "trust": describe_trust_apart(document),
         "bars": _list_bars(document, quantities, measured_ms),
         "facts": _list_facts(document, quantities),
         "memory": _list_memory(document, sites),
@@ -43,10 +45,28 @@ def describe_answer(document: Document, sites: Sequence[int], measured_ms: float
 def list_program_facts(exchange: Document) -> list[tuple[str, str, str]]:
     """Tiles about one exchange program."""
     taken, naive, bound = (exchange[name] for name in ("completion_ms", "naive_ms", "bound_ms"))
-    facts = [("simulated time", _format_ms(taken), "from the beginning to the last arrival")]
+    trust = describe_trust_apart(exchange, "completion")
+    facts = [("simulated time", _format_ms(taken), trust or "from the beginning to the last arrival")]
     facts.append(("naive program", _format_ms(naive), f"{naive / taken:,.2f}\u00d7 this one" if taken else ""))
     proof = f"this one takes {taken / bound:,.2f}\u00d7 as long" if bound else ""
     return [*facts, ("every program at least", _format_ms(bound), proof)]
+
+
+def describe_trust_apart(document: Document, name: str = "predicted") -> str:
+    """What stands below a time in large figures: `0.12 to 0.17 ms`, or that nothing was measured."""
+    span = document[f"{name}_range_ms"]
+    if span is not None:
+        return f"{format_range(span)} ms"
+    return NOT_MEASURED if document["rates"] == "peak" else ""
+
+
+_SOURCES = {
+    "measured": "times are predicted by a simulation, at rates that were measured of this machine",
+    "fitted": "times are predicted by a simulation, with kernels as they were measured on such GPUs: four in five plans"
+    " like this one end within the range",
+    "peak": f"times are predicted by a simulation, at rates of the machine file that were {NOT_MEASURED}",
+}
+"""How far times can be believed, by where those of kernels come from."""
 
 
 def _list_bars(document: Document, quantities: Mapping[str, Any], measured_ms: float | None) -> list[Document]:
@@ -121,14 +141,16 @@ def _list_memory(document: Document, sites: Sequence[int]) -> list[Document]:
 
 def _list_reasons(document: Document, quantities: Mapping[str, Any]) -> list[str]:
     """How the plan was found, and how sure its figures are, in sentences."""
+    choices = format_choices(document)
     lines = [*summarize_selection(document)]
+    lines += [f"{choices[0]} {', '.join(line.strip() for line in choices[1:])}"] if choices else []
     if document["exact"]:
         lines.append("it is proved that no plan costs less by the paper's cost")
     if document["time"] is not None:
         lines.append(summarize_time(document).partition("; ")[2])
     if quantities["bound_ms"]:
         lines.append("each exchange has a proved lower bound; the section on exchanges says what proves it")
-    lines.append("times are predicted by a simulation on the machine file, and not measured")
+    lines.append(_SOURCES[document["rates"]])
     if document["selector"] == "fastest":
         lines.append("the time tables are minimized exactly, but do not see what overlaps: that no plan at all is"
                      " faster is not proved")  # fmt: skip

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from einc.machines.model import Machine
 from einc.report.differences import compare_plans
 from einc.report.document import explain
-from einc.report.html.answer import describe_answer, list_program_facts
+from einc.report.html.answer import describe_answer, describe_trust_apart, list_program_facts
 from einc.report.html.embedding import share_parts, write_script_json
 from einc.report.html.measured import describe_trace
 from einc.report.html.memory import describe_memory
@@ -25,6 +25,7 @@ from einc.report.html.network import describe_network
 from einc.report.html.places import describe_places
 from einc.report.html.programs import describe_programs, draw_program
 from einc.report.html.tasks import NS_PER_MS, describe_idle_time, describe_tasks
+from einc.report.machine_costs import describe_rates
 from einc.report.timing import Timing, read_plan_machine, time_plan
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_count, shorten
@@ -118,7 +119,7 @@ def write_machine_page(machine: Machine) -> str:
     """The page of a machine alone."""
     data: Document = {"kind": "machine", "version": VERSION, "machine": describe_places(machine)}
     title = f"{shorten(machine.name, MAX_TITLE)}: {format_count(len(machine.sites), 'site')}"
-    return _render(title, data)
+    return _render(title, data, rates=describe_rates(machine))
 
 
 def write_program_page(program: Program, machine: Machine, exchange: Document, name: str) -> str:
@@ -160,6 +161,7 @@ def _compare(bundle: Bundle, other: Bundle, ideal: bool) -> Document:
     del differences["tensors"]
     return {
         "differences": differences,
+        "trust": {side: describe_trust_apart(differences[side]) for side in "ab"},
         "tasks": _describe_other_tasks(other, timing),
         "memory_bytes": list(other.memory),
     }
@@ -167,7 +169,7 @@ def _compare(bundle: Bundle, other: Bundle, ideal: bool) -> Document:
 
 def _describe_other_tasks(other: Bundle, timing: Timing) -> Document | None:
     tasks = describe_tasks(other, timing)
-    return tasks and {name: tasks[name] for name in tasks if name not in ("cause", "bytes")}
+    return tasks and {name: tasks[name] for name in tasks if name not in ("cause", "bytes", "error")}
 
 
 def _render(title: str, data: Mapping[str, Any], **more: Any) -> str:

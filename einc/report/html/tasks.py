@@ -25,7 +25,8 @@ def describe_tasks(bundle: Bundle, timing: Timing) -> Columns | None:
     `start` has the differences from task to task and `length` the durations, both in nanoseconds. `label` is a position
     in `labels`, which are `[name, whether it is an output]`, and `tensor` one in the plan. `cause` says how many tasks
     earlier in this order the last one stands that the task had to wait for, and is 0 where it waited for none. `target`
-    is the site that a transfer leads to, -1 for all others. `critical` lists the tasks that decide the end.
+    is the site that a transfer leads to, -1 for all others. `critical` lists the tasks that decide the end, and `error`
+    has the percents by which each task's time may be off, rounded, or is null where nothing was fitted to the GPUs.
     """
     times = timing.times
     if times is None:
@@ -60,6 +61,7 @@ def describe_tasks(bundle: Bundle, timing: Timing) -> Columns | None:
         before = start
     return columns | {
         "labels": [list(label) for label in labels],
+        "error": None if timing.errors is None else [round(100 * timing.errors[task]) for task in order],
         "critical": [place[task] for task in timing.critical if task in place],
         "end": round(times.predicted_ms * NS_PER_MS),
     }

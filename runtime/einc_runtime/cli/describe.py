@@ -31,7 +31,7 @@ def describe_command(plan: str, as_json: bool) -> None:
     if as_json:
         output.say_json(document)
     else:
-        output.say("\n".join(_format_lines(document)))
+        output.say("\n".join(format_lines(document)))
 
 
 def describe_plan(bundle: Bundle) -> dict[str, Any]:
@@ -65,10 +65,12 @@ def _describe_tensor(tensor: Tensor) -> dict[str, Any]:
     return {"name": tensor.name, "dtype": tensor.dtype, "dims": list(tensor.dims), "shape": list(tensor.shape)}
 
 
-def _format_lines(document: dict[str, Any]) -> list[str]:
+def format_lines(document: dict[str, Any], trust: str | None = None) -> list[str]:
+    """The document as text. The predicted time is left out where `trust` does not say what it is worth, as only the
+    compiler knows what was measured of a machine."""
     sites = format_count(len(document["devices"]), "site")
     predicted = document["predicted_ms"]
-    time = "" if predicted is None else f", predicted {predicted:.3f} ms"
+    time = "" if predicted is None or trust is None else f", predicted {predicted:.3f} ms{trust}"
     operators, tasks = format_count(document["operators"], "operator"), format_count(document["tasks"], "task")
     lines = [
         f"{document['model']}: a plan for {sites} of {document['machine']}, made by {document['producer']}",

@@ -18,6 +18,7 @@ const readTasks = (columns) => {
     kind: Uint8Array.from(columns.kind), site: Int32Array.from(columns.site), target: Int32Array.from(columns.target),
     label: Int32Array.from(columns.label), tensor: Int32Array.from(columns.tensor),
     bytes: columns.bytes ? Float64Array.from(columns.bytes) : null, cause: columns.cause ? Int32Array.from(columns.cause) : null,
+    error: columns.error ? Uint8Array.from(columns.error) : null,
   };
 };
 const tasks = readTasks(raw.tasks);
@@ -28,7 +29,7 @@ const describeTask = (n) => {
   const kind = tasks.kind[n], bytes = tasks.bytes[n];
   const tensor = isolated(raw.tensors[tasks.tensor[n]][0], 60), serves = isolated(nameLabel(tasks.labels[tasks.label[n]]), 80);
   const what = kind === TRANSFER ? `${tensor} from site ${tasks.site[n]} to site ${tasks.target[n]}, ${formatBytes(bytes)}` : `${tensor} at site ${tasks.site[n]}`;
-  const when = `${formatTime((tasks.end[n] - tasks.start[n]) / NS)} from ${formatTime(tasks.start[n] / NS)}`;
+  const when = `${formatTime((tasks.end[n] - tasks.start[n]) / NS)}${tasks.error ? ` ± ${tasks.error[n]}%` : ""} from ${formatTime(tasks.start[n] / NS)}`;
   return `${KINDS[kind]}: ${what}, for ${serves}; ${when}${tasks.critical[n] ? "; on the critical path" : ""}`;
 };
 const describeWait = (n) => {

@@ -19,10 +19,12 @@ const startComparison = () => {
       track.style.marginBottom = "2px";
       return track;
     }));
+  // How far the predicted time of a side can be believed stands below it.
+  const note = (row, side) => (row.quantity === "predicted_ms" && raw.comparison.trust[side] ? html("div", { class: "remark" }, raw.comparison.trust[side]) : "");
   const always = ["predicted_ms", "comm_bytes", "memory"];
   const quantities = differences.quantities.filter((row) => row.a !== row.b || always.includes(row.quantity));
   const rows = quantities.map((row) => {
-    return html("tr", { "data-quantity": row.quantity }, html("th", { scope: "row", class: "name" }, row.quantity.replace(/_/g, " ")), html("td", {}, pair(row.a, row.b, Math.max(row.a || 0, row.b || 0))), html("td", { class: "num" }, format(row, row.a)), html("td", { class: "num" }, format(row, row.b)), html("td", { class: "num" }, compare(row)));
+    return html("tr", { "data-quantity": row.quantity }, html("th", { scope: "row", class: "name" }, row.quantity.replace(/_/g, " ")), html("td", {}, pair(row.a, row.b, Math.max(row.a || 0, row.b || 0))), html("td", { class: "num" }, format(row, row.a), note(row, "a")), html("td", { class: "num" }, format(row, row.b), note(row, "b")), html("td", { class: "num" }, compare(row)));
   });
   const figures = table([["figure"], ["A above B"], ["A", "num"], ["B", "num"], ["B to A", "num"]], rows);
   for (const row of figures.rows) row.cells[1].style.width = "28%";

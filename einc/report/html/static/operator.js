@@ -107,7 +107,8 @@ const drawOtherCuts = (operation) => {
     const bar = html("span", { class: "fill" });
     bar.style.width = `${Math.max(0.8, (100 * Math.abs(more(other))) / most)}%`;
     if (more(other) < 0) bar.style.background = "var(--transfer)";
-    return html("tr", {}, html("th", { scope: "row" }, formatCut(other)), html("td", { class: "bar" }, html("span", { class: "track" }, bar)), html("td", { class: "value" }, say(more(other))));
+    const near = timed && other.error_ms !== null && Math.abs(other.more_ms) <= other.error_ms;
+    return html("tr", {}, html("th", { scope: "row" }, formatCut(other), near ? html("span", { class: "remark" }, " within the error") : ""), html("td", { class: "bar" }, html("span", { class: "track" }, bar)), html("td", { class: "value" }, say(more(other))));
   });
   return [
     html("table", { class: "bars", id: "other-cuts" }, rows),
