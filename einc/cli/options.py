@@ -222,7 +222,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         "--reproducible", is_flag=True, help="Results have the same bits for any number of sites and any cuts."
     ),
     click.option("--price-pins", is_flag=True, help="Also search for a plan without the pins, and say what they cost."),
-    click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies."),
+    click.option("--ideal", is_flag=True, help="Assume no latencies, and peaks of GPUs and links."),
 )
 
 

@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 from einc.errors import MachineError, ReadError, UsageError
 from einc.machines.gpu import GpuRates, check_gpu
 from einc.machines.model import KernelRate, Machine, Resource, Site
-from einc.machines.rules import check_pairs, expand_rules
+from einc.machines.rules import add_peak, check_pairs, expand_rules
 from einc.machines.schema import MAX_SITES, MAX_TEXT, MachineFile, RepeatedSite, SiteEntry, decode_machine_file
 from einc_runtime.plan.schema import HOST
 from einc_runtime.strict_json import describe_json
@@ -108,7 +108,11 @@ def _build_machine(file: MachineFile, open_count: int | None) -> Machine:
         check_gpu(gpu, f"gpus['{name}']")
     sites = _build_sites(file, open_count)
     listed = [
-        Resource(entry.name, entry.gbs, check_pairs(entry.pairs, f"resources[{k}].pairs", len(sites)))
+        add_peak(
+            Resource(entry.name, entry.gbs, check_pairs(entry.pairs, f"resources[{k}].pairs", len(sites))),
+            entry.peak_gbs,
+            f"resources[{k}]",
+        )
         for k, entry in enumerate(file.resources)
     ]
     resources = (*listed, *expand_rules(file.rules, len(sites), listed))
@@ -223,7 +227,12 @@ def format_machine(machine: Machine) -> str:
     """The canonical text of a machine: without rules, one site or resource a line; `parse_machine` reads it back."""
     sites = [_describe_site(site) for site in machine.sites]
     resources = [
-        {"name": resource.name, "gbs": resource.gbs, "pairs": [list(pair) for pair in resource.pairs]}
+        {
+            "name": resource.name,
+            "gbs": resource.gbs,
+            **({} if resource.peak_gbs is None else {"peak_gbs": resource.peak_gbs}),
+            "pairs": [list(pair) for pair in resource.pairs],
+        }
         for resource in machine.resources
     ]
     latency = {"transfer": machine.transfer_latency_us, "kernel": machine.kernel_latency_us}

@@ -75,11 +75,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A capacity in GB/s that all transfers between the listed pairs share."""
+    """A capacity in GB/s that all transfers between the pairs share. `peak_gbs` is its maker's figure, if more."""
 
     name: str
     gbs: float
     pairs: tuple[Pair, ...]
+    peak_gbs: float | None = None
 
 
 @dataclass(frozen=True)  # no slots: it remembers its routes
@@ -116,12 +117,16 @@ class Machine:
         return {pair: min([self.resources[n].gbs for n in crossed]) for pair, crossed in self.routes.items()}
 
     def ideal(self) -> Machine:
-        """The same machine with all latencies zero and GPUs at their peaks, for the paper's figures and all bounds."""
+        """The same machine with all latencies zero, and GPUs and links at their peaks, for the paper's figures."""
         sites = tuple(
             replace(site, kernels=tuple((name, replace(rate, us=0.0)) for name, rate in site.kernels), gpu=None)
             for site in self.sites
         )
-        return replace(self, sites=sites, transfer_latency_us=0.0, kernel_latency_us=0.0)
+        resources = tuple(
+            resource if resource.peak_gbs is None else replace(resource, gbs=resource.peak_gbs, peak_gbs=None)
+            for resource in self.resources
+        )
+        return replace(self, sites=sites, resources=resources, transfer_latency_us=0.0, kernel_latency_us=0.0)
 
     def limit_memory(self, size: int) -> Machine:
         """The same machine with at most `size` bytes of memory at every site."""
@@ -135,5 +140,5 @@ class Machine:
         for resource in self.resources:
             pairs = tuple((number[a], number[b]) for a, b in resource.pairs if a in number and b in number)
             if pairs:
-                resources.append(Resource(resource.name, resource.gbs, pairs))
+                resources.append(replace(resource, pairs=pairs))
         return replace(self, sites=tuple(self.sites[old] for old in devices), resources=tuple(resources))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from msgspec import UnsetType
 
@@ -29,9 +30,20 @@ def expand_rules(rules: Sequence[Rule], sites: int, before: Sequence[Resource]) 
             complete = True
         else:
             added = _expand_rule(rule, at, sites)
+        if not isinstance(rule, NetworkRule):
+            added = [add_peak(resource, rule.peak_gbs, at) for resource in added]
         resources += added
         listed += sum(len(resource.pairs) for resource in added)
     return resources
+
+
+def add_peak(resource: Resource, peak_gbs: float | UnsetType, at: str) -> Resource:
+    """The resource with the peak that a file states, if any. Raises MachineError where that is less than its rate."""
+    if isinstance(peak_gbs, UnsetType) or peak_gbs == resource.gbs:
+        return resource
+    if peak_gbs < resource.gbs:
+        raise MachineError(f"{at}.peak_gbs: expected at least gbs, {resource.gbs:g}, found {peak_gbs:g}")
+    return replace(resource, peak_gbs=peak_gbs)
 
 
 def _build_rest(rule: SharedRule, sites: int, before: Sequence[Resource]) -> list[Resource]:

@@ -92,11 +92,12 @@ class RepeatedSite(SiteEntry, frozen=True):
 
 
 class ResourceEntry(FilePart, frozen=True):
-    """One entry of the list `resources`."""
+    """One entry of the list `resources`. `gbs` is what it sustains, `peak_gbs` its maker's figure, if more."""
 
     name: str
     gbs: Rate
     pairs: Pairs
+    peak_gbs: Rate | UnsetType = UNSET
 
 
 class SwitchRule(FilePart, frozen=True, tag_field="kind", tag="switch"):
@@ -105,6 +106,7 @@ class SwitchRule(FilePart, frozen=True, tag_field="kind", tag="switch"):
     name: str
     gbs: Rate
     sites: SiteNumbers | UnsetType = UNSET  # all
+    peak_gbs: Rate | UnsetType = UNSET
 
 
 class LinksRule(FilePart, frozen=True, tag_field="kind", tag="links"):
@@ -113,6 +115,7 @@ class LinksRule(FilePart, frozen=True, tag_field="kind", tag="links"):
     name: str
     gbs: Rate
     between: Pairs
+    peak_gbs: Rate | UnsetType = UNSET
 
 
 class SharedRule(FilePart, frozen=True, tag_field="kind", tag="shared"):
@@ -122,6 +125,7 @@ class SharedRule(FilePart, frozen=True, tag_field="kind", tag="shared"):
     name: str
     gbs: Rate
     pairs: Pairs | Literal["rest"]
+    peak_gbs: Rate | UnsetType = UNSET
 
 
 class NetworkRule(FilePart, frozen=True, tag_field="kind", tag="network"):
@@ -207,7 +211,7 @@ _EXPECTED = {
     "measured": f"a text of at most {MAX_NAME} printable characters",
     "resources": f"a list of at most {MAX_RESOURCES} resources",
     "name": f"a name of 1 to {MAX_NAME} printable characters",
-    "gbs": _RATE,
+    **dict.fromkeys(("gbs", "peak_gbs"), _RATE),
     "pairs": "a list of pairs of sites",
     "rules": f"a list of at most {MAX_RULES} rules",
     "kind": "switch, links, shared or network",

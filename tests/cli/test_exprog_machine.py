@@ -158,7 +158,7 @@ def test_a_topology_is_imported_shown_and_used(einc: Callable[..., Any], swap: P
     result = einc("machine", "import", table, "-o", file, "--name", "mine")
     assert result.code == 0
     assert result.out == einc("machine", "show", file).out
-    assert result.out.startswith("mine: 4 sites of 40 GiB")
+    assert result.out.startswith("mine: 4 sites of 38.39 GiB")
     assert result.err.count("assumed: ") == 6
     assert "--gpu" in result.err
     assert einc("machine", "import", table, "-o", "-", "--name", "mine").out == file.read_text()

@@ -13,6 +13,7 @@ from einc.exchange.language.program import Action, Holding, Partition, Requireme
 from einc.exchange.language.resolve import read_program
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import BodyEvaluator, simulate
+from einc.machines.load import load_machine
 from tests.support.bound_cases import ALL, COLLECTIVES, GB, preamble, without_bridge
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP, machines_and_programs
 from tests.support.peak_machines import load_at_peak
@@ -32,10 +33,10 @@ from tests.support.property_examples import examples
 )
 def test_collectives(name, v100, links, a100, h100):
     for machine, expected in [
-        (load_at_peak("dgx-v100").ideal(), v100),
-        (without_bridge(load_at_peak("dgx-v100").ideal()), links),
-        (load_at_peak("dgx-a100").ideal(), a100),
-        (load_at_peak("dgx-h100").ideal(), h100),
+        (load_machine("dgx-v100").ideal(), v100),
+        (without_bridge(load_machine("dgx-v100").ideal()), links),
+        (load_machine("dgx-a100").ideal(), a100),
+        (load_machine("dgx-h100").ideal(), h100),
     ]:
         certificate = bound(COLLECTIVES[name], machine)
         assert certificate.bound_ms == pytest.approx(expected, abs=0.005)
@@ -46,7 +47,7 @@ def test_collectives(name, v100, links, a100, h100):
 
 
 def test_the_papers_examples():
-    h100, v100 = load_at_peak("dgx-h100").ideal(), load_at_peak("dgx-v100").ideal()
+    h100, v100 = load_machine("dgx-h100").ideal(), load_machine("dgx-v100").ideal()
     swap, doubling = read_program(SWAP), read_program(DOUBLING)
     assert bound(swap, h100).bound_ms == pytest.approx(1000 / 450)
     assert bound(swap, h100).bound_by == "cut {0}: 1 GB must enter through 450 GB/s"
@@ -90,7 +91,7 @@ def test_the_papers_examples():
     ],
 )
 def test_small_cases(text, expected):
-    machine = load_at_peak("dgx-a100").ideal()
+    machine = load_machine("dgx-a100").ideal()
     program = read_program(text + "\n")
     certificate = bound(program, machine)
     assert certificate.bound_ms == pytest.approx(expected)
@@ -98,7 +99,7 @@ def test_small_cases(text, expected):
 
 
 def test_the_sites_that_may_relay_are_those_of_gpus():
-    v100 = load_at_peak("dgx-v100").ideal()
+    v100 = load_machine("dgx-v100").ideal()
     assert bound(preamble([("A", (0,), GB)], [("A", (3,))]), v100).bound_ms < 1000 / 100
     assert bound(preamble([("A", (0,), GB)], [("A", (3,))], (0, 3)), v100).bound_ms == pytest.approx(1000 / 50)
 
@@ -108,7 +109,7 @@ def test_the_sites_that_may_relay_are_those_of_gpus():
 )
 def test_what_can_never_be_met_has_no_bound(text):
     with pytest.raises(ProgramError, match="can never be formed"):
-        bound(read_program(text), load_at_peak("dgx-a100").ideal())
+        bound(read_program(text), load_machine("dgx-a100").ideal())
 
 
 # Soundness.
@@ -190,7 +191,7 @@ def all_actions(program, sites):
     ],
 )
 def test_the_best_of_all_small_bodies_is_no_faster(text, most):
-    machine = load_at_peak("dgx-v100").restrict((0, 1, 4)).ideal()
+    machine = load_machine("dgx-v100").restrict((0, 1, 4)).ideal()
     program = read_program(text + "\n")
     certificate, whole = bound(program, machine), bound(program, machine, whole_atoms=True)
     evaluator = BodyEvaluator(program, machine)
@@ -203,7 +204,7 @@ def test_the_best_of_all_small_bodies_is_no_faster(text, most):
 
 
 def test_a_large_switch_is_bounded_quickly():
-    machine = load_at_peak("gb200-nvl72").ideal()
+    machine = load_machine("gb200-nvl72").ideal()
     sites = tuple(range(72))
     program = preamble([(f"A{s}", (s,), GB) for s in sites], [("+".join(f"A{s}" for s in sites), sites)])
     certificate = bound(program, machine)

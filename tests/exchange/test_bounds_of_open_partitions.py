@@ -14,10 +14,10 @@ from einc.exchange.bounds.symmetry import find_symmetries, find_symmetry_class
 from einc.exchange.language.program import Holding, Partition, Program, Requirement
 from einc.exchange.language.resolve import read_program
 from einc.exchange.network import build_network
+from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource
 from tests.support.bound_cases import GB, preamble
 from tests.support.exchange_oracle import CUBE_MESH, machines_and_programs
-from tests.support.peak_machines import load_at_peak
 from tests.support.property_examples import examples
 
 few = examples(60)
@@ -25,7 +25,7 @@ few = examples(60)
 
 @pytest.mark.parametrize("preset", ["dgx-v100", "dgx-h100"])
 def test_open_partitions_take_the_least_of_all_memberships(preset):
-    machine = load_at_peak(preset).ideal()
+    machine = load_machine(preset).ideal()
     program = Program(
         (0, 1, 2, 3, 4),
         (Partition("G", 2), Partition("H", 1), Partition("I", 1, (4,))),
@@ -47,7 +47,7 @@ def test_open_partitions_take_the_least_of_all_memberships(preset):
 @examples(30)
 @given(st.data())
 def test_the_search_for_memberships_equals_trying_them_all(data):
-    machine = load_at_peak("dgx-v100").ideal().restrict((0, 1, 4, 6))
+    machine = load_machine("dgx-v100").ideal().restrict((0, 1, 4, 6))
     some = st.sets(st.integers(0, 3), min_size=1, max_size=2).map(sorted).map(tuple)
     atoms = [f"A{k}" for k in range(data.draw(st.integers(1, 4)))]
     holdings = tuple(Holding((atom,), data.draw(some), GB) for atom in atoms)
@@ -73,7 +73,7 @@ def test_the_search_for_memberships_equals_trying_them_all(data):
 
 def test_the_symmetries_of_the_mesh_are_those_of_its_links():
     """By brute force: all permutations of the sites under which every pair has the links that it had."""
-    network = build_network(load_at_peak("dgx-v100").ideal(), None)
+    network = build_network(load_machine("dgx-v100").ideal(), None)
     links = np.zeros((8, 8))
     for (source, destination), route in network.paths.items():
         links[source, destination] = sum(network.rates[resource] for resource in route)
@@ -83,7 +83,7 @@ def test_the_symmetries_of_the_mesh_are_those_of_its_links():
 
 
 def test_no_symmetry_maps_a_slow_link_or_memory_to_a_fast_one():
-    machine = load_at_peak("dgx-a100").ideal().restrict((0, 1, 2, 3))
+    machine = load_machine("dgx-a100").ideal().restrict((0, 1, 2, 3))
     slow = dataclasses.replace(machine.sites[2], hbm_gbs=machine.sites[2].hbm_gbs / 2)
     other = dataclasses.replace(machine, sites=(*machine.sites[:2], slow, machine.sites[3]))
     assert len(find_symmetries(build_network(machine, None))) == 24
@@ -95,12 +95,12 @@ def test_no_symmetry_maps_a_slow_link_or_memory_to_a_fast_one():
 
 def test_the_search_for_symmetries_ends_where_only_the_last_site_tells_the_others_apart():
     """Twelve of 13 sites could be exchanged in 12! ways, were it not for the rates of their links to the last one."""
-    site = load_at_peak("dgx-a100").ideal().sites[0]
+    site = load_machine("dgx-a100").ideal().sites[0]
     links = [
         Resource(f"{a}>{b}", 50.0 + (min(a, b) if max(a, b) == 12 else 0), ((a, b),))
         for a, b in itertools.permutations(range(13), 2)
     ]
-    machine = dataclasses.replace(load_at_peak("dgx-a100").ideal(), sites=(site,) * 13, resources=tuple(links))
+    machine = dataclasses.replace(load_machine("dgx-a100").ideal(), sites=(site,) * 13, resources=tuple(links))
     assert find_symmetries(build_network(machine, None)) == ({number: number for number in range(13)},)
 
 
@@ -108,7 +108,7 @@ def test_the_search_for_symmetries_ends_where_only_the_last_site_tells_the_other
 @given(machines_and_programs(), st.data())
 def test_what_a_symmetry_maps_onto_each_other_is_alike_and_has_the_same_bound(case, data):
     _, program = case
-    machine = load_at_peak("dgx-v100").ideal()
+    machine = load_machine("dgx-v100").ideal()
     network = build_network(machine, None)
     image = data.draw(st.sampled_from(find_symmetries(network)))
     mapped = dataclasses.replace(
@@ -130,7 +130,7 @@ def test_what_a_symmetry_maps_onto_each_other_is_alike_and_has_the_same_bound(ca
 
 
 def test_demands_of_different_sizes_or_places_are_not_alike():
-    network = build_network(load_at_peak("dgx-v100").ideal(), None)
+    network = build_network(load_machine("dgx-v100").ideal(), None)
 
     def alike(name, holder, size, target):
         return find_symmetry_class(collect_demands(preamble([(name, (holder,), size)], [(name, (target,))])), network)
@@ -141,7 +141,7 @@ def test_demands_of_different_sizes_or_places_are_not_alike():
 
 @pytest.mark.parametrize("polls", [0, 1, 5, 30])
 def test_a_search_for_memberships_that_is_ended_early_is_sound(polls):
-    machine = load_at_peak("dgx-v100").ideal()
+    machine = load_machine("dgx-v100").ideal()
     mesh = read_program(CUBE_MESH, machine=machine)
     open_mesh = dataclasses.replace(mesh, partitions=(Partition("G1", 4), Partition("G2", 4)))
     calls = itertools.count()
@@ -150,13 +150,13 @@ def test_a_search_for_memberships_that_is_ended_early_is_sound(polls):
 
 
 def test_open_partitions_may_take_sites_that_are_targets_already():
-    machine = load_at_peak("dgx-a100").ideal()
+    machine = load_machine("dgx-a100").ideal()
     requirements = (Requirement(("A",), ("G", 3)), Requirement(("A",), (4,)))
     program = Program(None, (Partition("G", 2),), (Holding(("A",), (0,)),), requirements, ())
     assert bound(program, machine).bound_ms == pytest.approx(1000 / 300)
     alone = Program(None, (Partition("G", 3),), (Holding(("A",), (0,)),), (Requirement(("A",), ("G",)),), ())
     links = Machine(
-        "links", machine.sites[:4], tuple(r for r in load_at_peak("dgx-v100").ideal().restrict((0, 1, 2, 3)).resources)
+        "links", machine.sites[:4], tuple(r for r in load_machine("dgx-v100").ideal().restrict((0, 1, 2, 3)).resources)
     )
     assert bound(alone, links).bound_ms == pytest.approx(1000 / 100)  # two of the targets have to be reached
     assert verify(bound(alone, links), alone, links)

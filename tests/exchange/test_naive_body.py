@@ -14,19 +14,19 @@ from einc.exchange.language.printer import format_action, print_program
 from einc.exchange.language.resolve import ground, read_program, resolve
 from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
+from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
-from tests.support.peak_machines import load_at_peak
 from tests.support.property_examples import examples
 
 
 def naive_actions(text, machine):
-    return list(map(format_action, build_naive_body(read_program(text), load_at_peak(machine)).actions))
+    return list(map(format_action, build_naive_body(read_program(text), load_machine(machine)).actions))
 
 
 def test_the_naive_body_of_the_papers_programs():
     assert naive_actions(SWAP, "dgx-h100") == ["B @ 1 -> 0", "A @ 0 -> 1", "A+B @ 0", "A+B @ 1"]
-    h100 = load_at_peak("dgx-h100").ideal()
+    h100 = load_machine("dgx-h100").ideal()
     # swap: as the paper's own. all-reduce of four: 3 GB into each site, then 5 GB of HBM traffic
     assert simulate(build_naive_body(read_program(SWAP), h100), h100).completion_ms == pytest.approx(
         1e3 / 450 + 3e3 / 3350
@@ -46,7 +46,7 @@ def line(*gbs):
     """A machine whose sites stand in a line, with links of these bandwidths in both directions."""
     pairs = [pair for k in range(len(gbs)) for pair in ((k, k + 1), (k + 1, k))]
     links = tuple(Resource(f"{a}-{b}", gbs[min(a, b)], ((a, b),)) for a, b in pairs)
-    return Machine("line", load_at_peak("dgx-h100").sites[:1] * (len(gbs) + 1), links)
+    return Machine("line", load_machine("dgx-h100").sites[:1] * (len(gbs) + 1), links)
 
 
 def test_where_no_link_joins_two_sites_others_pass_parts_on():
@@ -121,7 +121,7 @@ def test_a_preamble_alone_takes_the_first_membership_and_says_what_is_missing():
     program = read_program(PREAMBLE)
     assert [partition.members for partition in program.partitions] == [(0,), (1,), (2,), (3,)]
     assert len(check(program).faults) == 4
-    naive = build_naive_body(program, load_at_peak("dgx-a100"))
+    naive = build_naive_body(program, load_machine("dgx-a100"))
     assert check(naive).valid
     assert list(map(format_action, naive.actions))[:2] == ["Y1 @ 1 -> 0", "X2 @ 0 -> 1"]
 
@@ -145,7 +145,7 @@ def test_the_first_membership_that_is_valid(text, expected):
 
 
 def test_a_wait_or_a_path_can_decide_the_membership():
-    v100 = load_at_peak("dgx-v100")
+    v100 = load_machine("dgx-v100")
     text = "PARTITIONS: G {size 1}\nIN: A @ 0; B @ 0\nOUT: A @ G\nA @ 0 -> G; B @ 0 -> 1 after (A @ 0 -> 2)"
     assert resolve(parse(text), v100).partitions[0].members == (2,)
 
@@ -177,8 +177,8 @@ def test_a_search_for_a_membership_is_bounded(monkeypatch):
     sizes = " ".join(f"G{k} {{size 1}}" for k in range(8))
     ring = "\n".join(f"A @ G{k} -> G{(k + 1) % 8}" for k in range(8))
     text = f"PARTITIONS: {sizes}\nIN: A @ 0\nOUT: A+B @ 0; A @ G7\n{ring}\n"
-    assert not check(read_program(text, machine=load_at_peak("dgx-v100"))).valid
+    assert not check(read_program(text, machine=load_machine("dgx-v100"))).valid
     stuck = "\n".join([*(f"A @ G{k} -> 0 after (A @ 6)" for k in range(8)), "A @ 6", "A @ 7 -> 1 after (A @ 7 -> 1)"])
     text = f"PARTITIONS: {sizes}\nIN: A @ 0, 1, 2, 3, 4, 5, 6, 7\nOUT: A @ G0\n{stuck}"
     with pytest.raises(ProgramError, match="too many memberships"):
-        read_program(text, machine=load_at_peak("dgx-v100"))
+        read_program(text, machine=load_machine("dgx-v100"))

@@ -7,9 +7,8 @@ import pytest
 from einc.errors import ProgramError
 from einc.exchange.language.resolve import read_program
 from einc.exchange.simulation.simulator import simulate
-from einc.machines.load import parse_machine
+from einc.machines.load import load_machine, parse_machine
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, SWAP
-from tests.support.peak_machines import load_at_peak
 
 # 10 GB/s per site and direction, HBM of 100 GB/s: 1 GB takes 100 ms on the wire, 10 ms to read or write.
 SWITCH = parse_machine(
@@ -33,14 +32,14 @@ def ends(text, machine=SWITCH):
     ],
 )
 def test_the_papers_numbers(text, machine, milliseconds):
-    model = load_at_peak(machine).ideal()
+    model = load_machine(machine).ideal()
     completion = simulate(read_program(text, machine=model), model).completion_ms
     assert completion == pytest.approx(milliseconds, abs=0.0005)
 
 
 def test_the_cube_mesh_needs_its_exchange_of_gpus_3_and_6_only_for_the_printed_links():
-    program = read_program(CUBE_MESH, machine=load_at_peak("dgx-v100-paper"))
-    timeline = simulate(program, load_at_peak("dgx-v100-paper").ideal())
+    program = read_program(CUBE_MESH, machine=load_machine("dgx-v100-paper"))
+    timeline = simulate(program, load_machine("dgx-v100-paper").ideal())
     arrivals = sorted({round(time, 3) for event in timeline.events for _, time in event.arrivals})
     assert arrivals == [40.0, 63.333]  # single links first, then the doubled pillars, no bridge
 
@@ -126,7 +125,7 @@ def test_sizes_of_all_magnitudes_come_to_an_end():
 
 
 def test_bridges_are_shared_by_both_directions():
-    v100 = load_at_peak("dgx-v100").ideal()
+    v100 = load_machine("dgx-v100").ideal()
     assert ends("IN: A @ 0; B @ 7\nOUT: A @ 7\nA @ 0 -> 7; B @ 7 -> 0", v100) == pytest.approx([2000 / 15.75] * 2)
     assert ends("IN: A @ 0; B @ 4\nOUT: A @ 4\nA @ 0 -> 4; B @ 4 -> 0", v100) == pytest.approx([20, 20])
 

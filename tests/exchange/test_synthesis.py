@@ -16,8 +16,8 @@ from einc.exchange.network import build_network
 from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis import SynthesisOptions, driver, placement, synthesize
 from einc.exchange.synthesis.allocation import allocate_routes
+from einc.machines.load import load_machine
 from tests.support.exchange_oracle import CUBE_MESH, DOUBLING, PREAMBLE, SWAP, machines_and_programs
-from tests.support.peak_machines import load_at_peak
 from tests.support.property_examples import examples
 
 SITES = "0, 1, 2, 3, 4, 5, 6, 7"
@@ -46,7 +46,7 @@ BEST = {
 
 
 def optimized(text, name, **options):
-    machine = load_at_peak(name).ideal()
+    machine = load_machine(name).ideal()
     found = synthesize(read_preamble(text, "p", machine), machine, SynthesisOptions(**options))
     printed = read_program(print_program(found.program), "p", machine)
     assert check(printed, machine).valid
@@ -94,7 +94,7 @@ def test_the_same_seed_gives_the_same_program():
 
 
 def test_a_good_body_is_kept():
-    machine = load_at_peak("dgx-h100").ideal()
+    machine = load_machine("dgx-h100").ideal()
     best = optimized(SWAP, "dgx-h100")
     again = synthesize(best.program, machine, SynthesisOptions(iterations=0, max_actions=10))
     assert again.completion_ms <= best.completion_ms
@@ -116,7 +116,7 @@ def test_an_interrupt_keeps_the_best():
         if what == "placing":
             raise KeyboardInterrupt
 
-    machine = load_at_peak("dgx-v100").ideal()
+    machine = load_machine("dgx-v100").ideal()
     preamble = read_preamble(CUBE_MESH, "p", machine)
     found = synthesize(preamble, machine, progress=interrupt)
     assert found.interrupted
@@ -125,14 +125,14 @@ def test_an_interrupt_keeps_the_best():
 
 
 def test_a_time_limit_that_is_over_gives_a_first_body():
-    machine = load_at_peak("dgx-v100").ideal()
+    machine = load_machine("dgx-v100").ideal()
     found = synthesize(read_preamble(CUBE_MESH, "p", machine), machine, SynthesisOptions(time_limit=1e-9))
     assert check(found.program, machine).valid
     assert found.completion_ms < found.naive_ms * 0.6
 
 
 def test_a_placement_that_is_packed_no_better_is_not_routed():
-    machine = load_at_peak("dgx-v100").ideal()
+    machine = load_machine("dgx-v100").ideal()
     preamble = read_preamble(CUBE_MESH, "p", machine)
     options = SynthesisOptions(iterations=0, max_actions=125)
     found = synthesize(preamble, machine, options)
@@ -146,7 +146,7 @@ def test_a_placement_that_is_packed_no_better_is_not_routed():
 
 def test_placements_are_compared_until_one_is_as_good_as_bounds_allow(monkeypatch):
     """Many memberships of the mesh are equally good, and prices do not tell that others are no better."""
-    machine = load_at_peak("dgx-v100").ideal()
+    machine = load_machine("dgx-v100").ideal()
     held = "; ".join(f"A{site} @ {site} (size: 8 MB)" for site in range(8))
     wanted = "; ".join(f"A{site} @ {'GH'[site % 2]}" for site in range(8))
     program = read_preamble(f"PARTITIONS: G {{size 4}} H {{size 4}}\nIN: {held}\nOUT: {wanted}", "p", machine)
@@ -165,7 +165,7 @@ def test_placements_are_compared_until_one_is_as_good_as_bounds_allow(monkeypatc
 
 
 def test_what_cannot_be_met_is_an_error():
-    machine = load_at_peak("dgx-v100").ideal()
+    machine = load_machine("dgx-v100").ideal()
     with pytest.raises(ProgramError):
         synthesize(read_preamble("IN: A+B @ 0\nOUT: A @ 1", "p", machine), machine)
     preamble = read_preamble("IN: A @ 0\nOUT: A @ 1", "p", machine)
@@ -189,7 +189,7 @@ def test_any_preamble_on_any_machine(case, seed):
 
 
 def test_the_driver_never_returns_an_invalid_candidate():
-    machine = load_at_peak("dgx-h100").ideal()
+    machine = load_machine("dgx-h100").ideal()
     preamble = read_preamble(SWAP, "p", machine)
     search = driver._SynthesisSearch(preamble, machine, SynthesisOptions(), None)
     search.offer_program(dataclasses.replace(preamble, actions=()), {}, "nothing")

@@ -164,7 +164,8 @@ def machine_of(plan: figures.Plan, ideal: bool) -> Machine:
     if not ideal:
         return machine
     sites = tuple(dataclasses.replace(site, gpu=None) for site in machine.sites)
-    return Machine(machine.name, sites, machine.resources)
+    peaks = tuple(dataclasses.replace(one, gbs=one.peak_gbs or one.gbs) for one in machine.resources)
+    return Machine(machine.name, sites, peaks)
 
 
 def test_the_cases_have_something_to_tell() -> None:

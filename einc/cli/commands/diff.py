@@ -22,7 +22,7 @@ DIFFERENT = 1
 )
 @click.argument("first", metavar="PLAN")
 @click.argument("second", metavar="PLAN2")
-@click.option("--ideal", is_flag=True, help="Assume that the machines have no latencies.")
+@click.option("--ideal", is_flag=True, help="Assume no latencies, and peaks of GPUs and links.")
 @json_option
 def diff_command(first: str, second: str, ideal: bool, as_json: bool) -> None:
     """Show what changed from one plan to another: cuts, sites, moves, exchanges, time and memory.

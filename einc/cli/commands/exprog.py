@@ -43,7 +43,7 @@ group = LazyGroup(
     ),
 )
 
-_ideal = click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies.")
+_ideal = click.option("--ideal", is_flag=True, help="Assume no latencies, and peaks of GPUs and links.")
 _naive = click.option("--naive", is_flag=True, help="Replace the body with the naive one.")
 
 

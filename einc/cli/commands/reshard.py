@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seeds all random choices.  [default: 0]")
 @click.option("--time-limit", type=Seconds(), help="End the search for exchange programs after this time.")
-@click.option("--ideal", is_flag=True, help="Assume that the machine has no latencies.")
+@click.option("--ideal", is_flag=True, help="Assume no latencies, and peaks of GPUs and links.")
 @json_option
 def reshard_command(
     first: str,

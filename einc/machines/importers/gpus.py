@@ -1,8 +1,9 @@
 """What topology files do not say: the memory, speed and links of the GPUs that they name or imply.
 
 A row is a starting point: what is measured of one's own GPUs belongs in the machine file. Peaks are the vendor's.
-Memory is what CUDA reports of such a GPU (`cudaMemGetInfo`; docs/machines.md has the sources), less `RESERVED`. The rate
-of a link is what NCCL's rings sustain on it, where that was measured (76% to 85% of the nominal rate), and else nominal.
+Memory is what CUDA reports of such a GPU (`cudaMemGetInfo`; docs/machines.md has the sources), less `RESERVED`. The
+rate of a link is what NCCL's rings sustain on it, where that was measured (76% to 85% of the nominal rate), and else
+nominal.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from einc.machines.load import load_gpu
 from einc.machines.model import Site
 
-
 RESERVED = 1 << 30
 """Bytes of a GPU's memory that no plan may take: a context with its modules (up to 0.5 GiB), workspaces of cuBLAS
 (32 MiB for each stream with products), and buffers of messages between ranks (0.4 GiB for a communicator of NCCL)."""
@@ -21,12 +21,14 @@ RESERVED = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One model: its site, how many NVLinks it has, GB/s per link and direction, GT/s per PCIe lane."""
+    """One model: its site, how many NVLinks it has, GB/s per link and direction (sustained, and by its maker), GT/s
+    per PCIe lane."""
 
     key: str
     site: Site
     links: int
     link_gbs: float
+    peak_link_gbs: float
     pcie_gts: float
     sm: int
     pci_devices: tuple[str, ...]
@@ -48,17 +50,26 @@ def _make_site(
 GPUS = {
     gpu.key: gpu
     for gpu in (
-        Gpu("p100", _make_site(732, 16276, 21.2, 10.6, bf16=False), 4, 20, 8, 60, ("0x15f9",)),
-        Gpu("v100", _make_site(900, 32500, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db5", "0x1db8")),
-        Gpu("v100-16gb", _make_site(900, 16128, 125, 15.7, bf16=False), 6, 25, 8, 70, ("0x1db1",)),
-        Gpu("a100", _make_site(1555, 40336, 312, 19.5, measured="a100-sxm"), 12, 19.1, 16, 80, ("0x20b0", "0x20f1")),
+        Gpu("p100", _make_site(732, 16276, 21.2, 10.6, bf16=False), 4, 20, 20, 8, 60, ("0x15f9",)),
+        Gpu("v100", _make_site(900, 32500, 125, 15.7, bf16=False), 6, 25, 25, 8, 70, ("0x1db5", "0x1db8")),
+        Gpu("v100-16gb", _make_site(900, 16128, 125, 15.7, bf16=False), 6, 25, 25, 8, 70, ("0x1db1",)),
         Gpu(
-            "a100-80gb", _make_site(2039, 81050, 312, 19.5, measured="a100-sxm"), 12, 19.1, 16, 80, ("0x20b2", "0x20b5")
+            "a100", _make_site(1555, 40336, 312, 19.5, measured="a100-sxm"), 12, 19.1, 25, 16, 80, ("0x20b0", "0x20f1")
         ),
-        Gpu("h100", _make_site(3350, 81009, 989, 67, measured="h100-sxm"), 18, 19.8, 32, 90, ("0x2330",)),
-        Gpu("h200", _make_site(4800, 143155, 989, 67, measured="h200-sxm"), 18, 20, 32, 90, ("0x2335",)),
-        Gpu("b200", _make_site(8000, 182630, 2250, 75, measured="b200-sxm"), 18, 42.5, 32, 100, ("0x2901",)),
-        Gpu("gb200", _make_site(8000, 188733, 2500, 80, measured="gb200"), 18, 41.3, 32, 100, ("0x2941",)),
+        Gpu(
+            "a100-80gb",
+            _make_site(2039, 81050, 312, 19.5, measured="a100-sxm"),
+            12,
+            19.1,
+            25,
+            16,
+            80,
+            ("0x20b2", "0x20b5"),
+        ),
+        Gpu("h100", _make_site(3350, 81009, 989, 67, measured="h100-sxm"), 18, 19.8, 25, 32, 90, ("0x2330",)),
+        Gpu("h200", _make_site(4800, 143155, 989, 67, measured="h200-sxm"), 18, 20, 25, 32, 90, ("0x2335",)),
+        Gpu("b200", _make_site(8000, 182630, 2250, 75, measured="b200-sxm"), 18, 42.5, 50, 32, 100, ("0x2901",)),
+        Gpu("gb200", _make_site(8000, 188733, 2500, 80, measured="gb200"), 18, 41.3, 50, 32, 100, ("0x2941",)),
     )
 }
 """By the name that `--gpu` takes; if several share an `sm`, the first is taken for it."""

@@ -20,7 +20,7 @@ from einc.machines.importers.network import add_network
 from einc.machines.load import require_connected
 from einc.machines.model import Machine, Pair, Resource, Site
 from einc.machines.picture import format_ranges
-from einc.machines.rules import build_switch
+from einc.machines.rules import add_peak, build_switch
 
 _TRANSFER_US, _KERNEL_US = 4.0, 2.0
 PCIE_GBS = 15.75
@@ -92,10 +92,13 @@ def build_machine(topology: Topology, overrides: MachineOverrides, where: str) -
         _require(all(rates), "the rate of its NVLinks", "--nvlink-gbs")
         if overrides.nvlink_gbs is None:
             assumptions.append(f"NVLink: {_format_numbers(rates)} GB/s per link and direction (--nvlink-gbs)")
-    resources = _build_links(direct, rates)
-    for k, fabric in enumerate(fabrics):
-        capacity = {site: round(links * rates[site], 6) for site, links in fabric.items()}
-        resources += build_switch("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
+    peaks = [overrides.nvlink_gbs or (float(model.peak_link_gbs) if model else 0.0) for model in models]
+    resources = [
+        add_peak(resource, at_peak.gbs, resource.name)
+        for resource, at_peak in zip(
+            _build_nvlinks(direct, fabrics, rates), _build_nvlinks(direct, fabrics, peaks), strict=True
+        )
+    ]
     resources += _build_bridges(topology, resources, models, overrides, assumptions)
     resources += add_network(topology, resources, overrides, assumptions)
     if len(sites) > 1:
@@ -209,11 +212,17 @@ def _make_contradiction(topology: Topology, site: int, has: int, pair: Pair, whe
     )
 
 
-def _build_links(direct: dict[Pair, int], rates: Sequence[float]) -> list[Resource]:
+def _build_nvlinks(
+    direct: dict[Pair, int], fabrics: Sequence[dict[int, int]], rates: Sequence[float]
+) -> list[Resource]:
+    """The direct links and the switches, at a rate per link and direction of each site."""
     made = []
     for count, a, b in sorted((count, *pair) for pair, count in direct.items() if pair[0] < pair[1]):
         gbs = round(count * min(rates[a], rates[b]), 6)
         made += [Resource(f"nv{count} {x}>{y}", gbs, ((x, y),)) for x, y in ((a, b), (b, a))]
+    for k, fabric in enumerate(fabrics):
+        capacity = {site: round(links * rates[site], 6) for site, links in fabric.items()}
+        made += build_switch("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
     return made
 
 
