@@ -238,7 +238,8 @@ ExchangeTimes = tuple[float | None, float | None, float | None, str | None]
 class _ExchangeTimer:
     """Times exchange programs on a machine; equal programs, as repeated blocks have, are timed once.
 
-    `planned` is the machine that the plan was made for: `machine`, or the same with latencies.
+    `planned` is the machine that the plan was made for: `machine`, or the same with latencies and
+    measured rates.
     """
 
     def __init__(self, machine: Machine, planned: Machine) -> None:
@@ -260,7 +261,8 @@ class _ExchangeTimer:
         is_other = self._planned != self.machine
         if is_other or None in times:
             times = self._complete(exchange, (None,) * 4 if is_other else times)
-        free_ms = exchange.bound_free_ms
+        same_rates = (self._planned.sites, self._planned.resources) == (self.machine.sites, self.machine.resources)
+        free_ms = exchange.bound_free_ms if same_rates else None  # that of peaks is not known
         if free_ms is not None:  # bounds have the latency of one transfer at most
             free_ms = max(0.0, free_ms - (self._planned.transfer_latency_us - self.machine.transfer_latency_us) / 1e3)
         completion, naive, bound_ms, bound_by = times
