@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -204,6 +204,9 @@ bench-truth: .venv/dev  ## predicted times against measured ones: random plans o
 bench-optimality: .venv/dev  ## whether random or well-known plans are predicted faster than those that are chosen
 	$(BIN)/python -m tests.bench.optimality
 	$(BIN)/python -m tests.bench.optimality --growth
+
+bench-peaks: .venv/dev  ## what plans for the peaks of GPUs cost, as GPUs were measured: docs/peaks.md
+	$(BIN)/python -m tests.bench.peaks --write
 
 testbed: .venv/mpi  ## run exchange programs and plans in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed

@@ -45,7 +45,7 @@ SMALLER, IMPROVED = "less memory", "improved"
 """Names of contenders beside those that the search starts from (`einc.search.starts`): the fastest that fits by a price
 on memory, and what the improvement made of the best."""
 
-MAX_EFFORT = 12_000
+MAX_EFFORT = 15_000
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
 
 MAX_COMPLETED = 3
