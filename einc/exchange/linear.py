@@ -46,6 +46,7 @@ class LinearProgram:
         self._solver.setOptionValue("primal_feasibility_tolerance", _TOLERANCE)
         self._solver.setOptionValue("dual_feasibility_tolerance", _TOLERANCE)
         self._optimal = highspy.HighsModelStatus.kOptimal
+        self._unfinished = highspy.HighsModelStatus.kUnknown
         self._priced = priced
         self._parts = _Parts(), _Parts()
         self._costs: list[float] = []
@@ -102,13 +103,20 @@ class LinearProgram:
 
     def solve(self, *, rounded: bool = True) -> tuple[float, Floats] | None:
         """The cost, rounded up, and the columns, or the prices of rows; None where there is no solution."""
-        self._solver.run()
-        if self._solver.getModelStatus() != self._optimal:
+        if not self._run():
             return None
         solution = self._solver.getSolution()
         numbers = np.array(solution.row_dual if self._priced else solution.col_value) / _SCALE
         cost = self._solver.getObjectiveValue() / _SCALE**2
         return math.ceil(cost / _GRID) * _GRID, np.rint(numbers / _GRID) * _GRID if rounded else numbers
+
+    def _run(self) -> bool:
+        """Whether there is a solution, which the solver then has."""
+        self._solver.run()
+        if self._solver.getModelStatus() == self._unfinished:  # it cannot get on from where it started
+            self._solver.clearSolver()
+            self._solver.run()
+        return bool(self._solver.getModelStatus() == self._optimal)
 
 
 def _measure(side: float) -> float:
