@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-truth-gpus bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -197,6 +197,9 @@ experiments: .venv/dev  ## the paper's Experiments 1 to 5, predicted: tables, pl
 
 experiments-measured: .venv/dev  ## the same on the GPUs of this machine, or smaller on its CPU, into build/experiments
 	$(BIN)/python -m tests.bench.experiments.measured
+
+bench-truth-gpus: .venv/dev  ## predicted exchanges against what NCCL was measured to take: docs/truth
+	$(BIN)/python -m tests.truth.exchanges --write
 
 bench-truth: .venv/dev  ## predicted times against measured ones: random plans of all workloads on this computer
 	$(BIN)/python -m tests.bench.truth --write
