@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from einc.machines.gpu import DecodeRates, ExpertsRates, PrefillRates, ProductRates
 from einc.predict.kernel_times import CACHE_POWER, GROUPED_TILES, KEY_BLOCK, PRODUCT_TILES, SOFTMAX_NORM, STEP
-
 from tests.rates.measurements import ELEMENT_BYTES
 
 Array = NDArray[np.float64]

@@ -7,7 +7,8 @@ The truth is the least time over frameworks and versions, in microseconds, under
   (`WARM_COLLECTIONS`).
 - products: a shape is *dominated* if a product no smaller in any dimension took less than 1/1.25 of its time; it is
   dropped, for it shows a bad choice of the library or noise.
-- experts: a shape is warm if the weights of the active experts cannot have come at the memory's peak rate; it is dropped.
+- experts: a shape is warm if the weights of the active experts cannot have come at the memory's peak rate; it is
+  dropped.
 - attention and experts: only shapes that two collections (experts: two frameworks) measured, for the kernels of the
   frameworks differ.
 - experts: without the tables of experts that have no gate.

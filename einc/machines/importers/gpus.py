@@ -1,8 +1,9 @@
 """What topology files do not say: the memory, speed and links of the GPUs that they name or imply.
 
 A row is a starting point: what is measured of one's own GPUs belongs in the machine file. Peaks are the vendor's.
-Memory is what CUDA reports of such a GPU (`cudaMemGetInfo`; docs/machines.md has the sources), less `RESERVED`. The rate
-of a link is what NCCL's rings sustain on it, where that was measured (76% to 85% of the nominal rate), and else nominal.
+Memory is what CUDA reports of such a GPU (`cudaMemGetInfo`; docs/machines.md has the sources), less `RESERVED`. The
+rate of a link is what NCCL's rings sustain on it, where that was measured (76% to 85% of the nominal rate), and else
+nominal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 
 from einc.machines.load import load_gpu
 from einc.machines.model import Site
-
 
 RESERVED = 1 << 30
 """Bytes of a GPU's memory that no plan may take: a context with its modules (up to 0.5 GiB), workspaces of cuBLAS
