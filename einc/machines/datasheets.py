@@ -1,100 +1,111 @@
-"""GPUs of which nothing was measured: products of matrices, scaled from what their data sheets say.
+"""GPUs of which nothing was measured: their rates are those of a unit GPU, scaled by what their data sheets say.
 
-One set of parameters relative to the data sheet was fitted to the GPUs that were measured (`datasheets.json`). How far
-it is off for a GPU that was left out is in docs/truth/kernels.md. Attention and experts are left at the peaks.
+The unit GPU has one multiprocessor, which multiplies at 1 TFLOP/s, 1 TB/s of memory and 1 MB of cache. Its rates were
+fitted to many GPUs that were measured at once (`make fit-rates`): they are shares of what a data sheet says, or
+relative to the rate of one multiprocessor, or alike for all. How far this is off for GPUs that were left out of the fit
+is in docs/truth/kernels.md.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from importlib import resources
-from typing import Annotated
+from typing import TypeVar
 
 import msgspec
-from msgspec import Meta
 
-from einc.machines.gpu import Count, GpuRates, NotNegative, Positive, ProductRates, Text, TypeName
+from einc.machines.gpu import Count, DecodeRates, GpuRates, MeasuredRates, Positive, Text, TypeName
 
-SCALED = ("memory_tbs", "tensor_tflops", "load_gbs", "depth_ns")
+_Rates = TypeVar("_Rates", bound=MeasuredRates)
+
+CYCLES = ("launch_us", "tile_us", "unit_us", "head_us", "split_us", "sequence_us", "expert_us", "route_ns")
+"""Times that are so many cycles of the clock."""
 
 
 class DataSheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a GPU's maker says of it: dense rates of products of `dtype`, which are sums in f32."""
+    """What a GPU's maker says of it."""
 
     name: Text
     multiprocessors: Count
     """Of AMD's GPUs, the compute units."""
+    clock_ghz: Positive
+    """At which it multiplies at `tensor_tflops`."""
     dtype: TypeName
+    """The 16-bit floats of the products that the rate is that of."""
     tensor_tflops: Positive
+    """Of dense products, with sums in f32."""
     memory_gbs: Positive
+    memory_gb: Positive
+    cache_mb: Positive
+    """The last cache before the memory: L2, or the Infinity Cache of newer GPUs of AMD."""
     source: Text
 
 
-class RelativeRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The parameters of products, relative to a data sheet; the rate of a multiprocessor is its share of the peak."""
-
-    launch_us: NotNegative
-    tensor_share: Positive
-    memory_share: Positive
-    load_gbs_per_tflops: Positive
-    """For each TFLOP/s of a multiprocessor."""
-    depth_ns_tflops: NotNegative
-    """The latency of an element of the inner dimension, times the TFLOP/s of a multiprocessor."""
-    output_weight: NotNegative
-    split_us: Positive
-    overlap_norm: Annotated[float, Meta(ge=1.0, le=100.0)]
-    wave_rounding: Annotated[float, Meta(ge=0.0, le=1.0)]
-
-
-class DataSheets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`error`: four in five products of a GPU that was left out are within this part of the predicted time."""
-
-    relative: RelativeRates
-    error: Annotated[float, Meta(ge=0.0, le=1.0)]
-    gpus: tuple[DataSheet, ...]
+@functools.cache
+def load_datasheets() -> Mapping[str, DataSheet]:
+    """All data sheets that come with einc, also of GPUs that were measured, by name."""
+    sheets = msgspec.json.decode(_read("datasheets.json"), type=list[DataSheet])
+    return {sheet.name: sheet for sheet in sheets}
 
 
 @functools.cache
-def load_datasheets() -> DataSheets:
-    """All data sheets that come with einc, also of GPUs that were measured."""
-    text = (resources.files("einc.machines") / "datasheets.json").read_text("utf-8")
-    return msgspec.json.decode(text, type=DataSheets)
+def load_unit_gpu() -> GpuRates:
+    return msgspec.json.decode(_read("unit_gpu.json"), type=GpuRates)
+
+
+def _read(name: str) -> bytes:
+    return (resources.files("einc.machines") / name).read_bytes()
 
 
 @functools.cache
 def list_datasheets() -> tuple[str, ...]:
     """The names of the GPUs that have a data sheet here, in ascending order."""
-    return tuple(sorted(sheet.name for sheet in load_datasheets().gpus))
-
-
-def find_datasheet(name: str) -> DataSheet:
-    return next(sheet for sheet in load_datasheets().gpus if sheet.name == name)
+    return tuple(sorted(load_datasheets()))
 
 
 @functools.cache
-def scale_rates(name: str) -> GpuRates:
-    """The rates of a GPU that was not measured."""
-    sheets, sheet = load_datasheets(), find_datasheet(name)
-    source = f"scaled to the data sheet from GPUs that were measured: {sheet.source}"
-    exact = scale_products(sheet, sheets.relative, sheets.error)
-    scaled = {name: float(f"{getattr(exact, name):.4g}") for name in SCALED}
-    products = msgspec.structs.replace(exact, **scaled)
-    return GpuRates(source=source, products=(products,), measured=False)
+def load_scaled_gpu(name: str) -> GpuRates:
+    """The rates of a GPU that was not measured, to four digits."""
+    return scale_gpu(load_unit_gpu(), load_datasheets()[name])
 
 
-def scale_products(sheet: DataSheet, relative: RelativeRates, error: float) -> ProductRates:
-    unit_tflops = sheet.tensor_tflops / sheet.multiprocessors
-    return ProductRates(
-        dtype=sheet.dtype,
-        multiprocessors=sheet.multiprocessors,
-        launch_us=relative.launch_us,
-        error=error,
-        memory_tbs=relative.memory_share * sheet.memory_gbs * 1e-3,
-        overlap_norm=relative.overlap_norm,
-        tensor_tflops=relative.tensor_share * sheet.tensor_tflops,
-        load_gbs=relative.load_gbs_per_tflops * unit_tflops,
-        depth_ns=relative.depth_ns_tflops / unit_tflops,
-        output_weight=relative.output_weight,
-        split_us=relative.split_us,
-        wave_rounding=relative.wave_rounding,
+def scale_gpu(unit: GpuRates, sheet: DataSheet) -> GpuRates:
+    return GpuRates(
+        source=f"scaled by its data sheet from GPUs that were measured: {sheet.source}",
+        products=tuple(round_rates(scale_rates(rates, sheet)) for rates in unit.products),
+        prefill=tuple(round_rates(scale_rates(rates, sheet)) for rates in unit.prefill),
+        decode=tuple(round_rates(scale_rates(rates, sheet)) for rates in unit.decode),
+        experts=tuple(round_rates(scale_rates(rates, sheet)) for rates in unit.experts),
+        measured=False,
     )
+
+
+def scale_rates(unit: _Rates, sheet: DataSheet) -> _Rates:
+    """Rates of the unit GPU as those of another one."""
+    factors = find_factors(type(unit), sheet)
+    scaled = {name: getattr(unit, name) * factor for name, factor in factors.items()}
+    return msgspec.structs.replace(unit, dtype=sheet.dtype, multiprocessors=sheet.multiprocessors, **scaled)
+
+
+def find_factors(kind: type[MeasuredRates], sheet: DataSheet) -> dict[str, float]:
+    """By what to multiply which rates of the unit GPU. All others are alike for all GPUs."""
+    tflops = sheet.tensor_tflops / sheet.multiprocessors
+    factors = {
+        "tensor_tflops": sheet.tensor_tflops,
+        "memory_tbs": sheet.memory_gbs * 1e-3,
+        "cache_mb": sheet.cache_mb,
+        "multiprocessor_tflops": tflops,
+        "load_gbs": 1.0 if issubclass(kind, DecodeRates) else tflops,  # one query multiplies little of what it loads
+        "softmax_gels": tflops,
+        "depth_ns": 1 / tflops,
+        **dict.fromkeys(CYCLES, 1 / sheet.clock_ghz),
+    }
+    return {name: factor for name, factor in factors.items() if name in kind.__struct_fields__}
+
+
+def round_rates(rates: _Rates) -> _Rates:
+    """Rates to four digits, which is more than is known of them."""
+    fields = msgspec.structs.asdict(rates)
+    rounded = {name: float(f"{value:.4g}") for name, value in fields.items() if isinstance(value, float)}
+    return msgspec.structs.replace(rates, **rounded)

@@ -145,9 +145,11 @@ SIZES = {
     "products": ("rows", "columns", "inner"),
     "prefill": ("queries", "all_heads", "head_size", "group", "sequences"),
     "decode": ("keys", "units", "head_size", "group", "sequences"),
-    "experts": ("mean_rows", "experts", "inner", "hidden", "unevenness", "share"),
+    "experts": ("mean_rows", "experts", "weights", "unevenness", "share"),
 }
-"""The sizes that corrections of each kind may have tables for."""
+"""The sizes that corrections of each kind may have tables for. Those of experts are alike for all products of a layer,
+as whole layers were measured: `weights` is the elements of an expert's matrix, `unevenness` the rows of the busiest
+expert over the mean, and `share` all picks over those of the GPU. The last two are 1 for what a plan says."""
 
 
 def check_gpu(gpu: GpuRates, where: str) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from einc.errors import MachineError, ReadError, UsageError
-from einc.machines.datasheets import list_datasheets, scale_rates
+from einc.machines.datasheets import list_datasheets, load_scaled_gpu
 from einc.machines.gpu import GpuRates, check_gpu
 from einc.machines.model import KernelRate, Machine, Resource, Site
 from einc.machines.rules import add_peak, check_pairs, expand_rules
@@ -185,7 +185,7 @@ def list_gpus() -> tuple[str, ...]:
 def load_gpu(name: str) -> GpuRates:
     """The rates of a GPU that comes with einc: measured ones, or else those that its data sheet lets expect."""
     if name not in list_gpus():
-        return scale_rates(name)
+        return load_scaled_gpu(name)
     text = (resources.files("einc.machines") / "gpus" / f"{name}.json").read_text("utf-8")
     gpu = msgspec.json.decode(text, type=GpuRates)
     check_gpu(gpu, name)

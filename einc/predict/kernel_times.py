@@ -230,7 +230,15 @@ def _time_experts(rates: ExpertsRates, work: ExpertsWork, size: int, itemsize: f
         tile_us = waves * (loop_us / splits + rates.tile_us) + rates.split_us * log(splits)
         work_us = min(work_us, tile_us)
     joined = _join(work_us, size / (rates.memory_tbs * 1e6), rates.overlap_norm)
-    return (rates.launch_us + rates.expert_us * active) / 2 + joined
+    time_us = (rates.launch_us + rates.expert_us * active) / 2 + joined
+    sizes = {
+        "mean_rows": mean,
+        "experts": active,
+        "weights": work.columns * work.depth,
+        "unevenness": 1.0,
+        "share": 1.0,
+    }
+    return time_us * _correct(rates.correction, sizes)
 
 
 def _join(first: float, second: float, norm: float) -> float:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import spearmanr
 
-from einc.machines.datasheets import DataSheet
+from einc.machines.datasheets import DataSheet, round_rates, scale_rates
 from einc.machines.gpu import ExpertsRates, MeasuredRates
 from tests.rates.forms import Array, LayerRates
 from tests.rates.kinds import KINDS, Kind
@@ -20,6 +19,9 @@ from tests.rates.residuals import as_correction, fit_values, interpolation
 
 FITTED = 6000
 """Shapes that the fit of a form looks at, a random part of the 80%. The tables are fitted to all of these."""
+
+FITTED_JOINTLY = 1500
+"""Shapes of each GPU that a fit of the unit GPU looks at, a random part."""
 
 
 @dataclass(frozen=True)
@@ -42,41 +44,30 @@ def measure_accuracy(measured_us: Array, predicted_us: Array) -> Accuracy:
     return Accuracy(len(ratio), float(np.median(ratio)), float(most), float(nearly_all), float(rank))
 
 
-def fit_rates(name: str, sheet: DataSheet, start: MeasuredRates, measured: Measured) -> tuple[MeasuredRates, Accuracy]:
-    """Rates that are fitted to 80% of the shapes, from `start` on, and how well they predict the others."""
+def fit_rates(name: str, sheet: DataSheet, measured: Measured) -> tuple[MeasuredRates, Accuracy]:
+    """Rates that are fitted to 80% of the shapes, and how well they predict the others."""
     kind = KINDS[name]
     test = held_out(measured)
     known = measured.chosen(~test)
-    part = known.chosen(np.random.default_rng(0).permutation(len(known.us))[:FITTED])
-    form = fit_form(kind, as_layer(start), kind.limit(sheet, float(measured.us.min())), part)
-    correction = None
-    if kind.tables:
-        log_ratio = np.log(known.us / kind.time(form, known.sizes))
-        values = fit_values(kind.knots, kind.tables, kind.sizes(known.sizes), log_ratio, scale=kind.scale)
-        correction = as_correction(kind.knots, kind.tables, values)
-    rates = msgspec.structs.replace(form, correction=correction)
-    accuracy = measure_accuracy(measured.us[test], predict_us(kind, rates, measured.chosen(test)))
-    return msgspec.structs.replace(rates, error=round(accuracy.most, 3)), accuracy
+    unit = fit_form(kind, {sheet: choose(known, FITTED)})
+    form = round_rates(scale_rates(unit, sheet))
+    log_ratio = np.log(known.us / kind.time(form, known.sizes))
+    values = fit_values(kind.knots, kind.tables, kind.sizes(known.sizes), log_ratio, scale=kind.scale)
+    correction = as_correction(kind.knots, kind.tables, values)
+    predicted = predict_us(kind, msgspec.structs.replace(form, correction=correction), measured.chosen(test))
+    accuracy = measure_accuracy(measured.us[test], predicted)
+    return msgspec.structs.replace(form, correction=correction, error=round(accuracy.most, 3)), accuracy
 
 
-def check_rates(name: str, sheet: DataSheet, rates: MeasuredRates, measured: Measured) -> Accuracy:
-    """How well rates predict the shapes that are held out. What a layer of experts has beside its products, rates do
-    not say: this alone is fitted."""
-    kind = KINDS[name]
-    test = held_out(measured)
-    if isinstance(rates, ExpertsRates):
-        known = measured.chosen(~test)
-        part = known.chosen(np.random.default_rng(0).permutation(len(known.us))[:FITTED])
-        free = kind.limit(sheet, float(measured.us.min()))
-        rates = fit_form(kind, as_layer(rates), {name: free[name] for name in ("row_passes", "route_ns")}, part)
-    return measure_accuracy(measured.us[test], predict_us(kind, rates, measured.chosen(test)))
+def fit_unit(name: str, measured: Mapping[DataSheet, Measured]) -> MeasuredRates:
+    """The rates of the unit GPU that are best for all of these GPUs, with as many shapes of each."""
+    parts = {sheet: choose(shapes, FITTED_JOINTLY) for sheet, shapes in measured.items()}
+    return round_rates(fit_form(KINDS[name], parts))
 
 
-def as_layer(rates: MeasuredRates) -> MeasuredRates:
-    """Experts were measured as whole layers, which have more parameters; others stay as they are."""
-    if not isinstance(rates, ExpertsRates):
-        return rates
-    return LayerRates(**msgspec.structs.asdict(rates), row_passes=1.0, route_ns=0.3)
+def choose(measured: Measured, count: int) -> Measured:
+    """A random part of the shapes, always the same."""
+    return measured.chosen(np.random.default_rng(0).permutation(len(measured.us))[:count])
 
 
 def as_committed(rates: MeasuredRates) -> MeasuredRates:
@@ -97,29 +88,24 @@ def predict_us(kind: Kind, rates: MeasuredRates, measured: Measured) -> Array:
     return plain * np.exp(interpolation(knots, tables, kind.sizes(measured.sizes)) @ values)
 
 
-def fit_form(
-    kind: Kind, start: MeasuredRates, free: Mapping[str, tuple[float, float]], measured: Measured
-) -> MeasuredRates:
-    """The rates of least robust error of logarithms. `free`: within which limits which parameters are fitted."""
-    names = list(free)
-    least, most = (np.log([free[name][i] for name in names]) for i in (0, 1))
-    first = np.log([max(getattr(start, name), 1e-12) for name in names])
+def fit_form(kind: Kind, parts: Mapping[DataSheet, Measured]) -> MeasuredRates:
+    """The rates of the unit GPU of least robust error, over shapes of one or several GPUs."""
+    names = list(kind.free)
+    first, least, most = (np.log([kind.free[name][i] for name in names]) for i in range(3))
+    solutions = []
+    for choice in kind.choices:
+        start = kind.rates(dtype="bf16", multiprocessors=1, error=0.0, **choice, **dict.fromkeys(names, 1.0))
 
-    def replace(x: Array) -> Any:
-        values = {name: float(f"{value:.4g}") for name, value in zip(names, np.exp(x), strict=True)}
-        return msgspec.structs.replace(start, **values)
+        def replace(x: Array, start: MeasuredRates = start) -> MeasuredRates:
+            return msgspec.structs.replace(start, **dict(zip(names, map(float, np.exp(x)), strict=True)))
 
-    def replace_exactly(x: Array) -> Any:
-        return msgspec.structs.replace(start, **dict(zip(names, map(float, np.exp(x)), strict=True)))
+        def find_errors(x: Array, replace: Callable[[Array], MeasuredRates] = replace) -> Array:
+            unit = replace(x)
+            predicted = [kind.time(scale_rates(unit, sheet), part.sizes) for sheet, part in parts.items()]
+            return np.log(np.concatenate([part.us for part in parts.values()]) / np.concatenate(predicted))
 
-    goal = np.log(measured.us)
-    solution = least_squares(
-        lambda x: goal - np.log(kind.time(replace_exactly(x), measured.sizes)),
-        np.clip(first, least + 1e-6, most - 1e-6),
-        bounds=(least, most),
-        loss="soft_l1",
-        f_scale=kind.scale,
-        diff_step=1e-3,
-        max_nfev=80,
-    )
-    return replace(solution.x)
+        found = least_squares(
+            find_errors, first, bounds=(least, most), loss="soft_l1", f_scale=kind.scale, diff_step=1e-3, max_nfev=80
+        )
+        solutions.append((found.cost, replace(found.x)))
+    return min(solutions, key=lambda solution: solution[0])[1]

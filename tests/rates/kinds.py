@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from einc.machines.datasheets import DataSheet
-from tests.rates.forms import Array, decode_attention_us, experts_us, prefill_attention_us, product_us
+from einc.machines.gpu import DecodeRates, MeasuredRates, PrefillRates, ProductRates
+from tests.rates.forms import Array, LayerRates, decode_attention_us, experts_us, prefill_attention_us, product_us
 
 Sizes = Mapping[str, Array]
-Limits = dict[str, tuple[float, float]]
 
 
 def log2s(values: list[float]) -> tuple[float, ...]:
@@ -31,9 +30,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Kind:
+    rates: type[MeasuredRates]
     time: Callable[[Any, Sizes], Array]
-    limit: Callable[[DataSheet, float], Limits]
-    """For a data sheet and the least measured time, the least and the most of every parameter that is free."""
+    free: dict[str, tuple[float, float, float]]
+    """Of every parameter of the unit GPU (`einc.machines.datasheets`) that is fitted: start, least and most."""
+    choices: list[dict[str, Any]]
+    """What is tried of the others."""
     sizes: Callable[[Sizes], dict[str, Array]]
     """The sizes that its tables are over."""
     knots: dict[str, tuple[float, ...]]
@@ -41,67 +43,6 @@ class Kind:
     scale: float
     """Errors of logarithms beyond this count less than as squares."""
     target: Target
-
-
-def limit_products(sheet: DataSheet, floor: float) -> Limits:
-    rate, memory, unit = sheet.tensor_tflops, sheet.memory_gbs * 1e-3, sheet.tensor_tflops / sheet.multiprocessors
-    return {
-        "launch_us": (floor * 0.3, floor * 3),
-        "tensor_tflops": (0.2 * rate, 1.05 * rate),
-        "memory_tbs": (0.3 * memory, 1.02 * memory),
-        "load_gbs": (unit, 200 * unit),
-        "depth_ns": (0.01, 50.0),
-        "output_weight": (0.05, 50.0),
-        "split_us": (0.02, 20.0),
-        "overlap_norm": (1.0, 12.0),
-        "wave_rounding": (1e-3, 1.0),
-    }
-
-
-def limit_prefill(sheet: DataSheet, floor: float) -> Limits:
-    rate, memory = sheet.tensor_tflops, sheet.memory_gbs * 1e-3
-    return {
-        "launch_us": (floor * 0.4, floor * 2),
-        "tensor_tflops": (0.1 * rate, 1.05 * rate),
-        "softmax_gels": (1.0, 200.0),
-        "memory_tbs": (0.3 * memory, 1.02 * memory),
-        "tile_us": (0.01, 20.0),
-        "overlap_norm": (1.0, 10.0),
-        "append_passes": (0.01, 5.0),
-        "cache_share": (0.01, 2.0),
-    }
-
-
-def limit_decode(sheet: DataSheet, floor: float) -> Limits:
-    unit, memory = sheet.tensor_tflops / sheet.multiprocessors, sheet.memory_gbs * 1e-3
-    return {
-        "launch_us": (floor * 0.3, floor * 3),
-        "memory_tbs": (0.3 * memory, 1.02 * memory),
-        "load_gbs": (2.0, 1000.0),
-        "multiprocessor_tflops": (0.05 * unit, 1.1 * unit),
-        "unit_us": (0.01, 20.0),
-        "head_us": (1e-4, 1.0),
-        "split_us": (0.02, 20.0),
-        "sequence_us": (1e-5, 0.2),
-        "overlap_norm": (1.0, 10.0),
-        "cache_share": (0.01, 3.0),
-    }
-
-
-def limit_experts(sheet: DataSheet, floor: float) -> Limits:
-    rate, memory, unit = sheet.tensor_tflops, sheet.memory_gbs * 1e-3, sheet.tensor_tflops / sheet.multiprocessors
-    return {
-        "launch_us": (floor * 0.5, floor * 2),
-        "tensor_tflops": (0.1 * rate, 1.05 * rate),
-        "memory_tbs": (0.3 * memory, 1.02 * memory),
-        "load_gbs": (2 * unit, 100 * unit),
-        "depth_ns": (0.01, 10.0),
-        "tile_us": (0.01, 20.0),
-        "overlap_norm": (1.0, 10.0),
-        "row_passes": (0.02, 20.0),
-        "expert_us": (1e-4, 2.0),
-        "route_ns": (1e-3, 20.0),
-    }
 
 
 def size_prefill(s: Sizes) -> dict[str, Array]:
@@ -124,10 +65,33 @@ def size_decode(s: Sizes) -> dict[str, Array]:
     }
 
 
+def size_experts(s: Sizes) -> dict[str, Array]:
+    rows, experts = (s["each"] * s["count"]).sum(1), s["count"].sum(1)
+    return {
+        "mean_rows": rows / experts,
+        "experts": experts,
+        "weights": s["hidden"] * s["inner"],
+        "unevenness": s["each"].max(1) / (rows / experts),
+        "share": s["routed"] / np.minimum(rows, s["routed"]),
+    }
+
+
 KINDS = {
     "products": Kind(
+        ProductRates,
         product_us,
-        limit_products,
+        {
+            "launch_us": (4.0, 0.5, 8.0),
+            "tensor_tflops": (0.85, 0.2, 1.05),
+            "memory_tbs": (0.85, 0.3, 1.02),
+            "load_gbs": (20.0, 1.0, 200.0),
+            "depth_ns": (6.0, 0.03, 200.0),
+            "output_weight": (2.0, 0.05, 50.0),
+            "split_us": (2.0, 0.02, 20.0),
+            "overlap_norm": (3.0, 1.0, 12.0),
+            "wave_rounding": (0.1, 1e-3, 1.0),
+        },
+        [{}],
         lambda s: {name: s[name] for name in ("rows", "columns", "inner")},
         {
             "rows": log2s([1, 16, 64, 256, 1024, 4096, 32768]),
@@ -139,8 +103,19 @@ KINDS = {
         Target(0.03, 0.12, 0.25, 0.995),
     ),
     "prefill": Kind(
+        PrefillRates,
         prefill_attention_us,
-        limit_prefill,
+        {
+            "launch_us": (15.0, 1.0, 25.0),
+            "tensor_tflops": (0.7, 0.1, 1.05),
+            "softmax_gels": (2.0, 0.3, 70.0),
+            "memory_tbs": (0.8, 0.3, 1.02),
+            "tile_us": (3.0, 0.01, 20.0),
+            "overlap_norm": (1.5, 1.0, 10.0),
+            "append_passes": (1.5, 0.01, 5.0),
+            "cache_share": (0.5, 0.01, 2.0),
+        },
+        [{"cache_mb": 1.0, "query_tile": tile, "packs_groups": packs} for tile in (64, 128) for packs in (True, False)],
         size_prefill,
         {
             "queries": log2s([1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384]),
@@ -154,8 +129,21 @@ KINDS = {
         Target(0.05, 0.20),
     ),
     "decode": Kind(
+        DecodeRates,
         decode_attention_us,
-        limit_decode,
+        {
+            "launch_us": (13.0, 1.0, 25.0),
+            "memory_tbs": (0.85, 0.3, 1.02),
+            "load_gbs": (60.0, 2.0, 1000.0),
+            "multiprocessor_tflops": (0.5, 0.05, 1.1),
+            "unit_us": (1.0, 0.01, 20.0),
+            "head_us": (0.03, 1e-4, 1.0),
+            "split_us": (1.5, 0.02, 20.0),
+            "sequence_us": (0.01, 1e-5, 0.2),
+            "overlap_norm": (3.0, 1.0, 10.0),
+            "cache_share": (0.3, 0.01, 3.0),
+        },
+        [{"cache_mb": 1.0, "row_tile": tile} for tile in (16, 64, 128)],
         size_decode,
         {
             "keys": log2s([2, 8, 32, 128, 256, 512, 1024, 2048, 4096, 16384, 131072]),
@@ -168,6 +156,32 @@ KINDS = {
         0.1,
         Target(0.10, 0.25),
     ),
-    # Tables of whole layers would not be of use for their products, which is what einc times.
-    "experts": Kind(experts_us, limit_experts, dict, {}, [], 0.15, Target(0.10, 0.25)),
+    "experts": Kind(
+        LayerRates,
+        experts_us,
+        {
+            "launch_us": (40.0, 4.0, 100.0),
+            "tensor_tflops": (0.7, 0.1, 1.05),
+            "memory_tbs": (0.85, 0.3, 1.02),
+            "load_gbs": (30.0, 2.0, 100.0),
+            "depth_ns": (2.0, 0.01, 60.0),
+            "tile_us": (1.0, 0.01, 20.0),
+            "overlap_norm": (1.5, 1.0, 10.0),
+            "row_passes": (1.0, 0.02, 20.0),
+            "expert_us": (0.02, 1e-4, 2.0),
+            "route_ns": (0.3, 1e-3, 20.0),
+        },
+        [{"split_us": 1.0}],
+        size_experts,
+        {
+            "mean_rows": log2s([1, 2, 8, 32, 128, 512, 4096]),
+            "experts": log2s([1, 4, 16, 64, 256, 512]),
+            "weights": (17.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0, 26.0),
+            "unevenness": log2s([1, 2, 4, 16]),
+            "share": log2s([1, 4, 16, 64, 256]),
+        },
+        [("mean_rows", "experts", "weights"), ("mean_rows", "experts", "unevenness"), ("share", "mean_rows")],
+        0.15,
+        Target(0.10, 0.25),
+    ),
 }

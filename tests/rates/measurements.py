@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from einc.machines.datasheets import find_datasheet
+from einc.machines.datasheets import load_datasheets
 
 WARM_COLLECTIONS = {("h100-sxm", "sglang/0.5.6.post2")}
 DOMINATED = 1.25
@@ -234,7 +234,7 @@ def find_tables() -> Path:
 
 def read_shapes(kind: str, gpu: str, root: Path) -> Measured:
     """The shapes of a kind of kernels, and their truth."""
-    memory_tbs = find_datasheet(gpu).memory_gbs * 1e-3
+    memory_tbs = load_datasheets()[gpu].memory_gbs * 1e-3
     if kind == "products":
         return read_products(root, gpu, memory_tbs)
     if kind == "experts":
