@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from einc.errors import MachineError
-from einc.machines.datasheets import list_datasheets
+from einc.machines.datasheets import list_datasheets, load_datasheets
 from einc.machines.load import format_machine, list_gpus, load_gpu, load_machine, parse_machine
 
 SITE = {"hbm_gbs": 900, "memory_bytes": 1 << 30, "flops": {"bf16": 1e14, "f32": 1e13}}
@@ -118,14 +119,21 @@ def test_the_ideal_machine_reaches_its_peaks() -> None:
     assert all(site.gpu is None for site in load_machine("dgx-h100").ideal().sites)
 
 
-def test_a_gpu_that_was_not_measured_has_products_from_its_data_sheet() -> None:
+def test_a_gpu_that_was_not_measured_has_rates_from_its_data_sheet() -> None:
+    """Of a unit GPU that reaches 0.8756 of its peak, loads 20.52 GB/s for each TFLOP/s of a multiprocessor, and
+    launches a product in 4.244 us at 1 GHz."""
     machine = parse_machine(json.dumps({"name": "m", "sites": [{**SITE, "gpu": "mi300x"}]}))
     gpu = machine.sites[0].gpu
     assert gpu is not None
     assert not gpu.measured
-    assert (gpu.prefill, gpu.decode, gpu.experts) == ((), (), ())
-    assert gpu.products[0].tensor_tflops == pytest.approx(0.894 * 1307.4, rel=1e-3)
-    assert gpu.products[0].load_gbs == pytest.approx(20.95 * 1307.4 / 304, rel=1e-3)
+    (products,) = gpu.products
+    assert products.tensor_tflops == pytest.approx(0.8756 * 1307.4, rel=1e-3)
+    assert products.load_gbs == pytest.approx(20.52 * 1307.4 / 304, rel=1e-3)
+    assert products.depth_ns == pytest.approx(6.347 / 1307.4 * 304, rel=1e-3)
+    assert products.launch_us == pytest.approx(4.244 / 2.1, rel=1e-3)
+    assert (products.multiprocessors, gpu.prefill[0].cache_mb) == (304, 256)
+    assert gpu.decode[0].load_gbs == load_gpu("t4").decode[0].load_gbs
+    assert {rates.dtype for rates in (*load_gpu("v100").products, *load_gpu("v100").experts)} == {"f16"}
     assert parse_machine(format_machine(machine)) == machine
     assert '"measured":false' in format_machine(machine)
     assert '"measured":true' not in format_machine(load_machine("dgx-h100"))
@@ -134,3 +142,11 @@ def test_a_gpu_that_was_not_measured_has_products_from_its_data_sheet() -> None:
 @pytest.mark.parametrize("name", list_datasheets())
 def test_what_was_measured_goes_before_data_sheets(name: str) -> None:
     assert load_gpu(name).measured == (name in list_gpus())
+
+
+@pytest.mark.parametrize("name", list_datasheets())
+def test_clocks_are_those_at_which_multiprocessors_multiply_at_the_peak(name: str) -> None:
+    """A multiprocessor multiplies and adds a power of two of numbers in a cycle."""
+    sheet = load_datasheets()[name]
+    operations = sheet.tensor_tflops * 1e3 / sheet.multiprocessors / sheet.clock_ghz
+    assert math.log2(operations) == pytest.approx(round(math.log2(operations)), abs=0.01)

@@ -7,15 +7,20 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
+from einc.machines.datasheets import list_datasheets, load_datasheets, scale_rates
 from einc.machines.gpu import GpuRates
-from einc.machines.load import list_gpus, load_gpu, load_machine
+from einc.machines.load import load_gpu, load_machine
 from einc.machines.model import Site
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 from einc.predict.kernel_times import time_decode_us, time_kernel_us, time_prefill_us, time_product_us
 from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork
+from tests.rates.fit import fit_unit, predict_us
+from tests.rates.kinds import KINDS
+from tests.rates.measurements import Measured
 
 MEASURED = json.loads((Path(__file__).parent / "data" / "measured_kernels.json").read_text("utf-8"))["measured"]
 LIMITS = {"product": (0.03, 0.12, 0.25), "prefill": (0.05, 0.20, 0.45), "decode": (0.10, 0.25, 0.60)}
@@ -67,12 +72,54 @@ def test_products_are_ranked_as_they_were_measured(name: str) -> None:
     assert np.corrcoef(*ranks)[0, 1] > 0.993
 
 
+LEFT_OUT = {"product": ("products", 0.12, 0.30), "prefill": ("prefill", 0.25, 0.60), "decode": ("decode", 0.35, 0.60)}
+"""The kind of rates, how far the median may be from 1 for a GPU that was left out, and within what 80% of the shapes
+are (docs/truth/kernels.md)."""
+TWINS = ({"h100-sxm", "h200-sxm"}, {"b200-sxm", "gb200"})
+
+
+def as_measured(rows: list[list[float]], kind: str) -> Measured:
+    *columns, us = np.array(rows).T
+    names = {
+        "product": ("rows", "columns", "inner"),
+        "prefill": ("sequences", "queries"),
+        "decode": ("sequences", "keys"),
+    }
+    sizes = (*names[kind], "heads", "key_heads", "head_size")[: len(columns)]
+    return Measured(dict(zip(sizes, columns, strict=True)), us, {}, sizes)
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_gpu_that_was_left_out_is_predicted_from_its_data_sheet(name: str, kind: str) -> None:
+    """By what is fitted to the shapes here of all GPUs with another chip."""
+    rates, median, most = LEFT_OUT[kind]
+    twins: set[str] = next((chip for chip in TWINS if name in chip), {name})
+    others = {load_datasheets()[gpu]: as_measured(MEASURED[gpu][kind], kind) for gpu in MEASURED.keys() - twins}
+    scaled = scale_rates(fit_unit(rates, others), load_datasheets()[name])
+    gpu = msgspec.structs.replace(load_gpu(name), **{rates: (scaled,)})
+    ratios = np.array([us / PREDICT[kind](gpu, *sizes) for *sizes, us in MEASURED[name][kind]])
+    assert abs(np.median(ratios) - 1) < median
+    assert np.quantile(np.abs(ratios - 1), 0.8) < most
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+@pytest.mark.parametrize("name", ["a100-sxm", "b200-sxm"])
+def test_the_forms_that_are_fitted_are_those_that_predict(name: str, kind: str) -> None:
+    gpu, rows = load_gpu(name), MEASURED[name][kind]
+    (rates,) = getattr(gpu, LEFT_OUT[kind][0])
+    predicted = [PREDICT[kind](gpu, *sizes) for *sizes, _ in rows]
+    fitted = predict_us(KINDS[LEFT_OUT[kind][0]], rates, as_measured(rows, kind))
+    rounded = 1e-3 if kind == "prefill" else 1e-9  # a fit takes half of the queries for the mean of what they see
+    np.testing.assert_allclose(fitted, predicted, rtol=rounded)
+
+
 def count_drops(times: Sequence[float]) -> float:
     """By how much the next time is less, at most."""
     return max((1 - later / earlier for earlier, later in itertools.pairwise(times)), default=0.0)
 
 
-@pytest.mark.parametrize("name", list_gpus())
+@pytest.mark.parametrize("name", list_datasheets())
 def test_more_work_takes_longer(name: str) -> None:
     """But for a tenth: libraries have better kernels for some sizes than for smaller ones."""
     gpu = load_gpu(name)
@@ -89,10 +136,10 @@ def test_more_work_takes_longer(name: str) -> None:
     assert count_drops([predict_prefill(gpu, 2, 100 * 2**step, 32, 8, 128) for step in range(9)]) < 0.1
     assert count_drops([predict_decode(gpu, 8, 100 * 2**step, 32, 8, 128) for step in range(9)]) < 0.1
     experts = [time_kernel_us(gpu, ExpertsWork(8, 16 * 2**n, 512, 2048), 10**8, "bf16", 2.0, 1.0) for n in range(8)]
-    assert count_drops(experts) < 0.05
+    assert count_drops(experts) < 0.1
 
 
-@pytest.mark.parametrize("name", list_gpus())
+@pytest.mark.parametrize("name", list_datasheets())
 def test_sizes_beyond_all_measurements_run_at_the_sustained_rate(name: str) -> None:
     gpu = load_gpu(name)
     huge, twice = (predict_product(gpu, rows, 1 << 17, 1 << 17) for rows in (1 << 17, 1 << 18))
@@ -128,7 +175,8 @@ def test_types_that_were_not_measured_scale_with_their_peaks() -> None:
 def test_attention_that_nothing_was_fitted_to_reaches_the_peaks() -> None:
     """Also on a GPU whose file lists no bf16, whose f32 is then far slower than its f16."""
     flops = (("f16", 125e12), ("f32", 15.7e12))
-    site = Site(900.0, 1 << 34, flops, (), "v100-sxm", load_gpu("v100-sxm"))
+    gpu = msgspec.structs.replace(load_gpu("v100"), prefill=(), decode=())
+    site = Site(900.0, 1 << 34, flops, (), "v100", gpu)
     work = AttentionWork(8, 4, 2, 8192, 8192, 1 << 25, 128, 128)
     attention = TaskCost(TaskKind.KERNEL, 0, (), 10**7, 10**12, "f16", work=work)
     assert compute_occupied_ms(attention, site, 2.0) == pytest.approx(0.002 + 8.0)
@@ -136,5 +184,5 @@ def test_attention_that_nothing_was_fitted_to_reaches_the_peaks() -> None:
         TaskCost(TaskKind.KERNEL, 0, (), 10**8, 2 * 4096**3, dtype, work=ProductWork(1, 4096, 4096, 4096))
         for dtype in ("f16", "f32")
     )
-    assert compute_occupied_ms(half, site, 2.0) == pytest.approx(2 * 4096**3 / 125e9 / 0.894, rel=0.2)
+    assert compute_occupied_ms(half, site, 2.0) == pytest.approx(2 * 4096**3 / 125e9 / 0.876, rel=0.2)
     assert compute_occupied_ms(single, site, 2.0) >= 2 * 4096**3 / 15.7e9

@@ -22,9 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from einc.machines.datasheets import load_datasheets
 
@@ -57,6 +54,10 @@ def read(
     root: Path, gpu: str, operation: str, columns: tuple[str, ...], texts: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
     """All tables of a GPU and an operation, one under the other. Columns that a table lacks are zero."""
+    import pyarrow as pa  # not among what the tests need, which use all but the tables
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
     parts = []
     folder = FOLDERS.get(gpu, gpu.replace("-", "_"))
     for file in sorted(root.glob(f"{folder}/*/*/*/{operation}_perf.parquet")):

@@ -51,14 +51,18 @@ LEFT_OUT = """
 ## GPUs without measurements
 
 GPUs that nobody measured ([which ones](../machines.md#gpus-without-measurements)) have rates that are scaled from
-their data sheets: shares of the peak rates, loads and softmax relative to the rate of one multiprocessor's
-tensor cores, latencies in cycles of its clock, and the rest alike for all. They are fitted jointly to 1,500 shapes of
-each of {six}.
-Here, each GPU is predicted by what was fitted to others, without tables, and compared with all of its shapes that are
-not dropped. What has the same chip is left out, too, as a GPU that nobody measured has no such twin. Wanted for
-products is a median within {median:.0%}.
+their data sheets (`einc/machines/datasheets.json`): shares of the peak rates, loads and softmax relative to the rate
+of one multiprocessor's tensor cores, latencies in cycles of its clock, and the rest alike for all. They are fitted
+jointly to 1,500 shapes of each of these GPUs (`einc/machines/unit_gpu.json`):
 
-| left out | kernels | without | shapes | median | 80% | 95% | rank |
+    {six}
+
+Here, each GPU is predicted by what was fitted to others, without tables, and compared with all of its shapes that are
+not dropped. A twin, which has the same chip, is left out, too, as a GPU that nobody measured has none. The last three
+were never fitted; B300 and GB300 have nearly the chip of B200, which was. Wanted for products is a median within
+{median:.0%}.
+
+| left out | kernels | twins left out | shapes | median | 80% | 95% | rank |
 | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |
 """
 
@@ -152,7 +156,7 @@ def describe_without(row: LeftOut) -> str:
     """The GPUs of the six that are left out, too."""
     if row.gpu not in SIX:
         return "never fitted"
-    return ", ".join(name for name in row.without if name != row.gpu)
+    return ", ".join(name for name in row.without if name != row.gpu) or "none"
 
 
 def describe_left_out(row: LeftOut) -> str:
