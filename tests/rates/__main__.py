@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 import msgspec
+from threadpoolctl import threadpool_limits
 
 from einc.machines.datasheets import load_datasheets, load_unit_gpu
 from einc.machines.gpu import GpuRates
@@ -92,4 +93,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(1):  # the same sums wherever this runs, and products so small are fastest so
+        main()
