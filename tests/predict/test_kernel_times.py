@@ -110,8 +110,7 @@ def test_the_forms_that_are_fitted_are_those_that_predict(name: str, kind: str) 
     (rates,) = getattr(gpu, LEFT_OUT[kind][0])
     predicted = [PREDICT[kind](gpu, *sizes) for *sizes, _ in rows]
     fitted = predict_us(KINDS[LEFT_OUT[kind][0]], rates, as_measured(rows, kind))
-    rounded = 1e-3 if kind == "prefill" else 1e-9  # a fit takes half of the queries for the mean of what they see
-    np.testing.assert_allclose(fitted, predicted, rtol=rounded)
+    np.testing.assert_allclose(fitted, predicted, rtol=1e-9)
 
 
 def count_drops(times: Sequence[float]) -> float:

@@ -69,7 +69,7 @@ def prefill_attention_us(p: PrefillRates, s: Mapping[str, Array]) -> Array:
     packed = np.where((queries == 1) | p.packs_groups, heads / key_heads, 1.0)
     tiles = np.ceil(queries * packed / p.query_tile)
     reach = queries / tiles
-    seen = np.minimum((queries + reach) / 2.0, queries)
+    seen = np.minimum((queries + 1.0 + reach) / 2.0, queries)
     area = p.query_tile * KEY_BLOCK
     block_us = norm_of(
         4e-6 * area * head_size * p.multiprocessors / p.tensor_tflops, area * 1e-3 / p.softmax_gels, SOFTMAX_NORM
