@@ -18,8 +18,8 @@ from tests.rates.kinds import KINDS
 from tests.rates.measurements import Measured
 
 SIX = ("a100-sxm", "h100-sxm", "h200-sxm", "b200-sxm", "gb200", "l40s")
-"""The GPUs that the unit GPU is fitted to. The others that were measured have nearly the chips of B200, and would
-count it five times; they only test it."""
+"""The GPUs that the unit GPU is fitted to. The others that were measured only test it: B300 and GB300 have nearly the
+chip of B200, which would count four times."""
 
 TWINS = {"h100-sxm": "h200-sxm", "h200-sxm": "h100-sxm", "b200-sxm": "gb200", "gb200": "b200-sxm"}
 
