@@ -34,7 +34,10 @@ dropped:
   measured the shape without, that time counts.
 - **dominated**: a product that took more than 1.25 times as long as one that is no smaller in any size.
 - **one collection**, **one framework**: attention, and experts, that nothing else confirms, as frameworks have
-  kernels of their own for these. Attention with windows is not used.
+  kernels of their own for these.
+
+Not counted are attention with windows or with heads of other sizes than 64, 128, 192 and 256, experts without a gate,
+and the products of one collection on H100 that reused its weights (SGLang 0.5.6.post2).
 
 In the tables, *median* is that of measured over predicted times; *80%* and *95%* say within which part of the
 predicted time so many of the shapes are; *rank* is the rank correlation of measured and predicted times. What is
