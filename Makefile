@@ -48,6 +48,10 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,browser]'
 	touch $@
 
+.venv/truth: .venv/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,truth]'
+	touch $@
+
 demo: .venv/base  ## compile a trained network for eight sites, run the plan, check and explain it
 	$(BIN)/python models/digits/demo.py
 
