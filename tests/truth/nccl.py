@@ -35,8 +35,9 @@ KERNELS = {
     ("l40s", "vllm", "0.14.0"): "vLLM_custom_graph",
 }
 """All-reduces in one kernel by system, framework and version: what the tables call them."""
-KERNEL_LIMIT = {"vllm": 8 << 20, "sglang": 8 << 20, "trtllm": 4 << 20}
-"""Of larger buffers, frameworks leave the all-reduce to NCCL."""
+KERNEL_LIMIT = {"vllm 0.14.0": 4 << 20, "vllm 0.24.0": 4 << 20, "sglang 0.5.10": 8 << 20, "sglang 0.5.14": 8 << 20,
+                "trtllm 1.0.0": 1 << 20, "trtllm 1.3.0rc20": 4 << 20}  # fmt: skip
+"""Larger buffers are left to NCCL: from there on, measured times are those of NCCL."""
 SMALLEST, LARGEST = 1 << 10, 512 << 20
 INT8 = "int8"
 
@@ -77,7 +78,7 @@ def read_kernel(system: str, framework: str, version: str) -> list[Measured]:
     for row in _read_table(system, framework, version, "custom_allreduce_perf"):
         gpus, size = int(row["num_gpus"]), 2 * int(row["message_size"])
         is_wanted = row["kernel_source"] == KERNELS[system, framework, version]
-        if is_wanted and gpus <= 8 and size <= KERNEL_LIMIT[framework]:
+        if is_wanted and gpus <= 8 and size <= KERNEL_LIMIT[f"{framework} {version}"]:
             times[gpus, size].append(row["latency"] * 1e3)
     return [Measured(ALL_REDUCE, "half", *key, median(found)) for key, found in sorted(times.items())]
 
