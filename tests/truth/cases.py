@@ -29,12 +29,13 @@ class Step:
 
 
 def list_steps() -> tuple[Step, ...]:
-    """Decode steps of 8 sequences on 1 to 8 GPUs, of one sequence and prompts on 1 and 8, and more prompts on 8."""
+    """Decode steps of 8 sequences on 1 to 8 GPUs and a prompt on 1 and 8; a decode step of one sequence, and eight
+    prompts, on some."""
     found = []
     for system in SYSTEMS:
         for model in MODELS:
             found += [Step(model, system, gpus, DECODE, 8, 8192) for gpus in (1, 2, 4, 8)]
-            found += [Step(model, system, gpus, DECODE, 1, 8192) for gpus in (1, 8)]
             found += [Step(model, system, gpus, PREFILL, 1, 8192) for gpus in (1, 8)]
+    found += [Step(model, "h100_sxm", gpus, DECODE, 1, 8192) for model in MODELS for gpus in (1, 8)]
     prompts = [("llama-3.1-70b", "h100_sxm"), ("llama-3.1-8b", "a100_sxm")]
     return (*found, *(Step(model, system, 8, PREFILL, 8, 8192) for model, system in prompts))
