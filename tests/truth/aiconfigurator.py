@@ -14,8 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.truth.models import CONFIGS, write_config
 from tests.truth.cases import PREFILL, Step, list_steps
+from tests.truth.models import CONFIGS, write_config
+from tests.truth.published import PUBLISHED
 
 FILE = Path(__file__).with_name("aiconfigurator.json")
 FRAMEWORKS = ("trtllm", "vllm", "sglang")
@@ -50,6 +51,17 @@ def ask(step: Step, folder: Path) -> dict[str, Any]:
     return {}
 
 
+def name_kind(part: str) -> str:
+    """Which of einc's kinds of tasks (`planning.KINDS`) a part is."""
+    if part == "attention":
+        return "attention"
+    if part.endswith("_gemm"):
+        return "products"
+    if part == "moe":
+        return "experts"
+    return "moving" if part.startswith(("ar_", "p2p", "moe_")) or part.endswith("_ar") else "other kernels"
+
+
 def main() -> None:
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as name:
@@ -57,7 +69,7 @@ def main() -> None:
         for model in CONFIGS:
             write_config(model, folder)
         found = {}
-        for step in list_steps():
+        for step in (*(each.step for each in PUBLISHED), *list_steps()):
             answer = ask(step, folder)
             if answer:
                 found[step.key] = answer

@@ -10,6 +10,7 @@ and fits the parameters to them; `--render` computes nothing and writes the page
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +20,10 @@ from typing import Any
 from tests.bench.experiments.pages import put
 from tests.truth.fitting import fit_all, read_parameters
 from tests.truth.forms import ALL_REDUCE, COLLECTIVES
-from tests.truth.nccl import LARGEST, SMALLEST, Measured, read_file, write_file
+from tests.truth.nccl import LARGEST, Measured, read_file, write_file
 from tests.truth.planning import MACHINE_OF
 from tests.truth.programs import cut_preamble, write_collective, write_one_shot
-from tests.truth.ratios import SPREAD_HEAD, Spread, format_table, is_within, name_size, spread
+from tests.truth.ratios import SPREAD_HEAD, format_table, is_within, name_size, spread
 from tests.truth.reasons import explain
 from tests.truth.replaying import replay, replay_kernel
 
@@ -132,8 +133,8 @@ def tabulate_replayed(replayed: Sequence[Replayed]) -> str:
         for collective in COLLECTIVES:
             for gpus in (2, 4, 8):
                 some = [r.ratio for r in mine if (r.row.collective, r.row.gpus) == (collective, gpus)]
-                rows.append([title, f"{collective}, {gpus}", *_cells(spread(some))])
-        rows.append([f"**{title}**", "all", *_cells(spread(r.ratio for r in mine))])
+                rows.append([title, f"{collective}, {gpus}", *spread(some).cells()])
+        rows.append([f"**{title}**", "all", *spread(r.ratio for r in mine).cells()])
     return format_table(("GPU", "collective, GPUs", *SPREAD_HEAD), rows, 2)
 
 
@@ -141,7 +142,7 @@ def tabulate_sizes(replayed: Sequence[Replayed]) -> str:
     """The same by the size of the buffer."""
     steps = [1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20, LARGEST + 1]
     rows = []
-    for low, high in zip(steps, steps[1:], strict=False):
+    for low, high in itertools.pairwise(steps):
         end = "512 MiB" if high > LARGEST else f"below {name_size(high)}"
         cells = []
         for system in SYSTEMS:
@@ -155,7 +156,7 @@ def tabulate_sizes(replayed: Sequence[Replayed]) -> str:
 def tabulate_kernels(replayed: Sequence[Replayed]) -> str:
     """All-reduces of frameworks in one kernel."""
     tables = list(dict.fromkeys(r.table for r in replayed if " nccl " not in r.table))
-    rows = [[_title(table), *_cells(spread(r.ratio for r in replayed if r.table == table))] for table in tables]
+    rows = [[_title(table), *spread(r.ratio for r in replayed if r.table == table).cells()] for table in tables]
     return format_table(("GPU, framework", *SPREAD_HEAD), rows)
 
 
@@ -193,7 +194,8 @@ def tabulate_synthesized(synthesized: Sequence[Synthesized], system: str) -> str
     """What einc makes beside what NCCL, and the fastest kernel of a framework in a graph, were measured to take."""
     tables = read_file()
     nccl = _times_of_eight(next(rows for table, rows in tables.items() if table.startswith(f"{system} nccl")))
-    kernels = [_times_of_eight(rows) for table, rows in tables.items() if table.startswith((f"{system} v", f"{system} s"))]
+    in_graphs = (f"{system} vllm", f"{system} sglang")
+    kernels = [_times_of_eight(rows) for table, rows in tables.items() if table.startswith(in_graphs)]
     rows = []
     for made in (each for each in synthesized if each.system == system):
         measured = nccl[made.collective, made.size]
@@ -202,13 +204,13 @@ def tabulate_synthesized(synthesized: Sequence[Synthesized], system: str) -> str
             [made.collective, name_size(made.size), f"{measured:.1f}", f"{made.us:.1f}", f"{made.bound_us:.1f}",
              f"{measured / made.us:.2f}", f"{min(others):.1f}" if others else ""]
         )  # fmt: skip
-    head = ("collective", "size", "NCCL, measured", "einc, predicted", "its bound", "NCCL / einc", "one kernel, measured")
+    head = ("collective", "size", "NCCL, measured", "einc, predicted", "its bound", "NCCL / einc", "one kernel")
     return format_table(head, rows, 1)
 
 
-def write_page() -> None:
+def fill_page(page: str) -> str:
+    """The page with the tables of what is known between its marks."""
     replayed, synthesized = read_data()
-    page = PAGE.read_text(encoding="utf-8")
     page = put(page, "replayed", tabulate_replayed(replayed))
     page = put(page, "sizes", tabulate_sizes(replayed))
     page = put(page, "kernels", tabulate_kernels(replayed))
@@ -216,15 +218,11 @@ def write_page() -> None:
     page = put(page, "parameters", tabulate_parameters())
     for system in SYSTEMS:
         page = put(page, f"synthesized {system}", tabulate_synthesized(synthesized, system))
-    PAGE.write_text(page, encoding="utf-8")
+    return page
 
 
 def _times_of_eight(rows: Sequence[Measured]) -> dict[tuple[str, int], float]:
     return {(row.collective, row.size): row.us for row in rows if row.gpus == RANKS}
-
-
-def _cells(found: Spread) -> list[str]:
-    return found.cells().split(" | ")
 
 
 def _title(table: str) -> str:
@@ -243,7 +241,7 @@ def main(arguments: list[str] | None = None) -> int:
         fit_all()
     if not options.render:
         write_data(replay_all(), synthesize_all())
-    write_page()
+    PAGE.write_text(fill_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 

@@ -28,7 +28,8 @@ NOTES = {
     GPT_FAST: "bf16, torch.compile, prompts of 5 tokens and 200 new ones; 8 A100 of 80 GB that are limited to 330 W, "
     "joined by a hybrid cube mesh and not by switches; all-reduces of one kernel. Its tokens a second are of whole "
     "texts, the host's work between steps included",
-    VLLM: "bf16, 32 tokens in, 128 out, 8 sequences; the whole time over 128 steps, so that the first one counts as a step",
+    VLLM: "bf16, 32 tokens in, 128 out, 8 sequences; the whole time over 128 steps, so that the first "
+    "one counts as a step",
     TENSORRT: "f16, the time to the first token of one prompt",
     VLLM_A100: "bf16, 1024 tokens in, 128 out, one sequence, and the host's work between steps",
 }

@@ -19,10 +19,9 @@ class Spread:
     least: float
     most: float
 
-    def cells(self) -> str:
-        return (
-            f"{self.count} | {self.middle:.2f} | {self.low:.2f} to {self.high:.2f} | {self.least:.2f} to {self.most:.2f}"
-        )
+    def cells(self) -> list[str]:
+        spans = [f"{low:.2f} to {high:.2f}" for low, high in ((self.low, self.high), (self.least, self.most))]
+        return [str(self.count), f"{self.middle:.2f}", *spans]
 
 
 SPREAD_HEAD = ("number", "measured / predicted: median", "10% to 90%", "extremes")

@@ -8,7 +8,7 @@ from tests.truth.forms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 from tests.truth.nccl import Measured
 
 LATE = "late calls: int8, with the same bytes, took 0.4 to 0.8 of it"
-KEPT = "NCCL changes from LL128 to Simple where LL128 would still be faster; times step upwards there, and the form takes the least"
+KEPT = "NCCL changes from LL128 to Simple where LL128 would still be faster: times step upwards there"
 HOST = "eight GPUs share one path through the host, on which two measurements of one shape differ by 1.7 themselves"
 OUTLIER = "its neighbours took less than half as long"
 ONE_SHOT = "the framework keeps to one-shot where two-shot would be faster: twice the size took less time"

@@ -9,7 +9,7 @@ played but timed by their form: an exchange program has no such step.
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache
 from itertools import combinations
 
 from einc.exchange.language.resolve import read_program
@@ -58,13 +58,13 @@ def play_us(text: str, machine: Machine) -> float:
     return simulate(read_program(text, "played.exprog", machine), machine).completion_ms * 1e3
 
 
-@lru_cache(maxsize=None)
+@cache
 def make_switch(gpus: int, gbs: float, transfer_us: float = 0.0) -> Machine:
     """GPUs on a switch, whose ports have this rate each way."""
     return _make(gpus, [{"kind": "switch", "name": "port", "gbs": gbs}], transfer_us)
 
 
-@lru_cache(maxsize=None)
+@cache
 def make_pairs(gpus: int, gbs: float) -> Machine:
     """GPUs with links of this rate from each to each."""
     pairs = [list(pair) for pair in combinations(range(gpus), 2)]
