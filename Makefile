@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -221,6 +221,9 @@ fit-exchanges: .venv/truth  ## fit what NCCL's protocols take to the tables of a
 
 bench-truth: bench-truth-gpus  ## predicted times against measured ones: the above, and random plans of all workloads on this computer
 	$(BIN)/python -m tests.bench.truth --write
+
+fit-rates: .venv/truth  ## fit the times of kernels to measured GPUs; writes their rates and docs/truth/kernels.md
+	$(BIN)/python -m tests.rates --write
 
 bench-optimality: .venv/dev  ## whether random or well-known plans are predicted faster than those that are chosen
 	$(BIN)/python -m tests.bench.optimality

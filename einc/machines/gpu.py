@@ -129,14 +129,16 @@ class ExpertsRates(MeasuredRates, frozen=True, kw_only=True, cache_hash=True):
     """Time of an expert that is picked."""
 
 
-class GpuRates(GpuPart, frozen=True, kw_only=True, cache_hash=True):
-    """The measured rates of a GPU, by kind of kernel and element type; `source` says what they were fitted to."""
+class GpuRates(GpuPart, frozen=True, kw_only=True, cache_hash=True, omit_defaults=True):
+    """The rates of a GPU, by kind of kernel and element type; `source` says what they were fitted to."""
 
     source: Text
     products: Annotated[tuple[ProductRates, ...], Meta(min_length=1, max_length=MAX_TYPES)]
     prefill: Annotated[tuple[PrefillRates, ...], Meta(max_length=MAX_TYPES)] = ()
     decode: Annotated[tuple[DecodeRates, ...], Meta(max_length=MAX_TYPES)] = ()
     experts: Annotated[tuple[ExpertsRates, ...], Meta(max_length=MAX_TYPES)] = ()
+    measured: bool = True
+    """False where nothing was measured of this GPU, and the rates are scaled from others' (`datasheets`)."""
 
 
 SIZES = {

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from einc.errors import MachineError, ReadError, UsageError
+from einc.machines.datasheets import list_datasheets, scale_rates
 from einc.machines.gpu import GpuRates, check_gpu
 from einc.machines.model import KernelRate, Machine, Resource, Site
 from einc.machines.rules import add_peak, check_pairs, expand_rules
@@ -162,13 +163,13 @@ def _build_site(entry: SiteEntry, at: str, gpus: Mapping[str, GpuRates]) -> Site
 
 
 def _find_gpu(entry: SiteEntry, at: str, gpus: Mapping[str, GpuRates]) -> tuple[str, GpuRates | None]:
-    """The name of a site's GPU and its measured rates: those of the file, or those that come with einc."""
+    """The name of a site's GPU and its rates: those of the file, those that come with einc, or scaled ones."""
     if isinstance(entry.gpu, UnsetType):
         return "", None
     if entry.gpu in gpus:
         return entry.gpu, gpus[entry.gpu]
-    if entry.gpu not in list_gpus():
-        known = ", ".join([*gpus, *list_gpus()])
+    if entry.gpu not in list_gpus() and entry.gpu not in list_datasheets():
+        known = ", ".join([*gpus, *list_gpus(), *(name for name in list_datasheets() if name not in list_gpus())])
         raise MachineError(f"{at}.gpu: expected a name in 'gpus', or one of {known}, found {describe_json(entry.gpu)}")
     return entry.gpu, load_gpu(entry.gpu)
 
@@ -182,7 +183,9 @@ def list_gpus() -> tuple[str, ...]:
 
 @functools.cache
 def load_gpu(name: str) -> GpuRates:
-    """The measured rates of a GPU that comes with einc."""
+    """The rates of a GPU that comes with einc: measured ones, or else those that its data sheet lets expect."""
+    if name not in list_gpus():
+        return scale_rates(name)
     text = (resources.files("einc.machines") / "gpus" / f"{name}.json").read_text("utf-8")
     gpu = msgspec.json.decode(text, type=GpuRates)
     check_gpu(gpu, name)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from einc.core.spec import FunctionSpec
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
 from einc.ops.base import Operator
-from einc.predict.kernel_times import time_kernel_us
+from einc.predict.kernel_times import KernelKind, classify, time_kernel_us
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes
 from einc_runtime.plan.schema import (
     ITEMSIZE,
@@ -134,9 +134,9 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) ->
     at_peak = latency + max(moving, computing)
     if site.gpu is None:
         return at_peak
-    share = site.peak(cost.precision) / site.peak("bf16")
+    share = site.peak(cost.precision) / site.peak(site.gpu.products[0].dtype)
     width = float(ITEMSIZE.get(cost.precision, 4))  # type: ignore[call-overload]
     measured = MS_PER_US * time_kernel_us(site.gpu, cost.work, cost.size, cost.precision, width, share)
-    if cost.work is None:  # a launch was not measured apart for these
+    if classify(cost.work, site.gpu) == KernelKind.MEMORY:  # a launch was not measured apart for these
         measured += latency
     return max(measured, at_peak)

@@ -31,10 +31,10 @@ within this part of what their bytes at sustained rates and a latency say."""
 
 def name_rates(machine: Machine) -> Rates:
     """Where the times of kernels come from: `measured` on this machine, `fitted` to measurements of its GPUs, or the
-    `peak` rates of the machine file, of which nothing was measured."""
+    `peak` rates of the machine file, or rates that data sheets say, of which nothing was measured."""
     if machine.measured:
         return "measured"
-    is_fitted = machine.cores is None and all(site.gpu is not None for site in machine.sites)
+    is_fitted = machine.cores is None and all(site.gpu is not None and site.gpu.measured for site in machine.sites)
     return "fitted" if is_fitted else "peak"
 
 

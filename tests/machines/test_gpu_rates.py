@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from einc.errors import MachineError
+from einc.machines.datasheets import list_datasheets
 from einc.machines.load import format_machine, list_gpus, load_gpu, load_machine, parse_machine
 
 SITE = {"hbm_gbs": 900, "memory_bytes": 1 << 30, "flops": {"bf16": 1e14, "f32": 1e13}}
@@ -115,3 +116,21 @@ def test_a_gpu_that_is_listed_twice_or_unknown_is_refused() -> None:
 
 def test_the_ideal_machine_reaches_its_peaks() -> None:
     assert all(site.gpu is None for site in load_machine("dgx-h100").ideal().sites)
+
+
+def test_a_gpu_that_was_not_measured_has_products_from_its_data_sheet() -> None:
+    machine = parse_machine(json.dumps({"name": "m", "sites": [{**SITE, "gpu": "mi300x"}]}))
+    gpu = machine.sites[0].gpu
+    assert gpu is not None
+    assert not gpu.measured
+    assert (gpu.prefill, gpu.decode, gpu.experts) == ((), (), ())
+    assert gpu.products[0].tensor_tflops == pytest.approx(0.894 * 1307.4, rel=1e-3)
+    assert gpu.products[0].load_gbs == pytest.approx(20.95 * 1307.4 / 304, rel=1e-3)
+    assert parse_machine(format_machine(machine)) == machine
+    assert '"measured":false' in format_machine(machine)
+    assert '"measured":true' not in format_machine(load_machine("dgx-h100"))
+
+
+@pytest.mark.parametrize("name", list_datasheets())
+def test_what_was_measured_goes_before_data_sheets(name: str) -> None:
+    assert load_gpu(name).measured == (name in list_gpus())

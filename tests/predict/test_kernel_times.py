@@ -12,6 +12,7 @@ import pytest
 
 from einc.machines.gpu import GpuRates
 from einc.machines.load import list_gpus, load_gpu, load_machine
+from einc.machines.model import Site
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 from einc.predict.kernel_times import time_decode_us, time_kernel_us, time_prefill_us, time_product_us
 from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork
@@ -122,3 +123,18 @@ def test_types_that_were_not_measured_scale_with_their_peaks() -> None:
     assert half == time_kernel_us(gpu, work, size // 2, "bf16", 2.0, 1.0)
     single = time_kernel_us(gpu, work, size, "f32", 4.0, 67 / 989)
     assert 10 < single / half < 16
+
+
+def test_attention_that_nothing_was_fitted_to_reaches_the_peaks() -> None:
+    """Also on a GPU whose file lists no bf16, whose f32 is then far slower than its f16."""
+    flops = (("f16", 125e12), ("f32", 15.7e12))
+    site = Site(900.0, 1 << 34, flops, (), "v100-sxm", load_gpu("v100-sxm"))
+    work = AttentionWork(8, 4, 2, 8192, 8192, 1 << 25, 128, 128)
+    attention = TaskCost(TaskKind.KERNEL, 0, (), 10**7, 10**12, "f16", work=work)
+    assert compute_occupied_ms(attention, site, 2.0) == pytest.approx(0.002 + 8.0)
+    half, single = (
+        TaskCost(TaskKind.KERNEL, 0, (), 10**8, 2 * 4096**3, dtype, work=ProductWork(1, 4096, 4096, 4096))
+        for dtype in ("f16", "f32")
+    )
+    assert compute_occupied_ms(half, site, 2.0) == pytest.approx(2 * 4096**3 / 125e9 / 0.894, rel=0.2)
+    assert compute_occupied_ms(single, site, 2.0) >= 2 * 4096**3 / 15.7e9

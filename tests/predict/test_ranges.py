@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from einc.machines.load import load_machine
+from einc.machines.load import load_gpu, load_machine
 from einc.machines.model import Machine
 from einc.predict.costs import TaskCost, TaskKind
 from einc.predict.ranges import MOVING_ERROR, find_difference_error, find_moving_range, find_range, name_rates
@@ -85,3 +85,9 @@ def test_two_plans_differ_no_more_than_in_what_is_not_alike() -> None:
     assert changed == pytest.approx(math.sqrt((3 * error) ** 2 + (4 * error) ** 2 + (0.5 * MOVING_ERROR) ** 2))
     assert find_difference_error((PRODUCT, PRODUCT), (3.0, 3.0), -1.5, MACHINE) == pytest.approx(1.5 * MOVING_ERROR)
     assert find_difference_error((PRODUCT, other), (3.0, 4.0), 1.5, load_machine("dgx-v100", 2)) is None
+
+
+def test_rates_that_data_sheets_say_were_not_measured() -> None:
+    assert name_rates(MACHINE) == "fitted"
+    sites = tuple(replace(site, gpu=load_gpu("h100-nvl")) for site in MACHINE.sites)
+    assert name_rates(replace(MACHINE, sites=sites)) == "peak"

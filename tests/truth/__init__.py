@@ -1,0 +1,1 @@
+"""What is predicted, held against what other people measured on GPUs."""

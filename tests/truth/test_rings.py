@@ -6,6 +6,8 @@ from statistics import median
 
 import pytest
 
+from einc.exchange.language.checker import check
+from einc.exchange.language.resolve import read_program
 from tests.truth.fitting import read_parameters
 from tests.truth.forms import ALL_GATHER, ALL_REDUCE, COLLECTIVES, REDUCE_SCATTER
 from tests.truth.nccl import read_file
@@ -15,6 +17,13 @@ from tests.truth.reasons import explain
 from tests.truth.replaying import make_pairs, make_switch, play_us, replay, replay_kernel
 
 SYSTEMS = ("a100_sxm", "h100_sxm", "b200_sxm", "l40s")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_programs_are_valid(ranks: int) -> None:
+    texts = [write_collective(collective, ranks, 3000) for collective in COLLECTIVES]
+    for text in (*texts, write_one_shot(ranks, 3000), write_two_shot(ranks, 3000)):
+        assert check(read_program(text)).valid
 
 
 @pytest.mark.parametrize(("collective", "steps"), [(ALL_REDUCE, 6), (ALL_GATHER, 3), (REDUCE_SCATTER, 3)])
