@@ -20,7 +20,7 @@ from typing import Any
 from tests.bench.experiments.pages import put
 from tests.truth.fitting import fit_all, read_parameters
 from tests.truth.forms import ALL_REDUCE, COLLECTIVES
-from tests.truth.nccl import LARGEST, Measured, read_file, write_file
+from tests.truth.nccl import INT8, LARGEST, Measured, pair_repeated, read_file, write_file
 from tests.truth.planning import MACHINE_OF
 from tests.truth.programs import cut_preamble, write_collective, write_one_shot
 from tests.truth.ratios import SPREAD_HEAD, format_table, is_within, name_size, spread
@@ -65,12 +65,12 @@ class Synthesized:
 
 
 def replay_all() -> list[Replayed]:
-    """Everything that was measured."""
+    """Everything that was measured in 16-bit floats."""
     collectives, kernels = read_parameters()
     found = []
     for table, rows in read_file().items():
         system = table.split()[0]
-        for row in rows:
+        for row in (row for row in rows if row.dtype != INT8):
             if table in kernels:
                 us = replay_kernel(kernels[table], row.size, row.gpus)
             else:
@@ -135,6 +135,8 @@ def tabulate_replayed(replayed: Sequence[Replayed]) -> str:
                 some = [r.ratio for r in mine if (r.row.collective, r.row.gpus) == (collective, gpus)]
                 rows.append([title, f"{collective}, {gpus}", *spread(some).cells()])
         rows.append([f"**{title}**", "all", *spread(r.ratio for r in mine).cells()])
+        held_out = [r.ratio for r in mine if r.row.is_held_out]
+        rows.append([f"**{title}**", "held out of the fit", *spread(held_out).cells()])
     return format_table(("GPU", "collective, GPUs", *SPREAD_HEAD), rows, 2)
 
 
@@ -158,6 +160,19 @@ def tabulate_kernels(replayed: Sequence[Replayed]) -> str:
     tables = list(dict.fromkeys(r.table for r in replayed if " nccl " not in r.table))
     rows = [[_title(table), *spread(r.ratio for r in replayed if r.table == table).cells()] for table in tables]
     return format_table(("GPU, framework", *SPREAD_HEAD), rows)
+
+
+def tabulate_repeated() -> str:
+    """How far two measurements of one shape are apart, which no model can beat."""
+    rows = []
+    for system, title in SYSTEMS.items():
+        measured = next(rows for table, rows in read_file().items() if table.startswith(f"{system} nccl"))
+        pairs = pair_repeated(measured)
+        for name, chosen in (("2 and 4", (2, 4)), ("8", (8,))):
+            ratios = [row.us / again.us for row, again in pairs if row.gpus in chosen]
+            rows.append([title, name, *spread(ratios).cells()])
+    head = ("GPU", "GPUs", "shapes", "halves / bytes: median", "10% to 90%", "extremes")
+    return format_table(head, rows, 2)
 
 
 def tabulate_far(replayed: Sequence[Replayed]) -> str:
@@ -214,6 +229,7 @@ def fill_page(page: str) -> str:
     page = put(page, "replayed", tabulate_replayed(replayed))
     page = put(page, "sizes", tabulate_sizes(replayed))
     page = put(page, "kernels", tabulate_kernels(replayed))
+    page = put(page, "repeated", tabulate_repeated())
     page = put(page, "far", tabulate_far(replayed))
     page = put(page, "parameters", tabulate_parameters())
     for system in SYSTEMS:
@@ -222,7 +238,7 @@ def fill_page(page: str) -> str:
 
 
 def _times_of_eight(rows: Sequence[Measured]) -> dict[tuple[str, int], float]:
-    return {(row.collective, row.size): row.us for row in rows if row.gpus == RANKS}
+    return {(row.collective, row.size): row.us for row in rows if row.gpus == RANKS and row.dtype != INT8}
 
 
 def _title(table: str) -> str:

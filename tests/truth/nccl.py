@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.truth.forms import ALL_REDUCE
+from tests.truth.forms import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 
 FILE = Path(__file__).with_name("collectives.json")
 VERSIONS = {"a100_sxm": "2.27.3", "h100_sxm": "2.29.2", "b200_sxm": "2.29.2", "l40s": "2.27.3"}
@@ -38,6 +38,8 @@ KERNELS = {
 KERNEL_LIMIT = {"vllm 0.14.0": 4 << 20, "vllm 0.24.0": 4 << 20, "sglang 0.5.10": 8 << 20, "sglang 0.5.14": 8 << 20,
                 "trtllm 1.0.0": 1 << 20, "trtllm 1.3.0rc20": 4 << 20}  # fmt: skip
 """Larger buffers are left to NCCL: from there on, measured times are those of NCCL."""
+MOVED_ALIKE = (ALL_GATHER, ALL_TO_ALL)
+"""Nothing is added: halves and bytes of one size are two measurements of one thing."""
 SMALLEST, LARGEST = 1 << 10, 512 << 20
 INT8 = "int8"
 
@@ -84,14 +86,14 @@ def read_kernel(system: str, framework: str, version: str) -> list[Measured]:
 
 
 def write_file() -> None:
-    """Commits the times of 16-bit floats from 1 KiB on."""
+    """Commits the times of 16-bit floats from 1 KiB on, and those of bytes where they measure the same again."""
     tables = {f"{system} nccl {version}": read_nccl(system) for system, version in VERSIONS.items()}
     tables |= {" ".join(key): read_kernel(*key) for key in KERNELS}
     lines = []
     for name, rows in tables.items():
         series: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for row in _select(rows):
-            series[f"{row.collective} {row.gpus}"][str(row.size)] = round(row.us, 2)
+            series[f"{row.collective} {row.dtype} {row.gpus}"][str(row.size)] = round(row.us, 2)
         inner = ",\n".join(f"  {json.dumps(key)}: {json.dumps(times)}" for key, times in series.items())
         lines.append(f" {json.dumps(name)}: {{\n{inner}\n }}")
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
@@ -103,14 +105,24 @@ def read_file() -> dict[str, list[Measured]]:
     for name, series in json.loads(FILE.read_text(encoding="utf-8")).items():
         rows = []
         for key, times in series.items():
-            collective, gpus = key.split()
-            rows += [Measured(collective, "half", int(gpus), int(size), us) for size, us in times.items()]
+            collective, dtype, gpus = key.split()
+            rows += [Measured(collective, dtype, int(gpus), int(size), us) for size, us in times.items()]
         found[name] = rows
     return found
 
 
+def pair_repeated(rows: Iterable[Measured]) -> list[tuple[Measured, Measured]]:
+    """The shapes that were measured twice: halves, and as many bytes."""
+    rows = list(rows)
+    again = {(row.collective, row.gpus, row.size): row for row in rows if row.dtype == INT8}
+    firsts = [row for row in rows if row.dtype != INT8 and row.collective in MOVED_ALIKE]
+    return [(row, again[row.collective, row.gpus, row.size]) for row in firsts]
+
+
 def _select(rows: Iterable[Measured]) -> list[Measured]:
-    return [row for row in rows if row.dtype != INT8 and SMALLEST <= row.size <= LARGEST]
+    return [
+        row for row in rows if SMALLEST <= row.size <= LARGEST and (row.dtype != INT8 or row.collective in MOVED_ALIKE)
+    ]
 
 
 def _read_table(system: str, framework: str, version: str, table: str) -> list[dict[str, Any]]:

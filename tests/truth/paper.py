@@ -175,6 +175,7 @@ def list_findings(outcomes: Outcomes, kinds: dict[str, dict[str, float]]) -> lis
         f"{TITLES[LONG]}: attention takes {attention:.1f} of the {long_ms:.1f} predicted ms, "
         f"which is {flops / attention / 1e9:.0f} TFLOP/s on each GPU. If all else is as predicted, the paper's "
         f"attention took {needed:.0f} ms, which is {flops / needed / 1e9:.0f} TFLOP/s.",
+        f"{TITLES[LONG]}: kernels that the memory bounds are among the others, {kinds[LONG]['other kernels']:.1f} ms.",
         f"PyTorch and vLLM on {TITLES[LONG]}: a plan sharded by hand is predicted at {balanced:.0f} ms with the pairs "
         f"of causality shared evenly; with equal parts of the sequence, as the paper says of PyTorch, the last GPU has "
         f"{LAST_SHARE:.2f} times its share of attention, and it is about {unbalanced:.0f} ms, where "

@@ -9,7 +9,7 @@ from tests.truth.nccl import Measured
 
 LATE = "late calls: int8, with the same bytes, took 0.4 to 0.8 of it"
 KEPT = "NCCL changes from LL128 to Simple where LL128 would still be faster: times step upwards there"
-HOST = "eight GPUs share one path through the host, on which two measurements of one shape differ by 1.7 themselves"
+HOST = "eight GPUs share one path through the host, and two measurements of one shape differ as much"
 OUTLIER = "its neighbours took less than half as long"
 ONE_SHOT = "the framework keeps to one-shot where two-shot would be faster: twice the size took less time"
 FORM = "the form: its three lines are too few for a time that grows so little up to here"

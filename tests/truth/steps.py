@@ -142,6 +142,25 @@ def tabulate_merged() -> str:
     return format_table(head, rows, 0)
 
 
+def describe_prompts(plans: Plans) -> str:
+    """What einc expects of plans that are not cut as Megatron does."""
+    gains: defaultdict[str, list[float]] = defaultdict(list)
+    for step, planned in plans.items():
+        if step.kind != DECODE and planned.megatron_ms and step in list_steps():
+            gains[SYSTEM_TITLES[step.system]].append(planned.megatron_ms / planned.ms)
+    spans = [f"{min(found):.1f} to {max(found):.1f} on 8 {title}" for title, found in gains.items()]
+    return f"Megatron's cuts over the fastest plan, prompts: {', '.join(spans)}."
+
+
+def describe_frameworks(estimates: Estimates) -> str:
+    """Whose kernels aiconfigurator has."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for step in list_steps():
+        if step.key in estimates:
+            found[SYSTEM_TITLES[step.system]].add(estimates[step.key]["framework"])
+    return "; ".join(f"{title}: {', '.join(sorted(names))}" for title, names in found.items()) + "."
+
+
 def write_data(plans: Plans) -> None:
     lines = ",\n".join(f" {json.dumps(step.key)}: {json.dumps(_round(plan.record()))}" for step, plan in plans.items())
     DATA.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
@@ -163,6 +182,8 @@ def fill_page(page: str) -> str:
     page = put(page, "spreads", tabulate_spreads(plans, estimates))
     for system in SYSTEMS:
         page = put(page, f"compared {system}", tabulate_compared(plans, estimates, system))
+    page = put(page, "prompts", describe_prompts(plans))
+    page = put(page, "frameworks", describe_frameworks(estimates))
     page = put(page, "merged", tabulate_merged())
     return put(page, "kinds", tabulate_kinds(plans, estimates))
 
