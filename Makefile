@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured bench-truth bench-truth-gpus fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -51,6 +51,14 @@ help:  ## list the targets
 .venv/truth: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,truth]'
 	touch $@
+
+build/aiconfigurator/installed:
+	$(PYTHON) -m venv build/aiconfigurator
+	build/aiconfigurator/bin/python $(PIP_INSTALL) aiconfigurator==0.12.0
+	touch $@
+
+aiconfigurator: build/aiconfigurator/installed  ## ask aiconfigurator what it predicts of steps of models (for docs/truth/steps.md)
+	build/aiconfigurator/bin/python -m tests.truth.aiconfigurator
 
 demo: .venv/base  ## compile a trained network for eight sites, run the plan, check and explain it
 	$(BIN)/python models/digits/demo.py
@@ -202,10 +210,16 @@ experiments: .venv/dev  ## the paper's Experiments 1 to 5, predicted: tables, pl
 experiments-measured: .venv/dev  ## the same on the GPUs of this machine, or smaller on its CPU, into build/experiments
 	$(BIN)/python -m tests.bench.experiments.measured
 
-bench-truth-gpus: .venv/dev  ## predicted exchanges against what NCCL was measured to take: docs/truth
-	$(BIN)/python -m tests.truth.exchanges --write
+bench-truth-gpus: .venv/dev  ## predicted times against published ones of GPUs: exchanges, steps, the paper (docs/truth)
+	$(BIN)/python -m tests.truth.exchanges
+	$(BIN)/python -m tests.truth.steps
+	$(BIN)/python -m tests.truth.paper
+	$(BIN)/python -m tests.truth.overview
 
-bench-truth: .venv/dev  ## predicted times against measured ones: random plans of all workloads on this computer
+fit-exchanges: .venv/truth  ## fit what NCCL's protocols take to the tables of aiconfigurator-core
+	$(BIN)/python -m tests.truth.exchanges --fit
+
+bench-truth: bench-truth-gpus  ## predicted times against measured ones: the above, and random plans of all workloads on this computer
 	$(BIN)/python -m tests.bench.truth --write
 
 fit-rates: .venv/truth  ## fit the times of kernels to measured GPUs; writes their rates and docs/truth/kernels.md

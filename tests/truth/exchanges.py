@@ -1,183 +1,265 @@
-"""Exchanges against NCCL's measured times: NCCL's own rings in the simulator, and what einc synthesizes instead.
+"""Exchanges against measured collectives: docs/truth/exchanges.md.
 
-    python -m tests.truth.exchanges [--write]
+    python -m tests.truth.exchanges [--fit] [--render]
 
-`nccl.json` has the times in microseconds that `aiconfigurator-core` 0.12.0 (Apache-2.0) reports of nccl-tests, halves,
-out of place, from 1 KiB to 512 MiB in powers of two, by GPU, collective and number of GPUs. `--write` puts the tables
-into docs/truth/exchanges.md.
+plays NCCL's rings in the simulator with fitted parameters, synthesizes exchanges for the same collectives, and writes
+both beside the measured times. `--fit` first reads the measured times from the installed package (`make .venv/truth`)
+and fits the parameters to them; `--render` computes nothing and writes the page of what is known.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from typing import Any
 
-from einc.exchange.language.resolve import read_preamble, read_program
-from einc.exchange.simulation.simulator import simulate
-from einc.exchange.synthesis import SynthesisOptions, synthesize
-from einc.machines.importers.gpus import GPUS
-from einc.machines.load import load_machine
-from einc.machines.model import Machine
-from einc.machines.rules import build_switch
-from tests.truth.programs import WRITERS
-from tests.truth.protocols import FOLDER, US_PER_BYTE, Fabric, count_ring_steps, load_fabrics
+from tests.bench.experiments.pages import put
+from tests.truth.fitting import fit_all, read_parameters
+from tests.truth.forms import ALL_REDUCE, COLLECTIVES
+from tests.truth.nccl import INT8, LARGEST, Measured, pair_repeated, read_file, write_file
+from tests.truth.planning import MACHINE_OF
+from tests.truth.programs import cut_preamble, write_collective, write_one_shot
+from tests.truth.ratios import SPREAD_HEAD, format_table, is_within, name_size, spread
+from tests.truth.reasons import explain
+from tests.truth.replaying import replay, replay_kernel
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "truth" / "exchanges.md"
-MARKS = ("<!-- tables -->", "<!-- end of tables -->")
-SIZES = tuple(1024 << n for n in range(20))
-SHOWN = (16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 512 << 20)
-FREE_GBS = 1e9
-"""Memory so fast that sums take no time: NCCL adds while it receives."""
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "truth"
+PAGE, DATA = FOLDER / "exchanges.md", FOLDER / "exchanges.json"
+SYSTEMS = {"a100_sxm": "A100", "h100_sxm": "H100", "b200_sxm": "B200", "l40s": "L40S"}
+FAR = 1.5
+SIZES = tuple(kib << 10 for kib in (16, 256, 1024, 4096, 16384, 65536, 524288))
+RANKS = 8
+ITERATIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A measured collective: bytes as nccl-tests counts them, and microseconds."""
+class Replayed:
+    """A measured time, and what the simulator says with fitted parameters."""
 
-    gpu: str
-    collective: str
-    gpus: int
-    size: int
+    table: str
+    row: Measured
     us: float
 
+    @property
+    def system(self) -> str:
+        return self.table.split()[0]
 
-def load_rows() -> list[Row]:
-    """All measured times."""
-    document = json.loads((FOLDER / "nccl.json").read_text("utf-8"))
+    @property
+    def ratio(self) -> float:
+        return self.row.us / self.us
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesized:
+    """An exchange of eight GPUs that einc makes, and its bound, in microseconds."""
+
+    system: str
+    collective: str
+    size: int
+    us: float
+    bound_us: float
+
+
+def replay_all() -> list[Replayed]:
+    """Everything that was measured in 16-bit floats."""
+    collectives, kernels = read_parameters()
+    found = []
+    for table, rows in read_file().items():
+        system = table.split()[0]
+        for row in (row for row in rows if row.dtype != INT8):
+            if table in kernels:
+                us = replay_kernel(kernels[table], row.size, row.gpus)
+            else:
+                us = replay(collectives[system], row.collective, row.size, row.gpus)
+            found.append(Replayed(table, row, round(us, 2)))
+    return found
+
+
+def synthesize_all() -> list[Synthesized]:
+    """What einc makes of the collectives, on machines with the rates that its machine files say."""
     return [
-        Row(gpu, collective, int(gpus), size, us)
-        for gpu, collectives in document.items()
-        for collective, numbers in collectives.items()
-        for gpus, times in numbers.items()
-        for size, us in zip(SIZES, times, strict=True)
+        synthesize_exchange(system, collective, size)
+        for system in SYSTEMS
+        for collective in COLLECTIVES
+        for size in SIZES
     ]
 
 
-def replay(row: Row, fabric: Fabric) -> float:
-    """Microseconds: the least over NCCL's protocols, played in the simulator.
+def synthesize_exchange(system: str, collective: str, size: int) -> Synthesized:
+    """An all-reduce may also be that of whole buffers: the faster of the two."""
+    from einc.exchange.language.resolve import read_preamble
+    from einc.exchange.synthesis import SynthesisOptions, synthesize
+    from einc.machines.load import load_machine
 
-    The start of a collective and the copy within a GPU are added, which exchange programs do not have. NVLS and small
-    sends are taken from their formulas: no exchange program has sums by switches, and no resource the rate of a peer.
-    """
-    text, chunk = WRITERS[row.collective](row.gpus, row.size), row.size / row.gpus
-    if row.collective == "alltoall":
-        sends, share = fabric.sends, fabric.send_shares.get(row.gpus, 1.0)
-        moving = play(text, make_machine(row.gpus, sends.gbs * share, 0.0)) + chunk / sends.copy_gbs * US_PER_BYTE
-        large = sends.start_us + moving + (row.gpus - 2) * sends.peer_us
-        return min(large, sends.time_small(row.size, row.gpus, share))
-    share = fabric.shares.get(row.gpus, 1.0)
-    times = [
-        protocol.start_us
-        + play(text, make_machine(row.gpus, protocol.gbs * share, protocol.hop_us))
-        + chunk / protocol.copy_gbs * US_PER_BYTE
-        for protocol in fabric.protocols.values()
+    machine = load_machine(MACHINE_OF[system]).restrict(range(RANKS))
+    texts = [write_collective(collective, RANKS, size)]
+    if collective == ALL_REDUCE:
+        texts.append(write_one_shot(RANKS, size))
+    found = []
+    for text in texts:
+        preamble = read_preamble(cut_preamble(text), f"{collective}.exprog", machine)
+        found.append(synthesize(preamble, machine, SynthesisOptions(iterations=ITERATIONS)))
+    best = min(found, key=lambda each: each.completion_ms)
+    bound_ms = min(each.bound.bound_ms or 0.0 for each in found)
+    return Synthesized(system, collective, size, round(best.completion_ms * 1e3, 2), round(bound_ms * 1e3, 2))
+
+
+def write_data(replayed: Sequence[Replayed], synthesized: Sequence[Synthesized]) -> None:
+    played = [[r.table, r.row.collective, r.row.gpus, r.row.size, r.row.us, r.us] for r in replayed]
+    made = [[s.system, s.collective, s.size, s.us, s.bound_us] for s in synthesized]
+    parts = {"replayed": played, "synthesized": made}
+    text = ",\n".join(f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in parts.items())
+    DATA.write_text("{" + text + "}\n", encoding="utf-8")
+
+
+def read_data() -> tuple[list[Replayed], list[Synthesized]]:
+    document: dict[str, list[list[Any]]] = json.loads(DATA.read_text(encoding="utf-8"))
+    replayed = [
+        Replayed(table, Measured(collective, "half", gpus, size, us), played)
+        for table, collective, gpus, size, us, played in document["replayed"]
     ]
-    if fabric.switch is not None and row.collective == "all_reduce" and row.gpus >= fabric.switch_min_gpus:
-        times.append(fabric.switch.time_all_reduce(row.size, row.gpus))
-    return min(times)
+    return replayed, [Synthesized(*row) for row in document["synthesized"]]
 
 
-def time_ring(row: Row, protocol: str, fabric: Fabric) -> float:
-    """Microseconds of a ring by its formula."""
-    steps = count_ring_steps(row.collective, row.gpus)
-    return fabric.protocols[protocol].time_ring(steps, row.size / row.gpus, fabric.shares.get(row.gpus, 1.0))
+def tabulate_replayed(replayed: Sequence[Replayed]) -> str:
+    """NCCL's collectives by system, collective and number of GPUs."""
+    rows = []
+    for system, title in SYSTEMS.items():
+        mine = [r for r in replayed if r.table.startswith(f"{system} nccl")]
+        for collective in COLLECTIVES:
+            for gpus in (2, 4, 8):
+                some = [r.ratio for r in mine if (r.row.collective, r.row.gpus) == (collective, gpus)]
+                rows.append([title, f"{collective}, {gpus}", *spread(some).cells()])
+        rows.append([f"**{title}**", "all", *spread(r.ratio for r in mine).cells()])
+        held_out = [r.ratio for r in mine if r.row.is_held_out]
+        rows.append([f"**{title}**", "held out of the fit", *spread(held_out).cells()])
+    return format_table(("GPU", "collective, GPUs", *SPREAD_HEAD), rows, 2)
 
 
-def make_machine(gpus: int, gbs: float, transfer_us: float) -> Machine:
-    """GPUs on a switch with ports of this rate, whose sums take no time."""
-    site = replace(load_machine("dgx-h100").sites[0], hbm_gbs=FREE_GBS, gpu=None)
-    return Machine(
-        "fabric", (site,) * gpus, tuple(build_switch("nv", dict.fromkeys(range(gpus), gbs))), transfer_us, 0.0
-    )
+def tabulate_sizes(replayed: Sequence[Replayed]) -> str:
+    """The same by the size of the buffer."""
+    steps = [1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20, LARGEST + 1]
+    rows = []
+    for low, high in itertools.pairwise(steps):
+        end = "512 MiB" if high > LARGEST else f"below {name_size(high)}"
+        cells = []
+        for system in SYSTEMS:
+            some = [r.ratio for r in replayed if r.table.startswith(f"{system} nccl") and low <= r.row.size < high]
+            found = spread(some)
+            cells.append(f"{found.middle:.2f} ({found.low:.2f} to {found.high:.2f})")
+        rows.append([f"{name_size(low)} to {end}", *cells])
+    return format_table(("size", *(f"{title}: median (10% to 90%)" for title in SYSTEMS.values())), rows)
 
 
-def play(text: str, machine: Machine) -> float:
-    """Microseconds of a program in the simulator."""
-    return simulate(read_program(text, "played.exprog", machine), machine).completion_ms * 1e3
+def tabulate_kernels(replayed: Sequence[Replayed]) -> str:
+    """All-reduces of frameworks in one kernel."""
+    tables = list(dict.fromkeys(r.table for r in replayed if " nccl " not in r.table))
+    rows = [[_title(table), *spread(r.ratio for r in replayed if r.table == table).cells()] for table in tables]
+    return format_table(("GPU, framework", *SPREAD_HEAD), rows)
 
 
-def find_synthesized(collective: str, size: int, machine: Machine) -> tuple[float, float]:
-    """Microseconds of what einc synthesizes, and its bound."""
-    preamble = read_preamble(WRITERS[collective](len(machine.sites), size).split("\n\n", 1)[0] + "\n", "p", machine)
-    result = synthesize(preamble, machine, SynthesisOptions(iterations=50))
-    return result.completion_ms * 1e3, (result.bound.bound_ms or 0.0) * 1e3
+def tabulate_repeated() -> str:
+    """How far two measurements of one shape are apart, which no model can beat."""
+    rows = []
+    for system, title in SYSTEMS.items():
+        measured = next(rows for table, rows in read_file().items() if table.startswith(f"{system} nccl"))
+        pairs = pair_repeated(measured)
+        for name, chosen in (("2 and 4", (2, 4)), ("8", (8,))):
+            ratios = [row.us / again.us for row, again in pairs if row.gpus in chosen]
+            rows.append([title, name, *spread(ratios).cells()])
+    head = ("GPU", "GPUs", "shapes", "halves / bytes: median", "10% to 90%", "extremes")
+    return format_table(head, rows, 2)
 
 
-def tabulate_replayed(rows: Sequence[Row]) -> str:
-    """Measured over predicted of NCCL's own programs."""
-    fabrics = load_fabrics()
-    lines = [
-        "| GPU | collective | rows | median | 10% to 90% | extremes | beyond 1.5 |",
-        "| --- | --- | ---: | ---: | --- | --- | ---: |",
-    ]
-    far = []
-    for gpu, fabric in fabrics.items():
-        ratios = {row: row.us / replay(row, fabric) for row in rows if row.gpu == gpu}
-        far += [(row, ratio) for row, ratio in ratios.items() if abs(math.log(ratio)) > math.log(1.5)]
-        for collective in (*WRITERS, "all"):
-            part = [ratio for row, ratio in ratios.items() if collective in (row.collective, "all")]
-            tenths = quantiles(part, n=10)
-            beyond = sum(abs(math.log(ratio)) > math.log(1.5) for ratio in part)
-            lines.append(
-                f"| {gpu} | {collective} | {len(part)} | {median(part):.2f} | {tenths[0]:.2f} to {tenths[-1]:.2f} "
-                f"| {min(part):.2f} to {max(part):.2f} | {beyond} |"
-            )
-    lines += ["", "Beyond 1.5 (measured over predicted):", ""]
-    lines += [
-        f"- {row.gpu}, {row.collective} of {row.gpus}, {name_size(row.size)}: {row.us:.1f} us, {ratio:.2f}"
-        for row, ratio in far
-    ]
-    return "\n".join(lines)
+def tabulate_far(replayed: Sequence[Replayed]) -> str:
+    """Every time that is far away, with the reason."""
+    rows = [
+        [_title(r.table), f"{r.row.collective}, {r.row.gpus}", name_size(r.row.size), f"{r.row.us:g}", f"{r.us:g}",
+         f"{r.ratio:.2f}", explain(r.table, r.row) or "**not known**"]
+        for r in list_far(replayed)
+    ]  # fmt: skip
+    head = ("GPU, software", "collective, GPUs", "size", "measured us", "simulated us", "ratio", "why")
+    return format_table(head, rows, 2)
 
 
-def tabulate_synthesized(rows: Sequence[Row]) -> str:
-    """What einc synthesizes, beside what NCCL takes, on eight GPUs."""
-    b200 = GPUS["b200"]
-    ports = dict.fromkeys(range(8), b200.links * b200.link_gbs)
-    machines = {
-        "A100": load_machine("dgx-a100"),
-        "H100": load_machine("dgx-h100"),
-        "B200": Machine("b200", (b200.site,) * 8, tuple(build_switch("nvswitch", ports)), 4.0, 2.0),
-    }
-    measured = {(row.gpu, row.collective, row.size): row.us for row in rows if row.gpus == 8}
-    lines = [
-        "| 8 GPUs | collective | size | NCCL, us | einc, us | bound, us | NCCL over einc |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for gpu, machine in machines.items():
-        for collective in WRITERS:
-            for size in SHOWN:
-                us, bound_us = find_synthesized(collective, size, machine)
-                nccl_us = measured[gpu, collective, size]
-                lines.append(
-                    f"| {gpu} | {collective} | {name_size(size)} | {nccl_us:.1f} | {us:.1f} | {bound_us:.1f} "
-                    f"| {nccl_us / us:.2f} |"
-                )
-    return "\n".join(lines)
+def list_far(replayed: Sequence[Replayed]) -> list[Replayed]:
+    return [r for r in replayed if not is_within(r.ratio, FAR)]
 
 
-def name_size(size: int) -> str:
-    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+def tabulate_parameters() -> str:
+    """The fitted parameters of the protocols."""
+    collectives, _ = read_parameters()
+    rows = []
+    for system, title in SYSTEMS.items():
+        model = collectives[system]
+        rows += [
+            [title, name, f"{p.start_us:.1f}", f"{p.hop_us:.2f}", f"{p.gbs:.1f}", f"{p.copy_gbs:.0f}"]
+            for name, p in model.protocols.items()
+        ]
+        if model.switch:
+            rows.append([title, "NVLS", f"{model.switch.start_us:.1f}", "", f"{model.switch.gbs:.1f}", ""])
+    return format_table(("GPU", "protocol", "start us", "hop us", "GB/s", "copy GB/s"), rows, 2)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Exchanges against NCCL's measured times.")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    rows = load_rows()
-    tables = f"## NCCL's rings in the simulator\n\n{tabulate_replayed(rows)}\n\n"
-    tables += f"## What einc synthesizes\n\n{tabulate_synthesized(rows)}"
-    print(tables)
-    if options.write:
-        text = PAGE.read_text("utf-8")
-        before, after = text.partition(MARKS[0])[0], text.partition(MARKS[1])[2]
-        PAGE.write_text(f"{before}{MARKS[0]}\n{tables}\n{MARKS[1]}{after}", "utf-8")
+def tabulate_synthesized(synthesized: Sequence[Synthesized], system: str) -> str:
+    """What einc makes beside what NCCL, and the fastest kernel of a framework in a graph, were measured to take."""
+    tables = read_file()
+    nccl = _times_of_eight(next(rows for table, rows in tables.items() if table.startswith(f"{system} nccl")))
+    in_graphs = (f"{system} vllm", f"{system} sglang")
+    kernels = [_times_of_eight(rows) for table, rows in tables.items() if table.startswith(in_graphs)]
+    rows = []
+    for made in (each for each in synthesized if each.system == system):
+        measured = nccl[made.collective, made.size]
+        others = [times[key] for times in kernels if (key := (made.collective, made.size)) in times]
+        rows.append(
+            [made.collective, name_size(made.size), f"{measured:.1f}", f"{made.us:.1f}", f"{made.bound_us:.1f}",
+             f"{measured / made.us:.2f}", f"{min(others):.1f}" if others else ""]
+        )  # fmt: skip
+    head = ("collective", "size", "NCCL, measured", "einc, predicted", "its bound", "NCCL / einc", "one kernel")
+    return format_table(head, rows, 1)
+
+
+def fill_page(page: str) -> str:
+    """The page with the tables of what is known between its marks."""
+    replayed, synthesized = read_data()
+    page = put(page, "replayed", tabulate_replayed(replayed))
+    page = put(page, "sizes", tabulate_sizes(replayed))
+    page = put(page, "kernels", tabulate_kernels(replayed))
+    page = put(page, "repeated", tabulate_repeated())
+    page = put(page, "far", tabulate_far(replayed))
+    page = put(page, "parameters", tabulate_parameters())
+    for system in SYSTEMS:
+        page = put(page, f"synthesized {system}", tabulate_synthesized(synthesized, system))
+    return page
+
+
+def _times_of_eight(rows: Sequence[Measured]) -> dict[tuple[str, int], float]:
+    return {(row.collective, row.size): row.us for row in rows if row.gpus == RANKS and row.dtype != INT8}
+
+
+def _title(table: str) -> str:
+    system, framework, version = table.split()
+    names = {"nccl": "NCCL", "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+    return f"{SYSTEMS[system]}, {names[framework]} {version}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.truth.exchanges")
+    parser.add_argument("--fit", action="store_true", help="fit the parameters to the tables of the installed package")
+    parser.add_argument("--render", action="store_true", help="compute nothing, write the page of what is known")
+    options = parser.parse_args(arguments)
+    if options.fit:
+        write_file()
+        fit_all()
+    if not options.render:
+        write_data(replay_all(), synthesize_all())
+    PAGE.write_text(fill_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -59,7 +59,7 @@ def draw(number: int, outcomes: Outcomes, path: Path) -> None:
     matplotlib.use("svg")
     with matplotlib.rc_context(STYLE):
         figure = DRAWINGS[number - 1](outcomes)
-        _save(figure, path)
+        save_plot(figure, path)
 
 
 def draw_blocks(outcomes: Outcomes) -> Any:
@@ -89,8 +89,8 @@ def _draw_sites(outcomes: Outcomes, workloads: tuple[str, ...]) -> Any:
                 panel.plot(SITES, ideal, color=GREY, linestyle=":", label="a perfect speed-up")
         _mark_measured(panel, workload)
         panel.set(title=title(workload), xlabel="sites", xscale="log", yscale="log")
-        _plain_log(panel.xaxis, SITES)
-        _plain_log(panel.yaxis, None, panel.get_ylim())
+        use_plain_ticks(panel.xaxis, SITES)
+        use_plain_ticks(panel.yaxis, None, panel.get_ylim())
         panel.set_xlim(0.85, 9.8)
     panels[0].set_ylabel("time in ms (log scale)")
     _one_legend(figure, panels[0])
@@ -145,7 +145,7 @@ def draw_selectors(outcomes: Outcomes) -> Any:
             xscale="log", xlabel="time relative to eindecomp's plan (log scale)", yticks=range(len(WORKLOADS)),
         )  # fmt: skip
         panel.set_yticklabels([title(workload) for workload in reversed(WORKLOADS)])
-        _plain_log(panel.xaxis, None, panel.get_xlim())
+        use_plain_ticks(panel.xaxis, None, panel.get_xlim())
     for panel in list(panels.flat)[len(shown) :]:
         panel.set_visible(False)
     _one_legend(figure, panels[0][0])
@@ -180,7 +180,7 @@ def draw_exchanges(outcomes: Outcomes) -> Any:
             yticks=range(len(WORKLOADS)),
         )  # fmt: skip
         panel.set_yticklabels([title(workload) for workload in reversed(WORKLOADS)])
-        _plain_log(panel.xaxis, None, panel.get_xlim())
+        use_plain_ticks(panel.xaxis, None, panel.get_xlim())
     _one_legend(figure, panels[0])
     return figure
 
@@ -248,11 +248,11 @@ def draw_measured(found: Findings, path: Path) -> None:
             )  # fmt: skip
         panel.set(xscale="log", xlabel=f"measured ms on {most} sites, mean and 95% interval (log scale)")
         panel.set(yticks=range(len(workloads)), yticklabels=[title(workload) for workload in reversed(workloads)])
-        _plain_log(panel.xaxis, None, panel.get_xlim())
-        _save(figure, path)
+        use_plain_ticks(panel.xaxis, None, panel.get_xlim())
+        save_plot(figure, path)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_plot(figure: Any, path: Path) -> None:
     figure.savefig(path, format="svg", metadata=NOTHING)
     plt.close(figure)
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -264,7 +264,7 @@ def _one_legend(figure: Any, panel: Any) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5))
 
 
-def _plain_log(axis: Any, ticks: tuple[float, ...] | None, limits: tuple[float, float] = (1, 1)) -> None:
+def use_plain_ticks(axis: Any, ticks: tuple[float, ...] | None, limits: tuple[float, float] = (1, 1)) -> None:
     """Ticks that are written out: the given ones, or 1, 2 and 5 times powers of ten, and more where those are few."""
     if ticks is None:
         low, high = limits

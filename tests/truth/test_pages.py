@@ -1,0 +1,45 @@
+"""The pages of docs/truth say what the committed data says, and what they call targets is met or named as missed."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from einc.machines.importers.gpus import GPUS
+from einc.machines.load import load_machine
+from tests.truth import exchanges, overview, paper, steps
+from tests.truth.fitting import read_parameters
+from tests.truth.planning import MACHINE_OF
+from tests.truth.ratios import is_within, spread
+from tests.truth.reasons import explain
+from tests.truth.replaying import replay
+
+
+@pytest.mark.parametrize("module", [exchanges, steps, paper, overview])
+def test_a_page_has_the_tables_of_its_data(module: ModuleType) -> None:
+    page = module.PAGE.read_text(encoding="utf-8")
+    assert module.fill_page(page) == page
+
+
+def test_collectives_are_within_the_stated_ratios_or_have_a_reason() -> None:
+    replayed, _ = exchanges.read_data()
+    for system in exchanges.SYSTEMS:
+        assert is_within(spread(r.ratio for r in replayed if r.table.startswith(f"{system} nccl")).middle, 1.15)
+    assert [r.row.title for r in exchanges.list_far(replayed) if not explain(r.table, r.row)] == []
+
+
+def test_committed_replays_are_those_of_the_committed_parameters() -> None:
+    model = read_parameters()[0]["a100_sxm"]
+    for each in exchanges.read_data()[0][7:200:40]:
+        found = replay(model, each.row.collective, each.row.size, each.row.gpus)
+        assert found == pytest.approx(each.us, abs=0.01)
+
+
+@pytest.mark.parametrize(("system", "key"), [("a100_sxm", "a100-80gb"), ("h200_sxm", "h200"), ("b200_sxm", "b200")])
+def test_machines_of_this_folder_are_those_that_the_importer_makes(system: str, key: str) -> None:
+    machine, gpu = load_machine(MACHINE_OF[system]), GPUS[key]
+    assert {site.memory_bytes for site in machine.sites} == {gpu.site.memory_bytes}
+    assert {site.hbm_gbs for site in machine.sites} == {gpu.site.hbm_gbs}
+    assert {dict(site.flops)["bf16"] for site in machine.sites} == {dict(gpu.site.flops)["bf16"]}
+    assert [resource.gbs for resource in machine.resources] == pytest.approx([gpu.links * gpu.link_gbs] * 16)
