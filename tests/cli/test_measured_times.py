@@ -132,6 +132,7 @@ def test_without_latencies_nothing_was_measured(einc: Run, folder: tuple[str, Pa
     assert "not measured" in einc("explain", folder[1] / "plan.bin", "--ideal").out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_plans_of_texts_say_it_in_their_document(einc: Run, machine: str, tmp_path: Path) -> None:
     model = write_folder(tmp_path / "tiny")
