@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "peaks.md"
 MARKS = ("<!-- table -->", "<!-- end of table -->")
 MACHINES = ("dgx-a100", "dgx-h100")
-SITES = (5, 8)
+SITES = (8,)
 
 
 @dataclass(frozen=True, slots=True)
