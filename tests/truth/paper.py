@@ -172,8 +172,8 @@ def list_findings(outcomes: Outcomes, kinds: dict[str, dict[str, float]]) -> lis
         f"{TITLES[SHORT]} it is {without:.2f}.",
         *(f"{TITLES[workload]}: {ratio:.2f}. The target, within 30%, is {_met(ratio, 1.3)}."
           for workload, ratio in ((SHORT, short), (LONG, long))),
-        f"The three between: {between:.2f} in the geometric mean. The paper does not print their times, so whether each "
-        f"is within 30% cannot be said.",
+        f"The three between: {between:.2f} in the geometric mean. The paper does not print their times, so whether "
+        "each is within 30% cannot be said.",
         f"{TITLES[LONG]}: attention takes {attention:.1f} of the {long_ms:.1f} predicted ms, "
         f"which is {flops / attention / 1e9:.0f} TFLOP/s on each GPU. If all else is as predicted, the paper's "
         f"attention took {needed:.0f} ms, which is {flops / needed / 1e9:.0f} TFLOP/s.",
