@@ -86,11 +86,28 @@ class CallExpr(SyntaxNode):
 
 
 @dataclass(frozen=True, slots=True)
+class IndexItem(SyntaxNode):
+    """What stands between the commas of `[ ]`: `i`, `2 * i + 1`, `i = extent`, `dimension: i`, or `...`.
+
+    `value` is None for `...`. `sign` is `=` or `:` where there is a key before the value, else empty.
+    """
+
+    value: Expression | None
+    key: Name | None = None
+    sign: str = ""
+
+    @property
+    def name(self) -> Name | None:
+        """The name, where the item is nothing else."""
+        return self.value if isinstance(self.value, Name) and self.key is None else None
+
+
+@dataclass(frozen=True, slots=True)
 class IndexedExpr(SyntaxNode):
     """`base[i, j]`: an element of a tensor, in an index equation."""
 
     base: Expression
-    indices: tuple[Name, ...]
+    indices: tuple[IndexItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +115,7 @@ class AggregateExpr(SyntaxNode):
     """`operation[i, j](body)`: an aggregation over indices, in an index equation."""
 
     operation: Name
-    indices: tuple[Name, ...]
+    indices: tuple[IndexItem, ...]
     body: Expression
 
 
@@ -137,7 +154,7 @@ class InputDecl(SyntaxNode):
 
     name: Name
     dtype: Name
-    dims: tuple[Name, ...]
+    dims: tuple[IndexItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +163,7 @@ class StateDecl(SyntaxNode):
 
     name: Name
     dtype: Name
-    dims: tuple[Name, ...]
+    dims: tuple[IndexItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +172,7 @@ class WeightDecl(SyntaxNode):
 
     name: Name
     dtype: Name
-    dims: tuple[Name, ...]
+    dims: tuple[IndexItem, ...]
     stored: LiteralExpr | None = None
     storage: Name | CallExpr | None = None
 
@@ -173,7 +190,7 @@ class EquationStmt(SyntaxNode):
     """`target[i, j] = value`"""
 
     target: Name
-    indices: tuple[Name, ...]
+    indices: tuple[IndexItem, ...]
     value: Expression
 
 
@@ -269,10 +286,14 @@ def unfold_chain(last: BinaryExpr) -> list[BinaryExpr]:
 def list_own_expressions(statement: Statement) -> tuple[Expression, ...]:
     """The expressions that stand in a statement itself, not in its body."""
     match statement:
-        case ParamDecl() | DimDecl() | AssignStmt() | EquationStmt():
+        case EquationStmt():
+            return (*list_item_values(statement.indices), statement.value)
+        case ParamDecl() | DimDecl() | AssignStmt():
             return (statement.value,)
         case OutputStmt():
-            return () if statement.definition is None else (statement.definition.value,)
+            return () if statement.definition is None else list_own_expressions(statement.definition)
+        case InputDecl() | StateDecl() | WeightDecl():
+            return list_item_values(statement.dims)
         case ReturnStmt():
             return statement.values
         case RepeatStmt():
@@ -308,8 +329,13 @@ def _list_operands(expression: Expression) -> tuple[Expression, ...]:
         case CallExpr():
             return (*expression.arguments, *(keyword.value for keyword in expression.keywords))
         case IndexedExpr():
-            return (expression.base,)
+            return (expression.base, *list_item_values(expression.indices))
         case AggregateExpr():
-            return (expression.body,)
+            return (*list_item_values(expression.indices), expression.body)
         case _:
             return ()
+
+
+def list_item_values(items: tuple[IndexItem, ...]) -> tuple[Expression, ...]:
+    """The expressions among the items of `[ ]` that are more than a name."""
+    return tuple(item.value for item in items if item.value is not None and not isinstance(item.value, Name))

@@ -168,18 +168,27 @@ def _lower_declaration(context: LoweringContext, statement: ast.InputDecl | ast.
     context.define(statement.name, declare_tensor(context, kind, name, desc, stored, statement.span))
 
 
-def _evaluate_type(context: LoweringContext, dtype: ast.Name, dims: Sequence[ast.Name]) -> TensorDesc:
-    """A declared type; all of its mistakes are reported."""
-    extents = [context.parameters.dims.get(dim.text, 0) for dim in dims]
+def _evaluate_type(context: LoweringContext, dtype: ast.Name, items: Sequence[ast.IndexItem]) -> TensorDesc:
+    """A declared type; all of its mistakes are reported. A number as an extent has a dimension named after it."""
     if dtype.text not in DTYPES:
         hint = did_you_mean(dtype.text, DTYPES) or f"the element types are {', '.join(DTYPES)}"
         context.findings.add(f"there is no element type '{dtype.text}'", dtype.span, hint)
-    for dim in dims:
-        if dim.text not in context.parameters.dims:
-            _report_dim(context, dim)
-    if dtype.text not in DTYPES or 0 in extents:
+    names: list[str] = []
+    extents: list[int] = []
+    for item in items:
+        if item.name is not None and item.name.text in context.parameters.dims:
+            names.append(item.name.text)
+            extents.append(context.parameters.dims[item.name.text])
+        elif item.name is not None:
+            _report_dim(context, item.name)
+        elif isinstance(item.value, ast.LiteralExpr) and type(item.value.value) is int and item.value.value > 0:
+            names.append(f"n{item.value.value}")
+            extents.append(item.value.value)
+        else:
+            context.findings.add("expected a dim or a number of at least 1", item.span, "declare it: `dim n = ...`")
+    if dtype.text not in DTYPES or len(names) < len(items):
         raise AlreadyReported
-    return TensorDesc(tuple(dim.text for dim in dims), tuple(extents), DType(resolve_dtype(context, dtype.text)))
+    return TensorDesc(tuple(names), tuple(extents), DType(resolve_dtype(context, dtype.text)))
 
 
 def _report_dim(context: LoweringContext, dim: ast.Name) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einc.core.tensor import DType
 from einc.ops.scalar import Operand, ScalarLiteral, ScalarProgram, Temp
+from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Ranges, TensorRead
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -146,3 +147,67 @@ def _align(array: Array, axes: Sequence[int], rank: int) -> Array:
     kept = sorted(set(axes))
     array = np.einsum(array, list(axes), kept)
     return array.reshape([array.shape[kept.index(axis)] if axis in kept else 1 for axis in range(rank)])
+
+
+PIECE = 1 << 22
+"""Index vectors that are evaluated at once."""
+
+
+def evaluate_index_program(
+    program: IndexProgram, arrays: Sequence[Array], dtypes: Sequence[DType], scalar: ScalarProgram, dtype: DType
+) -> Array:
+    """The scalar program at every index vector, on the elements that its reads find, then aggregated over all loops but
+    those of the result. `dtypes` are those of the reads. Pieces along the first loops bound the memory."""
+    shape = [extent for _, extent in program.loops[: program.kept]]
+    result = np.empty(shape, dtype.numpy())
+    inner, axis = math.prod(program.extents.values()), 0
+    while axis < program.kept and inner > PIECE:
+        inner //= shape[axis]
+        axis += 1
+    for prefix in np.ndindex(*shape[:axis]):
+        ranges = {**program.whole, **{name: (at, at + 1) for name, at in zip(program.result, prefix, strict=False)}}
+        result[prefix] = _evaluate_ranges(program, arrays, dtypes, scalar, dtype, ranges).reshape(shape[axis:])
+    return result
+
+
+def _evaluate_ranges(
+    program: IndexProgram,
+    arrays: Sequence[Array],
+    dtypes: Sequence[DType],
+    scalar: ScalarProgram,
+    dtype: DType,
+    ranges: Ranges,
+) -> Array:
+    grids = dict(zip(ranges, np.ix_(*(np.arange(lower, upper) for lower, upper in ranges.values())), strict=True))
+    elements: dict[int, Array] = {}
+    for number, read in reversed(list(enumerate(program.reads))):  # positions name later reads
+        elements[number] = grids[read.loop] if isinstance(read, IndexRead) else _read(read, arrays, grids, elements)
+    value = evaluate(scalar, [elements[number] for number in range(len(dtypes))], dtypes)
+    value = np.broadcast_to(value, [upper - lower for lower, upper in ranges.values()])
+    if program.aggregation:
+        gone = tuple(range(program.kept, value.ndim))
+        value = _REDUCTIONS[program.aggregation](value.astype(find_accumulating_dtype(dtype)), axis=gone)
+    return value.astype(dtype.numpy())
+
+
+def _read(
+    read: TensorRead, arrays: Sequence[Array], grids: Mapping[str, Array], elements: Mapping[int, Array]
+) -> Array:
+    """What a read finds at each index vector."""
+    array = arrays[read.operand]
+    places: list[Array] = []
+    outside: Array = np.zeros((1,) * len(grids), bool)
+    for position, extent in zip(read.positions, array.shape, strict=True):
+        place: Array = np.full((1,) * len(grids), position.constant, np.int64)
+        for name, factor in position.terms:
+            place = place + factor * (elements[int(name[1:])].astype(np.int64) if name[0] == "@" else grids[name])
+        place = place // position.divisor % position.modulus if position.modulus else place // position.divisor
+        outside = outside | (place < 0) | (place >= extent)
+        places.append(np.clip(place, 0, extent - 1))
+    if not read.outside and outside.any():
+        raise ValueError(f"an index program reads outside of a tensor of shape {array.shape}")
+    found = np.broadcast_to(array[tuple(places)], np.broadcast_shapes(outside.shape, *(p.shape for p in places)))
+    if read.outside in ("", "nearest"):
+        return found
+    literal = ScalarLiteral(read.outside).value
+    return np.where(outside, np.asarray(literal).astype(array.dtype), found)

@@ -5,6 +5,7 @@ This is the compiler's only list of them; `evaluate` defines their meaning on nu
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,16 @@ FUNCTIONS: dict[str, Signature] = {
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 """The operations that combine partial results; all of them take numbers."""
+
+
+def find_identity(aggregation: str, dtype: DType) -> int | float:
+    """The value that an aggregation of numbers of a type leaves others unchanged by."""
+    if aggregation in ("sum", "prod"):
+        return int(aggregation == "prod")
+    if dtype.is_float:
+        return -math.inf if aggregation == "max" else math.inf
+    bits = 8 * dtype.itemsize - 1
+    return -(1 << bits) if aggregation == "max" else (1 << bits) - 1
 
 
 def is_discontinuous(function: str) -> bool:

@@ -8,6 +8,7 @@ partial tuples have a table of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import (
@@ -20,6 +21,7 @@ from einc_runtime.kernels.base import (
 )
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
+from einc_runtime.kernels.index import build_index
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.signatures import require_order
 
@@ -104,6 +106,8 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
     With the attribute `reproducible`, the bits of each result depend on what it is computed from alone, whatever the
     block is that it lies in (docs/reproducible.md).
     """
+    if invocation.name == "index":
+        return build_index(invocation, partial(prepare, provider=provider))
     table = PROVIDERS["numpy"] | PROVIDERS[provider]
     if not invocation.is_reproducible:
         build: KernelBuilder = find_kernel_builder(invocation.name, table)

@@ -70,6 +70,13 @@ SIGNATURES: dict[str, KernelSignature] = {
     "reduce": KernelSignature(
         (_ELEMENTS,), (_NUMBERS,), {"program": str, "indices": str, "aggregation": str}, more=None, order="stated"
     ),
+    "index": KernelSignature(
+        (),
+        (_ELEMENTS,),
+        {"loops": str, "kept": int, "reads": str, "program": str, "aggregation": str, "shapes": str},
+        more=None,
+        order="stated",
+    ),
     "contract": KernelSignature(
         (_NUMBERS,), (_NUMBERS,), {"equation": str}, {"scale": float}, more=None, order="stated"
     ),
@@ -135,7 +142,8 @@ def require_signature(operation: Operation, tensors: Sequence[Tensor], where: st
         raise PlanFault(f"unknown kernel '{escape_text(name, 40)}'", where=f"{where}.kernel", hint=hint)
     signature = SIGNATURES[name]
     found, least = len(operation.inputs), len(signature.inputs)
-    more = signature.inputs[-1:] * (found - least) if signature.more is None else signature.more
+    last = signature.inputs[-1:] or (_ELEMENTS,)
+    more = last * (found - least) if signature.more is None else signature.more
     fits = least <= found <= least + len(more)
     require(fits, f"{where}.inputs", f"{found} inputs, where the kernel {name} takes {least} to {least + len(more)}")
     outputs = len(signature.outputs)

@@ -17,6 +17,7 @@ from einc_runtime.plan.meaning.terms import (
     Application,
     Axes,
     BlockAxis,
+    DerivedAxis,
     IndexForm,
     OperatorMeaning,
     TensorForm,
@@ -155,11 +156,13 @@ def _place_operands(stored: tuple[TensorForm, ...], group: int, weight: TensorFo
     return (values, *(each for _ in stored[1:]))
 
 
-def _divided(axis: BlockAxis, divisor: int) -> BlockAxis:
+def _divided(axis: DerivedAxis, divisor: int) -> BlockAxis:
     """A dimension of which each position stands for `divisor` positions of the axis."""
 
     def bounds(lower: int, upper: int) -> tuple[int, int]:
         start, stop = axis.bounds(lower, upper)
         return start // divisor, stop // divisor
+
+    assert isinstance(axis, BlockAxis)
 
     return BlockAxis(axis.index, bounds)
