@@ -150,7 +150,8 @@ def _evaluate(
             raise context.findings.fail(
                 "indices are allowed in index equations only, and here the result has none",
                 syntax.span,
-                "name the result's indices: `y[i, j] = ...`, or `y[] = ...` for a single number",
+                "name the result's indices: `y[i, j] = ...`, or `y[] = ...` for a number; for a part of a tensor, "
+                "`slice(x, rows=[0, 1])`",
             )
 
 

@@ -127,17 +127,8 @@ def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Co
         return f"a tensor is declared as `{first.lower()} name : dtype[dims]`"
     if first.type == "OUTPUT" and len(start) == 2 and token.type == "LPAR":
         return f"name the result: `output y = {start[1]}(...)`"
-    if "LSQB" in [lexeme.type for lexeme in start] and {"NAME", "RSQB"} & set(terminals):
-        return _suggest_index(first, token)
-    return None
-
-
-def _suggest_index(first: SpannedToken, token: SpannedToken) -> str | None:
-    """What to write in place of a token that can be neither a dimension nor an index."""
-    if first.type in ("INPUT", "WEIGHT", "STATE") and (token.type in ("INTEGER", "LPAR") or token.type in _OPERATORS):
-        return "dimensions are names; declare the number with `dim name = ...`"
-    if token.type in ("INTEGER", "_COLON") and first.type not in ("PARAM", "DIM"):
-        return "indices are names; `slice(x, rows=[0, 1])` takes positions"
+    if "LSQB" in [lexeme.type for lexeme in start] and token.type == "_COLON" and first.type not in ("PARAM", "DIM"):
+        return "there are no ranges in brackets; `slice(x, rows=[0, 1])` takes positions"
     return None
 
 

@@ -67,9 +67,8 @@ def name_items(items: Sequence[ast.IndexItem]) -> list[str]:
             names.append(item.key.text)
         elif item.sign != "=" and isinstance(item.value, ast.Name):
             names.append(item.value.text)
-        elif isinstance(item.value, ast.BinaryExpr) and isinstance(item.value.left, ast.Name):
-            if item.value.operator in CONDITIONS:
-                names.append(item.value.left.text)
+        elif isinstance(item.value, ast.BinaryExpr) and item.value.operator in CONDITIONS:
+            names += [item.value.left.text] if isinstance(item.value.left, ast.Name) else []
     return names
 
 
@@ -77,10 +76,7 @@ def read_element(reading: ReadContext, tensor: TensorValue, syntax: ast.IndexedE
     """The element of a tensor at the positions that stand in brackets."""
     items, outside = _split_outside(reading.context, syntax.indices)
     placed = _place_items(reading, tensor.desc, items, syntax)
-    positions = tuple(
-        _read_position(reading, item, desc_dim, extent)
-        for item, desc_dim, extent in zip(placed, tensor.desc.dims, tensor.desc.shape, strict=True)
-    )
+    positions = tuple(_read_position(reading, item, tensor.desc, dim) for dim, item in enumerate(placed))
     return reading.join.read(tensor, positions, syntax.span, outside)
 
 
@@ -102,7 +98,8 @@ def _split_outside(context: LoweringContext, items: Sequence[ast.IndexItem]) -> 
         if item.sign != "=":
             positions.append(item)
             continue
-        assert item.key is not None and item.value is not None
+        assert item.key is not None
+        assert item.value is not None
         if item.key.text != OUTSIDE:
             message = f"'{item.key.text} =' gives an extent, which stands on the left side or where is aggregated"
             raise context.findings.fail(message, item.span)
@@ -120,7 +117,7 @@ def _split_outside(context: LoweringContext, items: Sequence[ast.IndexItem]) -> 
 def _place_items(
     reading: ReadContext, desc: TensorDesc, items: Sequence[ast.IndexItem], syntax: ast.IndexedExpr
 ) -> list[ast.IndexItem]:
-    """One item for each dimension: those of dimensions at theirs, the others in order, `...` for those that are left."""
+    """One item for each dimension: those with a key at theirs, the others in order, `...` for those that are left."""
     context, dims = reading.context, desc.dims
     placed: dict[int, ast.IndexItem] = {}
     for item in items:
@@ -135,7 +132,7 @@ def _place_items(
     others = [place for place, item in enumerate(in_order) if item.value is None]
     if len(others) > 1:
         raise context.findings.fail("`...` stands twice here", in_order[others[1]].span)
-    if not others and len(in_order) != len(left) or len(in_order) - len(others) > len(left):
+    if len(in_order) - len(others) > len(left) or (not others and len(in_order) < len(left)):
         expected = format_count(desc.rank, "index", "indices")
         message = f"expected {expected} for {desc}, found {len(items)}"
         raise context.findings.fail(message, syntax.span, "write one index per dimension")
@@ -149,26 +146,25 @@ def _place_items(
     return [placed[dim] for dim in range(desc.rank)]
 
 
-def _read_position(reading: ReadContext, item: ast.IndexItem, dim: str, extent: int) -> Position:
-    """The position along one dimension."""
-    context = reading.context
+def _read_position(reading: ReadContext, item: ast.IndexItem, desc: TensorDesc, dim: int) -> Position:
+    """The position along one dimension of a tensor."""
     if item.value is None:
-        return Position(((reading.scope.spread_over(dim), 1),))
+        return Position(((reading.scope.spread_over(desc.dims[dim]), 1),))
     if isinstance(item.value, ast.Name) and item.value.text in reading.scope.indices:
-        _require_declared_extent(context, item.value, extent, reading.scope)
+        _require_declared_extent(reading, item.value, desc, dim)
     if not _is_linear(reading, item.value):
         return _read_computed(reading, item.value)
     return _evaluate_linear(reading, item.value)
 
 
-def _require_declared_extent(context: LoweringContext, index: ast.Name, extent: int, scope: EquationScope) -> None:
+def _require_declared_extent(reading: ReadContext, index: ast.Name, desc: TensorDesc, dim: int) -> None:
     """An index with the name of a declared dim has its extent, unless the equation gives it another one."""
-    declared = context.parameters.dims.get(index.text)
-    if declared is not None and declared != extent and index.text not in scope.extents:
-        raise context.findings.fail(
-            f"index '{index.text}' has extent {declared:,}, but this dimension has {extent:,}",
+    declared, extent = reading.context.parameters.dims.get(index.text), desc.shape[dim]
+    if declared is not None and declared != extent and index.text not in reading.scope.extents:
+        raise reading.context.findings.fail(
+            f"index '{index.text}' has extent {declared:,}, but dimension {dim + 1} of {desc} has {extent:,}",
             index.span,
-            "use an index here that is not declared",
+            f"use '{desc.dims[dim]}' here, or an index that is not declared" if index.text != desc.dims[dim] else None,
         )
 
 

@@ -220,26 +220,26 @@ def _find_extents(
         if read.tensor is not None and not read.outside:
             for position, extent in zip(read.positions, read.tensor.desc.shape, strict=True):
                 if position.loop is not None and position.constant == 0:
-                    known = read_at.setdefault(position.loop, extent)
-                    if known != extent and position.loop not in join.scope.extents:
+                    before = read_at.setdefault(position.loop, extent)
+                    if before != extent and position.loop not in join.scope.extents:
                         raise OperatorError(
-                            f"index '{position.loop}' is {known:,} elsewhere, but {read.tensor.desc} has {extent:,}",
+                            f"index '{position.loop}' is {before:,} elsewhere, but {read.tensor.desc} has {extent:,}",
                             argument=number,
                             hint=f"give its extent where it stands alone in brackets: `{position.loop} = ...`",
                         )
     for one, other in join.scope.alike.items():
         if one not in read_at and other in read_at:
             read_at[one] = read_at[other]
+    known = {**context.parameters.dims, **read_at, **join.scope.extents}
     extents: dict[str, int] = {}
     for name in dict.fromkeys([*(index.index for index in result), *join.indices()]):
-        extent = join.scope.extents.get(name, read_at.get(name, context.parameters.dims.get(name)))
-        if extent is None:
+        if name not in known:
             raise context.findings.fail(
                 f"the extent of index '{name}' is not known: no tensor is read at it alone",
                 join.first_place(name, span),
                 f"give it where the index stands alone in brackets: `{name} = 8`",
             )
-        extents[name] = extent
+        extents[name] = known[name]
     return extents
 
 
@@ -259,7 +259,8 @@ def _check_bounds(
         span = position.span(whole)
         if span is not None and not read.outside and not (span[0] >= 0 and span[1] <= extent):
             raise context.findings.fail(
-                f"'{position}' is {span[0]:,} to {span[1] - 1:,}, but dimension '{dim}' of {desc} has 0 to {extent - 1:,}",
+                f"'{position}' is {span[0]:,} to {span[1] - 1:,}, "
+                f"but dimension '{dim}' of {desc} has 0 to {extent - 1:,}",
                 read.span,
                 "say what is found outside, as the last item in brackets: `outside = 0`, or `outside = nearest`",
             )

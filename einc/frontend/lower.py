@@ -181,11 +181,14 @@ def _evaluate_type(context: LoweringContext, dtype: ast.Name, items: Sequence[as
             extents.append(context.parameters.dims[item.name.text])
         elif item.name is not None:
             _report_dim(context, item.name)
-        elif isinstance(item.value, ast.LiteralExpr) and type(item.value.value) is int and item.value.value > 0:
-            names.append(f"n{item.value.value}")
-            extents.append(item.value.value)
+        elif item.value is not None and item.key is None:
+            extent = evaluate_integer(context, item.value, "an extent")
+            if not 1 <= extent < limits.INTEGER:
+                raise context.findings.fail(f"an extent is at least 1, found {extent:,}", item.span)
+            names.append(f"n{extent}")
+            extents.append(extent)
         else:
-            context.findings.add("expected a dim or a number of at least 1", item.span, "declare it: `dim n = ...`")
+            context.findings.add("expected a dim or a number", item.span, "such as `f32[rows, 3]`")
     if dtype.text not in DTYPES or len(names) < len(items):
         raise AlreadyReported
     return TensorDesc(tuple(names), tuple(extents), DType(resolve_dtype(context, dtype.text)))

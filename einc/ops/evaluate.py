@@ -166,11 +166,11 @@ def evaluate_index_program(
         axis += 1
     for prefix in np.ndindex(*shape[:axis]):
         ranges = {**program.whole, **{name: (at, at + 1) for name, at in zip(program.result, prefix, strict=False)}}
-        result[prefix] = _evaluate_ranges(program, arrays, dtypes, scalar, dtype, ranges).reshape(shape[axis:])
+        result[prefix] = evaluate_ranges(program, arrays, dtypes, scalar, dtype, ranges).reshape(shape[axis:])
     return result
 
 
-def _evaluate_ranges(
+def evaluate_ranges(
     program: IndexProgram,
     arrays: Sequence[Array],
     dtypes: Sequence[DType],
@@ -178,6 +178,7 @@ def _evaluate_ranges(
     dtype: DType,
     ranges: Ranges,
 ) -> Array:
+    """What an index program computes within these ranges of its loops."""
     grids = dict(zip(ranges, np.ix_(*(np.arange(lower, upper) for lower, upper in ranges.values())), strict=True))
     elements: dict[int, Array] = {}
     for number, read in reversed(list(enumerate(program.reads))):  # positions name later reads

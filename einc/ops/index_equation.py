@@ -55,7 +55,7 @@ class IndexEquation(Operator):
 
     @property
     def title(self) -> str:
-        steps = [step.function for step in self._scalar.steps if step.function != "copy"]
+        steps = [step.function for step in self.scalar.steps if step.function != "copy"]
         joined = "+".join(steps[:5]) + (f"+{len(steps) - 5} more" if len(steps) > 5 else "")
         return f"{self.program.aggregation or 'index'}({joined})" if joined else self.program.aggregation or "gather"
 
@@ -110,16 +110,16 @@ class IndexEquation(Operator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import evaluate_index_program
 
-        return (evaluate_index_program(self.program, arrays, self._read_types, self._scalar, self.outputs[0].dtype),)
+        return (evaluate_index_program(self.program, arrays, self.read_types, self.scalar, self.outputs[0].dtype),)
 
     def flops(self, function: FunctionSpec) -> int:
         """One operation per step of the program, and one to aggregate, at each index vector."""
-        steps = sum(step.function != "copy" for step in self._scalar.steps)
-        return count_index_vectors(self._find_ranges(function)) * (steps + bool(self.program.aggregation))
+        steps = sum(step.function != "copy" for step in self.scalar.steps)
+        return count_index_vectors(self.find_ranges(function)) * (steps + bool(self.program.aggregation))
 
     def traffic(self, function: FunctionSpec) -> int:
         """As of any operator; but of a tensor that is read at data, no more elements than are read."""
-        ranges = self._find_ranges(function)
+        ranges = self.find_ranges(function)
         total = function.outputs[0].size * self.outputs[0].dtype.itemsize
         for operand, (block, desc) in enumerate(zip(function.inputs, self.operands, strict=True)):
             elements = 0
@@ -131,7 +131,7 @@ class IndexEquation(Operator):
     def work(self, function: FunctionSpec) -> Work | None:
         if not self._is_contraction:
             return None
-        ranges = self._find_ranges(function)
+        ranges = self.find_ranges(function)
         labels = [self.program.loops_of(read) for read in self.program.reads]
         shapes = [tuple(ranges[name][1] - ranges[name][0] for name in names) for names in labels]
         return describe_product(labels, self.program.result, shapes)
@@ -159,15 +159,17 @@ class IndexEquation(Operator):
             self.program.aggregation == "sum"
             and len(reads) == 2
             and all(isinstance(read, TensorRead) for read in reads)
-            and self._scalar.product_factor is not None
+            and self.scalar.product_factor is not None
         )
 
     @property
-    def _scalar(self) -> ScalarProgram:
+    def scalar(self) -> ScalarProgram:
+        """The scalar program, whose inputs are the reads."""
         return _parse_scalar(self.program.program, len(self.program.reads))
 
     @property
-    def _read_types(self) -> tuple[DType, ...]:
+    def read_types(self) -> tuple[DType, ...]:
+        """The element types of what is read."""
         return tuple(
             self.operands[read.operand].dtype if isinstance(read, TensorRead) else DType.I64
             for read in self.program.reads
@@ -177,7 +179,8 @@ class IndexEquation(Operator):
     def _meaning(self) -> OperatorMeaning:
         return _derive(self)
 
-    def _find_ranges(self, function: FunctionSpec) -> Ranges:
+    def find_ranges(self, function: FunctionSpec) -> Ranges:
+        """The interval of each loop in one function specification."""
         shapes = tuple(desc.shape for desc in self.operands)
         return self.program.find_ranges(shapes, function.inputs, function.outputs[0])
 

@@ -42,6 +42,12 @@ def chains(inner: st.SearchStrategy) -> st.SearchStrategy:
     return st.builds(ast.BinaryExpr, infix, pairs | st.builds(ast.NegativeExpr, pairs), pairs | inner)
 
 
+def items(inner: st.SearchStrategy) -> st.SearchStrategy:
+    """What stands between the commas of brackets."""
+    keyed = st.builds(ast.IndexItem, inner, names, st.sampled_from("=:"))
+    return lists(st.builds(ast.IndexItem, names | inner) | keyed | st.just(ast.IndexItem(None)))
+
+
 def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
     calls = st.builds(ast.CallExpr, names, lists(inner), lists(st.builds(ast.KeywordArgument, names, inner)))
     return (
@@ -49,20 +55,20 @@ def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
         | st.builds(ast.NegativeExpr, inner)
         | chains(inner)
         | calls
-        | st.builds(ast.IndexedExpr, inner, lists(names))
-        | st.builds(ast.AggregateExpr, names, lists(names), inner)
+        | st.builds(ast.IndexedExpr, inner, items(inner))
+        | st.builds(ast.AggregateExpr, names, items(inner), inner)
     )
 
 
 expressions = st.recursive(names | literals, larger, max_leaves=12)
 assigns = st.builds(ast.AssignStmt, lists(names, 1), expressions)
-equations = st.builds(ast.EquationStmt, names, lists(names), expressions)
+equations = st.builds(ast.EquationStmt, names, items(expressions), expressions)
 simple = st.one_of(
     st.builds(ast.ModelDecl, names),
     st.builds(ast.ParamDecl, names, expressions),
     st.builds(ast.DimDecl, names, expressions),
-    st.builds(ast.InputDecl, names, names, lists(names)),
-    st.builds(ast.WeightDecl, names, names, lists(names), st.none() | strings),
+    st.builds(ast.InputDecl, names, names, items(expressions)),
+    st.builds(ast.WeightDecl, names, names, items(expressions), st.none() | strings),
     assigns,
     equations,
     st.builds(ast.OutputStmt, lists(names, 1)),

@@ -83,9 +83,7 @@ def _prepare_lookup(call: IndexCall, gather: Gather, source: Array, target: Arra
     """Elements at positions that are computed: once where they depend on no data, else in each run."""
     axes = [name for name, _ in gather.axes]
     elements = {
-        number: _spread(call, number, axes)
-        for position in gather.read.positions
-        for number in position.elements
+        number: _spread(call, number, axes) for position in gather.read.positions for number in position.elements
     }
     filling = _find_filling(gather, target) if gather.read.outside not in ("", "nearest") else None
     fixed = None if elements else _find_places(call, gather, axes, elements)

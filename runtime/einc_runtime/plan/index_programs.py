@@ -330,7 +330,7 @@ def make_position(terms: Iterable[tuple[str, int]], constant: int, order: Mappin
 
 
 def _check_reads(program: IndexProgram, shapes: Sequence[Sequence[int]]) -> None:
-    """Each read fits its operand, stays within it or says what is outside, and depends on no read that depends on it."""
+    """Each read fits its operand, stays within it or says what is outside, and depends on none that depends on it."""
     whole = program.whole
     operands = {read.operand for read in program.reads if isinstance(read, TensorRead)}
     _require(operands == set(range(len(shapes))), f"{len(operands)} operands are read of {len(shapes)}")

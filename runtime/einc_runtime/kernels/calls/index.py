@@ -31,7 +31,7 @@ from einc_runtime.plan.index_programs import (
 from einc_runtime.plan.meaning.index import parse_shapes
 from einc_runtime.plan.meaning.programs import read_program
 from einc_runtime.plan.reproducible import ATTRIBUTE
-from einc_runtime.plan.schema import Block, DTypeName
+from einc_runtime.plan.schema import Attribute, Block, DTypeName
 
 FLOATS = ("f16", "bf16", "f32", "f64")
 
@@ -185,16 +185,16 @@ class IndexCall:
         ]
         equation = ", ".join(" ".join(view.names) for view in views) + " -> " + " ".join(program.result)
         arrays = [view.array for view in views]
-        mark = {ATTRIBUTE: True} if self.is_reproducible else {}
+        mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}
         scalar = read_program(program.program, types)
         tensors = all(isinstance(read, TensorRead) for read in program.reads) and len(views) == len(program.reads)
         if program.aggregation == "sum" and len(views) > 1 and tensors and scalar.factor is not None:
             if scalar.factor == 1:
                 return Invocation("contract", {"equation": equation, **mark}, arrays, [self.output])
             if scalar.result in FLOATS:
-                scaled = {"equation": equation, "scale": scalar.factor, **mark}
+                scaled: dict[str, Attribute] = {"equation": equation, "scale": scalar.factor, **mark}
                 return Invocation("contract", scaled, arrays, [self.output])
-        attributes = {"program": program.program, "indices": equation, **mark}
+        attributes: dict[str, Attribute] = {"program": program.program, "indices": equation, **mark}
         if program.aggregation:
             attributes["aggregation"] = program.aggregation
             return Invocation("reduce", attributes, arrays, [self.output])

@@ -1,4 +1,4 @@
-"""The family `index`: an index program, which reads its operands at expressions of indices and at data (`index_programs`).
+"""The family `index`: an index program, which reads its operands at expressions of indices and at data.
 
 Loops of the result may be cut anywhere, and so may those that are aggregated over where a block tells their interval.
 What a function reads is the hull of all positions within its intervals: windows overlap by their halos.

@@ -17,7 +17,6 @@ from einc_runtime.plan.meaning.terms import (
     Application,
     Axes,
     BlockAxis,
-    DerivedAxis,
     IndexForm,
     OperatorMeaning,
     TensorForm,
@@ -147,7 +146,9 @@ def _index(name: str, extent: int, unit: int) -> IndexForm:
     return IndexForm(name, extent, None if unit == 1 else tuple(range(unit, extent, unit)))
 
 
-def _place_operands(stored: tuple[TensorForm, ...], group: int, weight: TensorForm, axes: Axes) -> tuple[Axes, ...]:
+def _place_operands(
+    stored: tuple[TensorForm, ...], group: int, weight: TensorForm, axes: tuple[BlockAxis, ...]
+) -> tuple[Axes, ...]:
     """The blocks of the operands for a block of the weight: as many values, or groups, as there are in it."""
     *rows, last = axes
     packing = weight.shape[-1] // max(1, stored[0].shape[-1])
@@ -156,13 +157,11 @@ def _place_operands(stored: tuple[TensorForm, ...], group: int, weight: TensorFo
     return (values, *(each for _ in stored[1:]))
 
 
-def _divided(axis: DerivedAxis, divisor: int) -> BlockAxis:
+def _divided(axis: BlockAxis, divisor: int) -> BlockAxis:
     """A dimension of which each position stands for `divisor` positions of the axis."""
 
     def bounds(lower: int, upper: int) -> tuple[int, int]:
         start, stop = axis.bounds(lower, upper)
         return start // divisor, stop // divisor
-
-    assert isinstance(axis, BlockAxis)
 
     return BlockAxis(axis.index, bounds)

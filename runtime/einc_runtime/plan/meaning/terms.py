@@ -178,7 +178,7 @@ def block_of(axes: Axes, shape: Sequence[int], chosen: Sequence[Interval]) -> Bl
     return Block(tuple(lower for lower, _ in bounds), tuple(upper for _, upper in bounds))
 
 
-def direct(indices: Sequence[int]) -> Axes:
+def direct(indices: Sequence[int]) -> tuple[BlockAxis, ...]:
     """Dimensions that are these indices."""
     return tuple(map(BlockAxis, indices))
 
