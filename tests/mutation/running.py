@@ -71,7 +71,7 @@ class GuardedArenas:
 
 
 def run_plan(bundle: Bundle, steps: Sequence[Mapping[str, Array]], native: bool = False) -> dict[str, Array]:
-    """The outputs of every step and the states after it, by `name_of_result`; unwritten memory holds not-a-numbers.
+    """The outputs of every step and the states after it, by `name_of_result`; unwritten memory holds NaNs.
 
     Each step loads what it has of inputs, weights and states, and begins with the states that the one before it left.
     With `native`, kernels of small blocks are compiled, too, where llvmlite is installed.

@@ -49,7 +49,7 @@ def topk(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[
 
 
 def _rank(value: Any, index: Any) -> tuple[bool, float | int, int]:
-    """The larger comes first, then the smaller index; not-a-number counts as larger than any number."""
+    """The larger comes first, then the smaller index; NaN counts as larger than any number."""
     number = int(value) if isinstance(value, np.integer) else float(value)
     nan = number != number
     return (not nan, 0 if nan else -number, int(index))

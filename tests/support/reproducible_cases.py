@@ -54,7 +54,7 @@ def compile_case(model: str, sites: int, batch: int, dtype: str | None = None, *
 
 
 def hash_outputs(bundle, workers: int = 2, seed: int = 0, **given: np.ndarray) -> str:
-    """The hash of all outputs of a run in a random order of tasks, in memory that was filled with not-a-numbers."""
+    """The hash of all outputs of a run in a random order of tasks, in memory that was filled with NaNs."""
     draw = random.Random(workers + len(bundle.tasks))
     executor = CpuExecutor(bundle, workers, poison=True, ranks=[draw.random() for _ in bundle.tasks])
     session = Session(bundle, executor=executor)

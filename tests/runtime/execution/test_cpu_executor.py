@@ -104,7 +104,7 @@ def test_what_a_kernel_takes_is_found_out_once_for_all_layers(monkeypatch):
 
 
 def test_poison_reaches_what_no_task_writes():
-    """The check above can fail: without the tasks that fill them, results are not-a-numbers."""
+    """The check above can fail: without the tasks that fill them, results are NaNs."""
     bundle = two_site_plan()
     idle = tuple(FenceTask(t.site, t.serves, t.after) if i == 2 else t for i, t in enumerate(bundle.tasks))
     session = Session(bundle, executor=CpuExecutor(msgspec.structs.replace(bundle, tasks=idle), poison=True))

@@ -264,7 +264,7 @@ def test_hidden_keys_and_values_may_be_anything():
 @pytest.mark.parametrize("queries", [3, 40])
 @pytest.mark.parametrize("bits", [0x7FC00000, 0x7FC00001, 0x7F8001FF, 0xFFFFFFFF])
 def test_a_query_that_is_no_number_gives_none(queries, bits):
-    """Whatever bits the not-a-number has, those of memory that nobody wrote among them."""
+    """Whatever bits the NaN has, those of memory that nobody wrote among them."""
     a = attributes((queries,), (40,))
     q, k, v = operands(4, 2, queries, 40)
     expected = run(a, [q, k, v])

@@ -36,7 +36,7 @@ def always(monkeypatch):
 
 
 def draw(names, extents, dtype, seed):
-    """Asymmetric values in the middle of a larger array, whose other elements are not-a-numbers."""
+    """Asymmetric values in the middle of a larger array, whose other elements are NaNs."""
     shape = [extents[name] for name in names]
     gap = 3 if len(shape) == 2 else 0
     whole = np.full([shape[0] + 2, *shape[1:-1], shape[-1] + gap], np.nan, dtype)

@@ -61,7 +61,7 @@ class CpuExecutor:
     `workers` defaults to one per core. Without `rewrites`, every task is run as it stands in the plan, for comparison,
     and without `join_maps`, products and the maps of their results stay apart.
     `common` is memory that it shares with executors of other plans. `scheduler` makes the threads, and `allocate` the
-    memory of arenas and the kernels' scratch space, in bytes. For tests: `poison` fills memory with not-a-numbers
+    memory of arenas and the kernels' scratch space, in bytes. For tests: `poison` fills memory with NaNs
     before each run, and `ranks` replaces the order in which ready tasks start, highest first. Where other processes run
     a part of the plan, `part` says which part this one runs, and `carrier` carries messages to them.
     """
@@ -217,7 +217,7 @@ class CpuExecutor:
 
     def _start_worker(self, worker: int, program: CpuProgram | None = None) -> thread_pool.RunTask:
         if program is None or program.needs_interpreter:
-            np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
+            np.seterr(all="ignore")  # of this thread: infinities and NaNs are results
         if program is None or program.needs_interpreter or program.calls_onednn:
             onednn.limit_threads(1)  # of this thread, too
         if self._scratch[worker] is None:

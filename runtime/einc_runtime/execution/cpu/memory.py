@@ -25,7 +25,7 @@ from einc_runtime.plan.states import STATE
 from einc_runtime.resident import release_pages
 
 POISON = 0xFF
-"""A byte that makes a not-a-number of any floating type, and -1 of an integer."""
+"""A byte that makes a NaN of any floating type, and -1 of an integer."""
 MAX_PACKED_SHARE = 0.5
 """The part of the available memory that prepacked weights may take."""
 

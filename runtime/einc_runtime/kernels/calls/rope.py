@@ -50,7 +50,7 @@ class RopeCall:
         if source.ndim < 2 or source.shape[-1] % 2:
             raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
         tokens, half = source.shape[-2], source.shape[-1] // 2
-        with np.errstate(all="ignore"):  # extreme parameters give infinities and not-a-numbers
+        with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
             frequencies, seq_lens = _read_parameters(invocation, half)
         if given != (seq_lens is None):
             raise PlanFault("rope has positions either as its second input or by seq_lens")

@@ -108,12 +108,12 @@ class Emitter:
         return self.intrinsic(f"llvm.fabs.v{LANES}{_suffix(a)}", a.type, a)
 
     def larger(self, a: Value, b: Value) -> Value:
-        """The larger value; not-a-number if one of them is."""
+        """The larger value; NaN if one of them is."""
         larger = self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
         return self.b.select(self.b.fcmp_unordered("uno", a, a), a, larger)
 
     def smaller(self, a: Value, b: Value) -> Value:
-        """The smaller value; not-a-number if one of them is."""
+        """The smaller value; NaN if one of them is."""
         smaller = self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
         return self.b.select(self.b.fcmp_unordered("uno", a, a), a, smaller)
 
@@ -275,7 +275,7 @@ class Emitter:
         return parts[0]
 
     def round_to(self, value: Value, kind: str) -> Value:
-        """Values in their stored type: ties are rounded to even, and every not-a-number becomes a quiet one."""
+        """Values in their stored type: ties are rounded to even, and every NaN becomes a quiet one."""
         b = self.b
         if kind == "f16":
             return b.fptrunc(value, vector(HALF))

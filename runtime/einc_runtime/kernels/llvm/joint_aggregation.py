@@ -69,7 +69,7 @@ def _emit_logsumexp(kind: str, leading: int) -> Any:
         with e.loop(copies) as copy:
             b.store(e.larger(b.load(maximum), e.load_one(row(copy, 1), "f32")), maximum)
             e.put(rows, copy, row(copy, 0))
-        nothing = b.fcmp_ordered("==", b.load(maximum), e.number(-math.inf))  # -inf minus itself would be not-a-number
+        nothing = b.fcmp_ordered("==", b.load(maximum), e.number(-math.inf))  # -inf minus itself would be NaN
         largest = b.select(nothing, e.number(0.0), b.load(maximum))
         with e.loop(copies) as copy:
             share = exp(e, b.fsub(e.load_one(row(copy, 1), "f32"), largest))

@@ -2,7 +2,7 @@
 
 Errors against exact results are at most 3 ulp (units in the last place) for `exp` and functions made of it, 4 ulp for
 `tanh`, and 4 ulp of the argument for both gelus. An exponential below 1.2e-38 becomes 0. All else rounds as numpy does.
-Infinities and not-a-numbers give the same results as in numpy.
+Infinities and NaNs give the same results as in numpy.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def decay(e: Emitter, x: Value) -> Value:
 
 
 def log(e: Emitter, x: Value) -> Value:
-    """The logarithm of 0, of numbers from 1, and of not-a-numbers: x = 2**n * (1 + f), with a polynomial in f."""
+    """The logarithm of 0, of numbers from 1, and of NaNs: x = 2**n * (1 + f), with a polynomial in f."""
     b = e.b
     bits = b.bitcast(x, vector(I32))
     fraction = b.or_(b.and_(bits, e.number(0x7FFFFF, I32)), e.number(0x3F800000, I32))
@@ -196,7 +196,7 @@ def _gelu_tanh(e: Emitter, x: Value) -> Value:
 
 
 def _gelu(e: Emitter, x: Value) -> Value:
-    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`. The maximum keeps not-a-numbers."""
+    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`. The maximum keeps NaNs."""
     b = e.b
     size = e.magnitude(x)
     size = b.select(b.fcmp_ordered("<", size, e.number(16.0)), size, e.number(16.0))

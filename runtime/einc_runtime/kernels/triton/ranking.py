@@ -32,7 +32,7 @@ TILE = 4096
 _FLOAT_KEY = '''
 @triton.jit
 def key(value):
-    """Integers that ascend as floats do; the sign of 0 and kinds of not-a-number are gone."""
+    """Integers that ascend as floats do; the sign of 0 and kinds of NaN are gone."""
     bits = (value{widened} + 0.0).to({integer}, bitcast=True)
     bits = tl.where(bits == {lowest}, 0, bits)
     ordered = tl.where(bits < 0, bits ^ {highest}, bits)

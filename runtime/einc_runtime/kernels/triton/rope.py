@@ -60,7 +60,7 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
         ]
     else:
         distinct, own = np.unique(rotation.positions, return_inverse=True)
-        with np.errstate(all="ignore"):  # extreme parameters give infinities and not-a-numbers
+        with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
             angles = np.multiply(distinct[:, None], rotation.frequencies, dtype=np.float64).astype(np.float32)
             waves = [function(angles, dtype=storage_dtype(wave)) for function in (np.cos, np.sin)]
         place = vector("positions", "i32", tokens, 1)
