@@ -23,6 +23,10 @@ TWICE = {
 """Class names that are defined twice, each with the reason. At most ten; an underscore in front makes no other name."""
 
 
+OPERATOR_TABLES = {"CALLS", "EXTRAS", "FAMILIES"}
+"""What each file of operators says of itself, under names that the registry of `einc/ops` reads."""
+
+
 def read_sources(*folders: Path) -> Iterator[tuple[str, str]]:
     """The path and the text of every file. Only suspicious ones are parsed, as all take seconds."""
     for folder in folders:
@@ -66,6 +70,34 @@ def test_one_class_name_is_one_class() -> None:
     assert twice.keys() == TWICE.keys(), {name: twice.get(name) for name in twice.keys() ^ TWICE.keys()}
     assert len(TWICE) <= 10
     assert all(len(files) == 2 for files in twice.values())
+
+
+def list_constants(text: str) -> Iterator[tuple[str, str]]:
+    """Names of a module in upper case with the text of what they are bound to; an underscore in front is left out.
+
+    Type variables are no constants. A value that names a constant of the same name is that one's, in another form.
+    """
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.Assign):
+            targets, value = statement.targets, statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            targets, value = [statement.target], statement.value
+        else:
+            continue
+        is_type_variable = isinstance(value, ast.Call) and ast.unparse(value.func) == "TypeVar"
+        names = {target.id.lstrip("_") for target in targets if isinstance(target, ast.Name) and target.id.isupper()}
+        used = {ast.unparse(node).split(".")[-1].lstrip("_") for node in ast.walk(value) if isinstance(node, ast.expr)}
+        yield from ((name, ast.unparse(value)) for name in names - used if not is_type_variable)
+
+
+def test_one_constant_name_has_one_value() -> None:
+    """Who has read one definition knows what the name means in any other module."""
+    values: defaultdict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for path, text in read_sources(*CODE):
+        for name, value in list_constants(text):
+            if not (path.startswith("einc/ops/") and name in OPERATOR_TABLES):
+                values[name][value].append(path)
+    assert {name: dict(paths) for name, paths in values.items() if len(paths) > 1} == {}
 
 
 @pytest.mark.parametrize("folder", [*CODE, TESTS], ids=lambda folder: folder.name)

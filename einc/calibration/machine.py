@@ -20,7 +20,7 @@ SECONDS, QUICK_SECONDS = 60.0, 15.0
 DTYPES = ("f32", "f64", "f16", "bf16")
 SITES_PER_CORE = 4
 """Plans for several sites per core have smaller tasks, and more that move or combine."""
-PRODUCTS = ("contract", "attention")
+PRODUCT_KERNELS = ("contract", "attention")
 """The kernels whose operations run at the peak of their dtype."""
 
 
@@ -144,7 +144,7 @@ def _list_peaks(rates: dict[str, KernelRate]) -> tuple[tuple[str, float], ...]:
     peaks = {}
     for name, rate in rates.items():
         task, _, dtype = name.partition(".")
-        if task == PRODUCTS[0] and rate.flops < 1e30:
+        if task == PRODUCT_KERNELS[0] and rate.flops < 1e30:
             peaks[dtype or "f32"] = rate.flops
     return tuple(sorted(peaks.items()))
 

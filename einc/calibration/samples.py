@@ -21,7 +21,7 @@ from einc_runtime.plan.schema import Bundle
 if TYPE_CHECKING:
     from einc_runtime.execution.session import Session
 
-MAX_ROUNDS = 12
+MAX_SAMPLE_ROUNDS = 12
 
 Phase = Callable[[str], None]
 Clock = Callable[[], float]
@@ -124,7 +124,7 @@ def measure_probes(
             phase(f"preparing plan {number + 1} of {len(probes)}")
             plans += [_start_plan(compile_probe(probe, machine), machine, start) for machine in machines]
         rounds = 0
-        while rounds < MAX_ROUNDS and (not rounds or clock() - begin < seconds):
+        while rounds < MAX_SAMPLE_ROUNDS and (not rounds or clock() - begin < seconds):
             rounds += 1
             phase(f"measuring, round {rounds}: {min(1.0, (clock() - begin) / seconds):.0%} of the time")
             for plan in plans:

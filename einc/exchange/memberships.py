@@ -14,7 +14,7 @@ from einc.exchange.language.program import Partition, Program
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-MAX_SITES = 8
+MAX_COMPARED_SITES = 8
 """Up to this many sites, all memberships are compared: at most 8!."""
 
 

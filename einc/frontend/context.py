@@ -15,7 +15,7 @@ from einc.errors import SourceSpan
 from einc.frontend import ast
 from einc.frontend.expressions import EvaluatedCall, EvaluationContext, MultipleResults, TensorValue, Value
 from einc.frontend.findings import FOREIGN_NAMES, AlreadyReported
-from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.frontend.parameters import DTYPE_NAMES, Parameters, check_new_name
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc_runtime.text import did_you_mean
@@ -126,7 +126,7 @@ class LoweringContext(EvaluationContext):
             raise AlreadyReported
         if value is not None:
             return value
-        if word in DTYPES:
+        if word in DTYPE_NAMES:
             return word
         if self.may_be_lost(word):
             raise AlreadyReported

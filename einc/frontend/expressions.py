@@ -88,8 +88,10 @@ class EvaluationContext(ABC):
 
     def enter(self, span: SourceSpan) -> None:
         """Goes one level deeper, into an expression or the body of a repeat; fails where that is too deep."""
-        if self.depth == limits.DEPTH:
-            message = f"blocks, repeats and expressions nest too deeply; at most {limits.DEPTH} levels are allowed"
+        if self.depth == limits.MAX_NESTING:
+            message = (
+                f"blocks, repeats and expressions nest too deeply; at most {limits.MAX_NESTING} levels are allowed"
+            )
             raise self.findings.fail(message, span)
         self.depth += 1
 
@@ -192,7 +194,7 @@ def _evaluate_call(
             raise context.findings.fail(f"argument '{keyword.name.text}' is given twice", keyword.span)
         keywords[keyword.name.text] = value
     call = EvaluatedCall(syntax.function.text, arguments, keywords, syntax, result_names)
-    if call.function in constants.FUNCTIONS and not keywords:
+    if call.function in constants.LIST_FUNCTIONS and not keywords:
         return _operate(context, call)
     return context.apply(call)
 

@@ -35,7 +35,7 @@ class EncoderSource:
 
 def is_encoder(config: bytes, where: str) -> bool:
     """Whether a config.json is that of an encoder."""
-    return import_hf(config, where, "model", ImportRequest(), None).architecture in encoders.ARCHITECTURES
+    return import_hf(config, where, "model", ImportRequest(), None).architecture in encoders.ENCODER_OUTPUTS
 
 
 def find_encoder_plans(

@@ -20,7 +20,7 @@ from einc_runtime.plan.codec import encode, read_bundle
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle
 from einc_runtime.version import VERSION
 
-MAX_PLANS = 400
+MAX_CACHED_PLANS = 400
 """Plans that are kept; if there are more, the older half of them is removed."""
 
 
@@ -65,7 +65,7 @@ class PlanCache:
     def _forget(self) -> None:
         """Removes the older half where there are too many. Another process may do the same at this time."""
         files = [path for path in self._folder.iterdir() if path.suffix == ".bin"]
-        if len(files) <= MAX_PLANS:
+        if len(files) <= MAX_CACHED_PLANS:
             return
         ages = {}
         for path in files:

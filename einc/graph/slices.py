@@ -17,7 +17,7 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.ops.base import Restriction
 from einc.ops.slicing import cut_out
 
-MAX_PARTS = 256
+MAX_SLICES = 256
 """A tensor with more slices than this is computed whole: each pair of them is compared."""
 
 
@@ -111,7 +111,7 @@ class _Pusher:
 
 def _find_parts(node: Node, slices: Sequence[Node]) -> list[Restriction] | None:
     """What computes every slice of the node's output in its place; None where the node is better left whole."""
-    if len(node.outputs) != 1 or not 1 <= len(slices) <= MAX_PARTS:
+    if len(node.outputs) != 1 or not 1 <= len(slices) <= MAX_SLICES:
         return None
     boxes = [box for slicer in slices if (box := slicer.operator.part) is not None]
     if len(boxes) != len(slices) or any(one.overlaps(other) for one, other in combinations(boxes, 2)):

@@ -15,17 +15,17 @@ from einc.errors import Diagnostic, ModelError
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import did_you_mean, escape_text
 
-MAX_BYTES = 4 * 2**20
+MAX_CONFIG_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
 
 _MAX_PROBLEMS = 50
-_REQUIRED = object()
+_NO_DEFAULT = object()
 
 
 def parse_config(data: bytes, where: str) -> Mapping[str, Any]:
     """The JSON object in `data`; raises ModelError where there is none, or where a name stands twice in one object."""
-    if len(data) > MAX_BYTES:
-        raise _make_config_error(where, f"it holds more than {MAX_BYTES // 2**20} MiB")
+    if len(data) > MAX_CONFIG_BYTES:
+        raise _make_config_error(where, f"it holds more than {MAX_CONFIG_BYTES // 2**20} MiB")
     try:
         document = parse_json(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
@@ -76,7 +76,7 @@ class ConfigFields:
         self._asked.add(name)
         return name in self._document and self._document[name] is None
 
-    def integer(self, name: str, maximum: int, default: object = _REQUIRED, minimum: int = 1) -> int:
+    def integer(self, name: str, maximum: int, default: object = _NO_DEFAULT, minimum: int = 1) -> int:
         """An integer between `minimum` and `maximum`; with no default the field must be there."""
         found = self.value(name)
         if found is None:
@@ -89,7 +89,7 @@ class ConfigFields:
             return found
         return minimum
 
-    def real(self, name: str, default: object = _REQUIRED, *, above: float = 0.0, maximum: float = 1e12) -> float:
+    def real(self, name: str, default: object = _NO_DEFAULT, *, above: float = 0.0, maximum: float = 1e12) -> float:
         """A finite number above a bound; an integer is accepted, too."""
         found = self.value(name)
         if found is None:
@@ -126,7 +126,7 @@ class ConfigFields:
             return default
         return found
 
-    def text(self, name: str, default: object = _REQUIRED) -> str:
+    def text(self, name: str, default: object = _NO_DEFAULT) -> str:
         """A string."""
         found = self.value(name)
         if found is None:
@@ -136,7 +136,7 @@ class ConfigFields:
             return ""
         return found
 
-    def choice(self, name: str, meanings: Mapping[str, str], default: object = _REQUIRED) -> str:
+    def choice(self, name: str, meanings: Mapping[str, str], default: object = _NO_DEFAULT) -> str:
         """What the string in a field means; all others are not supported."""
         found = self.text(name, default)
         if found not in meanings:
@@ -185,7 +185,7 @@ class ConfigFields:
             self.fail(f"{escape_text(name, 80)}: unknown field, {describe_json(found)}", hint)
 
     def _missing(self, name: str, default: object, stand_in: object) -> Any:
-        if default is _REQUIRED:
+        if default is _NO_DEFAULT:
             self.fail(f"{name} is missing")
             return stand_in
         self.note(f"{name} is not given: {describe_json(default)}, the default of transformers")

@@ -13,9 +13,9 @@ from einc.importers.config import ConfigFields
 from einc.importers.writing import StoredNames, StoredWeight
 from einc_runtime.strict_json import describe_json
 
-MAX_GROUP = 2**20
+MAX_GROUP_SIZE = 2**20
 _WEIGHT = ".weight"
-_HARMLESS = (
+_HARMLESS_QUANTIZATION = (
     "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "dataset", "do_fuse",
     "exllama_config", "fuse_max_seq_len", "global_compression_ratio", "hub_config", "is_marlin_format", "lm_head",
     "meta", "model_file_base_name", "model_name_or_path", "model_seqlen", "modules_in_block_to_quantize",
@@ -68,7 +68,7 @@ def read_quantization(fields: ConfigFields) -> Quantization | None:
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
         return None
     found = readers[method](inner)
-    inner.check_unknown(_HARMLESS, ())
+    inner.check_unknown(_HARMLESS_QUANTIZATION, ())
     return found
 
 
@@ -76,7 +76,7 @@ def _read_group(fields: ConfigFields, name: str = "group_size") -> int:
     """The size of groups, 0 where a row is one."""
     if fields.value(name) in (-1, None):
         return 0
-    group = fields.integer(name, MAX_GROUP)
+    group = fields.integer(name, MAX_GROUP_SIZE)
     if group % 32:
         fields.fail(f"{name}: {group} is not supported: groups are multiples of 32")
     return group

@@ -11,7 +11,7 @@ from einc.core.tensor import DType
 from einc.importers.config import ConfigFields
 from einc_runtime.text import did_you_mean
 
-MAX_WIDTH = 120
+MAX_LINE_WIDTH = 120
 """Characters in a line of a call."""
 
 Rows = Sequence[tuple[str, str, str]]
@@ -87,7 +87,7 @@ def wrap_lines(lines: Sequence[str]) -> list[str]:
     for line in lines:
         bracket = re.search(r"[(\[]", line)
         indent = " " * (bracket.end() if bracket else 0)
-        while len(line) > MAX_WIDTH and (cut := line.rfind(", ", len(indent) + 1, MAX_WIDTH)) > 0:
+        while len(line) > MAX_LINE_WIDTH and (cut := line.rfind(", ", len(indent) + 1, MAX_LINE_WIDTH)) > 0:
             result.append(line[: cut + 1])
             line = indent + line[cut + 2 :]
         result.append(line)

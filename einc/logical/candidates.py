@@ -44,7 +44,7 @@ MAX_EXTRA = 3, 2
 MIN_EXTRA = 64, 32
 """It may have as many in any case, since a prime number of sites has few strict candidates."""
 
-MAX_FURTHER = 64, 16
+MAX_FURTHER_CUTS = 64, 16
 """So many candidates beside these may cut further indices."""
 
 
@@ -91,12 +91,12 @@ def enumerate_flexible_candidates(
     many = sites > FEW_SITES
     most = max(MIN_EXTRA[many], MAX_EXTRA[many] * len(strict))
     known = {candidate.spec for candidate in strict}
-    further = [one for one in enumeration.build_further(used, sites, MAX_FURTHER[many]) if one.spec not in known]
+    further = [one for one in enumeration.build_further(used, sites, MAX_FURTHER_CUTS[many]) if one.spec not in known]
     if spares:
         below = count_reachable_sites(sites - 1, enumeration.limits)
         known |= {candidate.spec for candidate in further}
         further += [
-            one for one in enumeration.build_further(below, sites - 1, MAX_FURTHER[many]) if one.spec not in known
+            one for one in enumeration.build_further(below, sites - 1, MAX_FURTHER_CUTS[many]) if one.spec not in known
         ]
     found = [*offer(strict, alone=False)]
     left = most - len(found)

@@ -44,7 +44,7 @@ class CostTable:
 MAX_COMPARISONS = 1 << 25
 """Two values are compared for all joint values of their neighbours if that takes at most this many comparisons."""
 
-MAX_AT_ONCE = 1 << 16
+MAX_COMPARISONS_AT_ONCE = 1 << 16
 """So many comparisons are made in one go; more would leave the processor's caches."""
 
 
@@ -110,7 +110,7 @@ def _find_least_differences(rows: Array) -> Array:
         least = rows.min(axis=1)[:, None] - rows.max(axis=1)[None, :]
         np.fill_diagonal(least, 0)
         return least
-    if count * count * columns <= MAX_AT_ONCE:
+    if count * count * columns <= MAX_COMPARISONS_AT_ONCE:
         least = (rows[:, None, :] - rows[None, :, :]).min(axis=2)
         return least
     return np.stack([(row[None, :] - rows).min(axis=1) for row in rows])

@@ -27,14 +27,14 @@ from einc_runtime.text import did_you_mean, escape_text, format_count, quote_nam
 MAX_PINS = 2000
 """Each is compared with the names of all operators."""
 
-MAX_LENGTH = 1000
+MAX_PIN_CHARACTERS = 1000
 """Characters of a pin."""
 
 REPLICAS = "replicas"
 REST = "..."
 _UNCUT = ("whole", "1")
 _REPLICATED = "replicated"
-_USAGE = (
+_PIN_USAGE = (
     "write a cut as 'tokens/8', 'heads_kv/2,keys/4', 'whole' or 'replicated'; '...' at its end leaves the rest open"
 )
 
@@ -62,9 +62,9 @@ class PinnedCut:
 
 def parse_pin(text: str, where: str | None = None) -> Pin:
     """The pin of `PATTERN=CUT`. Raises UsageError for any other text; indices are checked where operators are known."""
-    if len(text) > MAX_LENGTH:
+    if len(text) > MAX_PIN_CHARACTERS:
         raise UsageError(
-            f"a pin of {len(text):,} characters; it may have {MAX_LENGTH:,}",
+            f"a pin of {len(text):,} characters; it may have {MAX_PIN_CHARACTERS:,}",
             where=where,
             hint="'*' stands for any name",
         )
@@ -107,7 +107,9 @@ def parse_cut(pin: Pin) -> PinnedCut:
     for part in parts:
         name, _, number = part.rpartition("/")
         if not name or not re.fullmatch("[1-9][0-9]{0,8}", number):
-            raise UsageError(f"pin {_quote(pin)}: {part[:60]!r} is no index and count", where=pin.where, hint=_USAGE)
+            raise UsageError(
+                f"pin {_quote(pin)}: {part[:60]!r} is no index and count", where=pin.where, hint=_PIN_USAGE
+            )
         if name in counts:
             raise UsageError(f"pin {_quote(pin)}: index '{name}' is named twice", where=pin.where)
         counts[name] = int(number)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 """One index name per dimension of a tensor."""
 
-MAX_STEPS = 128
+MAX_FUSED_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
 
 MAX_INDICES = 30
@@ -204,7 +204,7 @@ class Equation(MappedOperator):
         read = self.labels[k]
         if len(set(read)) != len(read) or len(read) != len(self.result):
             return None
-        if len(self.program.steps) + len(producer.program.steps) > MAX_STEPS:
+        if len(self.program.steps) + len(producer.program.steps) > MAX_FUSED_STEPS:
             return None
         narrow = producer.dtype in (DType.F16, DType.BF16)
         rounding = producer.dtype if narrow and self.program.is_discontinuous else None

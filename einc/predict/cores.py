@@ -22,9 +22,6 @@ from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask
 if TYPE_CHECKING:
     from einc_runtime.execution.rewrites import RewrittenTask
 
-MAX_COALESCED_BYTES = 1 << 15
-"""Moves of at most so many bytes are put together, as the executor of CPUs does it."""
-
 WEIGHT_FLOPS = 20
 """Operations for the weight of a row of a partial tuple, of which most are an exponential. Of all that is combined,
 only this takes longer to compute than to move, where rows are short."""
@@ -47,7 +44,7 @@ def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
     if machine.cores is None:
         return RunTasks(planned, tuple(range(len(planned))))
 
-    from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, rewrite
+    from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, KernelTime, RewriteOptions, rewrite
 
     def estimate(item: RewrittenTask) -> KernelTime:
         cost = _measure_part(plan, planned, item)

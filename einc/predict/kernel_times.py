@@ -41,7 +41,7 @@ SOFTMAX_NORM = 4.0
 CACHE_POWER = 4.0
 """How sharply the cache stops helping once the bytes are beyond it."""
 
-MAX_REMEMBERED = 1 << 16
+MAX_REMEMBERED_TIMES = 1 << 16
 
 _Rates = TypeVar("_Rates", bound=MeasuredRates)
 
@@ -84,7 +84,7 @@ def find_error(work: Work | None, precision: str, gpu: GpuRates) -> float:
     return gpu.products[0].error if rates is None else rates.error
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_REMEMBERED_TIMES)
 def time_kernel_us(
     gpu: GpuRates, work: Work | None, size: int, precision: str, itemsize: float, peak_share: float
 ) -> float:

@@ -25,8 +25,16 @@ from einc_runtime.strict_json import parse_json
 
 _LINEAR = re.compile(r"(.+(_proj|\.experts\.\d+\.w[123]))\.weight")
 _HEAD = "lm_head.weight"
-_FLOATS = {"f16": "F16", "bf16": "BF16", "f32": "F32"}
-_STORED = {**_FLOATS, "f64": "F64", "i32": "I32", "i64": "I64", "bool": "BOOL", "i8": "I8", "i4x2": "U8"}
+_FLOAT_CODES = {"f16": "F16", "bf16": "BF16", "f32": "F32"}
+_SAFETENSORS_TYPES = {
+    **_FLOAT_CODES,
+    "f64": "F64",
+    "i32": "I32",
+    "i64": "I64",
+    "bool": "BOOL",
+    "i8": "I8",
+    "i4x2": "U8",
+}
 _COPIED = (".json", ".txt", ".model", ".md", ".jinja")
 CONFIGURATION = "config.json"
 ROWS_AT_ONCE = 1 << 22
@@ -130,7 +138,7 @@ def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: boo
     unit = scheme.group or (1 if scheme.bits == 8 else 32)
     for name in chosen:
         entry = files[name].entries[name]
-        if len(entry.shape) != 2 or entry.dtype not in _FLOATS:
+        if len(entry.shape) != 2 or entry.dtype not in _FLOAT_CODES:
             raise ArrayFault(
                 f"'{name[:100]}' is {entry.dtype}{list(entry.shape)}, and matrices of floats are quantized"
             )
@@ -144,7 +152,7 @@ def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: boo
 def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized: bool) -> Iterator[_Part]:
     """The tensors that are written for one."""
     if not quantized:
-        yield _Part(name, _STORED.get(entry.dtype, entry.dtype), entry.shape, entry.end - entry.begin)
+        yield _Part(name, _SAFETENSORS_TYPES.get(entry.dtype, entry.dtype), entry.shape, entry.end - entry.begin)
         return
     rows, depth = entry.shape
     groups = depth // scheme.group if scheme.group else 1
@@ -153,7 +161,7 @@ def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized:
     else:
         yield _Part(f"{name}_packed", "I32", (rows, depth // 8), rows * depth // 2)
     width = {"f32": 4}.get(entry.dtype, 2)
-    yield _Part(f"{name}_scale", _FLOATS[entry.dtype], (rows, groups), rows * groups * width)
+    yield _Part(f"{name}_scale", _FLOAT_CODES[entry.dtype], (rows, groups), rows * groups * width)
     if scheme.zeros:
         size = -(-rows // 8) if scheme.bits == 4 else rows
         kind, each = ("I32", 4) if scheme.bits == 4 else ("I8", 1)

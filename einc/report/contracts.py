@@ -14,8 +14,8 @@ from einc.logical.reach import find_index
 from einc.ops.base import Operator
 from einc.report.contract_text import (
     BASE_UNITS,
-    COMPARISONS,
     QUANTITIES,
+    RELATIONS,
     Contract,
     CutContract,
     FigureContract,
@@ -152,7 +152,7 @@ def _check_figure(contract: FigureContract, value: float | None, plan: Document)
         found += _describe_trust(contract.quantity, plan)
     if value is None:
         found += f": {_MISSING.get(contract.quantity, _UNKNOWN)}"
-    holds = value is not None and COMPARISONS[contract.comparison](value, contract.limit)
+    holds = value is not None and RELATIONS[contract.comparison](value, contract.limit)
     document = {
         "assert": contract.text,
         "where": contract.where,

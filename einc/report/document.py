@@ -53,7 +53,7 @@ def explain(
     for operation in bundle.operations:
         if only is None or operation.name == only:
             document = _describe_operation(bundle, operation, timer)
-            document["moves"] = moves.get((operation.name, False), _NOTHING)
+            document["moves"] = moves.get((operation.name, False), _NO_TRAFFIC)
             document["time"] = timing.operator(operation.name)
             document["next_best"] = None if cuts is None else cuts.find_next_best(operation.name)
             document["next_fastest"] = None if cuts is None else cuts.find_next_fastest(operation.name)
@@ -81,7 +81,7 @@ def explain(
                 **describe_tensor(bundle.tensors[output.tensor]),
                 "blocks": [_describe_block(region.block) for region in output.regions],
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
-                "moves": moves.get((bundle.tensors[output.tensor].name, True), _NOTHING),
+                "moves": moves.get((bundle.tensors[output.tensor].name, True), _NO_TRAFFIC),
                 "exchange": timer.describe(output.exchange),
                 "time": timing.output(bundle.tensors[output.tensor].name),
             }
@@ -145,7 +145,7 @@ def describe_memory_points(bundle: Bundle, machine: Machine) -> list[Document]:
     ]
 
 
-_NOTHING = {"transfers": 0, "bytes": 0}
+_NO_TRAFFIC = {"transfers": 0, "bytes": 0}
 
 
 def _describe_inputs(bundle: Bundle) -> list[Document]:
@@ -280,12 +280,12 @@ class _ExchangeTimer:
     def _complete(self, exchange: Exchange, times: ExchangeTimes) -> ExchangeTimes:
         """The times with the missing ones computed, unless the program is too long to be read again."""
         from einc.exchange.bounds import bound
-        from einc.exchange.language.parser import MAX_TEXT, parse
+        from einc.exchange.language.parser import MAX_PROGRAM_TEXT, parse
         from einc.exchange.language.resolve import resolve
         from einc.exchange.naive import build_naive_body
         from einc.exchange.simulation.simulator import simulate
 
-        if len(exchange.program) > MAX_TEXT:
+        if len(exchange.program) > MAX_PROGRAM_TEXT:
             return times
         machine, (completion, naive, bound_ms, bound_by) = self.machine, times
         program = resolve(parse(exchange.program, "exchange program"), machine)

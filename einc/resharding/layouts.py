@@ -22,7 +22,7 @@ Layout = tuple[tuple[Block, ...], ...]
 MAX_CELLS = 1 << 20
 """Cells of the overlay of all blocks of a tensor. Plans of the compiler have some thousands."""
 
-MAX_FAULTS = 8
+MAX_CONTRADICTIONS = 8
 """As many contradictions between two plans are shown."""
 
 
@@ -118,9 +118,9 @@ def _require_alike(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         if (a.dtype, a.shape, a.kind) != (b.dtype, b.shape, b.kind)
     ]
     if faults:
-        more = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+        more = f"; and {len(faults) - MAX_CONTRADICTIONS} more" if len(faults) > MAX_CONTRADICTIONS else ""
         raise PlanFault(
-            "the plans are not of one model: " + "; ".join(faults[:MAX_FAULTS]) + more,
+            "the plans are not of one model: " + "; ".join(faults[:MAX_CONTRADICTIONS]) + more,
             hint="compile both plans from one model, with the same dims and dtype",
         )
 

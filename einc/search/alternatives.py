@@ -18,7 +18,7 @@ from einc.search.exchange_times import MISSING_MS
 from einc.search.neighbours import list_changes
 from einc.search.tables import UNITS_PER_MS, build_time_problems, find_slowest_kernel
 
-MAX_SITES = 128
+MAX_TIMED_SITES = 128
 """On more sites, alternatives are not timed."""
 
 MAX_RANKED = 6
@@ -57,16 +57,16 @@ class AlternativeTimer:
         self._known: dict[object, tuple[TimedAlternative, ...]] = {}
 
     def find(self, name: str) -> TimedAlternative | None:
-        """The fastest alternative for the node of that name; None if there is none, or on more than MAX_SITES sites.
+        """The fastest alternative for the node of that name; None if there is none, or above MAX_TIMED_SITES sites.
 
         Raises KeyError if there is no such node.
         """
         return next(iter(self.rank(name)), None)
 
     def rank(self, name: str) -> tuple[TimedAlternative, ...]:
-        """The alternatives for the node of that name, the fastest first, at most MAX_RANKED; none above MAX_SITES."""
+        """The alternatives for the node, the fastest first, at most MAX_RANKED; none above MAX_TIMED_SITES sites."""
         n = self._positions[name]
-        if self._plan.sites > MAX_SITES:
+        if self._plan.sites > MAX_TIMED_SITES:
             return ()
         around = sorted(self._list_around(n))
         key = self._describe(n, around)

@@ -30,13 +30,13 @@ MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS = 60, 2560
 time: so many, and so many divided by the square of the number of operators. A plan of many takes more searches, and
 what overlaps matters less there."""
 
-MAX_PLANS = 40
+MAX_COMPLETED_PLANS = 40
 """Plans that are completed at most if there is no time limit, beside contenders and other orders of operators."""
 
-MAX_STARTS = 4
+MAX_DESCENT_STARTS = 4
 """Plans from which the tables and their overlap are descended."""
 
-MAX_STEPS = 50
+MAX_DESCENT_STEPS = 50
 """Steps of each of these descents."""
 
 PROMISING = 1.03
@@ -89,13 +89,13 @@ def improve_completed(completer: Completer, tables: TimeProblem, report: Callabl
     times = completer.times
     ranked = sorted(times, key=lambda draft: (times[draft], draft.assignment))
     best = ranked[0]
-    for start in dict.fromkeys([draft.assignment for draft in ranked][:MAX_STARTS]):
+    for start in dict.fromkeys([draft.assignment for draft in ranked][:MAX_DESCENT_STARTS]):
         pool.descend(start)
     pool.surround(best, times[best])
     tried = {draft.assignment for draft in times}
     last_search = scheduler.searches + min(MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS // len(evaluator.space.graph.nodes) ** 2)
     for count, (estimate, assignment, order) in enumerate(pool.take(tried)):
-        over = count == MAX_PLANS or scheduler.searches >= last_search
+        over = count == MAX_COMPLETED_PLANS or scheduler.searches >= last_search
         if completer.hurried or (over and not scheduler.budget.limited) or estimate > PROMISING * times[best]:
             break
         found = _complete_alike(completer, assignment, order, times[best])
@@ -146,7 +146,7 @@ class _Pool:
     def descend(self, start: Assignment) -> None:
         """Adds what differs from a plan by one operator or two neighbours, and goes on from the best of these."""
         here, estimate = start, math.inf
-        for _ in range(MAX_STEPS):
+        for _ in range(MAX_DESCENT_STEPS):
             least, there = self._add_changes(here, 1.0)
             if least >= estimate:
                 return

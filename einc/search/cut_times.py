@@ -18,13 +18,13 @@ from einc.machines.model import Machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_SITES = 8
+MAX_CUT_SITES = 8
 """Up to this many sites, all sets of sites are looked at."""
 
 REACHED = 0.83
 """The part of the rate of the links that synthesized exchanges reach, in the middle."""
 
-MAX_AT_ONCE = 512
+MAX_EXCHANGES_AT_ONCE = 512
 """Exchanges that are looked at together, which bounds the memory."""
 
 
@@ -64,7 +64,7 @@ def measure_cuts(machine: Machine, sites: int) -> CutRates:
 def _list_sets(sites: int) -> list[tuple[int, ...]]:
     """All sets but the empty and the full one; of many sites, single ones and runs, and what each of them leaves."""
     everyone = tuple(range(sites))
-    if sites <= MAX_SITES:
+    if sites <= MAX_CUT_SITES:
         return [some for count in range(1, sites) for some in itertools.combinations(everyone, count)]
     runs, length = set[tuple[int, ...]](), 1
     while length < sites:
@@ -76,8 +76,8 @@ def _list_sets(sites: int) -> list[tuple[int, ...]]:
 def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
     """Milliseconds of each exchange: what takes longest to enter a set of sites."""
     worst = np.zeros(len(held.size))
-    for start in range(0, len(worst), MAX_AT_ONCE) if len(cuts.rates) else ():
-        some = slice(start, start + MAX_AT_ONCE)
+    for start in range(0, len(worst), MAX_EXCHANGES_AT_ONCE) if len(cuts.rates) else ():
+        some = slice(start, start + MAX_EXCHANGES_AT_ONCE)
         senders = _mark_senders(cuts.inside, held.made[some], held.whole[some])
         readers = _mark_first(cuts.inside, held.asked[some])
         # What several sites of the set read, or hold outside of it, enters once.

@@ -13,10 +13,10 @@ from einc.search.tables import UNITS_PER_MS, TimeProblem
 MAX_ADDED = 0.3
 """A change is promising if the tables say that it adds at most this part of the predicted time."""
 
-MAX_STARTS = 2
+MAX_IMPROVED_PLANS = 2
 """Plans that are improved by promising changes, the fastest first."""
 
-MAX_FURTHER = 40
+MAX_FURTHER_PLANS = 40
 """Plans that differ by other changes, which are tried at last."""
 
 Report = Callable[[float], None]
@@ -36,7 +36,7 @@ def descend(
     some changes that the tables find harmful are tried, and changes of two neighbours: on small graphs, the overlap of
     kernels and exchanges, which the tables do not see, may matter more than all that they do.
     """
-    further = iter(range(MAX_FURTHER))
+    further = iter(range(MAX_FURTHER_PLANS))
 
     def list_promising(best: Draft) -> Iterator[Draft | None]:
         return _iterate_neighbours(evaluator, tables, best, reorder)
@@ -46,7 +46,7 @@ def descend(
 
     ranked = sorted(dict.fromkeys(starts), key=lambda draft: draft.rank)  # several names may stand for one plan
     best = ranked[0]
-    for start in ranked[:MAX_STARTS]:
+    for start in ranked[:MAX_IMPROVED_PLANS]:
         found = _descend(evaluator, start, list_promising, report if start is ranked[0] else _ignore)
         if found.rank < best.rank:
             best = found

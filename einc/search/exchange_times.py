@@ -21,7 +21,7 @@ from einc.search.cut_times import HeldBytes, estimate_entering, measure_cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_OVERLAPS = 1 << 18
+MAX_OVERLAPS_AT_ONCE = 1 << 18
 """Overlaps of blocks that are computed at once (2 MiB)."""
 
 NAIVE, SYNTHESIZED = 0, 1
@@ -63,7 +63,7 @@ class ExchangeEstimator:
         synthesized."""
         producers, readers = _stack(made, self._sites), _stack(asked, self._sites)
         result = np.zeros((2, len(made), len(asked)))
-        step = max(1, MAX_OVERLAPS // (len(asked) * self._sites**2))
+        step = max(1, MAX_OVERLAPS_AT_ONCE // (len(asked) * self._sites**2))
         for start in range(0, len(made), step):
             some = producers.select(slice(start, start + step))
             result[:, start : start + step] = self._estimate(_measure_traffic(some, readers, itemsize))

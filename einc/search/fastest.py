@@ -45,7 +45,7 @@ SMALLER, IMPROVED = "less memory", "improved"
 """Names of contenders beside those that the search starts from (`einc.search.starts`): the fastest that fits by a price
 on memory, and what the improvement made of the best."""
 
-MAX_EFFORT = 15_000
+MAX_SEARCH_EFFORT = 15_000
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
 
 MAX_COMPLETED = 3
@@ -141,7 +141,7 @@ class _Search:
         times = None if self._folded is None else self._folded.times
         self._sizes = measure_sizes(part, self._space.problem, times)
         self._surcharge = self._find_surcharge()
-        effort = math.inf if budget.limited else MAX_EFFORT
+        effort = math.inf if budget.limited else MAX_SEARCH_EFFORT
         self._evaluator = Evaluator(self._space, budget, effort, self._surcharge)
         self._drafts: dict[str, Draft] = {}
         self._reasons = dict(self._starts.reasons)

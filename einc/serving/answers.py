@@ -22,7 +22,7 @@ Document = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
 """The end of a stream."""
 
-_NAMES = {
+_OBJECT_NAMES = {
     "completion": ("cmpl", "text_completion", "text_completion"),
     "chat": ("chatcmpl", "chat.completion", "chat.completion.chunk"),
 }
@@ -49,7 +49,7 @@ class TextAnswer:
     def __post_init__(self) -> None:
         count = len(self.prompt_tokens)
         self.texts, self.tokens, self.ended = [""] * count, [0] * count, [None] * count
-        self.id = f"{_NAMES[self.kind][0]}-{secrets.token_hex(12)}"
+        self.id = f"{_OBJECT_NAMES[self.kind][0]}-{secrets.token_hex(12)}"
         self.created = int(time.time())
 
     def add(self, index: int, new: NewToken) -> None:
@@ -64,7 +64,7 @@ class TextAnswer:
             {"index": index, **self._say(text, "message"), "logprobs": None, "finish_reason": self.ended[index]}
             for index, text in enumerate(self.texts)
         ]
-        return {**self._head(_NAMES[self.kind][1]), "choices": choices, "usage": self.usage()}
+        return {**self._head(_OBJECT_NAMES[self.kind][1]), "choices": choices, "usage": self.usage()}
 
     def first_chunks(self) -> list[Document]:
         """What a stream begins with: of a chat, who speaks."""
@@ -82,7 +82,7 @@ class TextAnswer:
 
     def usage_chunk(self) -> Document:
         """The last chunk of a stream that asks for it."""
-        return {**self._head(_NAMES[self.kind][2]), "choices": [], "usage": self.usage()}
+        return {**self._head(_OBJECT_NAMES[self.kind][2]), "choices": [], "usage": self.usage()}
 
     def usage(self) -> Document:
         """The numbers of tokens; an end token counts."""
@@ -99,7 +99,7 @@ class TextAnswer:
 
     def _chunk(self, index: int, content: Document, ended: str | None = None) -> Document:
         choice = {"index": index, **content, "logprobs": None, "finish_reason": ended}
-        return {**self._head(_NAMES[self.kind][2]), "choices": [choice]}
+        return {**self._head(_OBJECT_NAMES[self.kind][2]), "choices": [choice]}
 
 
 def make_embeddings(model: str, vectors: Sequence[Array], tokens: int, is_base64: bool) -> Document:

@@ -23,7 +23,7 @@ KEEP_ALIVE = 30
 """Seconds after which a connection that nobody uses is closed."""
 LAST_WORDS = 2.0
 """Seconds for answers that nothing is left of, when the time for draining is over."""
-ENDING = (signal.SIGTERM, signal.SIGINT)
+DRAIN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Server(uvicorn.Server):
@@ -83,7 +83,7 @@ def run_server(
         started,
     )
     second: list[int] = []
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in DRAIN_SIGNALS}
 
     async def run() -> None:
         loop, serving = asyncio.get_running_loop(), asyncio.current_task()
@@ -100,7 +100,7 @@ def run_server(
             loop.call_later(drain_seconds, closing.start)
             loop.call_later(drain_seconds + LAST_WORDS, serving.cancel)
 
-        for number in ENDING:
+        for number in DRAIN_SIGNALS:
             if before[number] != signal.SIG_IGN:  # as under `nohup`
                 loop.add_signal_handler(number, end, number)
         with contextlib.suppress(asyncio.CancelledError):

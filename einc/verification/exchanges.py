@@ -25,7 +25,7 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import AggregateTask, Bundle, Exchange, TransferTask
 
-MAX_ACTIONS = 20_000
+MAX_TIMED_ACTIONS = 20_000
 """Exchanges of more actions, all in all, have their texts compared with the tasks, and neither times nor bounds
 computed again: that could take minutes."""
 
@@ -52,7 +52,7 @@ def verify_exchanges(bundle: Bundle, machine: Machine) -> Iterator[str]:
         if key not in known:
             program = _read_exchange(exchange, where, machine)
             actions += len(program.actions)
-            if actions <= MAX_ACTIONS:
+            if actions <= MAX_TIMED_ACTIONS:
                 try:
                     placements += _verify_times(exchange, program, where, machine)
                 except EincError as error:

@@ -48,7 +48,7 @@ output r = matmul(z, w)
 @pytest.fixture(autouse=True)
 def less_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for these graphs."""
-    monkeypatch.setattr(fastest, "MAX_EFFORT", 1000)
+    monkeypatch.setattr(fastest, "MAX_SEARCH_EFFORT", 1000)
 
 
 def compile_within(text: str, memory: int | None, placement: InputPlacement = "replicated") -> Compiled:

@@ -173,7 +173,7 @@ def build_toy(invocation: Any) -> Kernel:
 @pytest.fixture
 def toy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROVIDERS["numpy"], "toy", ("tests.support.joint_aggregation_toys", "build_toy"))
-    numbers = signatures.KernelOperand(signatures.NUMBER)
+    numbers = signatures.KernelOperand(signatures.NUMBER_TYPES)
     toy = signatures.KernelSignature((numbers,) * 2, (numbers,) * 2, {"kind": str}, order="any")
     monkeypatch.setitem(signatures.SIGNATURES, "toy", toy)
 

@@ -16,7 +16,7 @@ import numpy as np
 from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
-from einc_runtime.kernels.triton.source import HEADER
+from einc_runtime.kernels.triton.source import TRITON_IMPORTS
 from tests.support.tensor_cores import multiply_tiles
 
 GAP = 4096
@@ -273,7 +273,7 @@ def run(sequence, arena):
             pointee = {"i8": np.int8, "i16": np.int16, "bool": np.int8}.get(kind)
             pointers.append(Tensor(np.int64(argument), np.dtype(pointee) if pointee else storage_dtype(kind)))
         written = []
-        code = compile(launch.source.text.replace(HEADER, ""), launch.source.name, "exec")
+        code = compile(launch.source.text.replace(TRITON_IMPORTS, ""), launch.source.name, "exec")
         for number in range(launch.grid):
             names = {"triton": SimpleNamespace(jit=lambda f: f), "tl": language(arena, number, written)}
             exec(code, names)

@@ -13,7 +13,7 @@ from einc_runtime.errors import KernelFault
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
 from einc_runtime.kernels.gpu import GpuArray
-from einc_runtime.kernels.scalar_program import COMPARISONS, FUNCTIONS
+from einc_runtime.kernels.scalar_program import COMPARISONS, OPERAND_TYPES
 from einc_runtime.kernels.triton.builders import ORDERED
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
@@ -80,7 +80,7 @@ def every_function(kind):
         return f"t{len(steps) - 1}"
 
     value = "x0"
-    for name, (arity, kinds) in FUNCTIONS.items():
+    for name, (arity, kinds) in OPERAND_TYPES.items():
         if compute_type(kind) not in kinds:
             continue
         if arity == 1:

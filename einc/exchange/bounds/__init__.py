@@ -14,7 +14,7 @@ from einc.exchange.bounds.certificate import Certificate, Witness, ZeroWitness
 from einc.exchange.bounds.closed_form import CountingWitness, RadiusWitness, find_best_combining
 from einc.exchange.bounds.cut import find_best_cut
 from einc.exchange.bounds.demands import DemandSet, collect_demands
-from einc.exchange.bounds.flow import MAX_SITES as MAX_FLOW_SITES
+from einc.exchange.bounds.flow import MAX_FLOW_SITES as MAX_FLOW_SITES
 from einc.exchange.bounds.flow import solve_flow
 from einc.exchange.bounds.memberships import bound_over_memberships
 from einc.exchange.bounds.priced import solve_priced_flow

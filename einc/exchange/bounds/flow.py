@@ -117,9 +117,9 @@ def _prove_share(demand: DemandClass, rows: list[FlowRow], prices: ResourcePrice
     return demand.size * scale * max(0.0, sum(row.weight for row in rows) - counted_twice)
 
 
-MAX_SITES = 10
-MAX_COLUMNS = 20_000
-MAX_ROUNDS = 40
+MAX_FLOW_SITES = 10
+MAX_LP_COLUMNS = 20_000
+MAX_FLOW_ROUNDS = 40
 
 _VIOLATED = 1e-6
 _PER_ROUND = 4  # rows added per demand and round
@@ -131,12 +131,12 @@ def solve_flow(demands: DemandSet, network: Network) -> FlowWitness | None:
     if (
         not demands.family
         or not network.paths
-        or len(network.sites) > MAX_SITES
-        or len(demands.family) * width > MAX_COLUMNS
+        or len(network.sites) > MAX_FLOW_SITES
+        or len(demands.family) * width > MAX_LP_COLUMNS
     ):
         return None
     program = _FlowProgram(demands, network)
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_FLOW_ROUNDS):
         if not program.solve() or not program.add_violated():
             break
     return program.make_witness()

@@ -22,7 +22,7 @@ from einc.exchange.bounds.closed_form import choose_disjoint_holders
 from einc.exchange.bounds.demands import DemandSet, DemandTable
 from einc.exchange.bounds.symmetry import find_symmetry_class
 from einc.exchange.language.program import Program
-from einc.exchange.memberships import MAX_SITES, Ints, compute_target_masks, decode_masks, enumerate_masks
+from einc.exchange.memberships import MAX_COMPARED_SITES, Ints, compute_target_masks, decode_masks, enumerate_masks
 from einc.exchange.network import Network, list_sites, make_mask
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -30,7 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 MAX_TRIED = 100
 """Memberships that are bounded one by one before the search ends."""
 
-_DIGITS = 9
+_BOUND_DIGITS = 9
 """Bounds that differ only in later digits count as equal."""
 
 BoundDemands = Callable[[DemandSet, bool], Certificate]
@@ -42,14 +42,14 @@ def bound_over_memberships(
 ) -> Certificate:
     """The certificate of the membership with the least bound. The search ends early when `stop` says so.
 
-    On more than MAX_SITES sites the certificate is one that holds for any membership, and it names none.
+    On more than MAX_COMPARED_SITES sites the certificate is one that holds for any membership, and it names none.
     """
     table = DemandTable(program)
-    if len(network.sites) > MAX_SITES:
+    if len(network.sites) > MAX_COMPARED_SITES:
         return bound_demands(table.list_demands(program.partitions), False)
     masks = _drop_equivalent(program, table, enumerate_masks(program, network.sites))
     bounds, sent = compute_quick_bounds(program, table, masks, network)
-    order = np.lexsort((sent, (bounds / max(float(bounds.max()), 1e-300)).round(_DIGITS)))
+    order = np.lexsort((sent, (bounds / max(float(bounds.max()), 1e-300)).round(_BOUND_DIGITS)))
     best: Certificate | None = None
     classes: set[object] = set()
     for tried, pick in enumerate(order):

@@ -28,31 +28,31 @@ from einc.exchange.growing import Floats, find_cheapest_paths, grow_tree
 from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network, list_sites
 
-MAX_SITES = 72
+MAX_PRICED_SITES = 72
 MAX_JOURNEYS = 1500
 """Pairs of an atom and a target, of all demands together."""
 
-MAX_ROUNDS = 15
-_PARTS = (0.5, 0.9, 1.0)
-_CLOSE = 1.003
+MAX_PRICE_ROUNDS = 15
+_STEP_PARTS = (0.5, 0.9, 1.0)
+_MIN_PRICE_GAIN = 1.003
 _LEAST = 1e-12
 
 
 def solve_priced_flow(demands: DemandSet, network: Network) -> FlowWitness | None:
     """The best bound that rounds of the linear program prove; None where it is too large, or nothing is sent."""
     journeys = sum(len(demand.holders) * demand.targets.bit_count() for demand in demands.family)
-    if not journeys or journeys > MAX_JOURNEYS or len(network.sites) > MAX_SITES or not network.paths:
+    if not journeys or journeys > MAX_JOURNEYS or len(network.sites) > MAX_PRICED_SITES or not network.paths:
         return None
     program = _PriceProgram(demands, network)
     prices = program.begin()
     program.add_trees(prices)
     best, most = prices, program.prove(prices)
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_PRICE_ROUNDS):
         promised, dearest = program.solve()
-        if promised <= most * _CLOSE:
+        if promised <= most * _MIN_PRICE_GAIN:
             break
         # Prices oscillate; halfway to the best ones they converge sooner. Where that shows no new tree, they go on.
-        for part in _PARTS:
+        for part in _STEP_PARTS:
             prices = part * dearest + (1 - part) * best
             proved = program.prove(prices)
             if proved > most:

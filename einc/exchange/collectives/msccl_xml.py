@@ -15,9 +15,9 @@ from xml.sax.saxutils import quoteattr
 
 from einc.errors import ProgramError
 from einc.exchange.collectives.algorithm import (
+    MAX_ALGORITHM_STEPS,
     MAX_CHUNKS,
     MAX_RANKS,
-    MAX_STEPS,
     Channel,
     ChunkSlot,
     CollectiveAlgorithm,
@@ -27,7 +27,7 @@ from einc.exchange.collectives.algorithm import (
 )
 from einc_runtime.text import escape_text
 
-MAX_TEXT = 16 * 2**20
+MAX_ALGORITHM_TEXT = 16 * 2**20
 """Bytes of a text."""
 
 _PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
@@ -35,7 +35,7 @@ _RECEIVING = ("r", "rcs", "rrs", "rrc", "rrcs")
 _SENDING = ("s", "rcs", "rrs", "rrcs")
 _READING = ("s", "cpy", "re", "rrs", "rrc", "rrcs")
 _WRITING = ("r", "cpy", "re", "rcs", "rrc", "rrcs")
-WORDS = ("s", "r", "cpy", "re", "rcs", "rrs", "rrc", "rrcs", "nop")
+INSTRUCTIONS = ("s", "r", "cpy", "re", "rcs", "rrs", "rrc", "rrcs", "nop")
 
 
 class _XmlElement:
@@ -112,8 +112,8 @@ def _parse(text: str, file: str) -> _XmlElement:
             message = f"<{escape_text(name, 40)}> is not known {f'inside of <{inside}>' if inside else 'at the top'}"
             raise ProgramError(message, where=place(), hint="an algorithm is <algo><gpu><tb><step/></tb></gpu></algo>")
         steps += name == "step"
-        if steps > MAX_STEPS:
-            raise ProgramError(f"the algorithm has more than {MAX_STEPS:,} steps", where=place())
+        if steps > MAX_ALGORITHM_STEPS:
+            raise ProgramError(f"the algorithm has more than {MAX_ALGORITHM_STEPS:,} steps", where=place())
         element = _XmlElement(name, attributes, place())
         (stack[-1].children if stack else roots).append(element)
         stack.append(element)
@@ -123,8 +123,8 @@ def _parse(text: str, file: str) -> _XmlElement:
     parser.StartDoctypeDeclHandler = refuse
     parser.EntityDeclHandler = refuse
     data = text.encode()
-    if len(data) > MAX_TEXT:
-        raise ProgramError(f"the text has more than {MAX_TEXT // 2**20} MiB", where=file)
+    if len(data) > MAX_ALGORITHM_TEXT:
+        raise ProgramError(f"the text has more than {MAX_ALGORITHM_TEXT // 2**20} MiB", where=file)
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
@@ -162,11 +162,11 @@ def _read_gpu(gpu: _XmlElement, rank: int, count: int) -> list[Step]:
 
 def _read_step(element: _XmlElement, place: tuple[int, int, int], sends: Channel, receives: Channel) -> Step:
     word = element.get_text("type")
-    if word not in WORDS:
+    if word not in INSTRUCTIONS:
         raise ProgramError(
             f"the step type '{escape_text(word, 40)}' is not known",
             where=element.where,
-            hint=f"known are {', '.join(WORDS)}",
+            hint=f"known are {', '.join(INSTRUCTIONS)}",
         )
     rank = place[0]
     if word in _SENDING and sends[1] < 0:

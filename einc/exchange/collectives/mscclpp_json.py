@@ -13,9 +13,9 @@ from typing import Any
 
 from einc.errors import ProgramError
 from einc.exchange.collectives.algorithm import (
+    MAX_ALGORITHM_STEPS,
     MAX_CHUNKS,
     MAX_RANKS,
-    MAX_STEPS,
     Channel,
     ChunkSlot,
     CollectiveAlgorithm,
@@ -33,10 +33,10 @@ _LEFT_OUT = {
 }
 _RELAXED = ("rlxsignal", "rlxwait")
 _PUTS = ("put", "pws", "pwsf")
-_SUMS = ("re", "res", "rre", "rres")
+_REDUCING = ("re", "res", "rre", "rres")
 
 
-MAX_TEXT = 16 * 2**20
+MAX_ALGORITHM_TEXT = 16 * 2**20
 """Characters of a text."""
 
 
@@ -80,8 +80,8 @@ class _JsonValue:
 
 def read_mscclpp_json(text: str, file: str) -> CollectiveAlgorithm:
     """The algorithm of a text. Raises ProgramError, with its place, for anything that is none or is not read."""
-    if len(text) > MAX_TEXT:
-        raise ProgramError(f"the text has more than {MAX_TEXT // 2**20} Mi characters", where=file)
+    if len(text) > MAX_ALGORITHM_TEXT:
+        raise ProgramError(f"the text has more than {MAX_ALGORITHM_TEXT // 2**20} Mi characters", where=file)
     try:
         document = parse_json(text.removeprefix("\ufeff"))
     except ValueError as error:
@@ -104,8 +104,8 @@ def read_mscclpp_json(text: str, file: str) -> CollectiveAlgorithm:
     steps: list[Step] = []
     for rank, gpu in enumerate(gpus):
         steps += _GpuReader(gpu, rank, peers[rank], len(gpus)).read()
-        if len(steps) > MAX_STEPS:
-            raise ProgramError(f"the plan has more than {MAX_STEPS:,} operations", where=file)
+        if len(steps) > MAX_ALGORITHM_STEPS:
+            raise ProgramError(f"the plan has more than {MAX_ALGORITHM_STEPS:,} operations", where=file)
     scratch = tuple(gpu.get("scratch_chunks", int, 0) for gpu in gpus)
     name = document.get("name") if isinstance(document, dict) else None
     algorithm = CollectiveAlgorithm(str(name or "")[:200], collective, scratch, tuple(steps), file)
@@ -209,7 +209,7 @@ class _GpuReader:
                 make(k, count=count, operands=(a,), results=(b,), signals=out if k == last and name[:2] == "pw" else ())
                 for k, (a, b) in enumerate(pairs)
             ]
-        if name in _SUMS and len(sources) > 1 and targets:
+        if name in _REDUCING and len(sources) > 1 and targets:
             return [make(count=count, operands=tuple(sources), results=tuple(targets))]
         raise op.refuse(f"operation '{escape_text(name, 40)}' is not known with these places and channels")
 

@@ -17,10 +17,10 @@ from einc.errors import ProgramError
 from einc.exchange.language.syntax import ActionNode, ProgramSource, ProgramTree
 from einc.exchange.language.transformer import Declaration, InvalidEntry, ProgramTreeBuilder
 
-MAX_TEXT = 4 * 2**20
+MAX_PROGRAM_TEXT = 4 * 2**20
 """Characters of a text; reading them takes some seconds."""
 
-_WORDS = {
+_TOKEN_WORDS = {
     "GPUS": "'GPUS:'", "PARTITIONS": "'PARTITIONS:'", "IN": "'IN:'", "OUT": "'OUT:'", "NAME": "a name",
     "INT": "a site number", "NUMBER": "a number", "SIZE": "'size'", "AFTER": "'after'", "AT": "'@'", "PLUS": "'+'",
     "LBRACE": "'{'", "RBRACE": "'}'", "LPAR": "'('", "RPAR": "')'", "COLON": "':'", "__ANON_0": "'->'",
@@ -31,8 +31,8 @@ _WORDS = {
 def parse(text: str, file: str = "<program>") -> ProgramTree:
     """The syntax tree of a text. Raises ProgramError, with its place, for anything that is no exchange program."""
     source = ProgramSource(file, text)
-    if len(text) > MAX_TEXT:
-        raise ProgramError(f"the program is longer than {MAX_TEXT} characters", where=file)
+    if len(text) > MAX_PROGRAM_TEXT:
+        raise ProgramError(f"the program is longer than {MAX_PROGRAM_TEXT} characters", where=file)
     try:
         declared, actions = cast("tuple[list[Declaration], list[ActionNode]]", _load_lark().parse(source.text))
     except InvalidEntry as error:
@@ -78,7 +78,7 @@ def _describe_syntax_error(source: ProgramSource, error: UnexpectedInput) -> Pro
         place, found = (at, at + 1), ascii(source.text[at])
     else:
         place, found = (end, end + 1), "the end"
-    expected = sorted(_WORDS[word] for word in _list_accepted(source.text) if word in _WORDS)
+    expected = sorted(_TOKEN_WORDS[word] for word in _list_accepted(source.text) if word in _TOKEN_WORDS)
     message = f"unexpected {found}"
     if expected:
         message += f"; expected {', '.join(expected[:-1])}{' or ' if expected[1:] else ''}{expected[-1]}"

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from lark import Token, Transformer
 
-from einc.exchange.language.printer import UNITS
+from einc.exchange.language.printer import BYTE_UNITS
 from einc.exchange.language.program import GIGABYTE, Aggregate, Holding, Requirement
 from einc.exchange.language.syntax import ActionNode, HoldingNode, PartitionNode, Place, RequirementNode, Target
 
 MAX_SITE = 1_000_000
 MAX_ATOMS = 4096
 """Of one aggregate."""
-MAX_BYTES = 2**62
+MAX_ATOM_BYTES = 2**62
 
 
 class InvalidEntry(Exception):
@@ -104,12 +104,12 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
     def size(self, parts: list[Token]) -> _PlacedValue:
         number, unit = parts[1:]
         place = _locate(number, unit)
-        if unit not in UNITS:
-            raise InvalidEntry(f"{unit} is no unit of size", _locate(unit), f"units: {', '.join(UNITS)}")
+        if unit not in BYTE_UNITS:
+            raise InvalidEntry(f"{unit} is no unit of size", _locate(unit), f"units: {', '.join(BYTE_UNITS)}")
         if len(number) > 40:
             raise InvalidEntry(f"the size {number[:20]}... has too many digits", place)
-        size = Decimal(number) * UNITS[unit]
-        if size != int(size) or not 1 <= size < MAX_BYTES:
+        size = Decimal(number) * BYTE_UNITS[unit]
+        if size != int(size) or not 1 <= size < MAX_ATOM_BYTES:
             raise InvalidEntry(f"{number} {unit} is not a whole number of bytes from 1 to 2^62", place)
         return _PlacedValue(int(size), place)
 

@@ -25,16 +25,16 @@ from einc.exchange.synthesis.growth import grow_routes
 from einc.exchange.synthesis.routes import Route, compute_delay, compute_load, list_direct_routes
 from einc.exchange.synthesis.trees import Floats, PathPrices, find_cheapest_routes
 
-MAX_ROUNDS = 60
+MAX_GROWTH_ROUNDS = 60
 _SPREADS = (0.03, 0.1, 0.3, 1.0)
 """What a hop costs beside its price, as parts of the mean price of a path: higher costs give shorter routes."""
 MAX_DIRECT_ROUTES = 4000
 """Direct routes of all shapes together, on machines so large that not all sites are roots."""
 
-_CLOSE = 1e-3
+_OPTIMALITY_GAP = 1e-3
 """The part by which the result may lie above the optimum."""
 
-_NEAR = 5e-3
+_BOUND_GAP = 5e-3
 """The same above a time that is known to be needed."""
 
 _MAX_GROWN_ENDS = 60_000
@@ -98,7 +98,7 @@ def allocate_routes(
     for shape in volumes:
         for route in list_direct_routes(shape, network, max_roots):
             master.add(shape, route)
-    if finder.grows and not master.solve()[0] <= known_ms * (1 + _NEAR):
+    if finder.grows and not master.solve()[0] <= known_ms * (1 + _BOUND_GAP):
         prices = PathPrices(network, 1 / np.array(network.rates))
         for shape in large:
             for route in finder.find(shape, prices, max_roots)[1]:
@@ -108,7 +108,7 @@ def allocate_routes(
     centre: Floats | None = None
     for _ in range(finder.max_rounds):
         value, price = master.solve()
-        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + _NEAR)):
+        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + _BOUND_GAP)):
             break
         # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
@@ -121,7 +121,7 @@ def allocate_routes(
                 added |= master.add(shape, route)
         if bound > least:
             least, centre = bound, price
-        if least >= cutoff or not added or value <= least * (1 + _CLOSE):
+        if least >= cutoff or not added or value <= least * (1 + _OPTIMALITY_GAP):
             break
     best = price if centre is None else centre
 
@@ -147,9 +147,9 @@ class _RouteFinder:
         self.turns = {shape: turn for turn, shape in enumerate(large)}
         self.grows = bool(large) and len(network.sites) > MAX_TERMINALS
         ends = sum([len(shape.holders) + len(shape.targets) for shape in large])
-        self.max_rounds = min(MAX_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
+        self.max_rounds = min(MAX_GROWTH_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
         if shapes > _MANY_SHAPES and len(network.sites) > MAX_TERMINALS:
-            self.max_rounds = min(self.max_rounds, max(_MIN_GROWN_ROUNDS, MAX_ROUNDS * _MANY_SHAPES // shapes))
+            self.max_rounds = min(self.max_rounds, max(_MIN_GROWN_ROUNDS, MAX_GROWTH_ROUNDS * _MANY_SHAPES // shapes))
 
     def find(self, shape: DemandShape, prices: PathPrices, roots: int | None = None) -> tuple[float, list[Route]]:
         """The least price per byte that was found, and routes, for large shapes with several roots."""
@@ -234,7 +234,7 @@ MAX_ROOTS = 12
 SHARES = 4
 """Equal parts of a demand's bytes that may take different routes, where there are not too many demands."""
 
-MAX_SHARES = 4000
+MAX_ALLOCATION_SHARES = 4000
 _GREEDY_ROUNDS = 3
 _SHARPNESS = 8
 """Loads count with this power, so that the fullest resources dominate."""
@@ -246,7 +246,7 @@ def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) ->
     """Routes for the bytes of every shape, without a linear program."""
     rates = np.array(network.rates)
     load: Floats = np.zeros(len(rates))
-    shares = max(1, min(SHARES, MAX_SHARES // len(volumes)))
+    shares = max(1, min(SHARES, MAX_ALLOCATION_SHARES // len(volumes)))
     pools = {
         shape: _RouteLoads(list_direct_routes(shape, network, MAX_ROOTS, turn), network, rates)
         for turn, shape in enumerate(volumes)

@@ -84,14 +84,14 @@ class RoutePool:
 _SQUARINGS = (3, 6)
 """How often the time of a window is squared: first all long windows matter, then only the longest."""
 
-_SWEEPS = 4
+_ROUNDING_SWEEPS = 4
 _MAX_WINDOW_ROUNDS = 6
 """How often pieces are moved, each time for more windows."""
 
 _MAX_GROUPS = 500
 """Above this many groups, pieces are moved only once, and only by the load of the resources."""
 
-_LONG = 0.93
+_LONG_WINDOW_PART = 0.93
 """Windows that take at least this part of the longest one's time are added."""
 
 
@@ -168,7 +168,7 @@ def _even_out(groups: Sequence[_PieceGroup], resources: int) -> list[Ints]:
         longest_ms = max(time for time, _ in longest)
         if longest_ms < least * (1 - 1e-9):
             best, least = [own.copy() for own in counts], longest_ms
-        more = [window for time, window in longest if time >= _LONG * longest_ms and window not in windows]
+        more = [window for time, window in longest if time >= _LONG_WINDOW_PART * longest_ms and window not in windows]
         if not more:
             break
         windows += more
@@ -193,7 +193,7 @@ def _descend(counts: list[Ints], tables: Sequence[Floats], windows: Sequence[_Wi
         columns = np.flatnonzero(table.any(0))
         used.append((columns, table[:, columns]))
     for squarings in _SQUARINGS:
-        for _ in range(_SWEEPS):
+        for _ in range(_ROUNDING_SWEEPS):
             moved = False
             scale = load.max()
             for count, (columns, table) in zip(counts, used, strict=True):

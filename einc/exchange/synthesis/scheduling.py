@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from einc.exchange.synthesis.task_graph import ExchangeTasks, TaskSchedule
 
-_FEW_SITES = 8
+_MAX_SITES_WITHOUT_SYMMETRY = 8
 """With more sites, orders are tried too in which sites that lie alike do alike."""
 
 _SETTLED = 2
@@ -138,7 +138,7 @@ def build_first_schedule(tasks: ExchangeTasks, seed: int) -> TaskSchedule:
         [turn * length for turn in tasks.turns],
         [-tail - noise.random() * 2 * mean for tail in tails],
     )
-    if len({action.source for action in tasks.actions}) > _FEW_SITES:
+    if len({action.source for action in tasks.actions}) > _MAX_SITES_WITHOUT_SYMMETRY:
         rules = (
             *rules[:4],
             tasks.places,

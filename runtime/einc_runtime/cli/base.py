@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc_runtime.address_space import LIBRARIES, require_address_space
+from einc_runtime.address_space import LIBRARY_BYTES, require_address_space
 from einc_runtime.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class EincCommand(_Helpful):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Raises MemoryError where a limit leaves less memory than the command's libraries need."""
-        require_address_space(LIBRARIES)
+        require_address_space(LIBRARY_BYTES)
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -29,7 +29,7 @@ BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION"
 CONNECT_SECONDS = 60.0
 """So long may ranks that are started here take until the next of them says that it connects, or is connected."""
 
-LOOK = 0.2
+CONNECT_POLL_SECONDS = 0.2
 """Seconds between two looks at what ranks that connect say."""
 
 
@@ -48,7 +48,7 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         board = Path(folder, "board")
         board.write_bytes(bytes(ENTRY.size * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
-        environment = leftovers.ENVIRONMENT | os.environ | {BOARD_VARIABLE: str(board), "TMPDIR": folder}
+        environment = leftovers.UCX_ENVIRONMENT | os.environ | {BOARD_VARIABLE: str(board), "TMPDIR": folder}
         ended = threading.Event()
         own: list[str] = []
         silent: list[MissingFault] = []
@@ -104,7 +104,7 @@ def _watch_connecting(
     """Until all ranks are connected: ends them where one does not go on, and adds the error to `silent`. MPI itself
     waits forever for a process that is stopped while it connects."""
     last, since = b"", time.monotonic()
-    while not ended.wait(LOOK):
+    while not ended.wait(CONNECT_POLL_SECONDS):
         with contextlib.suppress(OSError):
             said = board.read_bytes()
             entries = list(ENTRY.iter_unpack(said))

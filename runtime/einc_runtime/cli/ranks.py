@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 """The number of an operation of Linux."""
 
-MAX_TASKS = 1 << 32
+TASKS_PER_PLAN = 1 << 32
 """Tasks of a plan, where ranks run several plans and a number names a task of any of them."""
 
 BOARD_VARIABLE = "EINC_RANKS"
@@ -76,7 +76,7 @@ class World:
         from einc_runtime.execution.ranks.executor import RankExecutor
 
         def note(position: int) -> None:
-            self.note_task(number * MAX_TASKS + position)
+            self.note_task(number * TASKS_PER_PLAN + position)
 
         told = note if number else self.note_task
         executor = RankExecutor(bundle, self.links, note_task=told, common=common, shares=self.shares)
@@ -124,7 +124,7 @@ class World:
 
 def split_task(number: int) -> tuple[int, int]:
     """The number of a plan, and the position of a task in it."""
-    return divmod(number, MAX_TASKS)
+    return divmod(number, TASKS_PER_PLAN)
 
 
 def require_ranks(ranks: int | None, shares: Shares | None) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.session import Session
 
-INDEX = ".index.json"
+INDEX_SUFFIX = ".index.json"
 
 
 def require_target(targets: Sequence[str], compared: bool, read: Sequence[str | None]) -> str:
@@ -36,7 +36,7 @@ def require_target(targets: Sequence[str], compared: bool, read: Sequence[str | 
     folder = os.path.dirname(targets[0]) or "."
     if not os.path.isdir(folder):
         raise WriteFault("cannot write: there is no such folder", where=folder)
-    output.require_outputs([targets[0] + INDEX], [one for one in read if one])
+    output.require_outputs([targets[0] + INDEX_SUFFIX], [one for one in read if one])
     return targets[0]
 
 
@@ -65,4 +65,4 @@ def write_shards(target: str, session: Session, world: World | None) -> None:
             "weight_map": {name: one["file"] for one in reversed(found) for name in one["sizes"]},
         }
         document = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        output.write_file(target + INDEX, lambda stream: stream.write(document.encode()))
+        output.write_file(target + INDEX_SUFFIX, lambda stream: stream.write(document.encode()))

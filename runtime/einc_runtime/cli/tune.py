@@ -69,9 +69,9 @@ def tune_command(
 
 def tuning_file(plan: str) -> Path:
     """Where the tuning of a plan lies."""
-    from einc_runtime.kernels.cuda.tuning import SUFFIX
+    from einc_runtime.kernels.cuda.tuning import TUNING_SUFFIX
 
-    return Path(plan + SUFFIX)
+    return Path(plan + TUNING_SUFFIX)
 
 
 def tune_plan(

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     Further = Callable[[Bundle, Phase], tuple[tuple[str, ...], tuple[str, ...]]]
     """Proves more, and returns what it has proved and what remains unproved, in words."""
 
-REPRODUCIBLE = "no sum is cut, and all kernels are reproducible: results have the same bits for any number of sites"
-_FIGURES = "costs, times, bounds and the texts of exchange programs (`einc verify` proves them)"
-_MODEL = "that the plan computes a certain model (`einc verify --model MODEL.ein` proves it)"
-UNPROVED_BY_THE_RUNTIME = (_FIGURES, _MODEL)
+REPRODUCIBLE_CLAIM = (
+    "no sum is cut, and all kernels are reproducible: results have the same bits for any number of sites"
+)
+_FIGURES_UNPROVED = "costs, times, bounds and the texts of exchange programs (`einc verify` proves them)"
+_MODEL_CLAIM = "that the plan computes a certain model (`einc verify --model MODEL.ein` proves it)"
+UNPROVED_BY_THE_RUNTIME = (_FIGURES_UNPROVED, _MODEL_CLAIM)
 UNPROVED_BY_ANY = (
     "that the kernels of this machine compute what their names and attributes say",
     "the rounding of sums inside of kernels; between tasks, it is that of the order in which aggregations name copies",
@@ -104,7 +106,7 @@ def verify_plan(plan: str, weights: str | None, ranks: Ranks, as_json: bool, fur
             proved += (_verify_weights(bundle, weights),)
     counts = {"operators": len(bundle.operations), "sites": len(bundle.devices), "tasks": len(bundle.tasks)}
     if bundle.reproducible:
-        proved = (REPRODUCIBLE, *proved)
+        proved = (REPRODUCIBLE_CLAIM, *proved)
     proved, unproved = (*PROVED, *proved), (*unproved, *UNPROVED_BY_ANY)
     if as_json:
         output.say_json({"valid": True, "model": bundle.model, **counts, "proved": proved, "unproved": unproved})

@@ -13,10 +13,10 @@ from einc_runtime.generation.tokenizer import TextTokenizer
 from einc_runtime.strict_json import parse_json
 from einc_runtime.text import escape_text
 
-MAX_BYTES = 16 << 20
+MAX_FOLDER_FILE_BYTES = 16 << 20
 """Bytes of a configuration or template; tokenizer_config.json may list thousands of added tokens."""
 
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class ModelFolder:
         """Raises UsageFault where there is none."""
         settings = self._read_json("tokenizer_config.json")
         variables = {}
-        for name in _SPECIAL:
+        for name in _SPECIAL_TOKENS:
             found = settings.get(name)
             text = found.get("content") if isinstance(found, dict) else found
             if isinstance(text, str):
@@ -145,7 +145,7 @@ class ModelFolder:
     def _read(self, name: str) -> bytes:
         file = os.path.join(self._folder, name)
         with open(file, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ReadFault(f"it has more than {MAX_BYTES >> 20} MiB", where=file)
+            data = stream.read(MAX_FOLDER_FILE_BYTES + 1)
+        if len(data) > MAX_FOLDER_FILE_BYTES:
+            raise ReadFault(f"it has more than {MAX_FOLDER_FILE_BYTES >> 20} MiB", where=file)
         return data

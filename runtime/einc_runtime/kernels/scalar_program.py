@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from einc_runtime.dtypes import ELEMENT_TYPES, FLOATS, INTEGERS, ITEMSIZE, compute_type
+from einc_runtime.dtypes import COMPUTED_ELEMENT_TYPES, FLOATS, INTEGERS, ITEMSIZE, compute_type
 from einc_runtime.errors import PlanFault
 
 Literal = bool | int | float
@@ -53,22 +53,24 @@ class TypedStep:
     result_type: str
 
 
-NUMERIC = frozenset({"f32", "f64", *INTEGERS})
-FLOAT = frozenset({"f32", "f64"})
-BOOL = frozenset({"bool"})
-ANY = NUMERIC | BOOL
+COMPUTED_NUMBERS = frozenset({"f32", "f64", *INTEGERS})
+COMPUTED_FLOATS = frozenset({"f32", "f64"})
+COMPUTED_BOOL = frozenset({"bool"})
+COMPUTED_TYPES = COMPUTED_NUMBERS | COMPUTED_BOOL
 
-FUNCTIONS: dict[str, tuple[int, frozenset[str]]] = {
-    "copy": (1, ANY),
-    **dict.fromkeys(("neg", "abs", "relu"), (1, NUMERIC)),
-    **dict.fromkeys(("gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt"), (1, FLOAT)),
-    "not": (1, BOOL),
-    **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod", "max", "min"), (2, NUMERIC)),
-    **dict.fromkeys(("div", "pow"), (2, FLOAT)),
-    **dict.fromkeys(("eq", "ne"), (2, ANY)),
-    **dict.fromkeys(("lt", "le", "gt", "ge"), (2, NUMERIC)),
-    **dict.fromkeys(("and", "or"), (2, BOOL)),
-    "where": (3, ANY),
+OPERAND_TYPES: dict[str, tuple[int, frozenset[str]]] = {
+    "copy": (1, COMPUTED_TYPES),
+    **dict.fromkeys(("neg", "abs", "relu"), (1, COMPUTED_NUMBERS)),
+    **dict.fromkeys(
+        ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt"), (1, COMPUTED_FLOATS)
+    ),
+    "not": (1, COMPUTED_BOOL),
+    **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod", "max", "min"), (2, COMPUTED_NUMBERS)),
+    **dict.fromkeys(("div", "pow"), (2, COMPUTED_FLOATS)),
+    **dict.fromkeys(("eq", "ne"), (2, COMPUTED_TYPES)),
+    **dict.fromkeys(("lt", "le", "gt", "ge"), (2, COMPUTED_NUMBERS)),
+    **dict.fromkeys(("and", "or"), (2, COMPUTED_BOOL)),
+    "where": (3, COMPUTED_TYPES),
 }
 """Number of operands, and the compute types that they may have in common; `where` has a condition before them."""
 
@@ -82,8 +84,8 @@ GELU_TAIL = (
 """-log of the normal distribution's upper tail as a polynomial p on [0, 16], fitted so that the error of u * exp(-p(u))
 is at most 7e-9 (6e-8 in f32). Then gelu(x) = max(x, 0) - u * exp(-p(u)) for u = |x|, without cancellation."""
 
-_NUMBER = re.compile(r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)")
-_REFERENCE = re.compile(r"([xt])(0|[1-9]\d{0,5})")
+_LITERAL_PATTERN = re.compile(r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)")
+_OPERAND_PATTERN = re.compile(r"([xt])(0|[1-9]\d{0,5})")
 
 
 def parse(text: str, arity: int) -> tuple[ProgramStep, ...]:
@@ -110,10 +112,10 @@ def _parse_step(part: str, position: int, arity: int) -> ProgramStep:
     if len(words) < 3 or words[0] != f"t{position}" or words[1] != "=":
         raise PlanFault(f"step {position} of a scalar program should read 't{position} = ...', found '{part[:60]}'")
     function, operands = words[2], words[3:]
-    cast = function.startswith(CAST) and function[len(CAST) :] in ELEMENT_TYPES
-    if not cast and function not in FUNCTIONS:
+    cast = function.startswith(CAST) and function[len(CAST) :] in COMPUTED_ELEMENT_TYPES
+    if not cast and function not in OPERAND_TYPES:
         raise PlanFault(f"step t{position} of a scalar program uses the unknown function '{function[:40]}'")
-    expected = 1 if cast else FUNCTIONS[function][0]
+    expected = 1 if cast else OPERAND_TYPES[function][0]
     if len(operands) != expected:
         raise PlanFault(f"step t{position}: {function} takes {expected} operands, found {len(operands)}")
     return ProgramStep(function, tuple(_parse_operand(word, position, arity) for word in operands))
@@ -122,14 +124,14 @@ def _parse_step(part: str, position: int, arity: int) -> ProgramStep:
 def _parse_operand(word: str, position: int, arity: int) -> ScalarOperand:
     if word in ("true", "false"):
         return Constant(word == "true")
-    reference = _REFERENCE.fullmatch(word)
+    reference = _OPERAND_PATTERN.fullmatch(word)
     if reference is not None:
         number = int(reference[2])
         if reference[1] == "x" and number < arity:
             return ProgramInput(number)
         if reference[1] == "t" and number < position:
             return EarlierStep(number)
-    elif len(word) <= 400 and _NUMBER.fullmatch(word):
+    elif len(word) <= 400 and _LITERAL_PATTERN.fullmatch(word):
         return Constant(int(word) if word.lstrip("-").isdigit() else float(word))
     raise PlanFault(f"step t{position} of a scalar program has the unknown operand '{word[:40]}'")
 
@@ -157,7 +159,7 @@ def _infer_step(step: ProgramStep, kinds: Sequence[str | Literal], where: str) -
         if not _fits(literal, operand_type):
             raise PlanFault(f"{where} has the literal {literal!r} beside {operand_type}")
     cast = step.function.startswith(CAST)
-    if operand_type not in (ANY if cast else FUNCTIONS[step.function][1]):
+    if operand_type not in (COMPUTED_TYPES if cast else OPERAND_TYPES[step.function][1]):
         raise PlanFault(f"{where} is not defined for {operand_type}")
     result = operand_type
     if cast:

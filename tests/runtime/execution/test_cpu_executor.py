@@ -17,7 +17,7 @@ from einc_runtime.execution.base import NullExecutor
 from einc_runtime.execution.cpu import executor as cpu
 from einc_runtime.execution.cpu import host
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, rewrite
+from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, KernelTime, RewriteOptions, rewrite
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.base import Kernel
 from einc_runtime.plan.schema import FenceTask, Region
@@ -99,7 +99,7 @@ def test_what_a_kernel_takes_is_found_out_once_for_all_layers(monkeypatch):
         kernel = prepare(executor, item)
         return KernelTime(kernel.nanoseconds, kernel.is_stream)
 
-    options = RewriteOptions(workers=2, max_move_bytes=cpu.MAX_COALESCED_BYTES, estimate=estimate)
+    options = RewriteOptions(workers=2, max_move_bytes=MAX_COALESCED_BYTES, estimate=estimate)
     assert rewrite(bundle, options) == executor._tasks
 
 

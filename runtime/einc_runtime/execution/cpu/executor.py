@@ -23,7 +23,7 @@ from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
 from einc_runtime.execution.cpu.memory import (
-    POISON,
+    POISON_BYTE,
     HostMemory,
     PrepackedWeights,
     allocate_aligned,
@@ -33,7 +33,14 @@ from einc_runtime.execution.cpu.memory import (
 from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
-from einc_runtime.execution.rewrites import JoinedMap, KernelTime, RewriteOptions, RewrittenTask, rewrite
+from einc_runtime.execution.rewrites import (
+    MAX_COALESCED_BYTES,
+    JoinedMap,
+    KernelTime,
+    RewriteOptions,
+    RewrittenTask,
+    rewrite,
+)
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
@@ -46,9 +53,6 @@ from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.ranks import RankPart
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 from einc_runtime.plan.states import STATE
-
-MAX_COALESCED_BYTES = 1 << 15
-"""Bytes that are moved in about the time that starting a task takes."""
 
 MANY_OPERATIONS = 48
 """In a plan with so many operations, all are machine code that can be, however small they are. Most are in any case,
@@ -340,7 +344,7 @@ def _run_both(first: Kernel, then: Kernel) -> Kernel:
 
 
 def _fill_with_poison(weights: Array) -> None:
-    weights.reshape(-1).view(np.uint8).fill(POISON)
+    weights.reshape(-1).view(np.uint8).fill(POISON_BYTE)
 
 
 def _do_nothing(_: Array) -> Run:

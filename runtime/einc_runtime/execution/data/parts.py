@@ -18,10 +18,10 @@ from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
 from einc_runtime.plan.boxes import StepBudget, find_uncovered
 from einc_runtime.plan.schema import Block, Tensor
 
-MAX_STEPS = 1 << 20
+MAX_PART_STEPS = 1 << 20
 """Steps for the parts of one tensor. There are some thousand at most: one for each site, or for its cells."""
 
-_PART = re.compile(r"(?P<name>.+)\[(?P<ends>\d{1,18}:\d{1,18}(?:, \d{1,18}:\d{1,18}){0,31})\]", re.DOTALL)
+_PART_NAME = re.compile(r"(?P<name>.+)\[(?P<ends>\d{1,18}:\d{1,18}(?:, \d{1,18}:\d{1,18}){0,31})\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def find_parts(names: Collection[str]) -> Mapping[str, tuple[TensorPart, ...]]:
     """The parts among the names of arrays, by the name of their tensor."""
     found: dict[str, list[TensorPart]] = {}
     for stored in names:
-        match = _PART.fullmatch(stored)
+        match = _PART_NAME.fullmatch(stored)
         if match is not None:
             ends = [tuple(map(int, one.split(":"))) for one in match["ends"].split(", ")]
             block = Block(tuple(lower for lower, _ in ends), tuple(upper for _, upper in ends))
@@ -72,7 +72,7 @@ def join_parts(
     kinds = sorted({array.dtype for _, array in found})
     if len(kinds) > 1:
         return f"is in parts of different types: {', '.join(kinds)}"
-    budget = StepBudget(MAX_STEPS)
+    budget = StepBudget(MAX_PART_STEPS)
     try:
         lacking = (find_uncovered(block, [part.block for part in parts], budget, tensor.name) for block in wanted)
         missing = next((one for one in lacking if one is not None), None)

@@ -45,11 +45,11 @@ from einc_runtime.text import did_you_mean
 WeightSource = str | os.PathLike[str] | Mapping[str, Any]
 """A file, a folder, `rand:SEED`, or arrays by the names that they would have in a file."""
 
-_WIDENED = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
-_CONVERSIONS = {("f32", declared) for declared in FLOATS} | _WIDENED
+_WIDENING_PAIRS = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
+_CONVERSIONS = {("f32", declared) for declared in FLOATS} | _WIDENING_PAIRS
 """Pairs of a stored and a declared type that may differ: float32 is rounded or widened, 16-bit floats are widened."""
 
-_ROWS = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]")
+_ROW_SLICE = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]")
 
 
 def list_weights(bundle: Bundle) -> tuple[Tensor, ...]:
@@ -188,7 +188,7 @@ def _find(tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
     files = view_layout(files, layout, tensor)
     if name in files.names:
         return files.find(name)
-    if (match := _ROWS.fullmatch(name)) and match["name"] in files.names:
+    if (match := _ROW_SLICE.fullmatch(name)) and match["name"] in files.names:
         return _take_rows(files.find(match["name"]), slice(int(match["start"]), int(match["stop"])))
     if tensor.shape and name.replace("*", "0", 1) in files.names:
         count = min(tensor.shape[0], len(files.names) + 1)

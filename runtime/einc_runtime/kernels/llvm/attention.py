@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 WORK = 8
 """A pair of a query and a key is as much work as so many elements of other kernels, at least."""
-ROWS = 512
+GROUP_ROWS = 512
 """Query rows, with all heads of a group, that go through their keys together."""
-TILE = 240
+TILE_KEYS = 240
 """Keys in a tile: with 32 rows, scores take 30 KiB, about the size of a core's first cache. Tiles begin at multiples of
 this from the first key of a sequence, so that a row's sums do not depend on the other rows."""
 
@@ -74,7 +74,7 @@ class _AttentionMemory:
         from einc_runtime.kernels.llvm.attention_layout import RegisterTile
 
         group = s.q.shape[0] // s.k.shape[0]
-        parts = [part for own in s.sequences() for part in own.split(max(1, ROWS // group))]
+        parts = [part for own in s.sequences() for part in own.split(max(1, GROUP_ROWS // group))]
         rows = max((group * (part.queries.stop - part.queries.start) for part in parts), default=0)
         shape = RegisterTile(12, 1 if rows <= LANES else 2) if compiler.has_wide_registers() else RegisterTile(6, 1)
         lanes, numbers = shape.lanes, shape.numbers
@@ -99,13 +99,13 @@ class _AttentionMemory:
                 scratch.take((lanes, max(deep_k, deep_v)), wide),
                 scratch.take((blocks, deep_k, lanes), wide),
                 scratch.take((blocks, deep_v, lanes), wide),
-                scratch.take((TILE + numbers, lanes), wide),
+                scratch.take((TILE_KEYS + numbers, lanes), wide),
                 scratch.take((blocks, 2, lanes), _LIMIT),
                 scratch.take((blocks, 4), _PLACE),
                 scratch.take((blocks, 2, lanes), wide),
-                scratch.take((copied * TILE, deep_k), wide),
-                scratch.take((copied * TILE, deep_v), wide),
-                scratch.take((TILE,), _LIMIT),
+                scratch.take((copied * TILE_KEYS, deep_k), wide),
+                scratch.take((copied * TILE_KEYS, deep_v), wide),
+                scratch.take((TILE_KEYS,), _LIMIT),
             ),
             scratch=scratch.size,
         )
@@ -132,7 +132,7 @@ def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
         deep_k,
         deep_v,
         int(np.float32(s.scale).view(np.int32)),
-        TILE,
+        TILE_KEYS,
         *(where(array.of(memory)) for array in allocation.memory),
     ]
     arrays = (memory, table, *limits, s.q, s.k, s.v, s.o, s.lse, *(() if s.mask is None else (s.mask,)))

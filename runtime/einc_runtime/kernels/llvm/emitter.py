@@ -23,7 +23,7 @@ Value = Any
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64, HALF, BIT = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType(1)
 _STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8}
-"""The element types that compiled kernels read and write: `compiler.FLOATS` and bool; i8 is only read."""
+"""The element types that compiled kernels read and write: `compiler.COMPILED_FLOATS` and bool; i8 is only read."""
 
 _numbers = itertools.count()
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 MAX_QUERIES = 4
 """Queries of one sequence: each of them reads the keys that it sees."""
-MAX_GROUP = 8
+MAX_GROUP_HEADS = 8
 """Query heads that share the keys of a head."""
-MAX_WIDTH = 256
+MAX_HEAD_WIDTH = 256
 """Features of a key or a value."""
-TILE = 256
+DECODE_TILE_KEYS = 256
 """Keys in a tile."""
 
 BYTES_PER_NS = 12.0
@@ -43,7 +43,7 @@ def prepare_few_queries(call: AttentionCall) -> Kernel | None:
     longest = max((rows.queries.stop - rows.queries.start for rows in call.sequences()), default=0)
     if call.mask is not None or call.dtype != _WIDE or not 1 <= longest <= MAX_QUERIES:
         return None
-    if group > MAX_GROUP or not 1 <= min(widths) <= max(widths) <= MAX_WIDTH or call.k.shape[1] >= 1 << 30:
+    if group > MAX_GROUP_HEADS or not 1 <= min(widths) <= max(widths) <= MAX_HEAD_WIDTH or call.k.shape[1] >= 1 << 30:
         return None
     if any(x.strides[-1] != x.itemsize and x.shape[-1] > 1 for x in (call.q, call.k, call.v, call.o)):
         return None
@@ -75,7 +75,7 @@ class _FewQueries:
         memory = (
             scratch.take((group, form.vectors_k, LANES), _WIDE),
             scratch.take((group, form.vectors_v, LANES), _WIDE),
-            scratch.take((group, TILE), _WIDE),
+            scratch.take((group, DECODE_TILE_KEYS), _WIDE),
             scratch.take((group, LANES, LANES), _WIDE),
             scratch.take((group, 3, LANES), _WIDE),
         )
@@ -92,7 +92,7 @@ class _FewQueries:
             *positions,
             *(n for x in (s.q, s.k, s.v, s.o, s.lse) for n in (address(x), *x.strides[:2])),
             int(np.float32(s.scale).view(np.int32)),
-            TILE,
+            DECODE_TILE_KEYS,
             *(address(array.of(memory)) for array in self.memory),
         ]
         return compiler.CompiledCall(self.code, arguments, memory, table, *(s.q, s.k, s.v, s.o, s.lse))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.kernels.llvm.compiler import FLOATS
+from einc_runtime.kernels.llvm.compiler import COMPILED_FLOATS
 from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.scalar_program import (
     CAST,
@@ -26,7 +26,7 @@ from einc_runtime.kernels.scalar_program import (
 )
 
 _SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_LOWEST = -126 * math.log(2)
+_MIN_EXP_ARGUMENT = -126 * math.log(2)
 _HIGHEST = 88.8
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
 _EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 0.24022648, 0.69314718, 1.0)
@@ -47,7 +47,7 @@ def is_supported(steps: Sequence[TypedStep]) -> bool:
     """Whether a program only has f32 and bool, and functions that are known here."""
     return all(
         {step.operand_type, step.result_type} <= {"f32", "bool"}
-        and (step.function in _FUNCTIONS or step.function[len(CAST) :] in FLOATS)
+        and (step.function in _VECTOR_FUNCTIONS or step.function[len(CAST) :] in COMPILED_FLOATS)
         and not (step.operand_type == "bool" and step.function not in _OF_BITS)
         for step in steps
     )
@@ -72,14 +72,14 @@ def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) ->
         elif step.function in COMPARISONS:
             results.append(_compare(e, step.function, *arguments))
         else:
-            results.append(_FUNCTIONS[step.function](e, *arguments))
+            results.append(_VECTOR_FUNCTIONS[step.function](e, *arguments))
     return results[-1]
 
 
 def exp(e: Emitter, x: Value) -> Value:
     """2**n * polynomial(r), with x = n log 2 + r. The power is applied in two steps, since n may be 128."""
     b = e.b
-    tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
+    tiny = b.fcmp_ordered("<", x, e.number(_MIN_EXP_ARGUMENT))
     x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(_HIGHEST)), e.number(_HIGHEST), x))
     shifted = e.multiply_add(x, e.number(1 / math.log(2)), e.number(_ROUNDER))
     whole = b.fsub(shifted, e.number(_ROUNDER))
@@ -107,7 +107,7 @@ def decay(e: Emitter, x: Value) -> Value:
     for coefficient in _EXP2[1:]:
         value = e.multiply_add(value, rest, e.number(coefficient))
     power = b.bitcast(b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32)), vector(F32))
-    return b.select(b.fcmp_ordered("<", x, e.number(_LOWEST)), e.number(0.0), b.fmul(value, power))
+    return b.select(b.fcmp_ordered("<", x, e.number(_MIN_EXP_ARGUMENT)), e.number(0.0), b.fmul(value, power))
 
 
 def log(e: Emitter, x: Value) -> Value:
@@ -214,7 +214,7 @@ def _rsqrt(e: Emitter, x: Value) -> Value:
     return e.b.fdiv(e.number(1.0), e.square_root(x))
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_VECTOR_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "copy": lambda e, x: x, "neg": lambda e, x: e.b.fneg(x), "abs": lambda e, x: e.magnitude(x),
     "relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu, "tanh": tanh, "sigmoid": _sigmoid,
     "exp": exp, "sqrt": lambda e, x: e.square_root(x), "rsqrt": _rsqrt, "not": lambda e, x: e.b.not_(x),

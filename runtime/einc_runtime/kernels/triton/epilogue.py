@@ -21,7 +21,7 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout
 
 ACTIVATIONS = ("relu", "gelu_tanh")
-KINDS = ("f16", "bf16", "f32")
+PRODUCT_DTYPES = ("f16", "bf16", "f32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
     epilogue, names = parse_epilogue(source, len(then.inputs), place), indices.parse(equation)
     (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype
-    if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in KINDS:
+    if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in PRODUCT_DTYPES:
         return None
     if epilogue.activation == "gelu_tanh" and kind == "f32":
         return None
