@@ -48,15 +48,15 @@ def grow_tree(
 
     def take_in(site: int, cost: float) -> None:
         paid[site] = cost
-        there = lag * cost + to[site]
-        better = there < key
-        key[better] = there[better]
+        arrival = lag * cost + to[site]
+        better = arrival < key
+        key[better] = arrival[better]
         origin[better] = site
 
     groups: dict[int, list[int]] = {}
-    wanted = np.zeros(count, np.int64)  # of how many ends that are not joined yet a site is one
+    open_ends = np.zeros(count, np.int64)  # of how many ends that are not joined yet a site is one
     for group, sites in enumerate(ends):
-        wanted[list(sites)] += 1
+        open_ends[list(sites)] += 1
         for site in sites:
             groups.setdefault(site, []).append(group)
     left = dict.fromkeys(range(len(ends)))
@@ -66,13 +66,13 @@ def grow_tree(
         for group in groups.get(site, ()):
             if group in left:
                 del left[group]
-                wanted[list(ends[group])] -= 1
+                open_ends[list(ends[group])] -= 1
 
     for start in starts:
         join(start, 0.0)
     hops: list[tuple[int, int]] = []
     while left:
-        end = int(np.where(wanted > 0, key, np.inf).argmin())
+        end = int(np.where(open_ends > 0, key, np.inf).argmin())
         at = int(origin[end])
         way = [end] if inwards else [at]
         while way[-1] != (at if inwards else end):

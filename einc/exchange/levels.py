@@ -36,8 +36,8 @@ def find_levels(widths: Mapping[Pair, float], sites: Sequence[int]) -> tuple[Clu
         by_width.setdefault(width, []).append(pair)
     for width in sorted(by_width, reverse=True):
         for a, b in by_width[width]:
-            one, other = sorted((root(a), root(b)))
-            parent[other] = one
+            kept_root, merged_root = sorted((root(a), root(b)))
+            parent[merged_root] = kept_root
         clusters: dict[int, list[int]] = {}
         for site in sites:
             clusters.setdefault(root(site), []).append(site)

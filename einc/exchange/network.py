@@ -129,8 +129,8 @@ class Network:
         chosen = {path[0] for path in open_paths if len(path) == 1}
         open_paths = {path for path in open_paths if chosen.isdisjoint(path)}
         two: set[Path] = {path for path in open_paths if len(path) == 2}
-        for one, other in _find_sides(two):
-            chosen |= min(one, other, key=lambda side: sum(self.rates[resource] for resource in sorted(side)))
+        for sides in _find_sides(two):
+            chosen |= min(sides, key=lambda side: sum(self.rates[resource] for resource in sorted(side)))
         for path in sorted(open_paths - two):
             if chosen.isdisjoint(path):
                 chosen.add(min(path, key=lambda resource: self.rates[resource]))
@@ -150,9 +150,9 @@ def _find_sides(paths: set[Path]) -> list[tuple[set[int], set[int]]]:
     Where no such sides exist, one side has all resources.
     """
     beside: dict[int, list[int]] = {}
-    for one, other in sorted(paths):
-        beside.setdefault(one, []).append(other)
-        beside.setdefault(other, []).append(one)
+    for resource, peer in sorted(paths):
+        beside.setdefault(resource, []).append(peer)
+        beside.setdefault(peer, []).append(resource)
     side: dict[int, int] = {}
     sides = []
     for start in beside:
@@ -162,11 +162,11 @@ def _find_sides(paths: set[Path]) -> list[tuple[set[int], set[int]]]:
         reached = [start]
         even = True
         for resource in reached:
-            for other in beside[resource]:
-                if other not in side:
-                    side[other] = 1 - side[resource]
-                    reached.append(other)
-                even &= side[other] != side[resource]
+            for neighbour in beside[resource]:
+                if neighbour not in side:
+                    side[neighbour] = 1 - side[resource]
+                    reached.append(neighbour)
+                even &= side[neighbour] != side[resource]
         both = ({r for r in reached if not side[r]}, {r for r in reached if side[r]})
         sides.append(both if even else (set(reached), set(reached)))
     return sides

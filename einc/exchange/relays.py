@@ -51,19 +51,19 @@ class Ways:
             return {}
         if source not in self._before:
             if not self._next:
-                for one, other in sorted(self.width):
-                    self._next.setdefault(one, []).append(other)
+                for sender, receiver in sorted(self.width):
+                    self._next.setdefault(sender, []).append(receiver)
             known: dict[int, tuple[float, int, int]] = {source: (0.0, 0, source)}
             queue = [(0.0, 0, source)]
             while queue:
                 cost, hops, site = heapq.heappop(queue)
                 if known[site][:2] < (cost, hops):
                     continue
-                for other in self._next.get(site, ()):
-                    found = (cost + 1.0 / self.width[site, other], hops + 1, site)
-                    if other not in known or found < known[other]:
-                        known[other] = found
-                        heapq.heappush(queue, (*found[:2], other))
+                for neighbour in self._next.get(site, ()):
+                    route_cost = (cost + 1.0 / self.width[site, neighbour], hops + 1, site)
+                    if neighbour not in known or route_cost < known[neighbour]:
+                        known[neighbour] = route_cost
+                        heapq.heappush(queue, (*route_cost[:2], neighbour))
             del known[source]
             self._before[source] = known
         return self._before[source]

@@ -52,7 +52,10 @@ def bound(
 def verify(certificate: Certificate, program: Program, machine: Machine) -> bool:
     """Whether the witness proves the bound, by plain sums; for open partitions, under the memberships that it names."""
     chosen = dict(certificate.memberships)
-    partitions = tuple(Partition(one.name, one.size, chosen.get(one.name, one.members)) for one in program.partitions)
+    partitions = tuple(
+        Partition(partition.name, partition.size, chosen.get(partition.name, partition.members))
+        for partition in program.partitions
+    )
     program = Program(program.gpus, partitions, program.holdings, program.requirements, ())
     proved = certificate.witness.proved_ms(collect_demands(program), build_network(machine, program.gpus))
     return proved >= certificate.bound_ms * (1 - 1e-9)

@@ -77,8 +77,8 @@ def list_cuts(demands: DemandSet, network: Network) -> tuple[int, ...]:
     while length < len(network.sites):
         runs += [make_mask(network.sites[at : at + length]) for at in range(0, len(network.sites), length)]
         length *= 2
-    own = [mask for demand in demands.family for mask in (demand.targets, *demand.holders)][:64]
-    both: Iterable[int] = (mask for part in (singles, own, runs) for mask in part)
+    demand_sets = [mask for demand in demands.family for mask in (demand.targets, *demand.holders)][:64]
+    both: Iterable[int] = (mask for part in (singles, demand_sets, runs) for mask in part)
     return tuple(
         side
         for mask in dict.fromkeys(both)

@@ -61,10 +61,10 @@ class Collective:
 
     def count_chunks(self) -> dict[str, int]:
         """The chunks of the input and the output of every rank."""
-        whole, part = self.chunks, self.share
+        total, part = self.chunks, self.share
         return {
-            INPUT: part if self.kind == "allgather" else whole,
-            OUTPUT: part if self.kind == "reduce_scatter" else whole,
+            INPUT: part if self.kind == "allgather" else total,
+            OUTPUT: part if self.kind == "reduce_scatter" else total,
         }
 
     def locate(self, slot: ChunkSlot) -> ChunkSlot:
@@ -98,8 +98,8 @@ class Collective:
             owner = chunk // share if share else 0
             match self.kind:
                 case "allreduce":
-                    whole = frozenset((chunk, rank) for rank in every)
-                    yield from ((ChunkSlot(rank, OUTPUT, chunk), whole) for rank in every)
+                    contributions = frozenset((chunk, rank) for rank in every)
+                    yield from ((ChunkSlot(rank, OUTPUT, chunk), contributions) for rank in every)
                 case "reduce_scatter":
                     yield ChunkSlot(owner, OUTPUT, chunk % share), frozenset((chunk, rank) for rank in every)
                 case "allgather":

@@ -75,7 +75,7 @@ class _Layout:
             raise ProgramError(f"no OUT takes {unused[:100]}", hint=_KINDS_HINT)
         everywhere = all(len(sites) == self.ranks for sites in self.targets.values())
         single = all(len(aggregate) == 1 for aggregate in self.targets)
-        whole = all(
+        complete = all(
             len(aggregate) == self.ranks == len({source[atom] for atom in aggregate}) for aggregate in self.targets
         )
         alone = all(len(sites) == 1 for sites in self.targets.values())
@@ -83,9 +83,9 @@ class _Layout:
             return self._lay_out("broadcast", source)
         if single and everywhere:
             return self._lay_out("allgather", source)
-        if whole and everywhere:
+        if complete and everywhere:
             return self._lay_out("allreduce", source)
-        if whole and alone:
+        if complete and alone:
             return self._lay_out("reduce_scatter", source)
         if single and alone:
             return self._lay_out("alltoall", source)

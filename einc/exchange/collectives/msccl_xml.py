@@ -160,7 +160,7 @@ def _read_gpu(gpu: _XmlElement, rank: int, count: int) -> list[Step]:
     return steps
 
 
-def _read_step(element: _XmlElement, place: tuple[int, int, int], sends: Channel, receives: Channel) -> Step:
+def _read_step(element: _XmlElement, step_position: tuple[int, int, int], sends: Channel, receives: Channel) -> Step:
     word = element.get_text("type")
     if word not in INSTRUCTIONS:
         raise ProgramError(
@@ -168,7 +168,7 @@ def _read_step(element: _XmlElement, place: tuple[int, int, int], sends: Channel
             where=element.where,
             hint=f"known are {', '.join(INSTRUCTIONS)}",
         )
-    rank = place[0]
+    rank = step_position[0]
     if word in _SENDING and sends[1] < 0:
         raise ProgramError(f"a step of type '{word}' in a thread block with send=-1", where=element.where)
     if word in _RECEIVING and receives[0] < 0:
@@ -178,10 +178,10 @@ def _read_step(element: _XmlElement, place: tuple[int, int, int], sends: Channel
     operands = tuple(slot for slot in (source, target if word == "re" else None) if slot is not None)
     block = element.get_number("depid", -1, least=-1)
     waits = () if block < 0 else ((block, element.get_number("deps")),)
-    if block == place[1]:
+    if block == step_position[1]:
         raise ProgramError("a step waits for a step of its own thread block", where=element.where)
     return Step(
-        *place,
+        *step_position,
         word,
         count=0 if word == "nop" else element.get_number("cnt", 1, least=1),
         operands=operands,
@@ -270,22 +270,22 @@ def _format_step(
     ends: dict[tuple[int, int, int, str], ChunkSlot],
 ) -> list[str]:
     """The step, after a `nop` for each of its waits but the last."""
-    own = renumbered[step.block][step.number]
+    step_number = renumbered[step.block][step.number]
     waits = [(block, renumbered[block][number]) for block, number in step.waits] or [(-1, -1)]
-    first = own - (len(waits) - 1)
+    first = step_number - (len(waits) - 1)
     lines = [
         f'      <step s="{first + k}" type="nop" srcbuf="i" srcoff="-1" dstbuf="o" dstoff="-1" cnt="0"'
         f' depid="{block}" deps="{number}" hasdep="0"/>'
         for k, (block, number) in enumerate(waits[:-1])
     ]
-    place = (step.rank, step.block, step.number)
-    target = step.results[0] if step.results else ends.get((*place, "dst"))
+    step_position = (step.rank, step.block, step.number)
+    target = step.results[0] if step.results else ends.get((*step_position, "dst"))
     sources = [slot for slot in step.operands if slot != target or len(step.operands) == 1]
-    source = sources[0] if sources else ends.get((*place, "src"))
+    source = sources[0] if sources else ends.get((*step_position, "src"))
     source, target = source or ChunkSlot(step.rank, "i", -1), target or ChunkSlot(step.rank, "o", -1)
     block, number = waits[-1]
     lines.append(
-        f'      <step s="{own}" type="{step.word}" srcbuf="{source.buffer}" srcoff="{source.offset}"'
+        f'      <step s="{step_number}" type="{step.word}" srcbuf="{source.buffer}" srcoff="{source.offset}"'
         f' dstbuf="{target.buffer}" dstoff="{target.offset}" cnt="{step.count}"'
         f' depid="{block}" deps="{number}" hasdep="{int(waited)}"/>'
     )

@@ -193,9 +193,9 @@ class _MasterProgram:
 
     def solve(self) -> tuple[float, Floats]:
         """The least time, and the price of each resource; prices add up to 1."""
-        found = self.program.solve()
-        assert found is not None, "every shape has a route"
-        value, prices = found
+        solution = self.program.solve()
+        assert solution is not None, "every shape has a route"
+        value, prices = solution
         price = np.maximum(0.0, -prices[len(self.volumes) :])
         return value * self.time_ms, price / max(price.sum(), 1e-30)
 
@@ -206,28 +206,28 @@ class _MasterProgram:
         unit = self.volume / self.time_ms
         delays = [compute_delay(route, self.network) * unit for _, route in self.columns]
         self.program.change_costs(range(len(self.columns) + 1), [0.0, *delays])
-        found = self.program.solve()
-        assert found is not None, "the routes of the least time are a solution"
-        amounts = found[1] * self.volume
+        solution = self.program.solve()
+        assert solution is not None, "the routes of the least time are a solution"
+        amounts = solution[1] * self.volume
         routes: dict[DemandShape, list[tuple[Route, float]]] = {shape: [] for shape in self.volumes}
         for (shape, route), column in self.columns.items():
             routes[shape].append((route, max(0.0, float(amounts[column]))))
-        return RouteAmounts({shape: _drop_unused(shape, found) for shape, found in routes.items()}, fullest_ms)
+        return RouteAmounts({shape: _drop_unused(shape, routed) for shape, routed in routes.items()}, fullest_ms)
 
 
-def _drop_unused(shape: DemandShape, found: list[tuple[Route, float]]) -> tuple[tuple[Route, float], ...]:
+def _drop_unused(shape: DemandShape, routes: list[tuple[Route, float]]) -> tuple[tuple[Route, float], ...]:
     """Of a large shape the routes that carry much, and a few of the others; all routes of small shapes."""
     if not shape.is_large:
-        return tuple(found)
-    least = _LITTLE * max(amount for _, amount in found)
-    used = [(route, amount) for route, amount in found if amount > least]
-    spare = [(route, 0.0) for route, amount in found if amount <= least]
+        return tuple(routes)
+    least = _LITTLE * max(amount for _, amount in routes)
+    used = [(route, amount) for route, amount in routes if amount > least]
+    spare = [(route, 0.0) for route, amount in routes if amount <= least]
     return (*used, *spare[: max(0, _MAX_SPARE - len(used))])
 
 
 def sum_volumes(shapes: Mapping[DemandShape, Sequence[int]], sizes: Sequence[int]) -> dict[DemandShape, float]:
     """The bytes of all demands of every shape."""
-    return {shape: float(sum(sizes[position] for position in found)) for shape, found in shapes.items()}
+    return {shape: float(sum(sizes[position] for position in positions)) for shape, positions in shapes.items()}
 
 
 MAX_ROOTS = 12
@@ -289,8 +289,8 @@ class _RouteLoads:
         self.times: Floats = traffic / rates[self.resources]
 
     def add(self, load: Floats, route: int, size: float) -> None:
-        own = slice(self.starts[route], self.starts[route + 1])
-        load[self.resources[own]] += size * self.times[own]
+        entries = slice(self.starts[route], self.starts[route + 1])
+        load[self.resources[entries]] += size * self.times[entries]
 
     def find_cheapest(self, load: Floats, size: float) -> int:
         """The route on which the powers of the loads grow least."""

@@ -332,12 +332,14 @@ class _SynthesisSearch:
             return schedule.makespan
         return self.offer(evaluator, write_ordered_actions(tasks, schedule, together), splits, "schedule")
 
-    def offer_program(self, program: Program, splits: dict[str, int], what: str) -> None:
+    def offer_program(self, program: Program, splits: dict[str, int], origin: str) -> None:
         """Time a program with a preamble of its own; a program that cannot be timed is no candidate."""
         with contextlib.suppress(ProgramError):
-            self.offer(BodyEvaluator(program, self.machine), program.actions, splits, what)
+            self.offer(BodyEvaluator(program, self.machine), program.actions, splits, origin)
 
-    def offer(self, evaluator: BodyEvaluator, actions: tuple[Action, ...], splits: dict[str, int], what: str) -> float:
+    def offer(
+        self, evaluator: BodyEvaluator, actions: tuple[Action, ...], splits: dict[str, int], origin: str
+    ) -> float:
         """Time a candidate; it becomes the best one if it is valid and faster (clearly faster, if it is much longer).
 
         Returns the time, infinite where it is not valid or far slower than the best one.
@@ -351,20 +353,20 @@ class _SynthesisSearch:
         if taken < limit:
             program = dataclasses.replace(evaluator.preamble, actions=actions)
             self.best, self.splits, self.best_ms = program, splits, taken
-            self.say(what)
+            self.say(origin)
         return taken
 
-    def say(self, what: str) -> None:
+    def say(self, remark: str) -> None:
         if self.progress is not None:
-            self.progress(what, self.best_ms)
+            self.progress(remark, self.best_ms)
 
     def build_result(self) -> Synthesis:
         assert self.best is not None, "the naive body is a candidate"
         assert check(self.best, self.machine).valid, "only valid programs end in a finite time"
         if self.certificate is None:
             members = {partition.name: partition.members or () for partition in self.best.partitions}
-            whole = dataclasses.replace(close_partitions(self.preamble, members), actions=())
-            self.certificate = bound(whole, self.machine)
+            task = dataclasses.replace(close_partitions(self.preamble, members), actions=())
+            self.certificate = bound(task, self.machine)
         proposals = tuple(self.proposals)
         return Synthesis(
             self.best, self.splits, self.best_ms, self.naive_ms, self.certificate, False, proposals, self.packed_ms

@@ -195,4 +195,4 @@ def choose_fewest_bytes(program: Program, sites: Sequence[int]) -> dict[str, tup
     members: dict[str, list[int]] = {partition.name: [] for partition in open_}
     for row, column in zip(slots, chosen, strict=True):
         members[open_[row].name].append(sites[columns[int(column)]])
-    return {name: tuple(sorted(own)) for name, own in members.items()}
+    return {name: tuple(sorted(sites)) for name, sites in members.items()}

@@ -82,18 +82,18 @@ def extract_programs(reply: str, preamble: str) -> str:
         elif inside:
             blocks[-1].append(line)
     text = f"\n{CANDIDATE_SEPARATOR}\n".join("\n".join(block) for block in blocks) if blocks else reply
-    found: list[list[str]] = [[]]
+    candidates: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.strip() == CANDIDATE_SEPARATOR:
-            found.append([])
+            candidates.append([])
         else:
-            found[-1].append(line)
-    whole = []
-    for lines in found[:MAX_CANDIDATES]:
+            candidates[-1].append(line)
+    programs = []
+    for lines in candidates[:MAX_CANDIDATES]:
         if any(line.strip() for line in lines):
             bare = not any(_IN.match(line) for line in lines)
-            whole.append((preamble + "\n" if bare else "") + "\n".join(lines))
-    return f"\n{CANDIDATE_SEPARATOR}\n".join(whole)
+            programs.append((preamble + "\n" if bare else "") + "\n".join(lines))
+    return f"\n{CANDIDATE_SEPARATOR}\n".join(programs)
 
 
 def _describe_task(request: ProposalRequest) -> str:

@@ -199,7 +199,11 @@ def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Prog
     if len(program.actions) > MAX_PROPOSED_ACTIONS:
         raise ProgramError(f"a proposal has more than {MAX_PROPOSED_ACTIONS} actions")
     for partition in preamble.partitions:
-        same = [one for one in program.partitions if one.name == partition.name and one.size == partition.size]
+        same = [
+            candidate
+            for candidate in program.partitions
+            if candidate.name == partition.name and candidate.size == partition.size
+        ]
         if not same or partition.members not in (None, same[0].members):
             raise ProgramError(f"the proposal changes the partition {partition.name}")
     splits = find_splits(program, preamble)
@@ -216,6 +220,8 @@ def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Prog
 
 def _normalize_preamble(program: Program) -> tuple[object, ...]:
     """What a preamble says, independent of how it is written."""
-    held = {(one.aggregate, site, one.size) for one in program.holdings for site in one.sites}
-    required = {(one.aggregate, target) for one in program.requirements for target in one.targets}
+    held = {(holding.aggregate, site, holding.size) for holding in program.holdings for site in holding.sites}
+    required = {
+        (requirement.aggregate, target) for requirement in program.requirements for target in requirement.targets
+    }
     return None if program.gpus is None else tuple(sorted(program.gpus)), held, required

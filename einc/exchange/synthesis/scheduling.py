@@ -142,8 +142,8 @@ def build_first_schedule(tasks: ExchangeTasks, seed: int) -> TaskSchedule:
         rules = (
             *rules[:4],
             tasks.places,
-            [place * length - tail for place, tail in zip(tasks.places, tails, strict=True)],
-            [place * length / 1e3 - tail for place, tail in zip(tasks.places, tails, strict=True)],
+            [offset * length - tail for offset, tail in zip(tasks.places, tails, strict=True)],
+            [offset * length / 1e3 - tail for offset, tail in zip(tasks.places, tails, strict=True)],
         )
     trials = sorted((scheduler.schedule_forwards(keys) for keys in rules), key=_get_makespan)
     return min((scheduler.close_gaps(trial) for trial in trials[:_SETTLED]), key=_get_makespan)
