@@ -62,8 +62,8 @@ class FormingClass:
     """Aggregates of the family that have to be formed from several parts, and that are alike.
 
     `size` is in bytes, of all together, and `largest` is that of the largest copy. `holders` are as in DemandClass.
-    `formed_at` are the sites that hold the aggregates whole; `targets` need them and do not. IN has each aggregate in at
-    least `parts` copies. `partitions` are the open ones that will need them. `overlapping` says that they are in
+    `formed_at` are the sites that hold the aggregates whole; `targets` need them and do not. IN has each aggregate in
+    at least `parts` copies. `partitions` are the open ones that will need them. `overlapping` says that they are in
     overlap groups.
     """
 
