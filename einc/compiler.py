@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from einc.physical.program import DeviceProgram
     from einc.physical.refining import OtherPrograms
     from einc.search.competition import Competition
-    from einc.search.found import Found
+    from einc.search.result import SelectedPlan
     from einc_runtime.plan.schema import Bundle
 
 MAX_PLAN_SITES = 1024
@@ -83,7 +83,7 @@ class Compiled:
         return make_reproducible(graph) if self.options.reproducible else graph
 
     @cached_property
-    def found(self) -> Found:
+    def found(self) -> SelectedPlan:
         """The answer of the selector `fastest`, which builds device programs to choose a plan."""
         from einc.search.fastest import find_fastest
 

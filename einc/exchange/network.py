@@ -12,8 +12,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from einc.exchange.levels import Clusters, Ints, compute_offsets, find_levels
-from einc.exchange.relays import Ways
+from einc.exchange.routing import Routing
+from einc.exchange.topology_clusters import Clusters, Ints, compute_offsets, find_levels
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 
 Path = tuple[int, ...]
@@ -56,7 +56,7 @@ class Network:
             [resource.gbs * BYTES_PER_MS for resource in machine.resources]
             + [site.sustained_gbs * BYTES_PER_MS for site in machine.sites]
         )
-        self.ways = Ways(machine, self.sites)
+        self.ways = Routing(machine, self.sites)
         self.names = [resource.name for resource in machine.resources]
         self.transfer_latency = machine.transfer_latency_us * MS_PER_US
         self.kernel_latency = machine.kernel_latency_us * MS_PER_US

@@ -48,8 +48,8 @@ def declare_tensor(
 
 def apply_operator(context: LoweringContext, call: EvaluatedCall) -> TensorValue | MultipleResults:
     """Applies an operator of the library to the arguments of a call."""
-    given = (*call.arguments, *call.keywords.values())
-    tensors = [argument for argument in given if isinstance(argument, TensorValue)]
+    operands = (*call.arguments, *call.keywords.values())
+    tensors = [argument for argument in operands if isinstance(argument, TensorValue)]
     try:
         operator = registry.call(
             call.function,
@@ -83,8 +83,8 @@ def collect_outputs(context: LoweringContext) -> None:
                 raise context.findings.fail(f"'{name}' is saved already", syntax.span)
             value = context.look_up(syntax)
             if not isinstance(value, TensorValue):
-                found = constants.describe_value(value)
-                raise context.findings.fail(f"expected a tensor, found {found}", syntax.span)
+                described = constants.describe_value(value)
+                raise context.findings.fail(f"expected a tensor, found {described}", syntax.span)
             context.outputs[name] = SavedOutput(syntax, name, value)
 
 

@@ -187,11 +187,13 @@ class LoweringContext(EvaluationContext):
         """What may help where a name is not defined."""
         if self.scope.is_block and word in self.definition_lines:
             return f"a block sees params, dims and its own names only; pass '{word}' to it as an argument"
-        there = self.definition_lines.get(word, line)
-        if there < line:
-            return f"it is local to the repeat around line {there}; assign it to a name from before the repeat"
-        if there > line:
-            return f"it is defined further down, in line {there}; statements run in order"
+        definition_line = self.definition_lines.get(word, line)
+        if definition_line < line:
+            return (
+                f"it is local to the repeat around line {definition_line}; assign it to a name from before the repeat"
+            )
+        if definition_line > line:
+            return f"it is defined further down, in line {definition_line}; statements run in order"
         if registry.is_callable(word):
             return f"'{word}' is an operator; call it: `{word}(...)`"
         return FOREIGN_NAMES.get(word) or did_you_mean(word, [*self.scope.known_names(), *self.parameters.spans])

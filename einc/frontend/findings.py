@@ -82,18 +82,18 @@ _OPERATOR_TOKENS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "FLOOR", "PERCEN
 
 def describe_expected(terminals: Collection[str]) -> str:
     """`a name, ')' or ','`: the terminals in words; some groups of terminals have one name."""
-    rest = set(terminals)
+    remaining = set(terminals)
     words = []
-    if rest >= STATEMENT_WORDS:
-        rest -= STATEMENT_WORDS | {"NAME", SEPARATOR, "$END"}
+    if remaining >= STATEMENT_WORDS:
+        remaining -= STATEMENT_WORDS | {"NAME", SEPARATOR, "$END"}
         words.append("a statement")
-    if rest >= _EXPRESSION:
-        rest -= _EXPRESSION
+    if remaining >= _EXPRESSION:
+        remaining -= _EXPRESSION
         words.append("an expression")
-    if rest & _OPERATOR_TOKENS:
-        rest -= _OPERATOR_TOKENS
+    if remaining & _OPERATOR_TOKENS:
+        remaining -= _OPERATOR_TOKENS
         words.append("an operator")
-    words += [_WRITTEN.get(terminal, terminal.lower()) for terminal in sorted(rest)]
+    words += [_WRITTEN.get(terminal, terminal.lower()) for terminal in sorted(remaining)]
     if len(words) == 1:
         return words[0]
     return f"{', '.join(words[:-1])} or {words[-1]}"

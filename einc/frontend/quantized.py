@@ -45,11 +45,13 @@ def declare_quantized(
     base, part = (rows[1], rows[2]) if rows else (stored or name, "")
     parts = []
     for word, pattern, operand in zip(_WEIGHT_PARTS, _STORED_NAMES[layout], operands, strict=False):
-        own = f"{name}.{word}"
-        if own in context.declared:
-            raise context.findings.fail(f"there is already a tensor '{own}'", statement.span, "rename one of the two")
+        part_name = f"{name}.{word}"
+        if part_name in context.declared:
+            raise context.findings.fail(
+                f"there is already a tensor '{part_name}'", statement.span, "rename one of the two"
+            )
         file_name = pattern.format(base) + part
-        parts.append(declare_tensor(context, TensorKind.WEIGHT, own, operand, file_name, statement.span))
+        parts.append(declare_tensor(context, TensorKind.WEIGHT, part_name, operand, file_name, statement.span))
     return apply_equation(context, Dequantize(operands, form.group, rounds_inputs), parts, (name,), statement.span)
 
 
@@ -63,13 +65,13 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     if isinstance(storage, ast.CallExpr):
         if storage.arguments:
             raise fail("options have names here", storage.arguments[0].span, "as in i4(group=32, zeros=true)")
-        given: set[str] = set()
+        named: set[str] = set()
         for keyword in storage.keywords:
             name, value = keyword.name.text, evaluate_value(context, keyword.value)
             if name not in options:
                 hint = did_you_mean(name, tuple(options)) or f"the options are {', '.join(options)}"
                 raise fail(f"there is no option '{name}'", keyword.span, hint)
-            if name in given:
+            if name in named:
                 raise fail(f"argument '{name}' is given twice", keyword.span)
             if type(value) is not type(options[name]):
                 kind = {
@@ -80,7 +82,7 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
                     "layout": "a string",
                 }[name]
                 raise fail(f"expected {kind} for '{name}'", keyword.value.span)
-            given.add(name)
+            named.add(name)
             options[name] = value
     layout = str(options["layout"])
     if layout not in _STORED_NAMES:

@@ -38,8 +38,8 @@ def add_equation(
     findings.check()
     statements = model.statements
     if len(statements) != 1 or not isinstance(statement := statements[0], ast.EquationStmt):
-        place = statements[-1].span if statements else SourceSpan(SOURCE_NAME, 1, 1, 2, "")
-        findings.add("expected one index equation", place, "such as y[i] = sum[j](a[i, j])")
+        span = statements[-1].span if statements else SourceSpan(SOURCE_NAME, 1, 1, 2, "")
+        findings.add("expected one index equation", span, "such as y[i] = sum[j](a[i, j])")
         findings.check()
     assert isinstance(statement, ast.EquationStmt)
     context = LoweringContext(

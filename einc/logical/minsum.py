@@ -36,7 +36,7 @@ class CostTable:
         import numpy as np
 
         chosen: Array = self.costs[
-            np.ix_(*(own[values[v]] for v, own in zip(self.variables, self.classes, strict=True)))
+            np.ix_(*(classes[values[v]] for v, classes in zip(self.variables, self.classes, strict=True)))
         ]
         return chosen
 
@@ -75,14 +75,14 @@ def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Ar
         same = gain == 0
         for table, axis in views[v]:
             ports = zip(table.variables, table.classes, table.costs.shape, strict=True)
-            axes = [_list_distinct(own[left[u]], count) for u, own, count in ports]
+            axes = [_list_distinct(classes[left[u]], count) for u, classes, count in ports]
             mine = axes[axis]
             position = np.searchsorted(mine, table.classes[axis][kept])
             rows = np.moveaxis(table.costs[np.ix_(*axes)], axis, 0).reshape(len(mine), -1)
             least = _find_least_differences(rows)
             gain = gain + least[np.ix_(position, position)]
-            alike = (least == 0) & (least.T == 0)  # neither is ever worse
-            same &= alike[np.ix_(position, position)]
+            interchangeable = (least == 0) & (least.T == 0)  # neither is ever worse
+            same &= interchangeable[np.ix_(position, position)]
         earlier = np.tri(len(kept), k=-1, dtype=bool)
         lost = ((gain > 0) | (same & earlier)).any(axis=1)
         if lost.any():
@@ -275,8 +275,8 @@ def _find_components(model: _MinSumProblem) -> list[list[int]]:
         return v
 
     for variables in model.tables:
-        for other in variables[1:]:
-            low, high = sorted((find(variables[0]), find(other)))
+        for joined in variables[1:]:
+            low, high = sorted((find(variables[0]), find(joined)))
             leader[high] = low
     groups: dict[int, list[int]] = {}
     for v in leader:

@@ -61,7 +61,7 @@ def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
 
 def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: RewrittenTask) -> TaskCost:
     """The cost of a task that was rewritten: its share of the operations, and the bytes that it still accesses."""
-    task, whole = item.task, planned[item.origin]
+    task, planned_cost = item.task, planned[item.origin]
     writes = writes_of(task)
     size = sum([region_bytes(plan, region) for region in (*reads_of(task), *writes)])
     if not isinstance(task, KernelTask):
@@ -72,9 +72,12 @@ def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: Rewri
         return TaskCost(TaskKind.COMBINE, task.site, task.after, size, flops, task=name_combining(task))
     function = plan.operations[task.operation].functions[task.function]
     share = writes[0].block.size / max(1, function.outputs[0].size)
-    size = whole.size if share == 1 else size
-    return whole._replace(
-        after=task.after, size=size, flops=round(whole.flops * share), work=whole.work if share == 1 else None
+    size = planned_cost.size if share == 1 else size
+    return planned_cost._replace(
+        after=task.after,
+        size=size,
+        flops=round(planned_cost.flops * share),
+        work=planned_cost.work if share == 1 else None,
     )
 
 

@@ -115,8 +115,8 @@ def time_kernel_us(
 
 def _scale(rates: MeasuredRates, precision: str, peak_share: float) -> float:
     """The rate of a precision relative to the one that was measured."""
-    alike = {"f16", "bf16"}
-    return 1.0 if rates.dtype == precision or {rates.dtype, precision} <= alike else peak_share
+    sixteen_bit = {"f16", "bf16"}
+    return 1.0 if rates.dtype == precision or {rates.dtype, precision} <= sixteen_bit else peak_share
 
 
 def time_product_us(rates: ProductRates, work: ProductWork, size: int, itemsize: float, scale: float = 1.0) -> float:

@@ -103,7 +103,7 @@ def test_layers_that_are_not_built_count(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def forget(
         self: evaluation.Evaluator, assignment: Assignment, order: Order, spread: bool
-    ) -> evaluation.Draft | None:
+    ) -> evaluation.EvaluatedPlan | None:
         """An estimate that is too low by an eighth of what the fastest plan needs."""
         surcharge = self._surcharge
         self._surcharge = lambda one: (surcharge(one)[0], surcharge(one)[1] - needs // 8)

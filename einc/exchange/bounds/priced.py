@@ -24,9 +24,9 @@ import numpy as np
 
 from einc.exchange.bounds.demands import DemandClass, DemandSet
 from einc.exchange.bounds.flow import FlowRow, FlowWitness
-from einc.exchange.growing import Floats, find_cheapest_paths, grow_tree
 from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network, list_sites
+from einc.exchange.steiner_heuristic import Floats, find_cheapest_paths, grow_tree
 
 MAX_PRICED_SITES = 72
 MAX_JOURNEYS = 1500

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einc.exchange.growing import grow_tree
+from einc.exchange.steiner_heuristic import grow_tree
 from einc.exchange.synthesis.demands import DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
 from einc.exchange.synthesis.trees import PathPrices

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from einc.exchange.growing import find_cheapest_paths
 from einc.exchange.network import Network
+from einc.exchange.steiner_heuristic import find_cheapest_paths
 from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
 

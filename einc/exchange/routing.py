@@ -1,4 +1,4 @@
-"""Ways between sites: the direct one, and where no link joins two sites, the quickest one over other sites."""
+"""Routes between sites: the direct one, and where no link joins two sites, the quickest one over other sites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from einc.machines.model import Machine, Pair
 
 
-class Ways:
+class Routing:
     """The ways between the sites that a program may use."""
 
     def __init__(self, machine: Machine, sites: Iterable[int]) -> None:

@@ -44,7 +44,7 @@ def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: fl
 
     def measure(assignment: Assignment) -> int:
         """What the tables of a single plan say, with synthesized exchanges."""
-        options = [(own[c],) for own, c in zip(problem.candidates, assignment, strict=True)]
+        options = [(candidates[c],) for candidates, c in zip(problem.candidates, assignment, strict=True)]
         _, promises = build_time_problems(graph, options, machine, space.sites, once=space.once)
         return sum_times(promises, (0,) * len(options))
 
@@ -53,16 +53,16 @@ def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: fl
     for node, options in zip(graph.nodes, problem.candidates, strict=True):
         if id(options) not in times:
             times[id(options)] = time_candidates(node.operator, options, machine)
-    own = [times[id(options)] for options in problem.candidates]
-    least = sum(int(one.min()) for one in own)
+    options_times = [times[id(options)] for options in problem.candidates]
+    least = sum(int(option_times.min()) for option_times in options_times)
     slack = SLACK * min(map(measure, known)) - least
     chosen: dict[int, set[int]] = {}
     for assignment in known:
         for options, c in zip(problem.candidates, assignment, strict=True):
             chosen.setdefault(id(options), set()).add(c)
     kept = []
-    for options, one in zip(problem.candidates, own, strict=True):
-        fastest = np.argsort(one, kind="stable")[:most].tolist()
+    for options, option_times in zip(problem.candidates, options_times, strict=True):
+        fastest = np.argsort(option_times, kind="stable")[:most].tolist()
         few = np.array(sorted({*fastest, *chosen[id(options)]}))
-        kept.append(few[one[few] - one.min() <= max(0.0, slack)])
+        kept.append(few[option_times[few] - option_times.min() <= max(0.0, slack)])
     return kept

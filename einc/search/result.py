@@ -12,19 +12,19 @@ from einc.physical.program import DeviceProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SelectedPlan:
     """The plan, and its device program with the exchanges that were asked for; None if no plan fits into memory."""
 
     plan: LogicalPlan
     program: DeviceProgram | None
 
 
-def build_found(plans: Sequence[LogicalPlan], build_program: Callable[[LogicalPlan], DeviceProgram]) -> Found:
+def select_plan(plans: Sequence[LogicalPlan], build_program: Callable[[LogicalPlan], DeviceProgram]) -> SelectedPlan:
     """The fastest of the plans with its program, or the first one without a program if none fits after all."""
-    found = Found(plans[0], None)
+    result = SelectedPlan(plans[0], None)
     for plan in plans:
         with suppress(CapacityError):
             program = build_program(plan)
-            if found.program is None or program.predicted_ms < found.program.predicted_ms:
-                found = Found(plan, program)
-    return found
+            if result.program is None or program.predicted_ms < result.program.predicted_ms:
+                result = SelectedPlan(plan, program)
+    return result

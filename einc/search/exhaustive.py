@@ -31,14 +31,14 @@ def list_small_plans(space: SearchSpace, tables: TimeProblem) -> Iterator[tuple[
 
     The nodes of the graph are the variables of the tables. Nothing if there are too many plans.
     """
-    shape = tuple(len(own) for own in space.problem.candidates)
+    shape = tuple(len(candidates) for candidates in space.problem.candidates)
     if math.prod(shape) > MAX_COMBINATIONS:
         return
     free = [v for v, count in enumerate(shape) if count > 1]  # an array has no more than 64 dimensions
     plans = np.zeros((len(shape), math.prod(shape)), dtype=np.int64)
     plans[free] = np.indices([shape[v] for v in free]).reshape(len(free), math.prod(shape))
     least = _estimate(space, tables, plans)
-    added = sum(own[plans[v]] for v, own in enumerate(tables.own))
+    added = sum(times[plans[v]] for v, times in enumerate(tables.node_times))
     for n in np.lexsort((added, least))[:MAX_LISTED]:
         yield int(least[n]), tuple(int(c) for c in plans[:, n])
 
@@ -46,15 +46,17 @@ def list_small_plans(space: SearchSpace, tables: TimeProblem) -> Iterator[tuple[
 def _estimate(space: SearchSpace, tables: TimeProblem, plans: Array) -> Array:
     """What every plan (a column of candidates) takes at least."""
     sources = space.graph.sources
-    own, moving = look_up_parts(space.graph, tables, plans)
-    used = [np.array([len(one.functions) for one in options]) for options in space.problem.candidates]
-    load = sum((own[v] * used[v][plans[v]] for v in range(len(own))), np.zeros(plans.shape[1], dtype=np.int64))
+    computing, moving = look_up_parts(space.graph, tables, plans)
+    used = [np.array([len(candidate.functions) for candidate in options]) for options in space.problem.candidates]
+    load = sum(
+        (computing[v] * used[v][plans[v]] for v in range(len(computing))), np.zeros(plans.shape[1], dtype=np.int64)
+    )
     ends: list[Array] = []
     for v, before in enumerate(sources):
         begin = np.zeros(plans.shape[1], dtype=np.int64)
         for source in before:
             begin = np.maximum(begin, ends[source] + moving.get((source, v), 0))
-        ends.append(begin + own[v] + moving.get((v, v), 0))
+        ends.append(begin + computing[v] + moving.get((v, v), 0))
     longest = np.max(ends, axis=0)
     least: Array = np.maximum(longest, load // space.sites)
     return least

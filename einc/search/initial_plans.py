@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from einc.logical.minsum import minimize
 from einc.logical.plan import LogicalPlan
 from einc.search.baselines import build_baselines
-from einc.search.branches import favour_branches
-from einc.search.shortlist import find_worthwhile
+from einc.search.branches import make_parallel_branch_tables
+from einc.search.pruning import find_worthwhile
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import TimeProblem
 
@@ -57,8 +57,8 @@ def keep_worthwhile(space: SearchSpace, starts: Starts, seconds: float) -> tuple
     plans: dict[str, Assignment | None] = {}
     reasons = dict(starts.reasons)
     for name, start in starts.plans.items():
-        if start is not None and all(c in own for own, c in zip(places, start, strict=True)):
-            plans[name] = tuple(own[c] for own, c in zip(places, start, strict=True))
+        if start is not None and all(c in positions for positions, c in zip(places, start, strict=True)):
+            plans[name] = tuple(positions[c] for positions, c in zip(places, start, strict=True))
         else:
             reasons[name] = "its kernels alone take longer than other plans"
     return space.select(kept), Starts(plans, starts.together, reasons)
@@ -66,12 +66,12 @@ def keep_worthwhile(space: SearchSpace, starts: Starts, seconds: float) -> tuple
 
 def add_optima(starts: Starts, space: SearchSpace, naive: TimeProblem, synthesized: TimeProblem | None) -> Starts:
     """The starts with the optima of the time tables; `synthesized` is None where no such exchanges were asked for."""
-    plans = {TIME: minimize(naive.own, naive.tables), **starts.plans}
+    plans = {TIME: minimize(naive.node_times, naive.tables), **starts.plans}
     if synthesized is not None:
-        plans[TIME_SYNTHESIZED] = minimize(synthesized.own, synthesized.tables)
-    branches = favour_branches(space, naive)
+        plans[TIME_SYNTHESIZED] = minimize(synthesized.node_times, synthesized.tables)
+    branches = make_parallel_branch_tables(space, naive)
     if branches is not None:
-        plans[SIDE_BY_SIDE] = minimize(branches.own, branches.tables)
+        plans[SIDE_BY_SIDE] = minimize(branches.node_times, branches.tables)
     exact = plans[TIME]
     if exact is None or not space.leaves_idle(exact):
         return Starts(plans, starts.together, starts.reasons)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from einc.exchange.levels import Ints
+from einc.exchange.topology_clusters import Ints
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
