@@ -28,12 +28,12 @@ def read_shape(shape: Shape) -> tuple[tuple[str, ...], tuple[int, ...]]:
     pairs = [entry if isinstance(entry, tuple) else (f"d{d}", entry) for d, entry in enumerate(entries)]
     if any(len(pair) != 2 for pair in pairs):
         raise UsageError(f"a dimension is an extent, or a name with an extent, not {entries!r:.80}")
-    names, given = tuple(pair[0] for pair in pairs), [pair[1] for pair in pairs]
+    names, listed = tuple(pair[0] for pair in pairs), [pair[1] for pair in pairs]
     for name in names:
         if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_TENSOR_NAME:
             raise UsageError(f"a dimension's name consists of letters, digits and _, unlike {name!r:.80}")
     extents = []
-    for extent in given:
+    for extent in listed:
         if isinstance(extent, bool) or not hasattr(extent, "__index__"):
             raise UsageError(f"a dimension must be an integer, not {extent!r:.80}")
         number = int(extent.__index__())
@@ -50,8 +50,8 @@ def read_dtype(dtype: Any) -> DType:
     known = {member.value: member for member in ELEMENT_TYPES}
     numpy_names = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "i32",
                    "int64": "i64", "bool_": "bool"}  # fmt: skip
-    given = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", "")
-    name = numpy_names.get(str(given), str(given))
+    dtype_name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", "")
+    name = numpy_names.get(str(dtype_name), str(dtype_name))
     if name not in known:
         raise UsageError(f"unknown dtype {dtype!r:.80}", hint=f"dtypes are {', '.join(known)}")
     return known[name]

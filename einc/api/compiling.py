@@ -95,7 +95,9 @@ def compileGraph(
         exchanges=tuple(_read_exchange(name, program) for name, program in (exchanges or {}).items()),
         **options,
     )
-    return graph._take_plan(Compiled(graph._build(), chosen, proposers=[_read_proposer(one) for one in proposers]))
+    return graph._take_plan(
+        Compiled(graph._build(), chosen, proposers=[_read_proposer(source) for source in proposers])
+    )
 
 
 def _read_exchange(name: str, program: str | os.PathLike[str]) -> GivenExchange:

@@ -71,7 +71,7 @@ class PlanCache:
         for path in files:
             with contextlib.suppress(OSError):
                 ages[path] = path.stat().st_mtime_ns
-        for path in sorted(ages, key=lambda one: (ages[one], one.name))[: len(ages) // 2]:
+        for path in sorted(ages, key=lambda file: (ages[file], file.name))[: len(ages) // 2]:
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -64,15 +64,15 @@ HARMLESS_FIELDS = (
 
 def read_element_type(fields: ConfigFields) -> str:
     """The type of the weights."""
-    found = fields.value("dtype", "torch_dtype")
-    if found is None:
+    value = fields.value("dtype", "torch_dtype")
+    if value is None:
         fields.note("dtype is not given: float32, the default of transformers")
         return "f32"
-    if isinstance(found, str):
-        found = found.removeprefix("torch.")
-        if found in _CONFIG_DTYPES:
-            return _CONFIG_DTYPES[found]
-    fields.fail(f"dtype: {describe_json(found)} is not supported", f"supported are {', '.join(_CONFIG_DTYPES)}")
+    if isinstance(value, str):
+        value = value.removeprefix("torch.")
+        if value in _CONFIG_DTYPES:
+            return _CONFIG_DTYPES[value]
+    fields.fail(f"dtype: {describe_json(value)} is not supported", f"supported are {', '.join(_CONFIG_DTYPES)}")
     return "f32"
 
 

@@ -116,11 +116,11 @@ def _read_experts(fields: ConfigFields, family: DecoderFamily) -> tuple[int, int
     table = family.experts
     if table is None:
         return (0, 0, True)
-    name, other = "num_experts", "num_local_experts"
+    name, alternative = "num_experts", "num_local_experts"
     if fields.value(name) is None:
-        name, other = other, name
+        name, alternative = alternative, name
     count = fields.integer(name, MAX_EXTENT, table.count)
-    fields.require(other, (count,), f"{name} says {count}")
+    fields.require(alternative, (count,), f"{name} says {count}")
     picks = fields.integer("num_experts_per_tok", MAX_EXTENT, table.picks)
     if picks > count:
         fields.fail(f"num_experts_per_tok: expected at most the {count} {name}, found {picks}")

@@ -187,7 +187,7 @@ def _list_weights(model: Encoder) -> tuple[list[StoredWeight], list[StoredWeight
     """The weights before the layers, those of a layer, and those after."""
     bert = "" if model.head == "hidden" else "bert."
     embeddings, at = f"{bert}embeddings.", f"{bert}encoder.layer.{{i}}."
-    own = f"{at}attention.self."
+    prefix = f"{at}attention.self."
     before = [
         StoredWeight("words", "vocab, d_model", f"{embeddings}word_embeddings.weight"),
         StoredWeight("place_table", "positions, d_model", f"{embeddings}position_embeddings.weight"),
@@ -198,8 +198,8 @@ def _list_weights(model: Encoder) -> tuple[list[StoredWeight], list[StoredWeight
     layer = []
     for short, long in (("q", "query"), ("k", "key"), ("v", "value")):
         layer += [
-            StoredWeight(f"w_{short}", "heads, d_head, d_model", f"{own}{long}.weight"),
-            StoredWeight(f"b_{short}", "heads, d_head", f"{own}{long}.bias"),
+            StoredWeight(f"w_{short}", "heads, d_head, d_model", f"{prefix}{long}.weight"),
+            StoredWeight(f"b_{short}", "heads, d_head", f"{prefix}{long}.bias"),
         ]
     layer += [
         StoredWeight("w_o", "d_model, heads, d_head", f"{at}attention.output.dense.weight"),

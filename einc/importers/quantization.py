@@ -67,9 +67,9 @@ def read_quantization(fields: ConfigFields) -> Quantization | None:
         if method:
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
         return None
-    found = readers[method](inner)
+    quantization = readers[method](inner)
     inner.check_unknown(_HARMLESS_QUANTIZATION, ())
-    return found
+    return quantization
 
 
 def _read_group(fields: ConfigFields, name: str = "group_size") -> int:
@@ -105,11 +105,11 @@ def _read_awq(fields: ConfigFields) -> Quantization:
     return _require_groups(fields, Quantization("awq", _read_bits(fields, name, (4,)), group, True))
 
 
-def _require_groups(fields: ConfigFields, found: Quantization) -> Quantization:
+def _require_groups(fields: ConfigFields, quantization: Quantization) -> Quantization:
     """GPTQ and AWQ store scales as rows of groups, also if there is one group."""
-    if not found.group:
+    if not quantization.group:
         fields.fail("group_size: one group for a whole row is not supported in this layout")
-    return found
+    return quantization
 
 
 def _read_compressed(fields: ConfigFields) -> Quantization | None:
@@ -167,7 +167,7 @@ def quantize_weights(
     if quantization is None:
         return list(table)
     part = quantization.parts[0]
-    return [_quantize(one, quantization) if stored.has_quantized(one, part) else one for one in table]
+    return [_quantize(weight, quantization) if stored.has_quantized(weight, part) else weight for weight in table]
 
 
 def _quantize(weight: StoredWeight, quantization: Quantization) -> StoredWeight:

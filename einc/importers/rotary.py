@@ -33,8 +33,10 @@ class RotaryEmbedding:
         amplitude = "" if self.amplitude == 1.0 else f" * {self.amplitude!r}"
         if self.width == d_head:
             return f"rope({tensor}, {places}, {self.arguments}){amplitude}"
-        first, rest = (f"slice({tensor}, d_head=[{lo}, {up}])" for lo, up in ((0, self.width), (self.width, d_head)))
-        return f'concat(rope({first}, {places}, {self.arguments}){amplitude}, {rest}, over="d_head")'
+        first, unrotated = (
+            f"slice({tensor}, d_head=[{lo}, {up}])" for lo, up in ((0, self.width), (self.width, d_head))
+        )
+        return f'concat(rope({first}, {places}, {self.arguments}){amplitude}, {unrotated}, over="d_head")'
 
 
 def read_rotary(fields: ConfigFields, family: DecoderFamily, d_head: int, longest: int) -> RotaryEmbedding:
@@ -108,11 +110,11 @@ def _read_longrope(
 
 def _find_holder(holders: list[ConfigFields], name: str) -> ConfigFields:
     """The object that has a field. If both have it, their values must agree."""
-    found = [holder for holder in holders if holder.value(name) is not None]
-    values = [holder.value(name) for holder in found]
+    matching = [holder for holder in holders if holder.value(name) is not None]
+    values = [holder.value(name) for holder in matching]
     if len(values) == 2 and values[0] != values[1]:
         holders[-1].fail(f"{name} stands twice: {describe_json(values[1])} and {describe_json(values[0])}")
-    return found[0] if found else holders[-1]
+    return matching[0] if matching else holders[-1]
 
 
 def _read_scaling(inner: ConfigFields) -> str:

@@ -61,10 +61,10 @@ def declare_inputs(rows: Rows, indent: str = "") -> list[str]:
 
 def _align_columns(start: str, between: str, rows: Rows) -> list[str]:
     first = max(len(name) for name, _, _ in rows)
-    second = max((len(what) for _, what, comment in rows if comment), default=0)
+    second = max((len(value) for _, value, comment in rows if comment), default=0)
     return [
-        f"{start}{name:<{first}}{between}{what:<{second}}{f'  # {comment}' if comment else ''}".rstrip()
-        for name, what, comment in rows
+        f"{start}{name:<{first}}{between}{value:<{second}}{f'  # {comment}' if comment else ''}".rstrip()
+        for name, value, comment in rows
     ]
 
 
@@ -120,8 +120,8 @@ class StoredNames:
         spelled = []
         for weight in table:
             names = [weight.stored, *(change(weight.stored) for change in alternatives)]
-            found = (name for name in names if name.replace("{i}", "0") in (self._names or ()))
-            spelled.append(replace(weight, stored=next(found, weight.stored)))
+            known = (name for name in names if name.replace("{i}", "0") in (self._names or ()))
+            spelled.append(replace(weight, stored=next(known, weight.stored)))
         return spelled
 
     def has_quantized(self, weight: StoredWeight, part: str) -> bool:

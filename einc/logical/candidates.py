@@ -252,10 +252,10 @@ class _BlockCache:
     of them, and from then on blocks are compared by identity.
     """
 
-    __slots__ = ("blocks", "must_tile", "tilings", "whole")
+    __slots__ = ("blocks", "full", "must_tile", "tilings")
 
     def __init__(self, desc: TensorDesc, must_tile: bool) -> None:
-        self.whole = desc.type
+        self.full = desc.type
         self.must_tile = must_tile
         self.blocks: dict[TensorType, tuple[TensorType, int]] = {}  # to the first equal one, and its size
         self.tilings: dict[tuple[int, ...], Tiling] = {}  # by the identities of its blocks
@@ -266,14 +266,14 @@ class _BlockCache:
         for block in {id(block): block for block in blocks}.values():
             first = self.blocks.get(block)
             if first is None:
-                if not self.whole.contains(block):
+                if not self.full.contains(block):
                     return None
                 first = self.blocks[block] = (block, block.size)
             known[id(block)] = first
         tiling = tuple(sorted({id(first): first for first, _ in known.values()}.values(), key=_get_bounds))
         key = tuple(map(id, tiling))
         if key not in self.tilings:
-            if self.must_tile and find_tiling_fault(self.whole, tiling) is not None:
+            if self.must_tile and find_tiling_fault(self.full, tiling) is not None:
                 return None
             self.tilings[key] = tiling
         return self.tilings[key], sum(known[id(block)][1] for block in blocks)
@@ -307,7 +307,7 @@ def _build_candidate(
         spec=spec,
         join=sum(size for _, size in sound_reads),
         # The distinct blocks tile the tensor, so what exceeds its size is the partial copies that must be moved.
-        aggregation=sum(size - output.whole.size for (_, size), output in zip(sound_writes, outputs, strict=True)),
+        aggregation=sum(size - output.full.size for (_, size), output in zip(sound_writes, outputs, strict=True)),
         input_tilings=tuple(tiling for tiling, _ in sound_reads),
         output_tilings=tuple(tiling for tiling, _ in sound_writes),
     )

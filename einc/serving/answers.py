@@ -74,11 +74,11 @@ class TextAnswer:
 
     def chunks(self, index: int, new: NewToken) -> list[Document]:
         """What a stream says of a token: nothing of one whose text is not certain yet."""
-        found = [self._chunk(index, self._say(new.text, "delta"))] if new.text else []
+        documents = [self._chunk(index, self._say(new.text, "delta"))] if new.text else []
         if new.ended is not None:
             nothing: Document = {"delta": {}} if self.kind == "chat" else {"text": ""}
-            found.append(self._chunk(index, nothing, new.ended))
-        return found
+            documents.append(self._chunk(index, nothing, new.ended))
+        return documents
 
     def usage_chunk(self) -> Document:
         """The last chunk of a stream that asks for it."""
@@ -92,10 +92,10 @@ class TextAnswer:
     def _head(self, name: str) -> Document:
         return {"id": self.id, "object": name, "created": self.created, "model": self.model}
 
-    def _say(self, text: str, place: str) -> Document:
+    def _say(self, text: str, field: str) -> Document:
         if self.kind == "completion":
             return {"text": text}
-        return {place: {"role": "assistant", "content": text} if place == "message" else {"content": text}}
+        return {field: {"role": "assistant", "content": text} if field == "message" else {"content": text}}
 
     def _chunk(self, index: int, content: Document, ended: str | None = None) -> Document:
         choice = {"index": index, **content, "logprobs": None, "finish_reason": ended}

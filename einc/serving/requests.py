@@ -97,10 +97,10 @@ def parse_chat(body: bytes) -> ChatRequest:
     fields.refuse_others((*_SAMPLING, *_IGNORED, *_OF_CHATS, "messages", "max_completion_tokens"))
     name = "max_tokens" if fields.value("max_completion_tokens") is None else "max_completion_tokens"
     how = _parse_continuation(fields, name, None)
-    found = fields.value("messages")
-    if not isinstance(found, list) or not found:
-        raise wrong_field("messages", "expected a list of messages", found)
-    return ChatRequest(tuple(_parse_message(f"messages[{at}]", one) for at, one in enumerate(found)), how)
+    messages = fields.value("messages")
+    if not isinstance(messages, list) or not messages:
+        raise wrong_field("messages", "expected a list of messages", messages)
+    return ChatRequest(tuple(_parse_message(f"messages[{at}]", message) for at, message in enumerate(messages)), how)
 
 
 def parse_embedding(body: bytes) -> EmbeddingRequest:
@@ -156,10 +156,10 @@ def _parse_stream_options(options: object) -> bool:
 
 def _parse_prompts(fields: RequestFields, name: str) -> tuple[Prompt, ...]:
     """A text, a list of texts, the tokens of one, or a list of lists of tokens."""
-    found = fields.value(name)
-    rows = found if isinstance(found, list) and not _is_token(found[0] if found else None) else [found]
-    if not rows or len(rows) > MAX_TEXTS or found is None:
-        raise wrong_field(name, f"expected 1 to {MAX_TEXTS:,} texts", found)
+    value = fields.value(name)
+    rows = value if isinstance(value, list) and not _is_token(value[0] if value else None) else [value]
+    if not rows or len(rows) > MAX_TEXTS or value is None:
+        raise wrong_field(name, f"expected 1 to {MAX_TEXTS:,} texts", value)
     return tuple(_parse_prompt(name, row) for row in rows)
 
 

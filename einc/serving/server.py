@@ -46,14 +46,14 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket at a port, which does not listen yet; port 0 is any that is free. Raises UsageError if it is taken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(address)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
         except BaseException:
-            found.close()
+            listener.close()
             raise
-        return found
+        return listener
     except OSError as error:
         raise UsageError(f"cannot listen at {host}, port {port}: {error.strerror}") from None
 

@@ -71,9 +71,7 @@ SIGNATURES: dict[str, KernelSignature] = {
         more=None,
         order="stated",
     ),
-    "contract": KernelSignature(
-        (_REALS,), (_REALS,), {"equation": str}, {"scale": float}, more=None, order="stated"
-    ),
+    "contract": KernelSignature((_REALS,), (_REALS,), {"equation": str}, {"scale": float}, more=None, order="stated"),
     "concat": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"axis": int, "extents": list}, more=None, order="nothing"),
     "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_ZEROS,), order="nothing"),
     "quantized_contract": KernelSignature(
