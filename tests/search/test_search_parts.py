@@ -22,7 +22,7 @@ from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
 from einc.physical.records import OperationRecorder
 from einc.physical.synthesis import SynthesizingScheduler
-from einc.search import fastest, folding, starts
+from einc.search import fastest, folding, initial_plans
 from einc.search.baselines import build_baselines
 from einc.search.evaluation import EvaluatedPlan
 from einc.search.fastest import find_fastest
@@ -161,7 +161,7 @@ def test_the_whole_has_the_cuts_of_the_folded_graph_where_candidates_were_left_o
         return [np.arange(len(options) // 3, len(options)) for options in space.problem.candidates]
 
     monkeypatch.setattr(folding, "MIN_FOLDED", 1)
-    monkeypatch.setattr(starts, "find_worthwhile", keep_last)
+    monkeypatch.setattr(initial_plans, "find_worthwhile", keep_last)
     found = find_fastest(chain(9), load_machine("dgx-a100"), 6, naive=naive, budget=SearchBudget())
     assert found.program is not None
     chosen = next(one for one in found.plan.contenders if one.chosen)

@@ -49,14 +49,14 @@ def removed(list_processes: Callable[[], Iterable[int]]) -> Iterator[None]:
 
 def find_marked(mark: str) -> dict[int, dict[str, str]]:
     """The processes that have `mark` in their environment, and this environment; none where there is no /proc."""
-    found = {}
+    environments = {}
     with contextlib.suppress(OSError):
         for process in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if process.name.isdigit() and os.fsencode(mark) in (text := (process / "environ").read_bytes()):
                     entries = (os.fsdecode(entry).partition("=") for entry in text.split(b"\0"))
-                    found[int(process.name)] = {name: value for name, _, value in entries}
-    return found
+                    environments[int(process.name)] = {name: value for name, _, value in entries}
+    return environments
 
 
 def is_stopped(process: int) -> bool:

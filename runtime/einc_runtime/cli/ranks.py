@@ -65,10 +65,12 @@ class World:
         from einc_runtime.plan.codec import hash_payload
 
         hashes = self.links.share(hashlib.sha256(hash_payload(bundle)).digest())
-        others = [rank for rank, own in enumerate(hashes) if own != hashes[0]]
-        if others and self.reports:
-            raise PlanFault(f"rank {others[0]} has read another plan than rank 0", hint="give all ranks the same file")
-        if others:
+        differing = [rank for rank, plan_hash in enumerate(hashes) if plan_hash != hashes[0]]
+        if differing and self.reports:
+            raise PlanFault(
+                f"rank {differing[0]} has read another plan than rank 0", hint="give all ranks the same file"
+            )
+        if differing:
             _wait_for_the_end(failures.MISSING)
 
     def make_executor(self, bundle: Bundle, number: int = 0, common: SharedBuffers | None = None) -> RankExecutor:
@@ -114,11 +116,11 @@ class World:
         from einc_runtime.plan.codec import decode, encode
 
         if self.reports:
-            made = list(make())
-            self.links.share(b"%d" % len(made))
-            for bundle in made:
+            bundles = list(make())
+            self.links.share(b"%d" % len(bundles))
+            for bundle in bundles:
                 self.links.share(encode(bundle))
-            return made
+            return bundles
         return [decode(self.links.share(b"")[0]) for _ in range(int(self.links.share(b"")[0]))]
 
 
