@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -287,7 +288,7 @@ def _make_document(
 ) -> dict[str, Any]:
     from einc.report.timing import describe_prediction
 
-    times = generator.times
+    times, facts = generator.times, generator.facts
     bundle = plans.step.bundle
     return {
         "model": bundle.model,
@@ -303,8 +304,8 @@ def _make_document(
             }
             for plan in (plans.step, *plans.pieces)
         ],
-        **({"ranks": generator.facts["ranks"]} if "ranks" in generator.facts else {}),
-        "memory_bytes": generator.facts.get("memory_bytes"),
+        **({} if facts.ranks is None else {"ranks": facts.ranks}),
+        "memory_bytes": None if facts.cpu is None else dataclasses.asdict(facts.cpu.memory_bytes),
         "sequences": [
             {"prompt_tokens": one.prompt_tokens, "tokens": one.tokens, "text": one.text, "ended": one.ended}
             for one in results

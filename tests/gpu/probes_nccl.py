@@ -74,7 +74,7 @@ def run_ranks(count: int, parts: Parts) -> str:
         devices = [site % driver.device_count() for site in range(count)]
         executor = CudaRankExecutor(bundle, links, devices, driver=driver, kernels=kernels, nccl=library)
         with Session(bundle, executor=executor) as session:
-            return compute(session), executor.facts()["messages"]
+            return compute(session), executor.facts().messages
 
     with Session(bundle, backend="cpu") as session:
         expected = compute(session)

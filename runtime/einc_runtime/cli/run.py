@@ -285,18 +285,27 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
     On the CPU, tracing takes almost no time. On GPUs, a traced run does not use the plan's graph and is slower, so it
     is an extra run that is not timed.
     """
+    from einc_runtime.execution.facts import list_facts
+
     apart = session.backend == "cuda"
     times, launches = [], []
     for _ in range(repeat):
         times.append(session.execute(trace=traced and not apart))
         if apart:
-            launches.append(session.facts["host_us"])
-    facts = session.facts
+            launches.append(_read_launch_time(session))
+    facts = list_facts(session.facts)
     if apart:
         facts["host_us"] = launches
     if traced and apart:
         session.execute(trace=True)
     return times, facts
+
+
+def _read_launch_time(session: Session) -> float:
+    """Microseconds that the host took to launch the last graph."""
+    facts = session.facts.cuda
+    assert facts is not None, "the session runs on GPUs"
+    return facts.host_us
 
 
 def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, Array]:

@@ -74,8 +74,8 @@ def test_several_ranks_compute_the_bits_of_one_process(text, given, size, option
     first, *others = found
     assert first[0] == [expected] * 3
     assert all(not leaks for _, _, leaks, _ in found)
-    assert all(facts["messages"] > 0 and facts["ranks"] == size for _, facts, _, _ in found)
-    assert sorted(site for _, facts, _, _ in found for device in facts["devices"] for site in device["sites"]) == [
+    assert all(facts.messages > 0 and facts.ranks == size for _, facts, _, _ in found)
+    assert sorted(site for _, facts, _, _ in found for device in facts.cuda.devices for site in device.sites) == [
         0, 1, 2, 3,
     ]  # fmt: skip
     assert {run.task for run in first[3].runs} >= {run.task for _, _, _, trace in others for run in trace.runs}

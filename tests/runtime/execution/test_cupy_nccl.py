@@ -97,7 +97,7 @@ def test_plans_run_through_cupys_calls(monkeypatch):
         executor = CudaRankExecutor(bundle, links, driver=driver, kernels=NumpyKernels(driver), nccl=nccl)
         with Session(bundle, executor=executor) as session:
             found = results(session, arrays)
-            versions = executor.facts()["versions"]
+            versions = executor.facts().cuda.versions
         return found, versions["nccl"], driver.leaks()
 
     (first, version, _), *_ = found = threads.run(run)

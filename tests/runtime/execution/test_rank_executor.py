@@ -106,7 +106,7 @@ def test_ranks_hold_what_they_need_and_no_more():
         executor = RankExecutor(bundle, links, 1, total=2)
         session = Session(bundle, executor=executor)
         held = [number for number in range(len(bundle.buffers)) if executor.holds(number)]
-        return held, session.missing, executor.facts()["memory_bytes"]["plan"]
+        return held, session.missing, executor.facts().cpu.memory_bytes.plan
 
     found = ThreadWorld(4).run(run)
     assert sorted(number for held, _, _ in found for number in held) == list(range(len(bundle.buffers)))

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,6 +32,7 @@ from einc_runtime.execution.cpu.memory import (
 from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
+from einc_runtime.execution.facts import CpuFacts, ExecutionFacts, HostMemoryFacts
 from einc_runtime.execution.rewrites import JoinedMap, KernelTime, RewriteOptions, RewrittenTask, rewrite
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
@@ -67,6 +67,8 @@ class CpuExecutor:
     """
 
     name = "cpu"
+    notes = ()
+    closed = False
     part: RankPart | None = None
     carrier: thread_pool.Carrier | None = None
 
@@ -144,19 +146,21 @@ class CpuExecutor:
         ]
         return tasks, kernels
 
-    def facts(self) -> dict[str, Any]:
-        """The workers, the tasks that are run, which library multiplies and why, and memory in bytes: arenas, scratch
-        space, prepacked weights, loaded weights that nobody reads when those are made, and the most that the process
-        has held."""
-        memory = {
-            "plan": sum(self.bundle.memory),
-            "scratch": self._scratch_size * self.workers,
-            "packed": self._prepacked.size,
-            "released": self._prepacked.replaced_size,
-            "process": peak_memory(),
-        }
-        counts = {"workers": self.workers, "tasks": len(self._tasks)}
-        return {**counts, "memory_bytes": memory, "libraries": libraries.describe()}
+    def close(self) -> None:
+        """Memory is released with the executor."""
+
+    def facts(self) -> ExecutionFacts:
+        memory = HostMemoryFacts(
+            plan=sum(self.bundle.memory),
+            scratch=self._scratch_size * self.workers,
+            packed=self._prepacked.size,
+            released=self._prepacked.replaced_size,
+            process=peak_memory(),
+        )
+        return ExecutionFacts(cpu=CpuFacts(self.workers, len(self._tasks), memory, libraries.describe()))
+
+    def holds(self, buffer: int) -> bool:
+        return True
 
     def fill(self, buffer: int, values: Array) -> None:
         array = self._memory.buffers[buffer]
@@ -167,20 +171,20 @@ class CpuExecutor:
             self._common.mark_loaded(self._keys[buffer], array)
 
     def memory_of(self, buffer: int) -> Array:
-        """The memory of an input or weight buffer, to read values there before `fill` is told."""
         return self._memory.buffers[buffer]
 
     def is_filled(self, buffer: int) -> bool:
-        """Whether the executor of another plan has filled this buffer, too."""
         return self._common is not None and self._keys.get(buffer) in self._common.loaded
 
     def common_states(self) -> frozenset[Hashable] | None:
-        """The keys of all states, if they are memory that other executors may have, too; else None."""
         if self._common is None:
             return None
         return frozenset(key for key in self._keys.values() if key[0] == STATE)
 
     def fetch(self, region: Region) -> Array | None:
+        return self._memory.view(region)
+
+    def fetch_own(self, region: Region) -> Array | None:
         return self._memory.view(region)
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:

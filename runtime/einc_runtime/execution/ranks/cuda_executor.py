@@ -7,9 +7,10 @@ has a GPU of its own, and is the same code: so the results have the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.lanes import Lanes, MessageEnd
 from einc_runtime.execution.cuda.nccl import Communicators, Nccl
+from einc_runtime.execution.facts import ExecutionFacts
 from einc_runtime.execution.ranks.carrier import Arrivals
 from einc_runtime.execution.ranks.gathering import bring_to_first, share_times
 from einc_runtime.execution.ranks.gpus import RankGpus, agree_on_gpus
@@ -78,7 +80,9 @@ class CudaRankExecutor:
             lanes=Lanes(bundle, ends, partial(_join, links, nccl, self.gpus, self._part.sites)),
         )
         self.arrivals = Arrivals()
-        streams = links.share(b"%d" % self._own.facts()["graph"]["streams"])
+        facts = self._own.facts().cuda
+        assert facts is not None
+        streams = links.share(b"%d" % facts.graph.streams)
         self._streams = max(map(int, streams))  # in records of tasks, they are numbered through all ranks
         tasks = self._part.bundle.tasks
         self._first = next((n for n, task in enumerate(tasks) if not isinstance(task, FenceTask)), None)
@@ -93,6 +97,12 @@ class CudaRankExecutor:
 
     def is_filled(self, buffer: int) -> bool:
         return not self.holds(buffer) or self._own.is_filled(buffer)
+
+    def memory_of(self, buffer: int) -> None:
+        return None
+
+    def common_states(self) -> frozenset[Hashable] | None:
+        return self._own.common_states()
 
     def fill(self, buffer: int, values: Array) -> None:
         if self.holds(buffer):
@@ -123,13 +133,15 @@ class CudaRankExecutor:
         milliseconds = self._own.execute(own)
         return share_times(self._links, milliseconds, own or (), records, self._streams)
 
-    def facts(self) -> dict[str, Any]:
-        facts = self._own.facts()
-        for device in facts["devices"]:
-            device["sites"] = [self._part.sites[site] for site in device["sites"]]
-        facts["versions"] = dict(sorted((facts["versions"] | self._versions).items()))
-        facts["notes"] = list(self.notes)
-        return {"ranks": self._links.size, "messages": len(self._part.messages), **facts}
+    def facts(self) -> ExecutionFacts:
+        facts = self._own.facts().cuda
+        assert facts is not None
+        devices = tuple(
+            replace(device, sites=tuple(self._part.sites[site] for site in device.sites)) for device in facts.devices
+        )
+        versions = dict(sorted({**facts.versions, **self._versions}.items()))
+        cuda = replace(facts, devices=devices, versions=versions, notes=self.notes)
+        return ExecutionFacts(self._links.size, len(self._part.messages), cuda=cuda)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cpu.host import count_cores
 from einc_runtime.execution.cpu.program import CpuProgram
+from einc_runtime.execution.facts import ExecutionFacts
 from einc_runtime.execution.ranks.carrier import Message, MessageCarrier
 from einc_runtime.execution.ranks.gathering import bring_to_first, share_times
 from einc_runtime.execution.ranks.links import RankLinks
@@ -90,11 +91,13 @@ class RankExecutor(CpuExecutor):
     def is_filled(self, buffer: int) -> bool:
         return not self.holds(buffer) or super().is_filled(buffer)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ExecutionFacts:
         facts = super().facts()
         assert self.part is not None
-        facts["memory_bytes"]["plan"] = sum(self.bundle.memory[site] for site in self.part.sites)
-        return {"ranks": self._links.size, "messages": len(self._messages.tasks), **facts}
+        assert facts.cpu is not None
+        memory = replace(facts.cpu.memory_bytes, plan=sum(self.bundle.memory[site] for site in self.part.sites))
+        cpu = replace(facts.cpu, memory_bytes=memory)
+        return ExecutionFacts(self._links.size, len(self._messages.tasks), cpu=cpu)
 
     def fill(self, buffer: int, values: Array) -> None:
         if self.holds(buffer):
