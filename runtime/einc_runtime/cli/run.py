@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from einc_runtime.cli.comparison import Comparison
     from einc_runtime.cli.ranks import World
-    from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
     from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.session import Session
     from einc_runtime.kernels.cuda.tuning import Tuning
@@ -215,7 +214,7 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
                 require_proof(bundle, decoded=True)
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
         tunings = _read_tunings(options, on_gpus, phase, alone=world is None)
-        executor: CudaRankExecutor | RankExecutor | None = None
+        executor: RankExecutor | None = None
         if world is not None and on_gpus:
             phase("connecting the GPUs")
             executor = world.make_gpu_executor(bundle, devices, options.no_peer, tunings)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 MAX_FETCH_COPIES = 64
 """The most copies that fetch a region for offloading; if more are needed, the whole buffer is fetched."""
 
+_RANK_FOR_EACH_GPU = "a rank for each GPU is safer: NCCL's guide says that graphs over several GPUs may wait forever"
+
 
 class CudaExecutor:
     """See `execution.base.Executor`. Raises MissingFault where a GPU, memory, cupy or access between GPUs is missing.
@@ -197,23 +199,29 @@ class CudaExecutor:
             f"GPUs {one} and {other} cannot reach each other's memory: what they exchange goes through the host's"
             for one, other in pairs
         )
-        return (*staged, *self._plan.notes, *self._kernels.notes)
+        joined = self._lanes is not None and len(set(self._plan.devices)) > 1
+        return (*staged, *self._plan.notes, *self._kernels.notes, *([_RANK_FOR_EACH_GPU] if joined else ()))
+
+    def count_streams(self) -> int:
+        """How many streams all devices have; records of tasks number them."""
+        return len(self._plan.stream_handles)
 
     def facts(self) -> ExecutionFacts:
-        plan = self._plan
+        plan, lanes = self._plan, self._lanes
+        numbers = range(len(plan.devices)) if lanes is None else lanes.sites
         devices = tuple(
             DeviceFacts(
                 device,
                 target.name,
                 target.architecture,
-                tuple(site for site, own in enumerate(plan.devices) if own == device),
+                tuple(number for number, own in zip(numbers, plan.devices, strict=True) if own == device),
                 plan.device_bytes[device],
             )
             for device, target in sorted(plan.targets.items())
         )
         graph = GraphFacts(
             steps=sum(step.stream is not None for step in plan.schedule.steps),
-            streams=len(plan.stream_handles),
+            streams=self.count_streams(),
             events=len(plan.events),
             waits=plan.event_schedule.edges,
         )
@@ -221,8 +229,9 @@ class CudaExecutor:
             KernelFacts(name, by.provider, by.version, by.variant, count)
             for (name, by), count in sorted(plan.kernel_counts.items(), key=lambda item: (item[0][0], str(item[0][1])))
         )
-        versions = dict(sorted(plan.versions.items()))
-        return ExecutionFacts(cuda=CudaFacts(devices, graph, kernels, versions, self.notes, self.host_us))
+        versions = dict(sorted([*plan.versions.items(), *(() if lanes is None else lanes.versions.items())]))
+        cuda = CudaFacts(devices, graph, kernels, versions, self.notes, self.host_us)
+        return ExecutionFacts(messages=None if lanes is None else len(lanes.ends), cuda=cuda)
 
     @property
     def closed(self) -> bool:
