@@ -25,6 +25,7 @@ from einc.generation.decoder_plans import (
 )
 from einc.generation.plan_cache import KeptPlan, PlanCache, find_cache_folder
 from einc.options import CompileOptions
+from einc.plan_report import read_report
 from einc_runtime.cli import files, output
 from einc_runtime.cli.launching import start_ranks
 from einc_runtime.cli.progress import show_phases
@@ -243,7 +244,7 @@ def _find_plans(
 
 def _note_price(bundle: Bundle) -> None:
     """Says what it costs that a plan for prompts has the weights and caches of the plan of a step."""
-    found, other = bundle.predicted_ms, bundle.unrestricted_ms
+    found, other = bundle.predicted_ms, read_report(bundle).unrestricted_ms
     if found and other:
         from einc.report.tables import describe_trust
         from einc.report.timing import describe_prediction
@@ -300,7 +301,7 @@ def _make_document(
                 "compiled": plan.is_new,
                 "predicted_ms": plan.bundle.predicted_ms,
                 **describe_prediction(plan.bundle),
-                "unrestricted_ms": plan.bundle.unrestricted_ms,
+                "unrestricted_ms": read_report(plan.bundle).unrestricted_ms,
             }
             for plan in (plans.step, *plans.pieces)
         ],

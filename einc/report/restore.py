@@ -12,6 +12,7 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.logical.plan import Choice, LogicalPlan
 from einc.ops.base import Operator
 from einc.ops.reproducible import ReproducibleOperator
+from einc.plan_report import read_report
 from einc_runtime.plan.schema import Bundle, Operation, Tensor
 from einc_runtime.plan.states import STATE
 
@@ -44,7 +45,10 @@ def restore_graph(bundle: Bundle) -> Graph:
 
 
 def restore_plan(bundle: Bundle) -> LogicalPlan:
-    """The logical plan, with the candidates that this version offers. Raises OperatorError as `restore_graph` does."""
+    """The logical plan, with the candidates that this version offers, and what its report says of the choice.
+
+    Raises OperatorError as `restore_graph` does, and PlanFault for a damaged report.
+    """
     from einc.logical.candidates import restore_candidate
 
     graph, sites = restore_graph(bundle), len(bundle.devices)
@@ -59,13 +63,14 @@ def restore_plan(bundle: Bundle) -> LogicalPlan:
         if candidate is None:
             raise OperatorError(f"operator {operation.name} is cut as this version of einc would not cut it")
         choices.append(Choice(node.name, candidate, operation.cost.repartition))
+    report = read_report(bundle)
     return LogicalPlan(
         graph,
         sites,
         bundle.selector,
         tuple(choices),
-        bundle.exact,
-        bundle.cut_cost,
+        report.exact or False,
+        report.cut_cost or 0,
         input_placement=bundle.input_placement,
     )
 
