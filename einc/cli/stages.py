@@ -51,9 +51,10 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 
 def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     """What a compilation produced, in fields that `einc explain --json` has as well."""
+    from einc.plan_reading.timing import read_plan_machine
     from einc.plan_report import read_report
     from einc.report.document import describe_baselines, describe_contenders, describe_memory_points
-    from einc.report.timing import describe_prediction, describe_unlisted_peaks, read_plan_machine
+    from einc.report.times import describe_prediction, describe_unlisted_peaks
 
     machine, report = read_plan_machine(bundle), read_report(bundle)
     return {

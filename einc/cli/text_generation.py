@@ -247,7 +247,7 @@ def _note_price(bundle: Bundle) -> None:
     found, other = bundle.predicted_ms, read_report(bundle).unrestricted_ms
     if found and other:
         from einc.report.tables import describe_trust
-        from einc.report.timing import describe_prediction
+        from einc.report.times import describe_prediction
 
         trust = describe_trust(describe_prediction(bundle))
         output.note(
@@ -287,7 +287,7 @@ def _format(result: Completion, as_ids: bool) -> str:
 def _make_document(
     plans: DecoderPlans, generator: Generator, results: Sequence[Completion], clock: _Clock
 ) -> dict[str, Any]:
-    from einc.report.timing import describe_prediction
+    from einc.report.times import describe_prediction
 
     times, facts = generator.times, generator.facts
     bundle = plans.step.bundle

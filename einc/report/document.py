@@ -13,13 +13,14 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.options import FASTEST
+from einc.plan_reading.restore import restore_plan
+from einc.plan_reading.timing import Label, Timing, make_labeller, read_plan_machine, time_plan
 from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.ranges import name_rates
 from einc.report.choices import describe_choices
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
-from einc.report.restore import restore_plan
-from einc.report.timing import Label, Timing, describe_unlisted_peaks, make_labeller, read_plan_machine, time_plan
+from einc.report.times import describe_label_time, describe_time, describe_unlisted_peaks
 from einc.report.weights import describe_tensor, describe_weights
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
@@ -55,7 +56,7 @@ def explain(
         if only is None or operation.name == only:
             document = _describe_operation(bundle, operation, timer)
             document["moves"] = moves.get((operation.name, False), _NOTHING)
-            document["time"] = timing.operator(operation.name)
+            document["time"] = describe_label_time(timing, (operation.name, False))
             document["next_best"] = None if cuts is None else cuts.find_next_best(operation.name)
             document["next_fastest"] = None if cuts is None else cuts.find_next_fastest(operation.name)
             document["other_cuts"] = [] if cuts is None else cuts.rank(operation.name)
@@ -84,7 +85,7 @@ def explain(
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
                 "moves": moves.get((bundle.tensors[output.tensor].name, True), _NOTHING),
                 "exchange": timer.describe(output.exchange),
-                "time": timing.output(bundle.tensors[output.tensor].name),
+                "time": describe_label_time(timing, (bundle.tensors[output.tensor].name, True)),
             }
             for output in bundle.outputs
         ],
@@ -95,7 +96,7 @@ def explain(
         "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
         "rates": name_rates(timer.machine),
         "references": describe_references(bundle, plan, timer.machine),
-        "time": timing.document(),
+        "time": describe_time(timing),
         "baselines": describe_baselines(report),
         "contenders": describe_contenders(report, machine),
         "memory_points": describe_memory_points(report, machine),

@@ -15,11 +15,11 @@ from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute
 from einc.options import FASTEST, SCHEDULES, SELECTORS
+from einc.plan_reading.restore import restore_plan
+from einc.plan_reading.timing import read_plan_machine
 from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.cores import list_run_tasks
 from einc.predict.timeline import TooLarge, time_tasks
-from einc.report.restore import restore_plan
-from einc.report.timing import read_plan_machine
 from einc.verification.comparison import require_equal, require_time
 from einc.verification.exchanges import verify_exchanges
 from einc_runtime.errors import PlanFault

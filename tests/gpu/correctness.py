@@ -96,7 +96,7 @@ PLACES: Mapping[str, Callable[[tuple[int, ...], np.random.Generator], Array]] = 
 
 def reference(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs in float64, by the operators' meaning on whole arrays."""
-    from einc.report.restore import compute_outputs
+    from einc.plan_reading.reference import compute_outputs
 
     wide = compiled(case, 1, "f64")
     return compute_outputs(wide, {name: widened(array) for name, array in arrays.items()})
