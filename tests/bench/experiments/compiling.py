@@ -39,9 +39,12 @@ def compile_configuration(configuration: Configuration, work: Path) -> Outcome:
 def _baseline(bundle: Any) -> Outcome:
     """The fastest variant of the well-known plan that was asked for, whether or not it is faster than the optimizer's;
     of it, only the time and the memory are known."""
-    built = [row for row in bundle.baselines if row.predicted_ms is not None]
+    from einc.plan_report import read_report
+
+    baselines = read_report(bundle).baselines
+    built = [row for row in baselines if row.predicted_ms is not None]
     if not built:
-        return Outcome(problem="; ".join(f"{row.name}: {row.note}" for row in bundle.baselines))
+        return Outcome(problem="; ".join(f"{row.name}: {row.note}" for row in baselines))
     best = min(built, key=lambda row: row.predicted_ms)
     return Outcome(predicted_ms=best.predicted_ms, memory=best.memory or 0, cuts=(("variant", best.name),))
 
