@@ -20,8 +20,10 @@ from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_val
 from einc.frontend.findings import evaluate_each
 from einc.ops import registry
 from einc.ops.equation import build_equation
-from einc.ops.functions import AGGREGATIONS, FUNCTIONS
-from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput
+from einc.ops.functions import AGGREGATIONS
+from einc.ops.scalar import ProgramBuilder
+from einc_runtime.plan.scalar_functions import FUNCTIONS
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
 Element = Operand | bool | int | float | str

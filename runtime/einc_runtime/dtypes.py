@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.plan import schema
+from einc_runtime.plan import scalar_functions, schema
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
@@ -19,10 +19,7 @@ _NUMPY = {
 }  # fmt: skip
 _NAMES = {np.dtype(numpy_name): name for name, numpy_name in _NUMPY.items()}
 
-ELEMENT_TYPES = tuple(name for name in ITEMSIZE if name not in schema.QUANTIZED)
-"""The types in which kernels compute."""
-FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-INTEGERS = frozenset({"i32", "i64"})
+FLOATS = frozenset(scalar_functions.FLOATS)
 
 
 @cache

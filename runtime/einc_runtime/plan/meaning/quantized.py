@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from einc_runtime.plan.meaning.equations import MAX_INDICES, read_windows
 from einc_runtime.plan.meaning.terms import (
-    FLOATS,
     Application,
     Axes,
     BlockAxis,
@@ -24,6 +23,7 @@ from einc_runtime.plan.meaning.terms import (
     shifted,
     unique_names,
 )
+from einc_runtime.plan.scalar_functions import FLOATS
 from einc_runtime.plan.schema import Attribute
 
 RUN = 32

@@ -13,8 +13,6 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import Attribute, Block, DTypeName, Function, JointAggregation, Scalar
 from einc_runtime.text import escape_text
 
-FLOATS = ("f16", "bf16", "f32", "f64")
-INTEGERS = ("i32", "i64")
 MAX_RANK = 32
 """The most dimensions that a tensor of a valid plan has."""
 
