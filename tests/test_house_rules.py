@@ -57,7 +57,6 @@ NOT_YET_RENAMED = {
     "runtime/einc_runtime/kernels/triton",
     "runtime/einc_runtime/plan",
     "runtime/einc_runtime/plan/meaning",
-    "tests/support",
 }
 """Folders in which some names are still VAGUE_NAMES. A folder leaves this list when its last one is gone."""
 
