@@ -43,7 +43,7 @@ class ConfigFields:
         self.notes: list[str] = []
         self._problems: list[Diagnostic] = []
         self._document = document
-        self._asked: set[str] = set()
+        self._read_names: set[str] = set()
 
     def fail(self, message: str, hint: str | None = None) -> None:
         """Notes a problem."""
@@ -63,17 +63,17 @@ class ConfigFields:
 
     def names(self) -> frozenset[str]:
         """The names of all fields, which count as known then."""
-        self._asked.update(self._document)
+        self._read_names.update(self._document)
         return frozenset(self._document)
 
     def value(self, *names: str) -> Any:
         """What stands under the first of these names that has something other than null, else None."""
-        self._asked.update(names)
+        self._read_names.update(names)
         return next((self._document[name] for name in names if self._document.get(name) is not None), None)
 
     def is_null(self, name: str) -> bool:
         """Whether a field is there and null."""
-        self._asked.add(name)
+        self._read_names.add(name)
         return name in self._document and self._document[name] is None
 
     def integer(self, name: str, maximum: int, default: object = _NO_DEFAULT, minimum: int = 1) -> int:
@@ -171,7 +171,7 @@ class ConfigFields:
     def check_unknown(self, harmless: Iterable[str], ignored: Iterable[str]) -> None:
         """Every field that nobody asked for may change what is computed: it is a problem, unless it is null or known
         to be harmless."""
-        known = self._asked | set(harmless)
+        known = self._read_names | set(harmless)
         ignored = set(ignored)
         for name, value in self._document.items():
             if name in known or value is None:

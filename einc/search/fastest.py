@@ -124,7 +124,7 @@ class _Search:
         progress: Progress,
     ) -> None:
         progress("weighing cuts by their time", 0.0)
-        self._whole = graph
+        self._full_graph = graph
         self._naive = naive
         self._even = has_equal_links(machine, sites)
         self._budget = budget
@@ -154,7 +154,9 @@ class _Search:
             return space.build_time_problems()
         options = folded.expand(space.problem.candidates)
         numbers = folded.stands_for
-        return build_time_problems(self._whole, options, space.machine, space.sites, once=space.once, variables=numbers)
+        return build_time_problems(
+            self._full_graph, options, space.machine, space.sites, once=space.once, variables=numbers
+        )
 
     def _find_omitted_layers_cost(self) -> OmittedLayersCost:
         """What the layers add that are not built."""
@@ -210,7 +212,9 @@ class _Search:
 
         report(first.predicted_ms)
         if self._folded is not None:  # the whole is built twice at last
-            self._budget.reserve(2 * self._evaluator.seconds * len(self._whole.nodes) / len(self._space.graph.nodes))
+            self._budget.reserve(
+                2 * self._evaluator.seconds * len(self._full_graph.nodes) / len(self._space.graph.nodes)
+            )
         starts = list(self._evaluated_plans.values())
         if self._folded is None:
             starts += self._try_small_plans()
@@ -337,7 +341,9 @@ class _Search:
     def _list_close(self, times: Mapping[str, float]) -> list[str]:
         """The fastest contender, and of a folded graph all that may be faster as a whole, if it is not large."""
         ranked = sorted(times, key=lambda name: times[name])
-        several = self._folded is not None and len(self._whole.nodes) <= MAX_CLOSE_NODES and not self._budget.limited
+        several = (
+            self._folded is not None and len(self._full_graph.nodes) <= MAX_CLOSE_NODES and not self._budget.limited
+        )
         distinct = {self._evaluated_plans[name]: name for name in reversed(ranked)}
         close = [name for name in ranked if times[name] <= CLOSE * times[ranked[0]] and name in distinct.values()]
         return close[: MAX_COMPLETED if several else 1]
@@ -357,14 +363,14 @@ class _Search:
             plans = {name: self._evaluator.make_plan(evaluated) for name, evaluated in self._evaluated_plans.items()}
             cut_cost = self._paper.cut_cost
         else:
-            problem = connect(self._whole, self._folded.expand(self._space.problem.candidates))
-            order = tuple(range(len(self._whole.nodes)))
-            full_space = replace(self._space, graph=self._whole, problem=problem)
+            problem = connect(self._full_graph, self._folded.expand(self._space.problem.candidates))
+            order = tuple(range(len(self._full_graph.nodes)))
+            full_space = replace(self._space, graph=self._full_graph, problem=problem)
             plans = {
                 name: full_space.make_plan(self._folded.expand(evaluated.assignment), order, evaluated.spread)
                 for name, evaluated in self._evaluated_plans.items()
             }
-            strict = build_problem(self._whole, self._space.sites, pins=self._pins)
+            strict = build_problem(self._full_graph, self._space.sites, pins=self._pins)
             cut_cost = strict.cost(choose_by_cuts(strict))
         contenders = [
             Contender(

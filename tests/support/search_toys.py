@@ -48,8 +48,11 @@ def scale_graph(graph: Graph, factor: int, effort: int = 0) -> Graph:
         )
         nodes.append(replace(node, operator=Busy(toy.equation, extents, effort)))
     tensors = tuple(
-        replace(one, desc=TensorDesc(one.desc.dims, tuple(size * factor for size in one.desc.shape), one.desc.dtype))
-        for one in graph.tensors
+        replace(
+            tensor,
+            desc=TensorDesc(tensor.desc.dims, tuple(size * factor for size in tensor.desc.shape), tensor.desc.dtype),
+        )
+        for tensor in graph.tensors
     )
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
 
@@ -63,7 +66,7 @@ def draw_graph(seed: int, most: int = 6) -> Graph:
 
 def list_plans(problem: Problem, most: int, seed: int = 0) -> Iterator[tuple[int, ...]]:
     """All combinations of candidates, or `most` of them drawn at random if there are more."""
-    sizes = [len(own) for own in problem.candidates]
+    sizes = [len(options) for options in problem.candidates]
     if math.prod(sizes) <= most:
         yield from itertools.product(*map(range, sizes))
         return

@@ -152,7 +152,7 @@ class _CutMatrices:
         self.pairs = list(network.paths)
         chosen = [mask for mask in range(1, network.all_sites + 1) if not mask & ~network.all_sites]
         self.sets = np.array(chosen, np.int64)
-        self.place = {mask: number for number, mask in enumerate(chosen)}
+        self.set_numbers = {mask: number for number, mask in enumerate(chosen)}
         source, end = (np.array([pair[side] for pair in self.pairs]) for side in (0, 1))
         source_inside, end_inside = (self.sets[:, None] >> sites & 1 for sites in (source, end))
         self.into: Matrix = (end_inside > source_inside).astype(np.float64)
@@ -256,7 +256,7 @@ class _FlowProgram:
         self.known.add(key)
         demand_columns = self.columns[row.demand]
         crosses = self.cuts.out_of if row.kind == "leave" else self.cuts.into
-        crossing = np.flatnonzero(crosses[self.cuts.place[row.sites]]).tolist()
+        crossing = np.flatnonzero(crosses[self.cuts.set_numbers[row.sites]]).tolist()
         starts = {
             "enter": sorted({demand_columns.early, demand_columns.late}),
             "leave": [demand_columns.early],

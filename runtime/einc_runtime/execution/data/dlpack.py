@@ -104,10 +104,10 @@ def read_dlpack(name: str, value: Any) -> Array:
     Raises ArrayFault for what cannot be read as an array of numpy; then the memory stays with its owner.
     """
     capsule = _ask_for_capsule(name, value)
-    found = _find_record(capsule)
-    if found is None:
+    named_record = _find_record(capsule)
+    if named_record is None:
         raise ArrayFault(f"'{name}' gives no capsule of DLPack that is unused, but {type(capsule).__name__}")
-    record, used = found
+    record, used = named_record
     if isinstance(record, _Versioned) and record.major != _DLPACK_VERSION[0]:
         raise ArrayFault(f"'{name}' is in version {record.major} of DLPack, and version {_DLPACK_VERSION[0]} is known")
     try:
@@ -140,9 +140,9 @@ class DlpackArray:
         if self.array.dtype.name != "bfloat16":
             return self.array.__dlpack__(**options)
         capsule = self.array.view(np.uint16).__dlpack__(**options)
-        found = _find_record(capsule)
-        assert found is not None, "numpy makes capsules"
-        found[0].tensor.code, found[0].tensor.bits = _BFLOAT
+        named_record = _find_record(capsule)
+        assert named_record is not None, "numpy makes capsules"
+        named_record[0].tensor.code, named_record[0].tensor.bits = _BFLOAT
         return capsule
 
 
@@ -170,9 +170,9 @@ class _UnfitRecord(Exception):
 
 def _find_record(capsule: Any) -> tuple[_Managed | _Versioned, bytes] | None:
     """The record behind a capsule that nobody has taken, and the name that taking it gives to the capsule."""
-    for own, used, kind in _RECORDS:
-        if _is_capsule(capsule, own):
-            return kind.from_address(_get_pointer(capsule, own)), used
+    for capsule_name, used, kind in _RECORDS:
+        if _is_capsule(capsule, capsule_name):
+            return kind.from_address(_get_pointer(capsule, capsule_name)), used
     return None
 
 

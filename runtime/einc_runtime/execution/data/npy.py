@@ -94,14 +94,14 @@ class NpyFile:
         """The array in the tensor's type. `rounded` accepts f32 for any floating type, and f16 for wider ones."""
         header = self.read_header()
         if header.shape != tensor.shape or not _is_acceptable(header.dtype, tensor.dtype, rounded):
-            found = f"{find_dtype_name(header.dtype.newbyteorder('='))}{list(header.shape)}"
+            described = f"{find_dtype_name(header.dtype.newbyteorder('='))}{list(header.shape)}"
             hint = None
             if tensor.dtype == "bf16":
                 hint = "numpy files cannot hold bf16: write float32, which is rounded"
-            raise self._fault(f"expected {describe_tensor(tensor)} for '{tensor.name}', found {found}", hint)
+            raise self._fault(f"expected {describe_tensor(tensor)} for '{tensor.name}', found {described}", hint)
         if self.length is not None and self.length != header.size + header.bytes:
-            what = "has bytes after the array" if self.length > header.size + header.bytes else "is cut short"
-            raise self._fault(f"it {what}: {self.length} bytes, where its header says {header.size + header.bytes}")
+            fault = "has bytes after the array" if self.length > header.size + header.bytes else "is cut short"
+            raise self._fault(f"it {fault}: {self.length} bytes, where its header says {header.size + header.bytes}")
         return self._read_elements(header).astype(storage_dtype(tensor.dtype), copy=False)
 
     def read_header(self) -> NpyHeader:
@@ -159,10 +159,10 @@ class NpyFile:
             array = array.view(np.uint8) != 0  # a file may hold any byte
         return array.astype(header.dtype.newbyteorder("="), copy=False)
 
-    def _read_exactly(self, count: int, what: str) -> bytes:
+    def _read_exactly(self, count: int, part: str) -> bytes:
         data = self.stream.read(count)  # a buffered stream returns fewer bytes only at its end
         if len(data) < count:
-            raise self._fault(f"it ends within its {what}")
+            raise self._fault(f"it ends within its {part}")
         return data
 
     def _fault(self, message: str, hint: str | None = None) -> ArrayFault:

@@ -207,28 +207,28 @@ def _open_all(path: str) -> dict[str, SafetensorsFile]:
 
 def _read_index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | None:
     """The name of the file of every tensor, by the index of the folder; None where there is no index."""
-    place = os.path.join(path, INDEX_FILE)
-    if not os.path.lexists(place):
+    index_path = os.path.join(path, INDEX_FILE)
+    if not os.path.lexists(index_path):
         return None
-    if not os.path.isfile(place):
-        raise ArrayFault("it is not a regular file", where=place)
-    with open(place, "rb") as stream:
+    if not os.path.isfile(index_path):
+        raise ArrayFault("it is not a regular file", where=index_path)
+    with open(index_path, "rb") as stream:
         data = stream.read(MAX_INDEX_BYTES + 1)
     if len(data) > MAX_INDEX_BYTES:
-        raise ArrayFault(f"an index of more than {MAX_INDEX_BYTES // 2**20} MiB", where=place)
+        raise ArrayFault(f"an index of more than {MAX_INDEX_BYTES // 2**20} MiB", where=index_path)
     try:
         document = parse_json(data)
     except ValueError as error:
-        raise ArrayFault(f"it is not a JSON object with distinct names: {error}", where=place) from None
+        raise ArrayFault(f"it is not a JSON object with distinct names: {error}", where=index_path) from None
     named = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(named, dict) or not named:
-        raise ArrayFault("it has no 'weight_map' that names the file of every tensor", where=place)
+        raise ArrayFault("it has no 'weight_map' that names the file of every tensor", where=index_path)
     files = {file if isinstance(file, str) else repr(file) for file in named.values()}
     strange = sorted(file for file in files if not _is_plain_name(file))
-    raise_together([f"{file[:100]!r} is not the name of a {SUFFIX} file beside it" for file in strange], place)
+    raise_together([f"{file[:100]!r} is not the name of a {SUFFIX} file beside it" for file in strange], index_path)
     if files_needed:
         absent = sorted(file for file in files if not os.path.isfile(os.path.join(path, file)))
-        raise_together([f"there is no file {file[:100]}, which the index names" for file in absent], place)
+        raise_together([f"there is no file {file[:100]}, which the index names" for file in absent], index_path)
     return named
 
 
