@@ -19,8 +19,8 @@ from einc_runtime.kernels.scalar_program import ProgramInput
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout
+from einc_runtime.plan.epilogues import ACTIVATIONS
 
-ACTIVATIONS = ("relu", "gelu_tanh")
 KINDS = ("f16", "bf16", "f32")
 
 
