@@ -47,9 +47,6 @@ MAX_FUSED_STEPS = 128
 MAX_INDICES = 30
 """Some versions of numpy allow 32 dimensions at most, and kernels need two for themselves."""
 
-EPILOGUE_FUNCTIONS = ("add", "relu", "gelu_tanh")
-"""What libraries compute of a product before they write it (cuBLASLt's epilogues)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Equation(MappedOperator):
@@ -142,10 +139,6 @@ class Equation(MappedOperator):
             if self.dtype.is_float:
                 return KernelCall("contract", (("equation", indices), ("scale", factor)))
         return KernelCall("reduce", (("program", program), ("indices", indices), ("aggregation", self.aggregation)))
-
-    @property
-    def is_epilogue(self) -> bool:
-        return self.aggregation is None and all(step.function in EPILOGUE_FUNCTIONS for step in self.program.steps)
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import contract, join_and_aggregate

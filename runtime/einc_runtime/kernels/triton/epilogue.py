@@ -17,9 +17,9 @@ from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout
+from einc_runtime.plan.epilogues import ACTIVATIONS
 from einc_runtime.plan.scalar_programs import EarlierStep, ScalarInput, ScalarProgram
 
-ACTIVATIONS = ("relu", "gelu_tanh")
 PRODUCT_DTYPES = ("f16", "bf16", "f32")
 
 
