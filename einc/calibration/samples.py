@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import numpy as np
 
 from einc.calibration.fit import Sample
@@ -15,22 +17,27 @@ from einc.calibration.models import Probe
 from einc.machines.model import Machine
 from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
+from einc_runtime.dtypes import Array
 from einc_runtime.execution.trace import Trace
-from einc_runtime.plan.schema import Bundle
+from einc_runtime.plan.schema import Bundle, Tensor
 
 if TYPE_CHECKING:
     from einc_runtime.execution.session import Session
 
 MAX_ROUNDS = 12
+MAX_DRAWN = 1 << 22
+"""Values of a tensor that are drawn one by one."""
 
 Phase = Callable[[str], None]
 Clock = Callable[[], float]
 
 
 class Runner(Protocol):
-    """Runs one plan. `run` returns the times of its tasks."""
+    """Runs one plan. `run` returns the times of its tasks, and `replay` only the milliseconds of the whole."""
 
     def run(self) -> Trace: ...
+
+    def replay(self) -> float: ...
 
     def close(self) -> None: ...
 
@@ -42,11 +49,9 @@ class SessionRunner:
     """Runs a plan in a session, with random inputs and weights."""
 
     def __init__(self, session: Session) -> None:
-        from einc_runtime.execution.data.random_arrays import make_random_array
-
         self._session = session
         tensors = [tensor for tensor in session.bundle.tensors if tensor.kind != "value"]
-        session.load_all({tensor.name: make_random_array(tensor, 0) for tensor in tensors})
+        session.load_all((tensor.name, make_data(tensor)) for tensor in tensors)
 
     @staticmethod
     def start(bundle: Bundle, backend: str) -> SessionRunner:
@@ -63,8 +68,21 @@ class SessionRunner:
         assert trace is not None
         return trace
 
+    def replay(self) -> float:
+        return self._session.execute()
+
     def close(self) -> None:
         self._session.close()
+
+
+def make_data(tensor: Tensor) -> Array:
+    """Random values; those of a large tensor repeat, as drawing them would take longer than all that is measured."""
+    from einc_runtime.execution.data.random_arrays import make_random_array
+
+    if math.prod(tensor.shape) <= MAX_DRAWN:
+        return make_random_array(tensor, 0)
+    part = make_random_array(msgspec.structs.replace(tensor, shape=(MAX_DRAWN,)), 0)
+    return np.resize(part, tensor.shape)
 
 
 @dataclass(frozen=True, slots=True)
