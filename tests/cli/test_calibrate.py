@@ -73,5 +73,7 @@ def test_what_a_gpu_says_of_itself_is_asked(monkeypatch):
         getDeviceProperties=lambda device: {"name": b"NVIDIA H100 80GB HBM3"},
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    assert detect.describe_chip(1) == detect.Chip("NVIDIA H100 80GB HBM3", 132, pytest.approx(1.98), pytest.approx(52.4288))
+    assert detect.describe_chip(1) == detect.Chip(
+        "NVIDIA H100 80GB HBM3", 132, pytest.approx(1.98), pytest.approx(52.4288)
+    )
     assert detect.describe_chip(0) == detect.Chip("NVIDIA H100 80GB HBM3", 0, 1.5, 4.0)
