@@ -38,7 +38,7 @@ LEAST_SHAPES = 15
 
 
 @dataclass(frozen=True)
-class Shape:
+class SingleKernel:
     """A kernel: the extents of its dimensions, its operands as a model declares them (`input a`, a type and
     dimensions), what it computes, and the dimensions of that. {k} stands for the number of a copy."""
 
@@ -74,8 +74,8 @@ class TimedShapes:
     left_out: int
 
 
-def describe_product(rows: int, columns: int, inner: int) -> Shape:
-    return Shape(
+def describe_product(rows: int, columns: int, inner: int) -> SingleKernel:
+    return SingleKernel(
         {"rows": rows, "columns": columns, "inner": inner},
         (("input a{k}", "f32", ("rows", "inner")), ("weight b{k}", "f32", ("inner", "columns"))),
         "y{k} = matmul(a{k}, b{k})",
@@ -83,10 +83,10 @@ def describe_product(rows: int, columns: int, inner: int) -> Shape:
     )
 
 
-def describe_attention(sequences: int, queries: int, keys: int, heads: int, groups: int, width: int) -> Shape:
+def describe_attention(sequences: int, queries: int, keys: int, heads: int, groups: int, width: int) -> SingleKernel:
     """Causal attention, whose queries stand at the end of their sequences."""
     tokens, places = sequences * queries, sequences * keys
-    return Shape(
+    return SingleKernel(
         {"tokens": tokens, "places": places, "heads": heads, "groups": groups, "width": width},
         (
             ("input q{k}", "f32", ("heads", "tokens", "width")),
@@ -99,9 +99,9 @@ def describe_attention(sequences: int, queries: int, keys: int, heads: int, grou
     )
 
 
-def describe_experts(tokens: int, columns: int, inner: int) -> Shape:
+def describe_experts(tokens: int, columns: int, inner: int) -> SingleKernel:
     """Two of eight experts for each token."""
-    return Shape(
+    return SingleKernel(
         {"tokens": tokens, "slots": 2, "experts": 8, "columns": columns, "inner": inner},
         (
             ("input x{k}", "f32", ("tokens", "inner")),
@@ -113,13 +113,13 @@ def describe_experts(tokens: int, columns: int, inner: int) -> Shape:
     )
 
 
-def describe_rows(computed: str, rows: int, width: int) -> Shape:
+def describe_rows(computed: str, rows: int, width: int) -> SingleKernel:
     """A kernel that goes through a matrix."""
     weights = (("weight g{k}", "f32", ("width",)), ("weight b{k}", "f32", ("width",)))
     used = tuple(weight for weight in weights if weight[0].split()[1] in computed)
     result = ("rows",) if "sum" in computed else ("rows", "width")
     operands = (("input x{k}", "f32", ("rows", "width")), *used)
-    return Shape({"rows": rows, "width": width}, operands, computed, result)
+    return SingleKernel({"rows": rows, "width": width}, operands, computed, result)
 
 
 ROWS = (
@@ -132,7 +132,7 @@ ROWS = (
 """What goes through memory, of a matrix of rows."""
 
 
-def list_shapes() -> tuple[Shape, ...]:
+def list_shapes() -> tuple[SingleKernel, ...]:
     """All shapes, those of the groups in turns, so that the first ones have some of each."""
     matrices = ((4096, 4096), (512, 512), (1024, 16384), (4096, 512), (16384, 1024), (512, 4096))
     products = [describe_product(rows, *m) for m in matrices for rows in (1, 1024, 64, 4096, 16, 256)]
@@ -160,7 +160,7 @@ def list_shapes() -> tuple[Shape, ...]:
     return tuple(shape for shape in turns if shape is not None)
 
 
-def write_probe(shape: Shape, dtype: DTypeName, cache_bytes: int) -> Probe:
+def write_probe(shape: SingleKernel, dtype: DTypeName, cache_bytes: int) -> Probe:
     """The model that has a shape so often that its operands, taken in turn, do not fit into the cache."""
     size = shape.elements * ITEMSIZE[dtype]
     copies = max(MIN_COPIES, min(math.ceil(2 * cache_bytes / size), MAX_COPIES))
