@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from einc.calibration import gpus
 from einc.calibration.gpus import KernelShapes, calibrate_gpus, list_peaks, name_kind
 from einc.calibration.machine import list_measured_rates
 from einc.calibration.samples import SessionRunner, compile_probe
@@ -29,6 +30,7 @@ from einc.machines.load import format_machine, load_gpu, load_machine, parse_mac
 from einc.machines.model import KernelRate
 from einc.predict.costs import TaskKind, compute_occupied_ms, compute_task_costs
 from einc.predict.kernel_times import time_kernel_us
+from einc_runtime.errors import MissingFault
 from einc_runtime.execution.trace import TaskRun, Trace
 from tests.support.cuda_plans import on_fake
 from tests.support.ticking import ticking
@@ -207,3 +209,10 @@ def test_shapes_are_chosen_by_masks_and_by_positions():
     assert {name: list(values) for name, values in shapes.sizes().items()} == {
         "rows": [6] * 3, "columns": [10] * 3, "inner": [4] * 3
     }  # fmt: skip
+
+
+def test_without_scipy_the_hint_installs_it(monkeypatch):
+    monkeypatch.setattr(gpus, "find_spec", lambda name: None)
+    with pytest.raises(MissingFault, match="scipy") as missing:
+        calibrate_gpus(load_machine("dgx-a100", 1), CHIP, start=MadeUpGpu)
+    assert "scipy>=1.12" in missing.value.hint
