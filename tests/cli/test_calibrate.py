@@ -52,7 +52,7 @@ def test_gpus_show_the_forms_that_were_fitted_to_them(einc, tmp_path, monkeypatc
 
     def calibrate(found, chip, *, quick, phase):
         asked.append((len(found.sites), chip.name, quick))
-        return Calibration(replace(found, measured="2 sites"), {"products.bf16": [0.98, 1.0, 1.02]}, 0, 141, 0)
+        return Calibration(replace(found, measured="2 sites"), {"products.bf16": [0.98, 1.0, 1.02]}, 0, 138, 0)
 
     monkeypatch.setattr(detect, "find_visible_gpus", lambda: load_machine("dgx-a100", 2))
     monkeypatch.setattr(detect, "describe_chip", lambda: detect.Chip("a GPU", 108, 1.41, 40.0))
