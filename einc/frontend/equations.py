@@ -29,9 +29,11 @@ from einc.frontend.index_positions import (
 )
 from einc.frontend.joins import Element, EquationScope, Join, ResultIndex, build_join_operator
 from einc.ops import registry
-from einc.ops.functions import AGGREGATIONS, FUNCTIONS, find_identity
-from einc.ops.scalar import Operand, ScalarInput
+from einc.ops.functions import AGGREGATIONS, find_identity
+from einc.ops.scalar import resolve_program
 from einc_runtime.plan.index_programs import MAX_NUMBER, Position
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
 
@@ -208,7 +210,7 @@ def _add_condition(
     join.program.arity = len(join.reads)
     types = [DType.I64 if read.tensor is None else read.tensor.desc.dtype for read in join.reads]
     try:
-        dtype = join.program.program(element).resolve(types)[1][-1]
+        dtype = resolve_program(join.program.program(element), types)[1][-1]
         return join.program.add("where", _require_number(holds), element, find_identity(aggregation, dtype))
     except OperatorError as error:
         raise context.findings.fail(error.message, condition.span, error.hint) from None
@@ -291,10 +293,12 @@ def _evaluate_call(context: LoweringContext, join: Join, syntax: ast.CallExpr) -
         return _evaluate_literal(context, syntax)
     operands = evaluate_each(partial(_evaluate, context, join), syntax.arguments)
     function = name
-    if name not in FUNCTIONS and operands and isinstance(last := operands[-1], str):  # an element type, as in a cast
+    if (
+        name not in SCALAR_FUNCTIONS and operands and isinstance(last := operands[-1], str)
+    ):  # an element type, as in a cast
         function = f"{name}:{resolve_dtype(context, last)}"
         operands.pop()
-    signature = FUNCTIONS.get(function)
+    signature = SCALAR_FUNCTIONS.get(function)
     if signature is None:
         raise context.findings.fail(*_describe_unknown_function(syntax))
     if signature.arity != len(operands):
@@ -310,13 +314,13 @@ def _describe_unknown_function(syntax: ast.CallExpr) -> tuple[str, SourceSpan, s
     message = f"there is no scalar function '{name}' for index equations"
     if name in AGGREGATIONS:
         return message, syntax.span, f"to aggregate, name the indices: `{name}[i](...)`"
-    types = [function.partition(":")[2] for function in FUNCTIONS if function.startswith(f"{name}:")]
+    types = [function.partition(":")[2] for function in SCALAR_FUNCTIONS if function.startswith(f"{name}:")]
     if types:
         return f"{name} takes an element type last", syntax.span, f"the element types are {', '.join(types)}"
     if registry.is_callable(name):
         hint = f"'{name}' takes whole tensors: index its result, `{name}(...)[i, j]`, or name it in a line before"
         return message, syntax.span, hint
-    return message, syntax.span, did_you_mean(name, [function for function in FUNCTIONS if ":" not in function])
+    return message, syntax.span, did_you_mean(name, [function for function in SCALAR_FUNCTIONS if ":" not in function])
 
 
 def _add_step(

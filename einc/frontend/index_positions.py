@@ -16,8 +16,8 @@ from einc.frontend.ast import iterate_parts
 from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue, evaluate_integer, evaluate_value
 from einc.frontend.joins import Element, EquationScope, Join
-from einc.ops.scalar import ScalarInput
 from einc_runtime.plan.index_programs import NEAREST, Position
+from einc_runtime.plan.scalar_programs import ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
 Evaluate = Callable[[LoweringContext, Join, ast.Expression], Element]

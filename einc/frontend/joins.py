@@ -12,8 +12,9 @@ from einc.frontend.expressions import TensorValue
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_equation import build_index_equation
-from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, ScalarProgram
+from einc.ops.scalar import ProgramBuilder
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead, make_position
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
 from einc_runtime.text import did_you_mean
 
 Element = Operand | bool | int | float | str

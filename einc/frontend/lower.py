@@ -26,7 +26,7 @@ from einc.frontend.expressions import (
     evaluate_value,
 )
 from einc.frontend.findings import FOREIGN_CALLS, AlreadyReported, Findings
-from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.frontend.parameters import DTYPE_NAMES, Parameters, check_new_name
 from einc.frontend.quantized import declare_quantized
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
@@ -125,11 +125,11 @@ def _count_steps(context: LoweringContext, statement: ast.Statement) -> None:
     if id(statement) not in sizes:
         sizes[id(statement)] = 1 + sum(1 for own in list_own_expressions(statement) for _ in iterate_parts(own))
     context.step_count += sizes[id(statement)]
-    if context.step_count <= limits.STEPS:
+    if context.step_count <= limits.MAX_UNROLLED_STEPS:
         return
     if not context.is_exhausted:
         context.is_exhausted = True
-        message = f"unrolling this model takes more than {limits.STEPS:,} steps, the most that are allowed"
+        message = f"unrolling this model takes more than {limits.MAX_UNROLLED_STEPS:,} steps, the most that are allowed"
         context.findings.add(message, statement.span, "blocks and repeats are unrolled; repeat fewer times")
     raise AlreadyReported
 
@@ -170,8 +170,8 @@ def _lower_declaration(context: LoweringContext, statement: ast.InputDecl | ast.
 
 def _evaluate_type(context: LoweringContext, dtype: ast.Name, items: Sequence[ast.IndexItem]) -> TensorDesc:
     """A declared type; all of its mistakes are reported. A number as an extent has a dimension named after it."""
-    if dtype.text not in DTYPES:
-        hint = did_you_mean(dtype.text, DTYPES) or f"the element types are {', '.join(DTYPES)}"
+    if dtype.text not in DTYPE_NAMES:
+        hint = did_you_mean(dtype.text, DTYPE_NAMES) or f"the element types are {', '.join(DTYPE_NAMES)}"
         context.findings.add(f"there is no element type '{dtype.text}'", dtype.span, hint)
     names: list[str] = []
     extents: list[int] = []
@@ -183,13 +183,13 @@ def _evaluate_type(context: LoweringContext, dtype: ast.Name, items: Sequence[as
             _report_dim(context, item.name)
         elif item.value is not None and item.key is None:
             extent = evaluate_integer(context, item.value, "an extent")
-            if not 1 <= extent < limits.INTEGER:
+            if not 1 <= extent < limits.INTEGER_BOUND:
                 raise context.findings.fail(f"an extent is at least 1, found {extent:,}", item.span)
             names.append(f"n{extent}")
             extents.append(extent)
         else:
             context.findings.add("expected a dim or a number", item.span, "such as `f32[rows, 3]`")
-    if dtype.text not in DTYPES or len(names) < len(items):
+    if dtype.text not in DTYPE_NAMES or len(names) < len(items):
         raise AlreadyReported
     return TensorDesc(tuple(names), tuple(extents), DType(resolve_dtype(context, dtype.text)))
 
@@ -274,12 +274,12 @@ def _apply_call(context: LoweringContext, call: EvaluatedCall) -> Value | Multip
         return _apply_block(context, context.blocks[name], call)
     if registry.is_callable(name):
         return apply_operator(context, call)
-    if name in constants.FUNCTIONS:
+    if name in constants.LIST_FUNCTIONS:
         raise context.findings.fail(f"'{name}' takes a list of numbers", call.syntax.span)
     if context.may_be_lost(name) or name in context.broken_blocks:
         raise AlreadyReported
     hint = FOREIGN_CALLS.get(name) or did_you_mean(
-        name, [*registry.list_names(), *context.blocks, *constants.FUNCTIONS]
+        name, [*registry.list_names(), *context.blocks, *constants.LIST_FUNCTIONS]
     )
     raise context.findings.fail(f"there is no operator or block '{name}'", call.syntax.span, hint)
 
@@ -297,7 +297,7 @@ def _declare_blocks(
         try:
             check_new_name(name, parameters.spans, findings)
             check_new_name(name, {other: declared.name.span for other, declared in blocks.items()}, findings)
-            if registry.is_callable(name.text) or name.text in constants.FUNCTIONS:
+            if registry.is_callable(name.text) or name.text in constants.LIST_FUNCTIONS:
                 raise findings.fail(f"'{name.text}' is an operator of the library", name.span)
             spans: dict[str, SourceSpan] = {}
             for parameter in block.parameters:

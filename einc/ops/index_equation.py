@@ -25,7 +25,7 @@ from einc.ops.base import (
     find_product_precision,
     find_vector_precision,
 )
-from einc.ops.scalar import ScalarProgram
+from einc.ops.scalar import parse_program, resolve_program
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.index_programs import (
     IndexProgram,
@@ -37,6 +37,7 @@ from einc_runtime.plan.index_programs import (
 )
 from einc_runtime.plan.meaning.index import index
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm, block_of
+from einc_runtime.plan.scalar_programs import ScalarProgram
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class IndexEquation(Operator):
 
 @lru_cache(maxsize=4096)
 def _parse_scalar(text: str, arity: int) -> ScalarProgram:
-    return ScalarProgram.parse(text, arity)
+    return parse_program(text, arity)
 
 
 @lru_cache(maxsize=4096)
@@ -205,7 +206,7 @@ def build_index_equation(
 ) -> Operator:
     """The operator of a program, whose scalar program has one input per read. Raises OperatorError."""
     types = [operands[r.operand].dtype if isinstance(r, TensorRead) else DType.I64 for r in program.reads]
-    resolved, _ = scalar.resolve(types)
+    resolved, _ = resolve_program(scalar, types)
     canonical = IndexProgram(program.loops, program.kept, program.reads, resolved.text, program.aggregation)
     operator = IndexEquation(tuple(operands), canonical, tuple(dims))
     return restore(operator.operands, operator.attributes)

@@ -19,7 +19,6 @@ from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.index_programs import (
-    INDEX_TYPE,
     IndexProgram,
     IndexRead,
     Interval,
@@ -29,11 +28,9 @@ from einc_runtime.plan.index_programs import (
     parse_index_program,
 )
 from einc_runtime.plan.meaning.index import parse_shapes
-from einc_runtime.plan.meaning.programs import read_program
 from einc_runtime.plan.reproducible import ATTRIBUTE
-from einc_runtime.plan.schema import Attribute, Block, DTypeName
-
-FLOATS = ("f16", "bf16", "f32", "f64")
+from einc_runtime.plan.scalar_programs import ScalarProgram
+from einc_runtime.plan.schema import FLOATS, Attribute, Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +170,6 @@ class IndexCall:
         """The product, the reduction or the map that it is of its views."""
         program = self.program
         views = [self.view(number, gathered) for number in range(len(program.reads))]
-        types: list[DTypeName] = [
-            INDEX_TYPE if isinstance(read, IndexRead) else dtype_name(self.inputs[read.operand])  # type: ignore[misc]
-            for read in program.reads
-        ]
         known = {name for view in views for name in view.names}
         views += [  # what nothing depends on is still aggregated over
             NamedArray((name,), np.arange(*self.ranges[name], dtype=np.int64))
@@ -186,13 +179,13 @@ class IndexCall:
         equation = ", ".join(" ".join(view.names) for view in views) + " -> " + " ".join(program.result)
         arrays = [view.array for view in views]
         mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}
-        scalar = read_program(program.program, types)
+        factor = ScalarProgram.parse(program.program, len(program.reads)).product_factor
         tensors = all(isinstance(read, TensorRead) for read in program.reads) and len(views) == len(program.reads)
-        if program.aggregation == "sum" and len(views) > 1 and tensors and scalar.factor is not None:
-            if scalar.factor == 1:
+        if program.aggregation == "sum" and len(views) > 1 and tensors and factor is not None:
+            if factor == 1:
                 return Invocation("contract", {"equation": equation, **mark}, arrays, [self.output])
-            if scalar.result in FLOATS:
-                scaled: dict[str, Attribute] = {"equation": equation, "scale": scalar.factor, **mark}
+            if dtype_name(self.output) in FLOATS:
+                scaled: dict[str, Attribute] = {"equation": equation, "scale": factor, **mark}
                 return Invocation("contract", scaled, arrays, [self.output])
         attributes: dict[str, Attribute] = {"program": program.program, "indices": equation, **mark}
         if program.aggregation:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, TensorRead, parse_index_program
-from einc_runtime.plan.meaning.programs import read_program
 from einc_runtime.plan.meaning.terms import (
     INTEGERS,
     Application,
@@ -21,6 +20,7 @@ from einc_runtime.plan.meaning.terms import (
     TensorForm,
     direct,
 )
+from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
 from einc_runtime.plan.schema import Attribute, DTypeName
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
@@ -67,7 +67,7 @@ def index(applied: Application) -> OperatorMeaning:
             applied.require(is_integer, f"{read} has positions that are no integers")
         if isinstance(read, TensorRead) and read.outside:
             require_outside(applied, read, applied.inputs[read.operand])
-    result = read_program(program.program, types).result
+    result: DTypeName = infer_steps(ScalarProgram.parse(program.program, len(types)), types)[-1].result_type  # type: ignore[assignment]
     aggregation = program.aggregation
     fits = aggregation in AGGREGATIONS and result != "bool" if program.reduced else aggregation == ""
     applied.require(fits, f"aggregation '{aggregation[:40]}' of {result} over {len(program.reduced)} loops")
