@@ -15,8 +15,10 @@ import numpy as np
 
 from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import GpuArray
-from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table, relocate_step
 from einc_runtime.kernels.triton.source import TRITON_IMPORTS
+from tests.support.emulated_gemm import multiply
 from tests.support.tensor_cores import multiply_tiles
 
 GAP = 4096
@@ -262,6 +264,10 @@ def run(sequence, arena):
     workspace = arena.hold(sequence.scratch, writable=True) if sequence.scratch else 0
     status = arena.hold(4, np.zeros(4, np.uint8), writable=True)
     for launch in sequence.steps:
+        if isinstance(launch, Gemm):
+            first = arena.raw.ctypes.data
+            multiply(relocate_step(launch, lambda x: first + (workspace + x - SCRATCH if x >= SCRATCH else x)))
+            continue
         pointers = []
         for argument, kind in zip(launch.arguments, launch.source.types, strict=True):
             if isinstance(argument, Table):

@@ -9,7 +9,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, view_as_integers
-from einc_runtime.kernels.calls.index import Gather, IndexCall
+from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
 from einc_runtime.plan.index_programs import Position
 
 Prepare = Callable[[Invocation[Array]], Kernel]
@@ -20,21 +20,22 @@ def build_index(invocation: Invocation[Array], prepare: Prepare) -> Kernel:
     """The kernel, of which `prepare` makes the part that computes."""
     call = IndexCall.parse(invocation)
     gathers = call.find_gathers()
+    indices = {name: np.arange(*call.ranges[name], dtype=np.int64) for name in call.list_indices()}
     if not gathers:
-        return prepare(call.join({}))
+        return prepare(call.join(MadeArrays({}, indices)))
     scratch = ScratchAllocator()
     types = {number: call.inputs[gather.read.operand].dtype for number, gather in gathers.items()}
     places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
     # Only shapes and strides are used of these arrays; their pages are never touched.
     stand_ins = {n: (gather, np.empty(gather.shape, types[n])) for n, gather in gathers.items()}
-    measured = prepare(call.join(stand_ins))
+    measured = prepare(call.join(MadeArrays(stand_ins, indices)))
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
     moved = sum(array.size for _, array in stand_ins.values())
 
     def bind(memory: Array) -> Run:
         gathered = {number: (gather, places[number].of(memory)) for number, gather in gathers.items()}
         moves = [_prepare_gather(call, gather, target) for gather, target in gathered.values()]
-        run = prepare(call.join(gathered)).bind(inner.of(memory))
+        run = prepare(call.join(MadeArrays(gathered, indices))).bind(inner.of(memory))
 
         def gather_and_run() -> None:
             for move in moves:
@@ -100,7 +101,7 @@ def _prepare_lookup(call: IndexCall, gather: Gather, source: Array, target: Arra
 
 def _spread(call: IndexCall, number: int, axes: list[int | str]) -> Array:
     """The elements that a read finds, along the axes of a gather that are its loops."""
-    view = call.view(number, {})
+    view = call.view(number, NOTHING_MADE)
     return view.align([str(axis) for axis in axes])
 
 

@@ -78,6 +78,18 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeArrays:
+    """What is not there before a kernel runs: reads that are gathered, by number, and the values of loops."""
+
+    gathered: Mapping[int, tuple[Gather, Array]]
+    indices: Mapping[str, Array]
+
+
+NOTHING_MADE = MadeArrays({}, {})
+"""All that positions at data need: these are read at indices alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class IndexCall:
     """An index program, its operands with their blocks, and the interval of each loop."""
 
@@ -142,13 +154,19 @@ class IndexCall:
         known = tuple(span for dim in kept if (span := spans[dim]) is not None)
         return Gather(read, kept, known, order, tuple(self.ranges[name] for name in order))
 
-    def view(self, number: int, gathered: Mapping[int, tuple[Gather, Array]]) -> NamedArray:
+    def list_indices(self) -> list[str]:
+        """The loops whose values are read, and those on which nothing else depends that are aggregated over."""
+        read = [read.loop for read in self.program.reads if isinstance(read, IndexRead)]
+        known = {name for read in self.program.reads for name in self.program.loops_of(read)}
+        return list(dict.fromkeys([*read, *(name for name in self.program.reduced if name not in known)]))
+
+    def view(self, number: int, made: MadeArrays) -> NamedArray:
         """The elements that a read finds, by the loops on which it depends."""
         read = self.program.reads[number]
         if isinstance(read, IndexRead):
-            return NamedArray((read.loop,), np.arange(*self.ranges[read.loop], dtype=np.int64))
-        if number in gathered:
-            gather, array = gathered[number]
+            return NamedArray((read.loop,), made.indices[read.loop])
+        if number in made.gathered:
+            gather, array = made.gathered[number]
             return self._view_affine(array, gather.origin, gather.positions)
         return self._view_affine(self.inputs[read.operand], self.blocks[read.operand].lower, read.positions)
 
@@ -166,16 +184,12 @@ class IndexCall:
         steps = [strides[name] for name in names]
         return NamedArray(names, np.lib.stride_tricks.as_strided(array[tuple(corner)], shape, steps))
 
-    def join(self, gathered: Mapping[int, tuple[Gather, Array]]) -> Invocation[Array]:
+    def join(self, made: MadeArrays) -> Invocation[Array]:
         """The product, the reduction or the map that it is of its views."""
         program = self.program
-        views = [self.view(number, gathered) for number in range(len(program.reads))]
+        views = [self.view(number, made) for number in range(len(program.reads))]
         known = {name for view in views for name in view.names}
-        views += [  # what nothing depends on is still aggregated over
-            NamedArray((name,), np.arange(*self.ranges[name], dtype=np.int64))
-            for name in program.reduced
-            if name not in known
-        ]
+        views += [NamedArray((name,), made.indices[name]) for name in program.reduced if name not in known]
         equation = ", ".join(" ".join(view.names) for view in views) + " -> " + " ".join(program.result)
         arrays = [view.array for view in views]
         mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}

@@ -7,10 +7,12 @@ strides and addresses alone, so the same invocation always gives the same launch
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, JointInvocation, find_joint_builder, find_kernel_builder
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
+from einc_runtime.kernels.triton.index import build_index
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.map import build_aggregate
 from einc_runtime.kernels.triton.moves import build_moves
@@ -81,6 +83,8 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
 
     Raises PlanFault for an unknown kernel, or one that does not take these operands.
     """
+    if invocation.name == "index":
+        return build_index(invocation, partial(build_kernel, architecture=architecture))
     ordered = invocation.is_reproducible
     table = ORDERED if ordered and require_order(invocation.name) == "stated" else KERNELS
     build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, table)
