@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from einc.core.tensor import DType
 from einc.errors import OperatorError
-from einc_runtime.plan.scalar_functions import FUNCTIONS, Number, OperandFault, infer_types
+from einc_runtime.plan.scalar_functions import FUNCTIONS, NUMBERS, Number, OperandFault, ScalarFunction, infer_types
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 """The operations that combine partial results; all of them take numbers."""
 
+COMPOSED = {"clip": ("max", "min")}
+"""Calls that apply functions one after the other, each to what the last one resulted in and to the next operand."""
 
-def takes(function: str, dtype: DType) -> bool:
-    """Whether a function has operands of this type, conditions aside."""
-    return dtype.value in FUNCTIONS[function].accepts
+SIGNATURES = {**FUNCTIONS, "clip": ScalarFunction(3, NUMBERS)}
+"""What calls of functions, and of compositions of them, take."""
 
 
 def infer_step_types(function: str, operands: Sequence[DType | None]) -> tuple[DType, tuple[DType, ...]]:
@@ -28,17 +29,17 @@ def infer_step_types(function: str, operands: Sequence[DType | None]) -> tuple[D
     operand at fault.
     """
     try:
-        common, result = infer_types(function, [None if dtype is None else dtype.value for dtype in operands])
+        names = [None if dtype is None else dtype.value for dtype in operands]
+        common, result = infer_types(function, SIGNATURES[function], names)
     except OperandFault as fault:
         raise OperatorError(fault.message, argument=fault.operand, hint=_suggest(function, operands, fault)) from None
-    conditions = FUNCTIONS[function].conditions
-    types = (DType.BOOL,) * conditions + (DType(common),) * (len(operands) - conditions)
-    return DType(result), types
+    conditions = SIGNATURES[function].conditions
+    return DType(result), (DType.BOOL,) * conditions + (DType(common),) * (len(operands) - conditions)
 
 
 def _suggest(function: str, operands: Sequence[DType | None], fault: OperandFault) -> str | None:
     """What to do about operands of the wrong types."""
-    known = FUNCTIONS[function]
+    known = SIGNATURES[function]
     if fault.reason == "condition":
         return "compare first: x > 0"
     if fault.reason == "literals":
@@ -49,8 +50,13 @@ def _suggest(function: str, operands: Sequence[DType | None], fault: OperandFaul
     if known.accepts == ("bool",):
         return "compare first, for example x != 0"
     if common is DType.BOOL:
-        alternative = {"max": "or", "min": "and", "add": "or", "mul": "and", "neg": "not"}.get(function)
+        alternative = {
+            "max": "or", "min": "and", "add": "or", "mul": "and", "neg": "not",
+            "bitor": "or", "bitand": "and", "bitxor": "ne",
+        }.get(function)  # fmt: skip
         return 'convert it: cast(x, "i32")' + (f", or use '{alternative}'" if alternative else "")
+    if common.is_float:
+        return 'convert it: cast(x, "i32")'
     return 'convert it: cast(x, "f32")' + (", or divide with floordiv (//)" if function == "div" else "")
 
 
