@@ -30,7 +30,7 @@ from einc.ops.equation import build_equation
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import ProgramBuilder, make_step
 from einc.ops.slicing import cut_out
-from einc_runtime.plan.scalar_functions import FUNCTIONS
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean
 
@@ -83,7 +83,7 @@ class GraphOperators:
         like; other functions do not use it.
         """
         (desc,) = self._descs(x)
-        takes_two = function in FUNCTIONS and FUNCTIONS[function].arity == 2
+        takes_two = function in SCALAR_FUNCTIONS and SCALAR_FUNCTIONS[function].arity == 2
         if takes_two or (function == "relu" and value != 0):
             literal = int(value) if not desc.dtype.is_float and float(value).is_integer() else value
             return self._one("max" if function == "relu" else function, (x, literal), {}, name)
@@ -265,8 +265,8 @@ class GraphOperators:
         keywords: Mapping[str, Any],
         name: str | Sequence[str] | None,
     ) -> tuple[Tensor, ...]:
-        found = self.call(operator, *arguments, name=name, **keywords)
-        return found if isinstance(found, tuple) else (found,)
+        outputs = self.call(operator, *arguments, name=name, **keywords)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def _elementwise(self, function: str, operands: Sequence[Tensor | Number], name: str | None) -> Tensor:
         """By the names of dimensions where they say the same as their positions, so that plans have these names."""
@@ -284,9 +284,9 @@ class GraphOperators:
         labels = [tuple(f"i{d}" for d in range(wide.rank - desc.rank, wide.rank)) for desc in descs]
         inputs = iter(range(len(tensors)))
         program = ProgramBuilder(len(tensors))
-        values = [ScalarInput(next(inputs)) if isinstance(one, Tensor) else one for one in operands]
+        values = [ScalarInput(next(inputs)) if isinstance(value, Tensor) else value for value in operands]
         result = program.program(program.add(function, *values))
-        names = next(own for desc, own in zip(descs, labels, strict=True) if desc is wide)
+        names = next(tensor_labels for desc, tensor_labels in zip(descs, labels, strict=True) if desc is wide)
         dims = list(zip(names, wide.dims, strict=True))
         return self._apply(build_equation(list(zip(descs, labels, strict=True)), dims, result, None), tensors, name)[0]
 
@@ -313,12 +313,12 @@ class GraphOperators:
         names = [] if name is None else [name] if isinstance(name, str) else list(name)
         if len(names) > len(operator.outputs):
             raise UsageError(f"{operator.title} has {len(operator.outputs)} results, and {len(names)} names were given")
-        for one in names:
-            check_name(one)
+        for output_name in names:
+            check_name(output_name)
         if names:
             names += [f"{names[0]}.{k}" for k in range(1, len(operator.outputs) - len(names) + 1)]
-        found = self._builder.apply(operator, [tensor.name for tensor in tensors], names)
-        return tuple(map(self._find, found))
+        output_names = self._builder.apply(operator, [tensor.name for tensor in tensors], names)
+        return tuple(map(self._find, output_names))
 
     def _find(self, name: str) -> Tensor:
         """The tensor that has just been added under this name."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from einc.machines.model import KernelRate
 
-ROUNDS = 12
+FIT_ROUNDS = 12
 """Of re-weighting, which lets outliers count little."""
 USUAL_DEVIATION = 0.25
 """Relative deviations up to this count by their squares, and larger ones by themselves."""
@@ -63,7 +63,7 @@ def fit_rate(samples: Sequence[Sample]) -> KernelRate:
     weights = 1 / np.sqrt(np.maximum(times, 1e-9))
     factors = np.ones_like(times)
     found = np.zeros(3)
-    for _ in range(ROUNDS):
+    for _ in range(FIT_ROUNDS):
         found = solve_nonnegative(columns / scale, times, weights * factors, known)
         deviation = np.abs(columns / scale @ found / np.maximum(times, 1e-9) - 1)
         factors = np.sqrt(1 / np.maximum(deviation / USUAL_DEVIATION, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from einc.generation.decoder_plans import (
 )
 from einc.generation.plan_cache import KeptPlan, PlanCache, find_cache_folder
 from einc.options import CompileOptions
+from einc.plan_report import read_report
 from einc_runtime.cli import files, output
 from einc_runtime.cli.launching import start_ranks
 from einc_runtime.cli.progress import show_phases
@@ -229,11 +231,11 @@ def _find_plans(
     """The plans for prompts of these lengths, to be run on so many ranks; a line on standard error says what is new."""
     batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
     places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 1, 1)[1])
-    wanted = CompileOptions(
+    options = CompileOptions(
         machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype, price_pins=chosen.price_pins
     )
     sizes = (batch, places, choose_lengths(prompts, places))
-    plans = find_plans(source, complete_options(wanted, ranks), open_cache(chosen.plans), sizes, phase)
+    plans = find_plans(source, complete_options(options, ranks), open_cache(chosen.plans), sizes, phase)
     note_compiled((plans.step, *plans.pieces))
     for piece in plans.pieces if chosen.price_pins else ():
         _note_price(piece.bundle)
@@ -242,15 +244,15 @@ def _find_plans(
 
 def _note_price(bundle: Bundle) -> None:
     """Says what it costs that a plan for prompts has the weights and caches of the plan of a step."""
-    found, other = bundle.predicted_ms, bundle.unrestricted_ms
-    if found and other:
+    predicted_ms, unrestricted_ms = bundle.predicted_ms, read_report(bundle).unrestricted_ms
+    if predicted_ms and unrestricted_ms:
         from einc.report.tables import describe_trust
-        from einc.report.timing import describe_prediction
+        from einc.report.times import describe_prediction
 
         trust = describe_trust(describe_prediction(bundle))
         output.note(
-            f"einc: a prompt's plan with the step's weights and caches: {found:.4g} ms predicted{trust}, "
-            f"{found / other:.2f} times the {other:.4g} ms of one without them"
+            f"einc: a prompt's plan with the step's weights and caches: {predicted_ms:.4g} ms predicted{trust}, "
+            f"{predicted_ms / unrestricted_ms:.2f} times the {unrestricted_ms:.4g} ms of one without them"
         )
 
 
@@ -262,9 +264,9 @@ def _run(
     printed = 0
     for new in generator.stream(rows, chosen.max_tokens, sampling, chosen.stops):
         clock.note("first_token_ms")
-        one = results[new.sequence]
-        one.tokens.append(new.token)
-        one.text, one.ended = one.text + new.text, new.ended
+        result = results[new.sequence]
+        result.tokens.append(new.token)
+        result.text, result.ended = result.text + new.text, new.ended
         if chosen.as_json:
             continue
         if len(results) == 1:
@@ -285,9 +287,9 @@ def _format(result: Completion, as_ids: bool) -> str:
 def _make_document(
     plans: DecoderPlans, generator: Generator, results: Sequence[Completion], clock: _Clock
 ) -> dict[str, Any]:
-    from einc.report.timing import describe_prediction
+    from einc.report.times import describe_prediction
 
-    times = generator.times
+    times, facts = generator.times, generator.facts
     bundle = plans.step.bundle
     return {
         "model": bundle.model,
@@ -299,15 +301,15 @@ def _make_document(
                 "compiled": plan.is_new,
                 "predicted_ms": plan.bundle.predicted_ms,
                 **describe_prediction(plan.bundle),
-                "unrestricted_ms": plan.bundle.unrestricted_ms,
+                "unrestricted_ms": read_report(plan.bundle).unrestricted_ms,
             }
             for plan in (plans.step, *plans.pieces)
         ],
-        **({"ranks": generator.facts["ranks"]} if "ranks" in generator.facts else {}),
-        "memory_bytes": generator.facts.get("memory_bytes"),
+        **({} if facts.ranks is None else {"ranks": facts.ranks}),
+        "memory_bytes": None if facts.cpu is None else dataclasses.asdict(facts.cpu.memory_bytes),
         "sequences": [
-            {"prompt_tokens": one.prompt_tokens, "tokens": one.tokens, "text": one.text, "ended": one.ended}
-            for one in results
+            {"prompt_tokens": result.prompt_tokens, "tokens": result.tokens, "text": result.text, "ended": result.ended}
+            for result in results
         ],
         "times": {
             **clock.phases,

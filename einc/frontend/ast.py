@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 from einc.errors import SourceSpan
 
-_NOWHERE = SourceSpan("", 1, 1, 1, "")
+_NO_SPAN = SourceSpan("", 1, 1, 1, "")
 
 
 @dataclass(frozen=True, slots=True)
 class SyntaxNode:
     """A piece of syntax with its place in the text."""
 
-    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False, kw_only=True)
+    span: SourceSpan = field(default=_NO_SPAN, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

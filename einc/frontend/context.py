@@ -15,7 +15,7 @@ from einc.errors import SourceSpan
 from einc.frontend import ast
 from einc.frontend.expressions import EvaluatedCall, EvaluationContext, MultipleResults, TensorValue, Value
 from einc.frontend.findings import FOREIGN_NAMES, AlreadyReported
-from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.frontend.parameters import DTYPE_NAMES, Parameters, check_new_name
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc_runtime.text import did_you_mean
@@ -126,7 +126,7 @@ class LoweringContext(EvaluationContext):
             raise AlreadyReported
         if value is not None:
             return value
-        if word in DTYPES:
+        if word in DTYPE_NAMES:
             return word
         if self.may_be_lost(word):
             raise AlreadyReported
@@ -187,11 +187,13 @@ class LoweringContext(EvaluationContext):
         """What may help where a name is not defined."""
         if self.scope.is_block and word in self.definition_lines:
             return f"a block sees params, dims and its own names only; pass '{word}' to it as an argument"
-        there = self.definition_lines.get(word, line)
-        if there < line:
-            return f"it is local to the repeat around line {there}; assign it to a name from before the repeat"
-        if there > line:
-            return f"it is defined further down, in line {there}; statements run in order"
+        definition_line = self.definition_lines.get(word, line)
+        if definition_line < line:
+            return (
+                f"it is local to the repeat around line {definition_line}; assign it to a name from before the repeat"
+            )
+        if definition_line > line:
+            return f"it is defined further down, in line {definition_line}; statements run in order"
         if registry.is_callable(word):
             return f"'{word}' is an operator; call it: `{word}(...)`"
         return FOREIGN_NAMES.get(word) or did_you_mean(word, [*self.scope.known_names(), *self.parameters.spans])

@@ -76,24 +76,24 @@ _WRITTEN = {
     "NAME": "a name", "STRING": "a string", SEPARATOR: "the end of the line",
 }  # fmt: skip
 _EXPRESSION = frozenset({"NAME", "INTEGER", "FLOAT", "STRING", "TRUE", "FALSE", "LSQB", "LPAR", "MINUS"})
-_COMPARISONS = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
-_OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "FLOOR", "PERCENT", "POWER"}) | _COMPARISONS
+_COMPARISON_TOKENS = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
+_OPERATOR_TOKENS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "FLOOR", "PERCENT", "POWER"}) | _COMPARISON_TOKENS
 
 
 def describe_expected(terminals: Collection[str]) -> str:
     """`a name, ')' or ','`: the terminals in words; some groups of terminals have one name."""
-    rest = set(terminals)
+    remaining = set(terminals)
     words = []
-    if rest >= STATEMENT_WORDS:
-        rest -= STATEMENT_WORDS | {"NAME", SEPARATOR, "$END"}
+    if remaining >= STATEMENT_WORDS:
+        remaining -= STATEMENT_WORDS | {"NAME", SEPARATOR, "$END"}
         words.append("a statement")
-    if rest >= _EXPRESSION:
-        rest -= _EXPRESSION
+    if remaining >= _EXPRESSION:
+        remaining -= _EXPRESSION
         words.append("an expression")
-    if rest & _OPERATORS:
-        rest -= _OPERATORS
+    if remaining & _OPERATOR_TOKENS:
+        remaining -= _OPERATOR_TOKENS
         words.append("an operator")
-    words += [_WRITTEN.get(terminal, terminal.lower()) for terminal in sorted(rest)]
+    words += [_WRITTEN.get(terminal, terminal.lower()) for terminal in sorted(remaining)]
     if len(words) == 1:
         return words[0]
     return f"{', '.join(words[:-1])} or {words[-1]}"
@@ -119,7 +119,7 @@ def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Co
         return did_you_mean(first, (word.lower() for word in STATEMENT_WORDS))
     if first.type == "NAME" and len(start) == 1 and token.type == "LPAR":
         return "the result of a call needs a name: `y = ...`"
-    if token.type in _COMPARISONS and "_EQUAL" not in terminals:
+    if token.type in _COMPARISON_TOKENS and "_EQUAL" not in terminals:
         return "comparisons do not chain; put parentheses around one of them"
     if {"RPAR", "RSQB"} & set(terminals) and start and token.span.line > start[-1].span.line:
         return f"a bracket is still open after line {start[-1].span.line}"
@@ -134,7 +134,9 @@ def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Co
 
 def _suggest_index(first: SpannedToken, token: SpannedToken) -> str | None:
     """What to write in place of a token that can be neither a dimension nor an index."""
-    if first.type in ("INPUT", "WEIGHT", "STATE") and (token.type in ("INTEGER", "LPAR") or token.type in _OPERATORS):
+    if first.type in ("INPUT", "WEIGHT", "STATE") and (
+        token.type in ("INTEGER", "LPAR") or token.type in _OPERATOR_TOKENS
+    ):
         return "dimensions are names; declare the number with `dim name = ...`"
     if token.type in ("INTEGER", "_COLON") and first.type not in ("PARAM", "DIM"):
         return "indices are names; `slice(x, rows=[0, 1])` takes positions"
@@ -144,7 +146,7 @@ def _suggest_index(first: SpannedToken, token: SpannedToken) -> str | None:
 # -- names from other libraries ---------------------------------------------------------------------------------------
 
 _SHAPE = "`reshape(x, rows=4, columns=5)` gives the same elements new dimensions"
-_PRODUCT = "`matmul(a, b)` multiplies matrices, an index equation anything: `y[i, k] = a[i, j] * b[j, k]`"
+_PRODUCT_HINT = "`matmul(a, b)` multiplies matrices, an index equation anything: `y[i, k] = a[i, j] * b[j, k]`"
 _CONSTANT = "numbers stand in expressions (`x + 1.0`); a tensor of them, positions too, is an input"
 _LOOKUP = "`embedding(ids, table)` picks rows by integers"
 _SCATTER = "an index equation: `y[n] = sum[e](where(to[e] == at[n], x[e], 0.0))`, at = 0, 1, 2, ..."
@@ -153,7 +155,7 @@ _MAX, _MIN = '`max(a, b)`, or `max(x, over="dim")`', '`min(a, b)`, or `min(x, ov
 
 FOREIGN_CALLS: Mapping[str, str] = {
     **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze"), _SHAPE),
-    **dict.fromkeys(("einsum", "dot", "bmm", "mm", "linear"), _PRODUCT),
+    **dict.fromkeys(("einsum", "dot", "bmm", "mm", "linear"), _PRODUCT_HINT),
     **dict.fromkeys(("zeros", "ones", "full", "arange", "range", "iota"), _CONSTANT),
     **dict.fromkeys(("gather", "take", "index_select", "onehot", "one_hot"), _LOOKUP),
     **dict.fromkeys(("maximum", "amax", "reduce_max"), _MAX),

@@ -26,7 +26,7 @@ from einc.frontend.expressions import (
     evaluate_value,
 )
 from einc.frontend.findings import FOREIGN_CALLS, AlreadyReported, Findings
-from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.frontend.parameters import DTYPE_NAMES, Parameters, check_new_name
 from einc.frontend.quantized import declare_quantized
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
@@ -125,11 +125,11 @@ def _count_steps(context: LoweringContext, statement: ast.Statement) -> None:
     if id(statement) not in sizes:
         sizes[id(statement)] = 1 + sum(1 for own in list_own_expressions(statement) for _ in iterate_parts(own))
     context.step_count += sizes[id(statement)]
-    if context.step_count <= limits.STEPS:
+    if context.step_count <= limits.MAX_UNROLLED_STEPS:
         return
     if not context.is_exhausted:
         context.is_exhausted = True
-        message = f"unrolling this model takes more than {limits.STEPS:,} steps, the most that are allowed"
+        message = f"unrolling this model takes more than {limits.MAX_UNROLLED_STEPS:,} steps, the most that are allowed"
         context.findings.add(message, statement.span, "blocks and repeats are unrolled; repeat fewer times")
     raise AlreadyReported
 
@@ -171,13 +171,13 @@ def _lower_declaration(context: LoweringContext, statement: ast.InputDecl | ast.
 def _evaluate_type(context: LoweringContext, dtype: ast.Name, dims: Sequence[ast.Name]) -> TensorDesc:
     """A declared type; all of its mistakes are reported."""
     extents = [context.parameters.dims.get(dim.text, 0) for dim in dims]
-    if dtype.text not in DTYPES:
-        hint = did_you_mean(dtype.text, DTYPES) or f"the element types are {', '.join(DTYPES)}"
+    if dtype.text not in DTYPE_NAMES:
+        hint = did_you_mean(dtype.text, DTYPE_NAMES) or f"the element types are {', '.join(DTYPE_NAMES)}"
         context.findings.add(f"there is no element type '{dtype.text}'", dtype.span, hint)
     for dim in dims:
         if dim.text not in context.parameters.dims:
             _report_dim(context, dim)
-    if dtype.text not in DTYPES or 0 in extents:
+    if dtype.text not in DTYPE_NAMES or 0 in extents:
         raise AlreadyReported
     return TensorDesc(tuple(dim.text for dim in dims), tuple(extents), DType(resolve_dtype(context, dtype.text)))
 
@@ -262,12 +262,12 @@ def _apply_call(context: LoweringContext, call: EvaluatedCall) -> Value | Multip
         return _apply_block(context, context.blocks[name], call)
     if registry.is_callable(name):
         return apply_operator(context, call)
-    if name in constants.FUNCTIONS:
+    if name in constants.LIST_FUNCTIONS:
         raise context.findings.fail(f"'{name}' takes a list of numbers", call.syntax.span)
     if context.may_be_lost(name) or name in context.broken_blocks:
         raise AlreadyReported
     hint = FOREIGN_CALLS.get(name) or did_you_mean(
-        name, [*registry.list_names(), *context.blocks, *constants.FUNCTIONS]
+        name, [*registry.list_names(), *context.blocks, *constants.LIST_FUNCTIONS]
     )
     raise context.findings.fail(f"there is no operator or block '{name}'", call.syntax.span, hint)
 
@@ -285,7 +285,7 @@ def _declare_blocks(
         try:
             check_new_name(name, parameters.spans, findings)
             check_new_name(name, {other: declared.name.span for other, declared in blocks.items()}, findings)
-            if registry.is_callable(name.text) or name.text in constants.FUNCTIONS:
+            if registry.is_callable(name.text) or name.text in constants.LIST_FUNCTIONS:
                 raise findings.fail(f"'{name.text}' is an operator of the library", name.span)
             spans: dict[str, SourceSpan] = {}
             for parameter in block.parameters:

@@ -18,7 +18,7 @@ from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc_runtime.text import did_you_mean
 
-FILE = "equation"
+SOURCE_NAME = "equation"
 """What errors call the text."""
 
 
@@ -34,12 +34,12 @@ def add_equation(
     name of the result, by default that on the left side. Raises ModelError.
     """
     findings = Findings()
-    model = parse_text(text, FILE, findings).model
+    model = parse_text(text, SOURCE_NAME, findings).model
     findings.check()
     statements = model.statements
     if len(statements) != 1 or not isinstance(statement := statements[0], ast.EquationStmt):
-        place = statements[-1].span if statements else SourceSpan(FILE, 1, 1, 2, "")
-        findings.add("expected one index equation", place, "such as y[i] = sum[j](a[i, j])")
+        span = statements[-1].span if statements else SourceSpan(SOURCE_NAME, 1, 1, 2, "")
+        findings.add("expected one index equation", span, "such as y[i] = sum[j](a[i, j])")
         findings.check()
     assert isinstance(statement, ast.EquationStmt)
     context = LoweringContext(

@@ -133,7 +133,7 @@ def find_fault(token: SpannedToken) -> tuple[str, str | None] | None:
         return f"unexpected character {quote_token(token)}", hint
     if token.type == "NAME" and len(token) > limits.NAME_CHARACTERS:
         return f"this name has {len(token):,} characters; at most {limits.NAME_CHARACTERS} are allowed", None
-    if token.type == "INTEGER" and (len(token) > limits.NAME_CHARACTERS or int(token) >= limits.INTEGER):
+    if token.type == "INTEGER" and (len(token) > limits.NAME_CHARACTERS or int(token) >= limits.INTEGER_BOUND):
         return f"this integer is too large: expected one below 2**63, found {quote_token(token)}", None
     if token.type == "FLOAT" and (len(token) > limits.NAME_CHARACTERS or math.isinf(float(token))):
         return f"this number is too large or too long: {quote_token(token)}", None

@@ -19,11 +19,11 @@ from einc_runtime.plan.schema import DTypeName
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import escape_text
 
-MAX_TEXT = 32 * 2**20
+MAX_MACHINE_TEXT = 32 * 2**20
 MAX_SITES = 1024
 MAX_RESOURCES = 100_000
 MAX_RULES = 1000
-MAX_NAME = 100
+MAX_PRINTED_NAME = 100
 MAX_KERNELS = 200
 MAX_GPUS = 16
 
@@ -169,8 +169,8 @@ class MachineFile(FilePart, frozen=True):
 
 def decode_machine_file(text: str) -> MachineFile:
     """The records of a text. Raises MachineError, which names the place of the first mistake."""
-    if len(text) > MAX_TEXT:
-        raise MachineError(f"the machine file is larger than {MAX_TEXT} characters")
+    if len(text) > MAX_MACHINE_TEXT:
+        raise MachineError(f"the machine file is larger than {MAX_MACHINE_TEXT} characters")
     try:
         tree = parse_json(text)
     except ValueError as error:
@@ -191,7 +191,7 @@ def decode_machine_file(text: str) -> MachineFile:
 
 
 def _check_name(name: str, at: str) -> None:
-    if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+    if not 1 <= len(name) <= MAX_PRINTED_NAME or not name.isprintable():
         raise MachineError(f"{at}: expected {_EXPECTED['name']}, found {describe_json(name)}")
 
 
@@ -208,9 +208,9 @@ _EXPECTED = {
     "us": "a number from 0 to 1e+09",
     **dict.fromkeys(("sites.kernels[].flops", "sites[].kernels[].flops"), "a number from 1 to 1e+30"),
     "cores": f"a whole number from 1 to {MAX_SITES}",
-    "measured": f"a text of at most {MAX_NAME} printable characters",
+    "measured": f"a text of at most {MAX_PRINTED_NAME} printable characters",
     "resources": f"a list of at most {MAX_RESOURCES} resources",
-    "name": f"a name of 1 to {MAX_NAME} printable characters",
+    "name": f"a name of 1 to {MAX_PRINTED_NAME} printable characters",
     **dict.fromkeys(("gbs", "peak_gbs"), _RATE),
     "pairs": "a list of pairs of sites",
     "rules": f"a list of at most {MAX_RULES} rules",

@@ -41,14 +41,11 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 """One index name per dimension of a tensor."""
 
-MAX_STEPS = 128
+MAX_FUSED_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
 
 MAX_INDICES = 30
 """Some versions of numpy allow 32 dimensions at most, and kernels need two for themselves."""
-
-EPILOGUE_FUNCTIONS = ("add", "relu", "gelu_tanh")
-"""What libraries compute of a product before they write it (cuBLASLt's epilogues)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +140,6 @@ class Equation(MappedOperator):
                 return KernelCall("contract", (("equation", indices), ("scale", factor)))
         return KernelCall("reduce", (("program", program), ("indices", indices), ("aggregation", self.aggregation)))
 
-    @property
-    def is_epilogue(self) -> bool:
-        return self.aggregation is None and all(step.function in EPILOGUE_FUNCTIONS for step in self.program.steps)
-
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import contract, join_and_aggregate
 
@@ -205,7 +198,7 @@ class Equation(MappedOperator):
         read = self.labels[k]
         if len(set(read)) != len(read) or len(read) != len(self.result):
             return None
-        if len(self.program.steps) + len(producer.program.steps) > MAX_STEPS:
+        if len(self.program.steps) + len(producer.program.steps) > MAX_FUSED_STEPS:
             return None
         narrow = producer.dtype in (DType.F16, DType.BF16)
         rounding = producer.dtype if narrow and self.program.is_discontinuous else None

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 from einc.core.tensor import DType
 from einc.errors import OperatorError
-from einc_runtime.plan.scalar_functions import FUNCTIONS, NUMBERS, Number, OperandFault, ScalarFunction, infer_types
+from einc_runtime.plan.scalar_functions import (
+    NUMBER_TYPES,
+    SCALAR_FUNCTIONS,
+    Number,
+    OperandFault,
+    ScalarFunction,
+    infer_types,
+)
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 """The operations that combine partial results; all of them take numbers."""
@@ -18,7 +25,7 @@ AGGREGATIONS = ("sum", "max", "min", "prod")
 COMPOSED = {"clip": ("max", "min")}
 """Calls that apply functions one after the other, each to what the last one resulted in and to the next operand."""
 
-SIGNATURES = {**FUNCTIONS, "clip": ScalarFunction(3, NUMBERS)}
+SIGNATURES = {**SCALAR_FUNCTIONS, "clip": ScalarFunction(3, NUMBER_TYPES)}
 """What calls of functions, and of compositions of them, take."""
 
 

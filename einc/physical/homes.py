@@ -17,7 +17,7 @@ from einc_runtime.plan.schema import ITEMSIZE, Block, Tensor
 MIN_PIECE = 1 << 16
 """Bytes of a piece at least: smaller ones would take no less time, because of latencies."""
 
-MAX_PIECES = 16
+MAX_HOME_PIECES = 16
 """Pieces of a block at most: each is sent to all other readers of the block, so transfers grow with their number."""
 
 Home = tuple[int, Block, int]
@@ -63,7 +63,7 @@ class Homes:
 
 def cut_home(block: Block, readers: int, itemsize: int) -> list[Block]:
     """The pieces that a block that so many sites read is cut into."""
-    count = min(readers, MAX_PIECES, max(1, block.size * itemsize // MIN_PIECE))
+    count = min(readers, MAX_HOME_PIECES, max(1, block.size * itemsize // MIN_PIECE))
     return cut_block(block, count, range(block.rank))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXACT = 2**53
 """Whole numbers up to here are exact in a double."""
 
-CHUNK = 1 << 22
+CHUNK_ELEMENTS = 1 << 22
 """Elements of a matrix of atoms by sites; beyond it, atoms are looked at in several rounds."""
 
 
@@ -78,7 +78,7 @@ def count_moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> 
     import numpy as np
 
     total = np.zeros((functions, sites))
-    step = max(1, CHUNK // max(functions, sites))
+    step = max(1, CHUNK_ELEMENTS // max(functions, sites))
     for inflow in inflows:
         grid, every = inflow.grid, inflow.sizes()
         number = {cell: n for n, cell in enumerate(sorted(set().union(*inflow.needs)))}  # of the cells that are read

@@ -30,7 +30,7 @@ from einc_runtime.plan.schema import Exchange
 MAX_FAILURES = 2
 """A proposer that failed so many times in a row is not asked again."""
 
-ENOUGH = 1.001
+AT_BOUND_RATIO = 1.001
 """An exchange that takes at most this many times its bound is not offered: no program could be faster."""
 
 
@@ -73,7 +73,7 @@ class ProposedExchanges:
         exchange = scheduled.exchange
         if exchange is None or exchange.completion_ms is None:
             return scheduled
-        if exchange.bound_ms is not None and exchange.completion_ms <= ENOUGH * exchange.bound_ms:
+        if exchange.bound_ms is not None and exchange.completion_ms <= AT_BOUND_RATIO * exchange.bound_ms:
             return scheduled
         whole = build_preamble(inflows, scheduled.sites, len(self._machine.sites))
         assert whole is not None, "something moves"

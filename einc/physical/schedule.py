@@ -15,7 +15,7 @@ from einc.exchange.language.closure import Firing, order_firings
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program, list_targets
 from einc.exchange.naive import build_naive_body
-from einc.exchange.relays import Ways
+from einc.exchange.routing import Routing
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.physical.atoms import Inflow
@@ -117,7 +117,7 @@ class NaiveScheduler:
         """Raises MachineError if a site needs something that no site with a copy can send there, over others either."""
         if len(self._machine.routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
             return
-        ways = Ways(self._machine, range(self._sites))
+        ways = Routing(self._machine, range(self._sites))
         holders: dict[str, list[int]] = {}
         for holding in program.holdings:
             for name in holding.aggregate:

@@ -52,19 +52,19 @@ class SearchScope(enum.Enum):
     NOTHING = enum.auto()
 
 
-ENOUGH = 1.02
+MAX_BOUND_RATIO = 1.02
 """The search ends with a program that takes at most this many times the bound."""
 
-WORTHWHILE = 1.05
+MIN_PLACEMENT_GAIN = 1.05
 """Another placement is searched for only if it may be faster by this factor, and taken only if it is."""
 
-NEAR = 1.25
+REACHED_BOUND_RATIO = 1.25
 """A body within this factor of its bound shows that bounds can be reached.
 
 Then only a placement with a lower bound can help.
 """
 
-MAX_OPEN_SITES = 10
+MAX_SEARCHED_SITES = 10
 """On machines with more sites, placements are chosen by the bytes that move, and no other is searched for."""
 
 _BOUND_SHARE = 0.25
@@ -74,7 +74,7 @@ _MAX_BOUNDED_PLACEMENTS = 3
 """The number of placements that this bound may look at one by one."""
 
 ITERATIONS = 40
-MAX_ACTIONS = 500
+MAX_EXCHANGE_ACTIONS = 500
 
 
 Members = tuple[tuple[int, ...], ...]
@@ -225,7 +225,7 @@ class SynthesizingScheduler:
             with self.budget.catch_interrupt():
                 certificate = bound(closed, self._machine, thorough=not self._uniform)
                 found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
-                if self._sites <= MAX_OPEN_SITES and not self._uniform and not self._placed:
+                if self._sites <= MAX_SEARCHED_SITES and not self._uniform and not self._placed:
                     ends = time.monotonic() + _BOUND_SHARE * self.budget.share(self._left + 1)
                     tried = itertools.count()
 
@@ -237,7 +237,7 @@ class SynthesizingScheduler:
         return found
 
     def _search_body(self, node: str, form: CanonicalPreamble, members: Members, best: SearchResult) -> SearchResult:
-        if best.bound_ms is None or best.completion_ms <= ENOUGH * self._practical_bound(form, best.bound_ms):
+        if best.bound_ms is None or best.completion_ms <= MAX_BOUND_RATIO * self._practical_bound(form, best.bound_ms):
             return best
         found = self._synthesize(node, set_members(form.program, members), form, best.bound_ms)
         if found is not None and found.packed_ms is not None:
@@ -247,16 +247,19 @@ class SynthesizingScheduler:
     def _search_placement(self, node: str, form: CanonicalPreamble, best: SearchResult) -> SearchResult:
         if self._uniform or best.bound_free_ms is None or best.bound_ms is None:
             return best
-        if best.completion_ms <= WORTHWHILE * self._practical_bound(form, best.bound_free_ms):
+        if best.completion_ms <= MIN_PLACEMENT_GAIN * self._practical_bound(form, best.bound_free_ms):
             return best
-        if best.bound_ms <= WORTHWHILE * best.bound_free_ms and best.completion_ms <= NEAR * best.bound_ms:
+        if (
+            best.bound_ms <= MIN_PLACEMENT_GAIN * best.bound_free_ms
+            and best.completion_ms <= REACHED_BOUND_RATIO * best.bound_ms
+        ):
             return best
-        max_packed_ms = best.packed_ms / WORTHWHILE
+        max_packed_ms = best.packed_ms / MIN_PLACEMENT_GAIN
         min_packed_ms = best.bound_free_ms - self._machine.transfer_latency_us * MS_PER_US
         if min_packed_ms >= max_packed_ms:
             return best
         found = self._synthesize(node, form.program, form, best.bound_free_ms, max_packed_ms, min_packed_ms)
-        return self._choose_faster(best, found, WORTHWHILE)
+        return self._choose_faster(best, found, MIN_PLACEMENT_GAIN)
 
     def _practical_bound(self, form: CanonicalPreamble, bound_ms: float) -> float:
         """The bound plus the latency of evenly spread aggregations. A search can hardly find anything faster."""
@@ -283,11 +286,13 @@ class SynthesizingScheduler:
             with self.budget.catch_interrupt():
                 options = SynthesisOptions(
                     iterations=0 if self._uniform else ITERATIONS,
-                    max_actions=MAX_ACTIONS,
+                    max_actions=MAX_EXCHANGE_ACTIONS,
                     time_limit=None if seconds == math.inf else seconds,
                     seed=self._seed,
                     max_pieces={atom: 1 if self._uniform else pieces for atom, pieces in form.max_pieces},
-                    enough=ENOUGH * self._practical_bound(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
+                    enough=MAX_BOUND_RATIO * self._practical_bound(form, bound_ms) / bound_ms
+                    if bound_ms
+                    else MAX_BOUND_RATIO,
                     max_packed_ms=max_packed_ms,
                     min_packed_ms=min_packed_ms,
                 )

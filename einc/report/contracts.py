@@ -12,15 +12,15 @@ from einc.errors import OperatorError, UsageError
 from einc.logical.pins import PinnedCut, parse_cut
 from einc.logical.reach import find_index
 from einc.ops.base import Operator
+from einc.plan_reading.restore import restore_graph
 from einc.report.contract_text import (
     BASE_UNITS,
-    COMPARISONS,
     QUANTITIES,
+    RELATIONS,
     Contract,
     CutContract,
     FigureContract,
 )
-from einc.report.restore import restore_graph
 from einc.report.tables import NOT_MEASURED, describe_trust, format_cut
 from einc_runtime.plan.schema import Bundle, Operation
 from einc_runtime.text import did_you_mean, escape_text, format_count, format_memory, quote_names
@@ -152,7 +152,7 @@ def _check_figure(contract: FigureContract, value: float | None, plan: Document)
         found += _describe_trust(contract.quantity, plan)
     if value is None:
         found += f": {_MISSING.get(contract.quantity, _UNKNOWN)}"
-    holds = value is not None and COMPARISONS[contract.comparison](value, contract.limit)
+    holds = value is not None and RELATIONS[contract.comparison](value, contract.limit)
     document = {
         "assert": contract.text,
         "where": contract.where,

@@ -23,13 +23,13 @@ Document = dict[str, Any]
 ALWAYS = ("predicted_ms", "comm_bytes", "memory")
 """Quantities that are shown even where both plans have the same."""
 
-MAX_ROWS = 60
+MAX_DIFFERENCE_ROWS = 60
 """Rows of a table that are shown; the document has all."""
 
-_HEADER = (
+_PLAN_FACTS = (
     "model", "machine", "devices", "sites", "selector", "schedule", "input_placement", "reproducible", "memory_limit",
 )  # fmt: skip
-_WORDS = {False: "no", True: "yes"}
+_YES_NO = {False: "no", True: "yes"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _TIMES_ALONE = ["time"]
 
@@ -47,7 +47,7 @@ def compare_plans(first: Bundle, second: Bundle, *, ideal: bool = False) -> Docu
         {"quantity": name, "unit": BASE_UNITS[kind] or None, "a": here[name], "b": there[name]}
         for name, (kind, _) in QUANTITIES.items()
     ]
-    header = [{"name": name, "a": a[name], "b": b[name]} for name in _HEADER if a[name] != b[name]]
+    header = [{"name": name, "a": a[name], "b": b[name]} for name in _PLAN_FACTS if a[name] != b[name]]
     if not header and first.machine_file != second.machine_file:
         header.append({"name": "machine_file", "a": None, "b": None})
     document: Document = {
@@ -67,7 +67,7 @@ def compare_plans(first: Bundle, second: Bundle, *, ideal: bool = False) -> Docu
 
 
 def _describe_plan(bundle: Bundle, document: Document) -> Document:
-    told = (*_HEADER, "predicted_range_ms", "rates")
+    told = (*_PLAN_FACTS, "predicted_range_ms", "rates")
     return {"producer": bundle.producer, **{name: document[name] for name in told}}
 
 
@@ -197,7 +197,7 @@ def _format_heading(plan: Document) -> str:
 def _format_header(row: Document) -> str:
     if row["name"] == "machine_file":
         return "the descriptions of the machines differ"
-    a, b = (_WORDS[value] if isinstance(value, bool) else shorten(str(value), 60) for value in (row["a"], row["b"]))
+    a, b = (_YES_NO[value] if isinstance(value, bool) else shorten(str(value), 60) for value in (row["a"], row["b"]))
     return f"{row['name']}: {a} -> {b}"
 
 
@@ -278,4 +278,5 @@ def _format_part(entry: Document) -> str:
 
 
 def _limit(lines: list[str]) -> list[str]:
-    return lines[:MAX_ROWS] + ([f"and {len(lines) - MAX_ROWS} more; --json has all"] if len(lines) > MAX_ROWS else [])
+    omitted = len(lines) - MAX_DIFFERENCE_ROWS
+    return lines[:MAX_DIFFERENCE_ROWS] + ([f"and {omitted} more; --json has all"] if omitted > 0 else [])

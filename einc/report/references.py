@@ -14,7 +14,7 @@ from einc_runtime.plan.schema import Bundle
 
 Document = dict[str, Any]
 
-MAX_TASKS = 20_000
+MAX_REFERENCE_TASKS = 20_000
 """For larger plans, no plan with naive exchanges is built."""
 
 
@@ -45,7 +45,7 @@ def _time_one_site(plan: LogicalPlan, machine: Machine) -> float | None:
 
 
 def _time_naive(bundle: Bundle, plan: LogicalPlan, machine: Machine) -> float | None:
-    if len(bundle.tasks) > MAX_TASKS:
+    if len(bundle.tasks) > MAX_REFERENCE_TASKS:
         return None
     from einc.physical.build import build
     from einc.physical.schedule import NaiveScheduler

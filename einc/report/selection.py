@@ -14,13 +14,13 @@ from einc_runtime.text import format_memory, shorten
 Document = dict[str, Any]
 Emphasis = Callable[[str], str]
 
-MAX_REASON = 70
+MAX_SHOWN_REASON = 70
 """Characters that are shown of the reason why there is no such plan."""
 
 MAX_NAMES = 3
 """Names that are shown of equal plans."""
 
-_NAMES = {
+_PLAN_NAMES = {
     "time": ("time tables", "the optimum of the time tables"),
     "time, synthesized": (
         "time tables (synthesized)",
@@ -88,7 +88,7 @@ def describe_contender(name: str) -> str:
 
 
 def _name(name: str) -> tuple[str, str]:
-    return _NAMES.get(name, (name, f"the well-known plan {name}"))
+    return _PLAN_NAMES.get(name, (name, f"the well-known plan {name}"))
 
 
 def _compare_with_paper(document: Document) -> list[str]:
@@ -188,7 +188,7 @@ def format_contenders(document: Document, strong: Emphasis) -> list[str]:
         span = _format_span((one.low_ms, one.high_ms))
         table.append([one.names, f"{span} ms", format_memory(one.memory), f"{one.cost:,}", one.remark])
     lines = align_columns(table)
-    lines += [f"  not tried: {name}, {shorten(reason, MAX_REASON)}" for name, reason in missing]
+    lines += [f"  not tried: {name}, {shorten(reason, MAX_SHOWN_REASON)}" for name, reason in missing]
     if any(" to " in row[1] for row in table):
         lines.append(
             "  a to b: from what the time tables promise with synthesized exchanges to the time with naive ones"
@@ -201,7 +201,7 @@ def format_contenders(document: Document, strong: Emphasis) -> list[str]:
 
 def _list_names(names: Sequence[str]) -> str:
     """The names of equal plans: the first optima, well-known plans, and then the rest, at most MAX_NAMES of them."""
-    ranked = sorted(names, key=lambda name: 0 if name in ("time", "paper") else 1 if name not in _NAMES else 2)
+    ranked = sorted(names, key=lambda name: 0 if name in ("time", "paper") else 1 if name not in _PLAN_NAMES else 2)
     shown = ", ".join(_name(name)[0] for name in ranked[:MAX_NAMES])
     return shown + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
 

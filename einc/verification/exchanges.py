@@ -19,13 +19,13 @@ from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis.splitting import find_splits, join_pieces
 from einc.machines.model import Machine
-from einc.report.timing import Label, make_labeller
+from einc.plan_reading.timing import Label, make_labeller
 from einc.verification.comparison import PRECISION, require_equal, require_time
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import AggregateTask, Bundle, Exchange, TransferTask
 
-MAX_ACTIONS = 20_000
+MAX_TIMED_ACTIONS = 20_000
 """Exchanges of more actions, all in all, have their texts compared with the tasks, and neither times nor bounds
 computed again: that could take minutes."""
 
@@ -52,7 +52,7 @@ def verify_exchanges(bundle: Bundle, machine: Machine) -> Iterator[str]:
         if key not in known:
             program = _read_exchange(exchange, where, machine)
             actions += len(program.actions)
-            if actions <= MAX_ACTIONS:
+            if actions <= MAX_TIMED_ACTIONS:
                 try:
                     placements += _verify_times(exchange, program, where, machine)
                 except EincError as error:

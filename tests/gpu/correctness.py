@@ -17,7 +17,7 @@ import numpy as np
 
 from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT, OWN
+from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE, EINC_KERNEL
 from einc_runtime.plan.schema import Bundle
 from tests.gpu.cases import TOLERANCE, Case
 from tests.gpu.layouts import Layout
@@ -96,7 +96,7 @@ PLACES: Mapping[str, Callable[[tuple[int, ...], np.random.Generator], Array]] = 
 
 def reference(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs in float64, by the operators' meaning on whole arrays."""
-    from einc.report.restore import compute_outputs
+    from einc.plan_reading.reference import compute_outputs
 
     wide = compiled(case, 1, "f64")
     return compute_outputs(wide, {name: widened(array) for name, array in arrays.items()})
@@ -146,7 +146,7 @@ def check(
             for traced in (False, False, True):
                 session.execute(trace=traced)
                 runs.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
-            kernels |= {f"{k['kernel']}: {k['provider']}" for k in session.facts.get("kernels", ())}
+            kernels |= {f"{k.kernel}: {k.provider}" for k in (session.facts.cuda.kernels if session.facts.cuda else ())}
             notes |= dict.fromkeys(session.notes)
         same = same and all(a.tobytes() == other[name].tobytes() for other in runs[1:] for name, a in runs[0].items())
         found[name] = runs[0]
@@ -180,8 +180,8 @@ def attentions(bundle: Bundle) -> dict[str, str | None]:
     """The providers of attention to be checked (values of EINC_ATTENTION): as the runtime chooses, and our own kernel,
     where libraries may compute it. They compute none of a reproducible plan."""
     dtypes = {bundle.tensors[op.inputs[0]].dtype for op in bundle.operations if op.kernel == "attention"}
-    both = not bundle.reproducible and dtypes & {"f16", "bf16"} and os.environ.get(ENVIRONMENT) != OWN
-    return {LIBRARY: None, OWN_KERNEL: OWN} if both else {LIBRARY: None}
+    both = not bundle.reproducible and dtypes & {"f16", "bf16"} and os.environ.get(ATTENTION_VARIABLE) != EINC_KERNEL
+    return {LIBRARY: None, OWN_KERNEL: EINC_KERNEL} if both else {LIBRARY: None}
 
 
 @contextmanager
@@ -190,12 +190,12 @@ def attention_by(providers: str | None) -> Iterator[None]:
     if providers is None:
         yield
         return
-    before = os.environ.get(ENVIRONMENT)
-    os.environ[ENVIRONMENT] = providers
+    before = os.environ.get(ATTENTION_VARIABLE)
+    os.environ[ATTENTION_VARIABLE] = providers
     try:
         yield
     finally:
         if before is None:
-            del os.environ[ENVIRONMENT]
+            del os.environ[ATTENTION_VARIABLE]
         else:
-            os.environ[ENVIRONMENT] = before
+            os.environ[ATTENTION_VARIABLE] = before

@@ -12,7 +12,7 @@ import pytest
 from einc_runtime.execution.cuda import executor as cuda
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT
+from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE
 from einc_runtime.kernels.cuda.cublas import CublasError
 from einc_runtime.kernels.triton import builders
 from einc_runtime.plan.schema import AggregateTask, KernelTask
@@ -57,11 +57,11 @@ def test_cases_hold_on_the_fake_driver(case, sites):
 
 
 def test_attention_is_checked_with_and_without_libraries(monkeypatch):
-    monkeypatch.setenv(ENVIRONMENT, "torch")
+    monkeypatch.setenv(ATTENTION_VARIABLE, "torch")
     asked = []
 
     def make_session(bundle):
-        asked.append(os.environ[ENVIRONMENT])
+        asked.append(os.environ[ATTENTION_VARIABLE])
         return on_fake(bundle)
 
     for dtype, expected in (("f16", ["torch", "einc"]), ("f32", ["torch"])):
@@ -72,10 +72,10 @@ def test_attention_is_checked_with_and_without_libraries(monkeypatch):
         assert asked == expected
         assert list(result.errors) == (["library", "own kernel"] if dtype == "f16" else [])
     assert attentions(compiled(case, 1, "f16")).keys() == {"library", "own kernel"}
-    monkeypatch.setenv(ENVIRONMENT, "einc")
+    monkeypatch.setenv(ATTENTION_VARIABLE, "einc")
     assert attentions(compiled(case, 1, "f16")) == {"library": None}  # nothing to be compared
-    monkeypatch.setenv(ENVIRONMENT, "torch")
-    assert os.environ[ENVIRONMENT] == "torch"
+    monkeypatch.setenv(ATTENTION_VARIABLE, "torch")
+    assert os.environ[ATTENTION_VARIABLE] == "torch"
 
 
 def test_every_operator_is_in_some_case():
@@ -96,7 +96,7 @@ def test_every_kernel_and_aggregation_is_in_some_plan():
                 elif isinstance(task, AggregateTask):
                     (aggregations if len(task.writes) == 1 else merges).add(task.aggregation)
     assert kernels == set(builders.KERNELS)
-    assert merges == set(builders.JOINT_AGGREGATIONS)
+    assert merges == set(builders.JOINT_AGGREGATION_BUILDERS)
     assert aggregations == {"sum", "prod", "max", "min"}
 
 

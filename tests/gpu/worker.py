@@ -69,7 +69,7 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
             needed.setdefault(source.key, (source, architecture))
     jobs = sorted(needed.values(), key=lambda job: not job[0].name.startswith("attention"))  # the longest ones first
     jobs = jobs[-REHEARSED:] if place.rehearsal else jobs
-    where = Path(os.environ[kernel_cache.ENVIRONMENT])
+    where = Path(os.environ[kernel_cache.KERNEL_CACHE_VARIABLE])
     failed: list[KernelFault] = []
     done = precompile.compile_all(jobs, where, seconds=seconds - (perf_counter() - begin), failed=failed)
     found = {"kernels": len(needed), "compiled": done, "architecture": architecture}

@@ -33,9 +33,9 @@ def integer_optimum(problem: Problem) -> int:
         chosen.append(variables)
     for edge in (edge for edges in problem.arriving for edge in edges):
         base += edge.size
-        for tiling in np.intersect1d(edge.made, edge.asked).tolist():
+        for tiling in np.intersect1d(edge.produced, edge.required).tolist():
             agree = model.addVariable(lb=0, ub=1, obj=-edge.size)
-            for node, numbers in ((edge.producer, edge.made), (edge.consumer, edge.asked)):
+            for node, numbers in ((edge.producer, edge.produced), (edge.consumer, edge.required)):
                 takers = [chosen[node][c] for c in np.flatnonzero(numbers == tiling).tolist()]
                 model.addConstr(agree <= functools.reduce(lambda a, b: a + b, takers))
     model.setOptionValue("mip_rel_gap", 0.0)

@@ -17,12 +17,14 @@ from einc.errors import OperatorError
 from einc.ops.evaluate import evaluate
 from einc.ops.functions import fit_literal
 from einc.ops.scalar import ProgramBuilder, compose, make_step, merge_inputs, parse_program, resolve_program
-from einc_runtime.plan.scalar_functions import FUNCTIONS
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
 from einc_runtime.plan.scalar_programs import EarlierStep, FunctionStep, ScalarInput, ScalarLiteral, ScalarProgram
 
 F = DType.F64
 FLOAT_FUNCTIONS = [
-    name for name, s in FUNCTIONS.items() if F.value in s.accepts and s.result is None and name not in ("where", "pow")
+    name
+    for name, s in SCALAR_FUNCTIONS.items()
+    if F.value in s.accepts and s.result is None and name not in ("where", "pow")
 ]
 
 
@@ -34,7 +36,7 @@ def programs(draw: st.DrawFn, arity: int | None = None) -> ScalarProgram:
     for position in range(draw(st.integers(1, 6))):
         name = draw(st.sampled_from(FLOAT_FUNCTIONS))
         places = [ScalarInput(k) for k in range(inputs)] + [EarlierStep(i) for i in range(position)]
-        operands = [draw(st.sampled_from(places)) for _ in range(FUNCTIONS[name].arity)]
+        operands = [draw(st.sampled_from(places)) for _ in range(SCALAR_FUNCTIONS[name].arity)]
         if len(operands) == 2 and draw(st.booleans()):
             value = draw(st.floats(allow_nan=False, width=32) | st.just(math.inf))
             operands[draw(st.integers(0, 1))] = ScalarLiteral.of(value)

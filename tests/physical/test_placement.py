@@ -53,9 +53,9 @@ def bytes_by_element(inflow: Inflow, function: int, site: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("chunk", [1, 50, placement.CHUNK])
+@pytest.mark.parametrize("chunk", [1, 50, placement.CHUNK_ELEMENTS])
 def test_moved_bytes_count_every_missing_copy(seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "CHUNK", chunk)
+    monkeypatch.setattr(placement, "CHUNK_ELEMENTS", chunk)
     rng = random.Random(seed)
     sites, functions = rng.randint(1, 5), rng.randint(1, 4)
     inflows = [random_inflow(rng, functions, sites) for _ in range(rng.randint(1, 2))]

@@ -7,6 +7,7 @@ import pytest
 from einc.compiler import Compiled, compile_model
 from einc.errors import CapacityError
 from einc.options import CompileOptions
+from einc.plan_report import read_report
 from einc.search import evaluation, fastest, folding
 from einc.search.evaluation import Assignment, Order
 from einc_runtime.plan.schema import InputPlacement
@@ -48,7 +49,7 @@ output r = matmul(z, w)
 @pytest.fixture(autouse=True)
 def less_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for these graphs."""
-    monkeypatch.setattr(fastest, "MAX_EFFORT", 1000)
+    monkeypatch.setattr(fastest, "MAX_SEARCH_EFFORT", 1000)
 
 
 def compile_within(text: str, memory: int | None, placement: InputPlacement = "replicated") -> Compiled:
@@ -67,7 +68,7 @@ def test_less_memory_takes_longer_until_nothing_fits() -> None:
     """From all that the fastest plan needs down: every plan fits, none is faster than one with more memory."""
     free = compile_within(CHAIN, None)
     size, time = max(free.program.memory), free.program.predicted_ms
-    points = free.bundle.memory_points
+    points = read_report(free.bundle).memory_points
     assert [point.memory for point in points] == sorted(point.memory for point in points)
     assert len(points) > 1  # time over memory is shown although the fastest plan fits
     least = points[0].memory
@@ -103,12 +104,12 @@ def test_layers_that_are_not_built_count(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def forget(
         self: evaluation.Evaluator, assignment: Assignment, order: Order, spread: bool
-    ) -> evaluation.Draft | None:
+    ) -> evaluation.EvaluatedPlan | None:
         """An estimate that is too low by an eighth of what the fastest plan needs."""
-        surcharge = self._surcharge
-        self._surcharge = lambda one: (surcharge(one)[0], surcharge(one)[1] - needs // 8)
+        omitted_layers_cost = self._omitted_layers_cost
+        self._omitted_layers_cost = lambda one: (omitted_layers_cost(one)[0], omitted_layers_cost(one)[1] - needs // 8)
         draft = evaluate(self, assignment, order, spread)
-        self._surcharge = surcharge
+        self._omitted_layers_cost = omitted_layers_cost
         return draft
 
     monkeypatch.setattr(evaluation.Evaluator, "_evaluate", forget)

@@ -16,7 +16,7 @@ import numpy as np
 from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
-from einc_runtime.kernels.triton.source import HEADER
+from einc_runtime.kernels.triton.source import TRITON_IMPORTS
 from tests.support.tensor_cores import multiply_tiles
 
 GAP = 4096
@@ -111,8 +111,8 @@ class Tensor:
         a, b = self.a, bare(other)
         return Tensor((a - np.fmod(a, b)) // b)
 
-    def apply(self, function, *others):
-        return Tensor(function(self.a, *(weak(x) for x in others)))
+    def apply(self, function, *operands):
+        return Tensor(function(self.a, *(weak(x) for x in operands)))
 
 
 def bare(value):
@@ -125,11 +125,11 @@ def weak(value):
 
 
 def _operator(function, reverse=False):
-    def forward(self, other):
-        return self.apply(function, other)
+    def forward(self, operand):
+        return self.apply(function, operand)
 
-    def backward(self, other):
-        return Tensor(function(other, self.a))
+    def backward(self, operand):
+        return Tensor(function(operand, self.a))
 
     return backward if reverse else forward
 
@@ -159,11 +159,11 @@ def language(arena, number, written):
             raise Misuse("an access outside of the operands")
         return on, places, touched
 
-    def load(pointer, mask=None, other=None):
+    def load(pointer, mask=None, **options):  # `other`: what is loaded outside of the mask
         on, _, touched = element(pointer, mask, arena.readable | arena.writable)
-        found = np.full(on.shape, 0 if other is None else bare(other), pointer.pointee)
-        found[on] = arena.raw[touched].view(pointer.pointee)[:, 0]
-        return Tensor(found)
+        loaded = np.full(on.shape, bare(options.get("other", 0)), pointer.pointee)
+        loaded[on] = arena.raw[touched].view(pointer.pointee)[:, 0]
+        return Tensor(loaded)
 
     def store(pointer, value, mask=None):
         on, places, touched = element(pointer, mask, arena.writable)
@@ -174,9 +174,9 @@ def language(arena, number, written):
 
     def atomic_max(pointer, value, mask=None):
         on, places, _ = element(pointer, mask, arena.writable)
-        for place, one in zip(places, np.broadcast_to(bare(value), on.shape)[on], strict=True):
-            cell = arena.raw[place : place + pointer.pointee.itemsize].view(pointer.pointee)
-            cell[0] = max(cell[0], one)
+        for address, operand in zip(places, np.broadcast_to(bare(value), on.shape)[on], strict=True):
+            cell = arena.raw[address : address + pointer.pointee.itemsize].view(pointer.pointee)
+            cell[0] = max(cell[0], operand)
 
     def dot(a, b, acc=None, input_precision=None, out_dtype=None):
         return Tensor(multiply_tiles(a.a, b.a, None if acc is None else acc.a))
@@ -273,7 +273,7 @@ def run(sequence, arena):
             pointee = {"i8": np.int8, "i16": np.int16, "bool": np.int8}.get(kind)
             pointers.append(Tensor(np.int64(argument), np.dtype(pointee) if pointee else storage_dtype(kind)))
         written = []
-        code = compile(launch.source.text.replace(HEADER, ""), launch.source.name, "exec")
+        code = compile(launch.source.text.replace(TRITON_IMPORTS, ""), launch.source.name, "exec")
         for number in range(launch.grid):
             names = {"triton": SimpleNamespace(jit=lambda f: f), "tl": language(arena, number, written)}
             exec(code, names)

@@ -74,17 +74,19 @@ def repair():
 
     builder = interpreter.InterpreterBuilder
 
-    def create_dot(self, a, b, total, *rest):
+    def create_dot(self, a, b, total, *options):
         tiles = [x.data.view(ml_dtypes.bfloat16) if x.dtype.scalar.is_bf16() else x.data for x in (a, b)]
         return interpreter.TensorHandle(multiply_tiles(*tiles, total.data), total.dtype.scalar)
 
     builder.create_dot = create_dot
     if not hasattr(builder, "own_load"):  # which refuses masks that are single values widened to a tile
         builder.own_load, builder.own_store = builder.create_masked_load, builder.create_masked_store
-    builder.create_masked_load = lambda self, at, mask, *rest, **named: self.own_load(
-        at, _as_mask(mask), *rest, **named
+    builder.create_masked_load = lambda self, at, mask, *options, **named: self.own_load(
+        at, _as_mask(mask), *options, **named
     )
-    builder.create_masked_store = lambda self, at, value, mask, *rest: self.own_store(at, value, _as_mask(mask), *rest)
+    builder.create_masked_store = lambda self, at, value, mask, *options: self.own_store(
+        at, value, _as_mask(mask), *options
+    )
 
     from triton.language.extra import libdevice
 

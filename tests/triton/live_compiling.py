@@ -17,7 +17,7 @@ from einc_runtime.kernels.triton.builders import ORDERED
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
-from einc_runtime.plan.scalar_functions import CAST, FUNCTIONS
+from einc_runtime.plan.scalar_functions import CAST, SCALAR_FUNCTIONS
 from einc_runtime.plan.schema import QUANTIZED
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
 from tests.support.product_cases import ProductCase
@@ -80,7 +80,7 @@ def every_function(kind):
         return f"t{len(steps) - 1}"
 
     value = "x0"
-    for name, function in FUNCTIONS.items():
+    for name, function in SCALAR_FUNCTIONS.items():
         if kind not in function.accepts or name.startswith(CAST):
             continue
         arity = function.arity

@@ -149,8 +149,8 @@ def _describe(graph: Graph) -> dict[str, Any]:
 def _summarize(source: str, graph: Graph) -> str:
     kinds = [tensor.kind.value for tensor in graph.tensors]
     counts = ", ".join(
-        format_count(number, what)
-        for what, number in (
+        format_count(number, noun)
+        for noun, number in (
             ("input", kinds.count("input")), ("weight", kinds.count("weight")), ("operator", len(graph.nodes))
         )
     )  # fmt: skip

@@ -19,7 +19,7 @@ from einc.machines.schema import MAX_SITES
 
 _DUMP = "NCCL_TOPO_DUMP_FILE=topo.xml with all GPUs taking part (`all_reduce_perf -g 8`) writes a whole one"
 _SWITCH, _CPU = ("0x068000", "0x060400"), "0x068001"
-_MAX_LINKS = 1000
+_MAX_LINK_COUNT = 1000
 _Key = tuple[str, str]
 """(host, PCI bus id)"""
 
@@ -196,7 +196,7 @@ def _get_attribute(element: Element, name: str) -> str:
 
 def _read_count(link: Element) -> int:
     text = _get_attribute(link, "count")
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_LINKS:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_LINK_COUNT:
         raise MachineError(f"expected a count of NVLinks from 1, found {text[:40]!r}", where=link.span)
     return int(text)
 

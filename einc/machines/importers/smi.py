@@ -26,11 +26,11 @@ _NO_PATH = frozenset(("N/A",))
 _NVLINK = re.compile(r"NV([1-9][0-9]?)")
 _GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
-_MODEL = re.compile(
+_GPU_MODEL = re.compile(
     r"\s*GPU ([0-9]{1,4}): (.{1,80}?) \(UUID|\|\s+([0-9]{1,4})\s{1,3}((?:NVIDIA|Tesla)\s.{1,60}?)\s{2,}"
 )
 _MAX_COLUMNS = 4 * MAX_SITES
-_MAX_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
+_MAX_LINE_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
 _MAX_LINES = 20_000
 
 
@@ -106,7 +106,7 @@ def _split_line(text: str, number: int) -> _Line:
     clean = _ESCAPE.sub("", text).replace("\t", "    ")
     if not clean.isprintable():
         clean = replace_unprintable(clean, " ")
-    words = itertools.islice(re.finditer(r"\S+", clean), _MAX_WORDS)
+    words = itertools.islice(re.finditer(r"\S+", clean), _MAX_LINE_WORDS)
     return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in words))
 
 
@@ -208,7 +208,7 @@ def _find_models(lines: Sequence[_Line], labels: Sequence[str]) -> tuple[Gpu | N
     """The models that lists of GPUs above or below the table name."""
     named: dict[str, Gpu | None] = {}
     for line in lines:
-        found = _MODEL.match(line.text)
+        found = _GPU_MODEL.match(line.text)
         if found is not None:
             named[f"GPU{int(found[1] or found[3])}"] = find_by_name(found[2] or found[4])
     return tuple(named.get(label) for label in labels)

@@ -11,7 +11,7 @@ from xml.parsers import expat
 
 from einc.errors import MachineError, SourceSpan
 
-_MAX_ELEMENTS = 100_000
+_MAX_XML_ELEMENTS = 100_000
 _MAX_ATTRIBUTES = 100
 _MAX_DEPTH = 64
 
@@ -62,8 +62,8 @@ def read_elements(text: str, where: str) -> list[Element]:
         return _Place(where, lines, parser.CurrentLineNumber, parser.CurrentColumnNumber)
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        if len(found) == _MAX_ELEMENTS:
-            raise MachineError(f"more than {_MAX_ELEMENTS} elements", where=here().span())
+        if len(found) == _MAX_XML_ELEMENTS:
+            raise MachineError(f"more than {_MAX_XML_ELEMENTS} elements", where=here().span())
         if len(open_elements) == _MAX_DEPTH:
             raise MachineError(f"elements nested deeper than {_MAX_DEPTH} levels", where=here().span())
         if len(attributes) > _MAX_ATTRIBUTES:

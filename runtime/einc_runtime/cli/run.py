@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from einc_runtime.cli.comparison import Comparison
     from einc_runtime.cli.ranks import World
-    from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
     from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.session import Session
     from einc_runtime.kernels.cuda.tuning import Tuning
@@ -215,7 +214,7 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
                 require_proof(bundle, decoded=True)
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
         tunings = _read_tunings(options, on_gpus, phase, alone=world is None)
-        executor: CudaRankExecutor | RankExecutor | None = None
+        executor: RankExecutor | None = None
         if world is not None and on_gpus:
             phase("connecting the GPUs")
             executor = world.make_gpu_executor(bundle, devices, options.no_peer, tunings)
@@ -245,10 +244,10 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
             from einc_runtime.cli.comparison import Comparison
 
             phase("comparing the outputs")
-            found = [] if reference is None else [_compare_with(reference, bundle, loaded, results)]
+            comparisons = [] if reference is None else [_compare_with(reference, bundle, loaded, results)]
             if options.expect:
-                found.append(_compare(bundle, results, arrays.read_expected(bundle, options.expect)))
-            comparison = reduce(Comparison.combine, found)
+                comparisons.append(_compare(bundle, results, arrays.read_expected(bundle, options.expect)))
+            comparison = reduce(Comparison.combine, comparisons)
     on_stdout = options.uses_of_stdout
     document = _make_document(bundle, session.backend, times, facts, comparison)
     if comparison is not None and not comparison.holds:
@@ -269,14 +268,14 @@ def _read_tunings(options: RunOptions, on_gpus: bool, phase: Callable[[str], Non
     from einc_runtime.cli.tune import tune_plan, tuning_file
     from einc_runtime.kernels.cuda.tuning import read_tunings
 
-    found = read_tunings(tuning_file(options.plan))
-    if options.tune and not found and not alone:
+    tunings = read_tunings(tuning_file(options.plan))
+    if options.tune and not tunings and not alone:
         raise MissingFault("plans are tuned in one process", hint=f"first: einc tune {options.plan} --devices 0,0,...")
-    if options.tune and not found:
+    if options.tune and not tunings:
         phase("tuning the plan")
         tune_plan(options.plan, options.devices)
-        found = read_tunings(tuning_file(options.plan))
-    return found
+        tunings = read_tunings(tuning_file(options.plan))
+    return tunings
 
 
 def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float], dict[str, Any]]:
@@ -285,18 +284,27 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
     On the CPU, tracing takes almost no time. On GPUs, a traced run does not use the plan's graph and is slower, so it
     is an extra run that is not timed.
     """
+    from einc_runtime.execution.facts import list_facts
+
     apart = session.backend == "cuda"
     times, launches = [], []
     for _ in range(repeat):
         times.append(session.execute(trace=traced and not apart))
         if apart:
-            launches.append(session.facts["host_us"])
-    facts = session.facts
+            launches.append(_read_launch_time(session))
+    facts = list_facts(session.facts)
     if apart:
         facts["host_us"] = launches
     if traced and apart:
         session.execute(trace=True)
     return times, facts
+
+
+def _read_launch_time(session: Session) -> float:
+    """Microseconds that the host took to launch the last graph."""
+    facts = session.facts.cuda
+    assert facts is not None, "the session runs on GPUs"
+    return facts.host_us
 
 
 def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, Array]:
@@ -331,10 +339,12 @@ def _compare_with(
     from einc_runtime.cli.comparison import ROUNDING, compare
 
     expected = reference.outputs(bundle, loaded)
-    found = _compare(bundle, results, expected)
-    if found.holds or not math.isfinite(found.absolute):
-        return found
-    return compare(results, expected, found.tolerance, reference.movements(bundle, loaded, found.tolerance * ROUNDING))
+    comparison = _compare(bundle, results, expected)
+    if comparison.holds or not math.isfinite(comparison.absolute):
+        return comparison
+    return compare(
+        results, expected, comparison.tolerance, reference.movements(bundle, loaded, comparison.tolerance * ROUNDING)
+    )
 
 
 def _compare(bundle: Bundle, results: Mapping[str, Array], expected: Mapping[str, Array]) -> Comparison:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from einc_runtime.errors import ReportedError, UsageFault
 from einc_runtime.execution.session import Session
@@ -17,6 +17,7 @@ from einc_runtime.plan.schema import Bundle
 
 if TYPE_CHECKING:
     from einc_runtime.execution.data.weights import WeightSource
+    from einc_runtime.execution.facts import ExecutionFacts
     from einc_runtime.generation.tokenizer import TextTokenizer
 
 Prompt = str | Sequence[int]
@@ -72,7 +73,7 @@ class Generator:
         return self._slots.times
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ExecutionFacts:
         """How the plan of a step runs (`Session.facts`)."""
         return self._step.facts
 
@@ -81,12 +82,12 @@ class Generator:
     ) -> list[Completion]:
         """What follows on each prompt."""
         rows = [self._encode(prompt) for prompt in prompts]
-        found = [Completion(len(tokens)) for tokens in rows]
+        completions = [Completion(len(tokens)) for tokens in rows]
         for new in self.stream(rows, max_tokens, sampling, stops):
-            one = found[new.sequence]
-            one.tokens.append(new.token)
-            one.text, one.ended = one.text + new.text, new.ended
-        return found
+            completion = completions[new.sequence]
+            completion.tokens.append(new.token)
+            completion.text, completion.ended = completion.text + new.text, new.ended
+        return completions
 
     def stream(
         self, prompts: Sequence[Prompt], max_tokens: int, sampling: Sampling = GREEDY, stops: Sequence[str] = ()

@@ -94,11 +94,11 @@ JOINT_AGGREGATIONS: dict[str, dict[str, tuple[str, str]]] = {
 """Provider -> aggregation of tuples -> module and builder."""
 
 
-FASTEST = "llvm"
+FASTEST_PROVIDER = "llvm"
 """The default provider."""
 
 
-def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
+def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
     """The kernel of an invocation, ready to be bound. Raises PlanFault for everything that is wrong with it.
 
     With the attribute `reproducible`, the bits of each result depend on what it is computed from alone, whatever the
@@ -114,12 +114,14 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
         return build(invocation.without_mark())
 
 
-def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:
+def prepare_aggregate(
+    aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST_PROVIDER
+) -> Kernel:
     """The kernel that aggregates copies of a block in their order, and rounds once at the end."""
     return prepare(aggregation_as_map(aggregation, reads, write), provider)
 
 
-def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST) -> Kernel:
+def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
     """The kernel that aggregates copies of a tuple, ready to be bound. Raises PlanFault."""
     table = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
     build: Callable[[JointAggregationCall], Kernel] = find_joint_builder(invocation.aggregation, table)

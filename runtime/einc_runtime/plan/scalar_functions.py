@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.schema import ITEMSIZE
+from einc_runtime.plan.schema import FLOATS, INTEGERS, ITEMSIZE
 
 Number: TypeAlias = bool | int | float
 """The value of a literal."""
 
-FLOATS = ("f16", "bf16", "f32", "f64")
-INTEGERS = ("i32", "i64")
-NUMBERS = (*FLOATS, *INTEGERS)
-ELEMENT_TYPES = (*NUMBERS, "bool")
+NUMBER_TYPES: tuple[str, ...] = (*FLOATS, *INTEGERS)
+COMPUTED_ELEMENT_TYPES = (*NUMBER_TYPES, "bool")
 """The types of which elements are computed."""
 
 CAST = "cast:"
@@ -40,27 +38,30 @@ class ScalarFunction:
     conditions: int = 0
 
 
-FUNCTIONS: dict[str, ScalarFunction] = {
-    **dict.fromkeys(["copy"], ScalarFunction(1, ELEMENT_TYPES)),
-    **dict.fromkeys(["neg", "abs", "relu"], ScalarFunction(1, NUMBERS)),
+SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
+    **dict.fromkeys(["copy"], ScalarFunction(1, COMPUTED_ELEMENT_TYPES)),
+    **dict.fromkeys(["neg", "abs", "relu"], ScalarFunction(1, NUMBER_TYPES)),
     **dict.fromkeys(
         ["gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt"], ScalarFunction(1, FLOATS)
     ),
     **dict.fromkeys(["exp2", "expm1", "log2", "log1p", "sin", "cos", "tan", "atan", "erf"], ScalarFunction(1, FLOATS)),
     **dict.fromkeys(["floor", "ceil", "round", "trunc"], ScalarFunction(1, FLOATS, discontinuous=True)),
-    **dict.fromkeys(["sign"], ScalarFunction(1, NUMBERS, discontinuous=True)),
+    **dict.fromkeys(["sign"], ScalarFunction(1, NUMBER_TYPES, discontinuous=True)),
     **dict.fromkeys(["isnan", "isinf", "isfinite"], ScalarFunction(1, FLOATS, "bool", discontinuous=True)),
-    **dict.fromkeys(["add", "sub", "mul"], ScalarFunction(2, NUMBERS)),
-    **dict.fromkeys(["floordiv", "mod"], ScalarFunction(2, NUMBERS, discontinuous=True)),
-    **dict.fromkeys(["max", "min"], ScalarFunction(2, NUMBERS)),
+    **dict.fromkeys(["add", "sub", "mul"], ScalarFunction(2, NUMBER_TYPES)),
+    **dict.fromkeys(["floordiv", "mod"], ScalarFunction(2, NUMBER_TYPES, discontinuous=True)),
+    **dict.fromkeys(["max", "min"], ScalarFunction(2, NUMBER_TYPES)),
     **dict.fromkeys(["div", "pow", "atan2"], ScalarFunction(2, FLOATS)),
     **dict.fromkeys(["bitand", "bitor", "bitxor", "shiftleft", "shiftright"], ScalarFunction(2, INTEGERS)),
-    **dict.fromkeys(["eq", "ne"], ScalarFunction(2, ELEMENT_TYPES, "bool", discontinuous=True)),
-    **dict.fromkeys(["lt", "le", "gt", "ge"], ScalarFunction(2, NUMBERS, "bool", discontinuous=True)),
+    **dict.fromkeys(["eq", "ne"], ScalarFunction(2, COMPUTED_ELEMENT_TYPES, "bool", discontinuous=True)),
+    **dict.fromkeys(["lt", "le", "gt", "ge"], ScalarFunction(2, NUMBER_TYPES, "bool", discontinuous=True)),
     **dict.fromkeys(["and", "or"], ScalarFunction(2, ("bool",))),
     **dict.fromkeys(["not"], ScalarFunction(1, ("bool",))),
-    **dict.fromkeys(["where"], ScalarFunction(3, ELEMENT_TYPES, conditions=1)),
-    **{f"{CAST}{dtype}": ScalarFunction(1, ELEMENT_TYPES, dtype, discontinuous=True) for dtype in ELEMENT_TYPES},
+    **dict.fromkeys(["where"], ScalarFunction(3, COMPUTED_ELEMENT_TYPES, conditions=1)),
+    **{
+        f"{CAST}{dtype}": ScalarFunction(1, COMPUTED_ELEMENT_TYPES, dtype, discontinuous=True)
+        for dtype in COMPUTED_ELEMENT_TYPES
+    },
 }
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.scalar_functions import FUNCTIONS, Number, infer_types, is_literal_of
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS, Number, infer_types, is_literal_of
 from einc_runtime.text import escape_text
 
 MAX_STEPS = 4096
@@ -120,7 +120,7 @@ class ScalarProgram:
             raise PlanFault(f"a scalar program of {len(self.steps)} steps; at most {MAX_STEPS} are supported")
         for position, step in enumerate(self.steps):
             where = f"step {position} of a scalar program"
-            known = FUNCTIONS.get(step.function)
+            known = SCALAR_FUNCTIONS.get(step.function)
             if known is None:
                 raise PlanFault(f"{where} has the unknown function '{escape_text(step.function, 40)}'")
             if len(step.operands) != known.arity:
@@ -165,7 +165,7 @@ class ScalarProgram:
 
     @property
     def is_discontinuous(self) -> bool:
-        return any(FUNCTIONS[step.function].discontinuous for step in self.steps)
+        return any(SCALAR_FUNCTIONS[step.function].discontinuous for step in self.steps)
 
 
 def infer_steps(
@@ -187,7 +187,7 @@ def infer_steps(
         try:
             common, result = infer_types(
                 step.function,
-                FUNCTIONS[step.function],
+                SCALAR_FUNCTIONS[step.function],
                 [None if isinstance(x, ScalarLiteral) else known[type(x)][x.position] for x in step.operands],
             )
         except PlanFault as fault:

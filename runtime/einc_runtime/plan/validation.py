@@ -26,20 +26,19 @@ from einc_runtime.plan.checks import (
     require_unique,
 )
 from einc_runtime.plan.joint_aggregation import require_joint_aggregations
-from einc_runtime.plan.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
+from einc_runtime.plan.schema import ITEMSIZE, MAX_RANK, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
 from einc_runtime.plan.signatures import require_signature
 from einc_runtime.plan.task_validation import validate_tasks
 from einc_runtime.text import escape_text
 
-MAX_RANK = 32
-MAX_SITES = 4096
+MAX_RUNTIME_SITES = 4096
 MAX_TASKS = 4_000_000
-MAX_BASELINES = 64
-MAX_PARTS = 1_000_000  # tensors, operations, buffers, outputs
+MAX_RECORDS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
 MAX_COUNT = (1 << 63) - 1
 MAX_TEXT = 1 << 20  # characters of an attribute
-MAX_FILE = 32 << 20  # characters of an exchange program or a machine file
+MAX_EMBEDDED_TEXT = 32 << 20  # characters of an exchange program or a machine file
+MAX_REPORT = 1 << 20  # bytes of the section that the runtime does not read
 MAX_CORNERS = 1 << 22  # corners of blocks in checks of tilings: they take some seconds
 
 
@@ -59,69 +58,37 @@ def validate_statements(bundle: Bundle) -> None:
 
 
 def require_short_texts(bundle: Bundle) -> None:
-    """Raises PlanFault if a text of the plan is longer than readers accept."""
-    require_length(bundle.machine_file, MAX_FILE, "machine_file")
+    """Raises PlanFault if a text or the report of the plan is longer than readers accept."""
+    _require_short_report(bundle)
+    require_length(bundle.machine_file, MAX_EMBEDDED_TEXT, "machine_file")
     for field in ("operations", "outputs"):
         for i, part in enumerate(getattr(bundle, field)):
             if part.exchange is not None:
-                require_length(part.exchange.program, MAX_FILE, f"{field}[{i}].exchange.program")
+                require_length(part.exchange.program, MAX_EMBEDDED_TEXT, f"{field}[{i}].exchange.program")
+
+
+def _require_short_report(bundle: Bundle) -> None:
+    size = len(bundle.report)
+    require(size <= MAX_REPORT, "report", f"{size} bytes; the report of a plan has at most {MAX_REPORT}")
 
 
 def _check_header(bundle: Bundle) -> None:
     for field in ("producer", "model", "machine", "selector", "schedule"):
         require_name(getattr(bundle, field), field)
-    require_text(bundle.machine_file, MAX_FILE, "machine_file")
+    require_text(bundle.machine_file, MAX_EMBEDDED_TEXT, "machine_file")
     sites = len(bundle.devices)
-    require(1 <= sites <= MAX_SITES, "devices", f"{sites} devices; a plan has 1 to {MAX_SITES}")
+    require(1 <= sites <= MAX_RUNTIME_SITES, "devices", f"{sites} devices; a plan has 1 to {MAX_RUNTIME_SITES}")
     for device in bundle.devices:
-        require_natural(device, MAX_PARTS, "devices")
+        require_natural(device, MAX_RECORDS, "devices")
     require_unique(bundle.devices, "devices")
     require(len(bundle.memory) == sites, "memory", f"{len(bundle.memory)} arena sizes for {sites} sites")
     for site, size in enumerate(bundle.memory):
         require_natural(size, MAX_ARENA, f"memory[{site}]")
-    require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
     _check_duration(bundle.predicted_ms, "predicted_ms")
-    _check_duration(bundle.unrestricted_ms, "unrestricted_ms")
-    if bundle.memory_limit is not None:
-        require_natural(bundle.memory_limit, MAX_COUNT, "memory_limit")
-    _check_baselines(bundle)
-    _check_contenders(bundle)
+    _require_short_report(bundle)
     for field in ("tensors", "operations", "buffers", "outputs"):
-        require_count(getattr(bundle, field), MAX_PARTS, field)
+        require_count(getattr(bundle, field), MAX_RECORDS, field)
     require_count(bundle.tasks, MAX_TASKS, "tasks")
-
-
-def _check_baselines(bundle: Bundle) -> None:
-    require_count(bundle.baselines, MAX_BASELINES, "baselines")
-    for i, baseline in enumerate(bundle.baselines):
-        where = f"baselines[{i}]"
-        require_name(baseline.name, f"{where}.name")
-        _check_duration(baseline.predicted_ms, f"{where}.predicted_ms")
-        if baseline.memory is not None:
-            require_natural(baseline.memory, MAX_COUNT, f"{where}.memory")
-        known = (baseline.predicted_ms is not None, baseline.memory is not None)
-        require(known[0] == known[1], where, "only a part of it is known")
-        if baseline.note is not None:
-            require_name(baseline.note, f"{where}.note")
-
-
-def _check_contenders(bundle: Bundle) -> None:
-    require_count(bundle.contenders, MAX_BASELINES, "contenders")
-    for i, one in enumerate(bundle.contenders):
-        where = f"contenders[{i}]"
-        require_name(one.name, f"{where}.name")
-        _check_duration(one.predicted_ms, f"{where}.predicted_ms")
-        _check_duration(one.promised_ms, f"{where}.promised_ms")
-        known = one.predicted_ms is not None
-        require(known == (one.memory is not None) == (one.cost is not None), where, "only a part of it is known")
-        for field in ("memory", "cost"):
-            require_natural(getattr(one, field) or 0, MAX_COUNT, f"{where}.{field}")
-        if one.reason is not None:
-            require_name(one.reason, f"{where}.reason")
-    require_count(bundle.memory_points, MAX_BASELINES, "memory_points")
-    for i, point in enumerate(bundle.memory_points):
-        require_natural(point.memory, MAX_COUNT, f"memory_points[{i}].memory")
-        _check_duration(point.predicted_ms, f"memory_points[{i}].predicted_ms")
 
 
 def _check_tensors(bundle: Bundle) -> None:
@@ -207,12 +174,12 @@ def _check_scalar(value: Scalar, where: str) -> None:
 def _check_exchange(exchange: Exchange | None, where: str) -> None:
     if exchange is None:
         return
-    require_text(exchange.program, MAX_FILE, f"{where}.program")
+    require_text(exchange.program, MAX_EMBEDDED_TEXT, f"{where}.program")
     for field in ("completion_ms", "naive_ms", "bound_ms", "bound_free_ms"):
         _check_duration(getattr(exchange, field), f"{where}.{field}")
     if exchange.bound_by is not None:
         require_name(exchange.bound_by, f"{where}.bound_by")
-    require_count(list(exchange.splits), MAX_PARTS, f"{where}.splits")
+    require_count(list(exchange.splits), MAX_RECORDS, f"{where}.splits")
     for name, pieces in exchange.splits.items():
         require_name(name, f"{where}.splits")
         require(1 < pieces <= MAX_COUNT, f"{where}.splits", f"{pieces} pieces of {escape_text(name, 60)}")
@@ -229,7 +196,7 @@ def _check_indices(operation: Operation, where: str) -> None:
         require_name(index.name, f"{where}.indices[{k}].name")
         _check_index(index, f"{where}.indices[{k}]")
     require_unique((index.name for index in operation.indices), f"{where}.indices")
-    require(1 <= operation.replicas <= MAX_SITES, f"{where}.replicas", f"{operation.replicas} replicas")
+    require(1 <= operation.replicas <= MAX_RUNTIME_SITES, f"{where}.replicas", f"{operation.replicas} replicas")
     asked = math.prod(len(index.intervals) for index in operation.indices) * operation.replicas
     found = len(operation.functions)
     require(asked == found, f"{where}.functions", f"{found} functions, where the intervals ask for {asked}")
@@ -237,7 +204,7 @@ def _check_indices(operation: Operation, where: str) -> None:
 
 def _check_index(index: Index, where: str) -> None:
     require(1 <= index.extent <= MAX_ARENA, f"{where}.extent", f"{index.extent} is not between 1 and {MAX_ARENA}")
-    require(1 <= len(index.intervals) <= MAX_SITES, f"{where}.intervals", f"{len(index.intervals)} intervals")
+    require(1 <= len(index.intervals) <= MAX_RUNTIME_SITES, f"{where}.intervals", f"{len(index.intervals)} intervals")
     bounds = [0, *(up for _, up in index.intervals)]
     require(bounds[-1] == index.extent, f"{where}.intervals", f"they do not end at {index.extent}")
     for interval, expected in zip(index.intervals, itertools.pairwise(bounds), strict=True):

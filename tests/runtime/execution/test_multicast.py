@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import KernelFault, MissingFault
-from einc_runtime.execution.cuda.arenas import ENVIRONMENT
+from einc_runtime.execution.cuda.arenas import MULTICAST_VARIABLE
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.executor import CudaExecutor
-from einc_runtime.execution.cuda.virtual_memory import PROTOTYPES, CudaVirtualMemory
+from einc_runtime.execution.cuda.virtual_memory import DRIVER_PROTOTYPES, CudaVirtualMemory
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.cuda_plans import agrees_with_the_cpu, block, chain, ffn
@@ -22,7 +22,7 @@ FORMS = {"block": block, "ffn": ffn, "chain": chain}
 
 @pytest.fixture
 def wanted(monkeypatch):
-    monkeypatch.setenv(ENVIRONMENT, "1")
+    monkeypatch.setenv(MULTICAST_VARIABLE, "1")
 
 
 def executed(bundle, driver):
@@ -32,7 +32,7 @@ def executed(bundle, driver):
 
 
 def count_sums(executor):
-    return sum(own["tasks"] for own in executor.facts()["kernels"] if own["variant"] == "multicast sum")
+    return sum(own.tasks for own in executor.facts().cuda.kernels if own.variant == "multicast sum")
 
 
 @pytest.mark.parametrize(("name", "sites"), [("block", 2), ("ffn", 4), ("chain", 4)])
@@ -41,7 +41,7 @@ def test_plans_compute_the_same_on_multicast_memory(wanted, name, sites):
     driver = FakeDriver(sites, seed=sites, multicast=UNIT)
     executor = executed(bundle, driver)
     facts = executor.facts()
-    sizes = {own["bytes"] % UNIT for own in facts["devices"]}
+    sizes = {own.bytes % UNIT for own in facts.cuda.devices}
     assert driver.counts["create"] == driver.counts["bind"] == driver.counts["add_device"] == sites
     assert not any("multicast" in note for note in executor.notes)
     assert len(sizes) <= sites
@@ -83,7 +83,7 @@ def test_sites_that_share_a_device_take_memory_as_ever(wanted):
 
 def test_nobody_who_does_not_ask_for_it_gets_it(monkeypatch):
     for value in ("", "0", "yes"):
-        monkeypatch.setenv(ENVIRONMENT, value)
+        monkeypatch.setenv(MULTICAST_VARIABLE, value)
         driver = FakeDriver(2, multicast=UNIT)
         executor = CudaExecutor(ffn(2), None, driver=driver, kernels=NumpyKernels(driver))
         assert not driver.counts["virtual_memory"]
@@ -127,7 +127,7 @@ class Library:
         self.calls, self.number, self.attributes, self.fails = [], 100, attributes, fails
 
     def __getattr__(self, name):
-        if name not in PROTOTYPES:
+        if name not in DRIVER_PROTOTYPES:
             raise AttributeError(name)
         call = Call(self, name)
         setattr(self, name, call)
@@ -147,7 +147,7 @@ class Call:
 
     def __call__(self, *arguments):
         library, name = self.library, self.name
-        assert len(arguments) == len(self.argtypes) == len(PROTOTYPES[name])
+        assert len(arguments) == len(self.argtypes) == len(DRIVER_PROTOTYPES[name])
         library.calls.append((name, *arguments))
         if library.fails == name:
             return 801

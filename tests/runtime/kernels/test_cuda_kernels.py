@@ -38,9 +38,9 @@ def plans():
 
 def test_every_kernel_of_the_cpu_is_built_for_the_gpu_here():
     assert set(registry.PROVIDERS["numpy"]) == set(builders.KERNELS)
-    assert set(registry.JOINT_AGGREGATIONS["numpy"]) == set(builders.JOINT_AGGREGATIONS)
+    assert set(registry.JOINT_AGGREGATIONS["numpy"]) == set(builders.JOINT_AGGREGATION_BUILDERS)
     assert {case.kernel for case in INVOCATIONS.values()} == set(builders.KERNELS)
-    assert {one.aggregation for one in JOINT_AGGREGATIONS.values()} == set(builders.JOINT_AGGREGATIONS)
+    assert {one.aggregation for one in JOINT_AGGREGATIONS.values()} == set(builders.JOINT_AGGREGATION_BUILDERS)
 
 
 def test_unknown_names_are_refused():
@@ -137,7 +137,7 @@ def compiled(monkeypatch):
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv(kernel_cache.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(kernel_cache.KERNEL_CACHE_VARIABLE, raising=False)
 
 
 def test_launches_have_pointers_workspace_and_status(compiled):

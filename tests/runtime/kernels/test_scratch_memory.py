@@ -43,7 +43,7 @@ class Modules:
 def scratch(request, monkeypatch, tmp_path):
     """Bytes for every program of what the compiler makes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv(kernel_cache.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(kernel_cache.KERNEL_CACHE_VARIABLE, raising=False)
     monkeypatch.setattr(
         triton_compile, "compile_source",
         lambda source, architecture: KernelBinary(source.name, b"", 4, 0, "triton 9.9", request.param),

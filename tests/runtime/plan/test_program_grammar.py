@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.scalar_functions import ELEMENT_TYPES, FLOATS, FUNCTIONS, INTEGERS
+from einc_runtime.plan.scalar_functions import COMPUTED_ELEMENT_TYPES, SCALAR_FUNCTIONS
 from einc_runtime.plan.scalar_programs import (
     MAX_STEPS,
     FunctionStep,
@@ -16,6 +16,7 @@ from einc_runtime.plan.scalar_programs import (
     TypedStep,
     infer_steps,
 )
+from einc_runtime.plan.schema import FLOATS, INTEGERS
 
 
 def read(program: str, inputs: list[str], indices: int = 0) -> tuple[TypedStep, ...]:
@@ -116,8 +117,8 @@ def test_types_in_which_values_are_computed_take_the_place_of_their_own() -> Non
 
 
 def test_the_table_has_types_that_there_are() -> None:
-    for name, function in FUNCTIONS.items():
-        assert set(function.accepts) <= set(ELEMENT_TYPES), name
-        assert function.result in (None, *ELEMENT_TYPES), name
+    for name, function in SCALAR_FUNCTIONS.items():
+        assert set(function.accepts) <= set(COMPUTED_ELEMENT_TYPES), name
+        assert function.result in (None, *COMPUTED_ELEMENT_TYPES), name
         assert 0 <= function.conditions < function.arity <= 3, name
-    assert {*FLOATS, *INTEGERS, "bool"} == set(ELEMENT_TYPES)
+    assert {*FLOATS, *INTEGERS, "bool"} == set(COMPUTED_ELEMENT_TYPES)

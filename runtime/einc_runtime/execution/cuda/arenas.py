@@ -17,7 +17,7 @@ from einc_runtime.execution.cuda.driver import Driver, DriverError
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.virtual_memory import VirtualMemory
 
-ENVIRONMENT = "EINC_MULTICAST"
+MULTICAST_VARIABLE = "EINC_MULTICAST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Arenas:
 
 def wants_multicast() -> bool:
     """Whether the switches between GPUs shall add."""
-    return os.environ.get(ENVIRONMENT) == "1"
+    return os.environ.get(MULTICAST_VARIABLE) == "1"
 
 
 def take_arenas(

@@ -26,7 +26,7 @@ END_SECONDS = 2.0
 """After a failure, what is on the way is ended, and everything released, for so long; then the process goes on to
 report. It ends soon, and all others with it."""
 
-_UNIT = 256  # bytes; packed regions begin at multiples of it
+_PACK_ALIGNMENT = 256  # bytes; packed regions begin at multiples of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,21 @@ class MessageEnd:
 class Lanes:
     """The ends of messages of one process, by task. `join` makes its communicators, when all processes make theirs.
 
-    `plan` is the whole plan, whose tasks errors name.
+    `plan` is the whole plan, whose tasks errors name, and `sites` are the numbers in it of the sites of this process.
+    `versions` are those of the libraries that carry messages.
     """
 
-    def __init__(self, plan: Bundle, ends: Mapping[int, MessageEnd], join: Callable[[], Communicators]) -> None:
+    def __init__(
+        self,
+        plan: Bundle,
+        ends: Mapping[int, MessageEnd],
+        join: Callable[[], Communicators],
+        *,
+        sites: Sequence[int],
+        versions: Mapping[str, str],
+    ) -> None:
         self.plan, self.ends, self._join = plan, ends, join
+        self.sites, self.versions = sites, versions
         self._communicators: Communicators | None = None
         self._aborting: threading.Thread | None = None
         self._met: set[tuple[int, MessageEnd]] = set()
@@ -84,7 +94,7 @@ class Lanes:
         size = 0
         for view in views:
             places.append(None if view.compact else size)
-            size += 0 if view.compact else -(-view.size * view.itemsize // _UNIT) * _UNIT
+            size += 0 if view.compact else -(-view.size * view.itemsize // _PACK_ALIGNMENT) * _PACK_ALIGNMENT
 
         def bind(workspace: int, status: int) -> Launch:
             dense = [

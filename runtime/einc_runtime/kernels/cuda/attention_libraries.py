@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
 from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention
 
-ENVIRONMENT = "EINC_ATTENTION"
-OWN = "einc"
+ATTENTION_VARIABLE = "EINC_ATTENTION"
+EINC_KERNEL = "einc"
 """The name of our own kernel; names after it are ignored."""
 
 _CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
@@ -163,9 +163,9 @@ LIBRARIES: dict[str, tuple[str, Callable[[], AttentionLibrary]]] = {
     "cudnn": ("cudnn", CudnnGraphs),
 }
 """Name in EINC_ATTENTION -> module, and the class of the library. Without the variable they are tried in this order,
-except on GPUs that `_FASTEST` knows better."""
+except on GPUs that `_FASTEST_LIBRARIES` knows better."""
 
-_FASTEST = {
+_FASTEST_LIBRARIES = {
     9: ("flash-attn-3", "flash-attn-4", "torch cudnn", "cudnn-frontend"),
     10: ("flash-attn-4", "torch cudnn", "cudnn-frontend", "flash-attn-3"),
 }
@@ -177,8 +177,8 @@ def sort_choices(
     choices: Sequence[tuple[AttentionLibrary, str, Attend]], capability: tuple[int, int]
 ) -> list[tuple[AttentionLibrary, str, Attend]]:
     """Functions with their libraries and names, the fastest for this architecture first, unless the user says."""
-    fastest = _FASTEST.get(capability[0], ())
-    if os.environ.get(ENVIRONMENT) is not None:
+    fastest = _FASTEST_LIBRARIES.get(capability[0], ())
+    if os.environ.get(ATTENTION_VARIABLE) is not None:
         return list(choices)
 
     def rank(choice: tuple[AttentionLibrary, str, Attend]) -> int:
@@ -228,13 +228,15 @@ def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
     """The installed libraries that EINC_ATTENTION names, in their order, and notes on those that cannot be used."""
     found: list[AttentionLibrary] = []
     notes: list[str] = []
-    for name in os.environ.get(ENVIRONMENT, ",".join(LIBRARIES)).split(","):
+    for name in os.environ.get(ATTENTION_VARIABLE, ",".join(LIBRARIES)).split(","):
         name = name.strip()
-        if name == OWN:
+        if name == EINC_KERNEL:
             break
         if name not in LIBRARIES:
             if name:
-                notes.append(f"{ENVIRONMENT} names '{name[:40]}', and there are {', '.join((*LIBRARIES, OWN))}")
+                notes.append(
+                    f"{ATTENTION_VARIABLE} names '{name[:40]}', and there are {', '.join((*LIBRARIES, EINC_KERNEL))}"
+                )
             continue
         module, make = LIBRARIES[name]
         try:

@@ -6,6 +6,7 @@ which it uses lanes well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
 from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.attention_arguments import FewQueriesArguments, name_heads, name_scratch
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.visible_keys import find_visible_keys
 
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 
 MAX_QUERIES = 4
 """Queries of one sequence: each of them reads the keys that it sees."""
-MAX_GROUP = 8
+MAX_GROUP_HEADS = 8
 """Query heads that share the keys of a head."""
-MAX_WIDTH = 256
+MAX_HEAD_WIDTH = 256
 """Features of a key or a value."""
-TILE = 256
+DECODE_TILE_KEYS = 256
 """Keys in a tile."""
 
 BYTES_PER_NS = 12.0
@@ -43,7 +45,7 @@ def prepare_few_queries(call: AttentionCall) -> Kernel | None:
     longest = max((rows.queries.stop - rows.queries.start for rows in call.sequences()), default=0)
     if call.mask is not None or call.dtype != _WIDE or not 1 <= longest <= MAX_QUERIES:
         return None
-    if group > MAX_GROUP or not 1 <= min(widths) <= max(widths) <= MAX_WIDTH or call.k.shape[1] >= 1 << 30:
+    if group > MAX_GROUP_HEADS or not 1 <= min(widths) <= max(widths) <= MAX_HEAD_WIDTH or call.k.shape[1] >= 1 << 30:
         return None
     if any(x.strides[-1] != x.itemsize and x.shape[-1] > 1 for x in (call.q, call.k, call.v, call.o)):
         return None
@@ -60,7 +62,8 @@ class _FewQueries:
 
     call: AttentionCall
     code: Future[compiler.Compiled]
-    memory: tuple[ScratchArray, ...]
+    memory: Mapping[str, ScratchArray]
+    """By the names that they have in `FewQueriesArguments`."""
     scratch: int
 
     @staticmethod
@@ -72,30 +75,30 @@ class _FewQueries:
         limits = (s.visible.causal, s.visible.window) if bits else (False, 0)
         form = FewQueriesForm(dtype_name(s.q), group, s.q.shape[2], s.v.shape[2], s.softcap, bits, *limits)
         scratch = ScratchAllocator()
-        memory = (
-            scratch.take((group, form.vectors_k, LANES), _WIDE),
-            scratch.take((group, form.vectors_v, LANES), _WIDE),
-            scratch.take((group, TILE), _WIDE),
-            scratch.take((group, LANES, LANES), _WIDE),
-            scratch.take((group, 3, LANES), _WIDE),
-        )
+        memory = {
+            "of_queries": scratch.take((group, form.vectors_k, LANES), _WIDE),
+            "of_totals": scratch.take((group, form.vectors_v, LANES), _WIDE),
+            "of_scores": scratch.take((group, DECODE_TILE_KEYS), _WIDE),
+            "of_products": scratch.take((group, LANES, LANES), _WIDE),
+            "of_stats": scratch.take((group, 3, LANES), _WIDE),
+        }
         return _FewQueries(s, emit_few_queries(form), memory, scratch.size)
 
     def bind(self, memory: Array) -> Run:
         s = self.call
         table = _list_keys(s)
-        positions = (0, 0) if s.positions is None else (address(s.positions), s.positions.strides[0])
-        arguments = [  # in the order of `FewQueriesArguments`
-            s.k.shape[0],
-            s.q.shape[1],
-            address(table),
-            *positions,
-            *(n for x in (s.q, s.k, s.v, s.o, s.lse) for n in (address(x), *x.strides[:2])),
-            int(np.float32(s.scale).view(np.int32)),
-            TILE,
-            *(address(array.of(memory)) for array in self.memory),
-        ]
-        return compiler.CompiledCall(self.code, arguments, memory, table, *(s.q, s.k, s.v, s.o, s.lse))
+        arguments = FewQueriesArguments(
+            heads=s.k.shape[0],
+            queries=s.q.shape[1],
+            table=address(table),
+            positions=0 if s.positions is None else address(s.positions),
+            position_step=0 if s.positions is None else s.positions.strides[0],
+            **name_heads(q=s.q, k=s.k, v=s.v, o=s.o, lse=s.lse),
+            scale=int(np.float32(s.scale).view(np.int32)),
+            tile=DECODE_TILE_KEYS,
+            **name_scratch(self.memory, memory),
+        )
+        return compiler.CompiledCall(self.code, list(arguments), memory, table, *(s.q, s.k, s.v, s.o, s.lse))
 
 
 def _list_keys(s: AttentionCall) -> Array:

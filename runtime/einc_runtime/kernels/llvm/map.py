@@ -17,12 +17,12 @@ from einc_runtime.kernels.numpy.map import make_map
 from einc_runtime.kernels.views import merge_axes
 from einc_runtime.plan.scalar_programs import TypedStep
 
-KINDS = compiler.FLOATS | {"bool"}
+MAP_DTYPES = compiler.COMPILED_FLOATS | {"bool"}
 
 
 def build_map(invocation: Invocation[Array]) -> Kernel:
     call = MapCall.parse(invocation)
-    if set(call.kinds) <= KINDS and compiler.is_worthwhile(call.output.size):
+    if set(call.kinds) <= MAP_DTYPES and compiler.is_worthwhile(call.output.size):
         run = compile_map(call.steps, call.kinds, [*call.views, call.output])
         if run is not None:
             each = 0.1 * len(call.kinds) + 0.05 * len(call.steps)

@@ -4,7 +4,7 @@ Programs read inputs of f32 and bool, and the values of indices, which are integ
 
 Errors against exact results are at most 3 ulp (units in the last place) for `exp` and functions made of it, 4 ulp for
 `tanh`, and 4 ulp of the argument for both gelus. An exponential below 1.2e-38 becomes 0. All else rounds as numpy does.
-Infinities and not-a-numbers give the same results as in numpy.
+Infinities and NaNs give the same results as in numpy.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from llvmlite.ir import Constant
 
-from einc_runtime.kernels.llvm.compiler import FLOATS, LANES
+from einc_runtime.kernels.llvm.compiler import COMPILED_FLOATS, LANES
 from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
-from einc_runtime.plan.scalar_functions import CAST, INTEGERS
+from einc_runtime.plan.scalar_functions import CAST
 from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
+from einc_runtime.plan.schema import INTEGERS
 
 _SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_LOWEST = -126 * math.log(2)
+_MIN_EXP_ARGUMENT = -126 * math.log(2)
 _HIGHEST = 88.8
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
 _EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 0.24022648, 0.69314718, 1.0)
@@ -41,7 +42,7 @@ _ROUNDER = 12582912.0
 
 def is_supported(steps: Sequence[TypedStep]) -> bool:
     """Whether a program only has f32, bool and integers, and functions and conversions that are known here."""
-    return all(step.operand_type in _FUNCTIONS and _find_function(step) is not None for step in steps)
+    return all(step.operand_type in _EMITTERS and _find_function(step) is not None for step in steps)
 
 
 def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value], indices: Sequence[Value] = ()) -> Value:
@@ -51,7 +52,7 @@ def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value], in
     def place(operand: Operand, kind: str) -> Value:
         if isinstance(operand, ScalarLiteral):
             value = operand.value
-            return e.number(float(np.float32(value)) if kind == "f32" else value, _ELEMENTS[kind])
+            return e.number(float(np.float32(value)) if kind == "f32" else value, _VECTOR_ELEMENTS[kind])
         if isinstance(operand, ScalarInput):
             return inputs[operand.position]
         return (indices if isinstance(operand, IndexValue) else results)[operand.position]
@@ -66,14 +67,14 @@ def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value], in
 def _find_function(step: TypedStep) -> Callable[..., Value] | None:
     """What emits a step of a known type; None if there is nothing."""
     if not step.function.startswith(CAST):
-        return _FUNCTIONS[step.operand_type].get(step.function)
+        return _EMITTERS[step.operand_type].get(step.function)
     source, target = step.operand_type, step.function[len(CAST) :]
     if source == target:
         return _keep
     if source == "f32":
-        return (lambda e, x: e.widen(e.round_to(x, target), target)) if target in FLOATS else None
+        return (lambda e, x: e.widen(e.round_to(x, target), target)) if target in COMPILED_FLOATS else None
     if target == "bool":
-        return lambda e, x: e.b.icmp_signed("!=", x, e.number(0, _ELEMENTS[source]))
+        return lambda e, x: e.b.icmp_signed("!=", x, e.number(0, _VECTOR_ELEMENTS[source]))
     if target in INTEGERS:
         return lambda e, x: _resize(e, x, source, target)
     convert = "uitofp" if source == "bool" else "sitofp"
@@ -83,14 +84,14 @@ def _find_function(step: TypedStep) -> Callable[..., Value] | None:
 def _resize(e: Emitter, x: Value, source: str, target: str) -> Value:
     """An integer of another width, or 1 for true; what does not fit wraps around, as in numpy."""
     if source == "bool":
-        return e.b.zext(x, vector(_ELEMENTS[target]))
+        return e.b.zext(x, vector(_VECTOR_ELEMENTS[target]))
     return e.b.sext(x, vector(I64)) if target == "i64" else e.b.trunc(x, vector(I32))
 
 
 def exp(e: Emitter, x: Value) -> Value:
     """2**n * polynomial(r), with x = n log 2 + r. The power is applied in two steps, since n may be 128."""
     b = e.b
-    tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
+    tiny = b.fcmp_ordered("<", x, e.number(_MIN_EXP_ARGUMENT))
     x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(_HIGHEST)), e.number(_HIGHEST), x))
     shifted = e.multiply_add(x, e.number(1 / math.log(2)), e.number(_ROUNDER))
     whole = b.fsub(shifted, e.number(_ROUNDER))
@@ -124,11 +125,11 @@ def decay(e: Emitter, x: Value) -> Value:
     for coefficient in _EXP2[1:]:
         value = e.multiply_add(value, rest, e.number(coefficient))
     power = b.bitcast(b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32)), vector(F32))
-    return b.select(b.fcmp_ordered("<", x, e.number(_LOWEST)), e.number(0.0), b.fmul(value, power))
+    return b.select(b.fcmp_ordered("<", x, e.number(_MIN_EXP_ARGUMENT)), e.number(0.0), b.fmul(value, power))
 
 
 def log(e: Emitter, x: Value) -> Value:
-    """The logarithm of 0, of numbers from 1, and of not-a-numbers: x = 2**n * (1 + f), with a polynomial in f."""
+    """The logarithm of 0, of numbers from 1, and of NaNs: x = 2**n * (1 + f), with a polynomial in f."""
     b = e.b
     bits = b.bitcast(x, vector(I32))
     fraction = b.or_(b.and_(bits, e.number(0x7FFFFF, I32)), e.number(0x3F800000, I32))
@@ -263,7 +264,7 @@ def _gelu_tanh(e: Emitter, x: Value) -> Value:
 
 
 def _gelu(e: Emitter, x: Value) -> Value:
-    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`. The maximum keeps not-a-numbers."""
+    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`. The maximum keeps NaNs."""
     b = e.b
     size = e.magnitude(x)
     size = b.select(b.fcmp_ordered("<", size, e.number(16.0)), size, e.number(16.0))
@@ -390,6 +391,10 @@ _OF_INTEGERS: dict[str, Callable[..., Value]] = {
     "max": lambda e, x, y: _choose(e, ">", x, y), "min": lambda e, x, y: _choose(e, "<", x, y), "where": _select,
     **{name: lambda e, x, y, sign=sign: e.b.icmp_signed(sign, x, y) for name, sign in _SYMBOLS.items()},
 }  # fmt: skip
-_ELEMENTS = {"f32": F32, "bool": BIT, "i32": I32, "i64": I64}
-_FUNCTIONS = {"f32": _OF_FLOATS, "bool": _OF_BITS, **dict.fromkeys(INTEGERS, _OF_INTEGERS)}
+_VECTOR_ELEMENTS = {"f32": F32, "bool": BIT, "i32": I32, "i64": I64}
+_EMITTERS: dict[str, dict[str, Callable[..., Value]]] = {
+    "f32": _OF_FLOATS,
+    "bool": _OF_BITS,
+    **dict.fromkeys(INTEGERS, _OF_INTEGERS),
+}
 """Type of the operands -> function -> what emits it."""

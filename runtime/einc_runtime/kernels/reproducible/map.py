@@ -43,7 +43,7 @@ def make_map(steps: tuple[TypedStep, ...], kinds: tuple[str, ...], views: Sequen
 
 
 def _has_machine_code(steps: Sequence[TypedStep], kinds: Sequence[str]) -> bool:
-    if not set(kinds) <= compiled.KINDS or not compiler.is_available():
+    if not set(kinds) <= compiled.MAP_DTYPES or not compiler.is_available():
         return False
     from einc_runtime.kernels.llvm.vectors import is_supported
 

@@ -16,7 +16,14 @@ from einc_runtime.kernels.triton.map import build_aggregate
 from einc_runtime.kernels.triton.moves import build_moves
 from einc_runtime.plan.signatures import require_order
 
-__all__ = ["JOINT_AGGREGATIONS", "KERNELS", "build_aggregate", "build_joint_aggregation", "build_kernel", "build_moves"]
+__all__ = [
+    "JOINT_AGGREGATION_BUILDERS",
+    "KERNELS",
+    "build_aggregate",
+    "build_joint_aggregation",
+    "build_kernel",
+    "build_moves",
+]
 
 KERNELS: dict[str, tuple[str, str]] = {
     "attention": ("einc_runtime.kernels.triton.attention", "build_attention"),
@@ -54,7 +61,7 @@ ORDERED: dict[str, tuple[str, str]] = {
 }
 """The kernels of reproducible plans that add anything up."""
 
-JOINT_AGGREGATIONS: dict[str, tuple[str, str]] = {
+JOINT_AGGREGATION_BUILDERS: dict[str, tuple[str, str]] = {
     "logsumexp": ("einc_runtime.kernels.triton.joint_aggregation", "build_logsumexp"),
     "argmax": ("einc_runtime.kernels.triton.joint_aggregation", "build_argmax"),
     "topk": ("einc_runtime.kernels.triton.joint_aggregation", "build_topk"),
@@ -85,5 +92,5 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
 def build_joint_aggregation(invocation: JointInvocation[Array]) -> LaunchSequence:
     """The launches of an aggregation of tuples. Raises PlanFault."""
     build: Callable[[JointAggregationCall], LaunchSequence]
-    build = find_joint_builder(invocation.aggregation, JOINT_AGGREGATIONS)
+    build = find_joint_builder(invocation.aggregation, JOINT_AGGREGATION_BUILDERS)
     return build(JointAggregationCall.parse(invocation))

@@ -17,10 +17,10 @@ from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout
+from einc_runtime.plan.epilogues import ACTIVATIONS
 from einc_runtime.plan.scalar_programs import EarlierStep, ScalarInput, ScalarProgram
 
-ACTIVATIONS = ("relu", "gelu_tanh")
-KINDS = ("f16", "bf16", "f32")
+PRODUCT_DTYPES = ("f16", "bf16", "f32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
     epilogue, names = parse_epilogue(source, len(then.inputs), place), indices.parse(equation)
     (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype
-    if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in KINDS:
+    if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in PRODUCT_DTYPES:
         return None
     if epilogue.activation == "gelu_tanh" and kind == "f32":
         return None

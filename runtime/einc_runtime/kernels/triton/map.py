@@ -31,7 +31,7 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, PROGRAMS, ElementwiseTiles, TileGrid
+from einc_runtime.kernels.triton.tiles import MIN_PROGRAMS, MULTIPROCESSORS, ElementwiseTiles, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
 from einc_runtime.plan.scalar_programs import ScalarInput
 
@@ -54,7 +54,7 @@ def build_aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> L
     return build_map(aggregation_as_map(aggregation, reads, write))
 
 
-ELEMENTS = 2048
+TILE_ELEMENTS = 2048
 """Partial aggregates in a program's tile."""
 
 SHARED_OUT = 16
@@ -176,10 +176,10 @@ class _ReductionTiles:
         height = 1 if kept is None else power_of_two(extents[kept])
         if inner_kept:
             height = min(height, 128)
-            width = min(width, max(1, ELEMENTS // height))
+            width = min(width, max(1, TILE_ELEMENTS // height))
         else:
             width = min(width, 1024)
-            height = min(height, max(1, ELEMENTS // width))
+            height = min(height, max(1, TILE_ELEMENTS // width))
         outer = math.prod(extents[axis] for axis in axes if not gone[axis] and axis != kept)
         while height > 1 and outer * -(-(extents[kept] if kept is not None else 1) // height) < 2 * MULTIPROCESSORS:
             if height <= 16 and inner_kept:
@@ -188,7 +188,7 @@ class _ReductionTiles:
         spans = tuple(1 if gone[axis] else extent for axis, extent in enumerate(extents))
         tiles = TileGrid(spans, kept, None, height, 1)
         work = _ReductionTiles(extents, tuple(gone), tiles, reduced, width, 1)
-        return replace(work, shares=max(1, min(work.steps // SHARED_OUT, PROGRAMS // max(1, tiles.count()))))
+        return replace(work, shares=max(1, min(work.steps // SHARED_OUT, MIN_PROGRAMS // max(1, tiles.count()))))
 
 
 def _launch_one(

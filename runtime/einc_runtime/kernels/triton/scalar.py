@@ -141,7 +141,7 @@ def gelu(x):
 
 HELPERS["gelu"] = _gelu()
 
-_CALLS = {
+_CALL_FORMATS = {
     "abs": "tl.abs({0})", "exp": "tl.exp({0})", "log": "tl.log({0})", "not": "({0} == 0)",
     "neg": "-{0}", "copy": "{0}", "exp2": "tl.exp2({0})", "log2": "tl.log2({0})", "sin": "tl.sin({0})",
     "cos": "tl.cos({0})", "erf": "tl.erf({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
@@ -223,7 +223,7 @@ class ScalarSource:
             return (
                 self._call_helper("gelu", x) if kind == "f32" else f"0.5 * {x} * (1 + tl.erf({x} * {math.sqrt(0.5)!r}))"
             )
-        return _CALLS[step.function].format(*values)
+        return _CALL_FORMATS[step.function].format(*values)
 
     def _write_power(self, step: TypedStep, values: Sequence[str]) -> str:
         exponent = step.operands[1]

@@ -20,9 +20,8 @@ from einc_runtime.plan.meaning.terms import (
     direct,
     shifted,
 )
-from einc_runtime.plan.scalar_functions import FLOATS
 from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
-from einc_runtime.plan.schema import Attribute, DTypeName
+from einc_runtime.plan.schema import FLOATS, Attribute, DTypeName
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 MAX_INDICES = 30

@@ -14,7 +14,7 @@ from einc_runtime.plan.meaning.terms import (
     direct,
     unique_names,
 )
-from einc_runtime.plan.scalar_functions import FLOATS, INTEGERS
+from einc_runtime.plan.schema import FLOATS, INTEGERS
 
 _TOKEN, _SLOT, _EXPERT, _ROW, _SUMMED = range(5)
 

@@ -23,8 +23,7 @@ from einc_runtime.plan.meaning.terms import (
     shifted,
     unique_names,
 )
-from einc_runtime.plan.scalar_functions import INTEGERS
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.schema import INTEGERS, Attribute
 from einc_runtime.plan.states import IN_PLACE
 
 

@@ -23,8 +23,7 @@ from einc_runtime.plan.meaning.terms import (
     shifted,
     unique_names,
 )
-from einc_runtime.plan.scalar_functions import FLOATS
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.schema import FLOATS, Attribute
 
 RUN = 32
 MAX_SUMMED = 1 << 17

@@ -17,8 +17,7 @@ from einc_runtime.plan.meaning.terms import (
     ends_of,
     indices_along,
 )
-from einc_runtime.plan.scalar_functions import FLOATS, INTEGERS
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.schema import FLOATS, INTEGERS, Attribute
 
 _NORM_INPUTS = {"rmsnorm": 2, "layernorm": 3}
 _SCALINGS = {

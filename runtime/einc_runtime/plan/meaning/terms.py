@@ -10,13 +10,13 @@ from functools import lru_cache
 from typing import TypeVar
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.schema import FLOATS as FLOATS
+from einc_runtime.plan.schema import INTEGERS as INTEGERS
+from einc_runtime.plan.schema import MAX_RANK as MAX_RANK
 from einc_runtime.plan.schema import Attribute, Block, DTypeName, Function, JointAggregation, Scalar
 from einc_runtime.text import escape_text
 
-MAX_RANK = 32
-"""The most dimensions that a tensor of a valid plan has."""
-
-MAX_LENGTH = 1 << 62
+MAX_TOTAL_LENGTH = 1 << 62
 """Sums of lengths stay below it, so that no kernel overflows."""
 
 Interval = tuple[int, int]

@@ -1,0 +1,106 @@
+"""The machine of a plan file, its predicted timeline on it, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from einc.errors import MachineError
+from einc.machines.model import Machine
+from einc.predict.breakdown import TimeBreakdown, break_down, find_critical_chain
+from einc.predict.cores import list_run_tasks
+from einc.predict.ranges import Range, find_range, find_task_error
+from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
+from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
+
+Label = tuple[str, bool]
+"""The name that a task serves, and whether it brings home an output rather than inputs of an operator."""
+
+
+MAX_EFFORT = 20_000_000
+"""The effort of the simulation, up to a minute; a model of 32 layers on 72 sites takes less.
+
+A plan of unknown origin could take years.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The simulated times of a plan, and where they go. A plan that is too large has only the time that it states.
+
+    `times` are those of the plan's own tasks, and `critical` the positions of those that decide the end, in their
+    order. `breakdown` says where the time goes, by labels. `range_ms`, and `errors`, the part of its time by which each
+    of the plan's tasks may be off, are None where nothing was fitted to the GPUs.
+    """
+
+    predicted_ms: float | None
+    times: PlanTimeline | None
+    critical: tuple[int, ...]
+    breakdown: TimeBreakdown[Label] | None
+    range_ms: Range | None = None
+    errors: tuple[float, ...] | None = None
+
+
+def read_plan_machine(bundle: Bundle) -> Machine:
+    """The machine of a plan's sites."""
+    from einc.machines.load import parse_machine
+
+    return parse_machine(bundle.machine_file, connected=False)
+
+
+def time_plan(bundle: Bundle, machine: Machine) -> Timing:
+    """The timeline of a plan on the machine of its sites. Raises MachineError where they do not fit."""
+    if len(machine.sites) != len(bundle.devices):
+        raise MachineError(
+            f"the plan is for {len(bundle.devices)} sites, and the machine in it has {len(machine.sites)}"
+        )
+    tasks = list_run_tasks(bundle, machine)
+    try:
+        times = time_tasks(tasks.costs, machine, MAX_EFFORT)
+    except TooLarge:
+        known = bundle.predicted_ms if machine == read_plan_machine(bundle) else None
+        return Timing(known, None, (), None)
+    label = make_labeller(bundle)
+    served = [label(bundle.tasks[origin]) for origin in tasks.origins]
+    whole = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
+    chain = tuple(dict.fromkeys(tasks.origins[position] for position in find_critical_chain(tasks.costs, times)))
+    parts = break_down(tasks.costs, served, times, machine)
+    span = find_range(tasks.costs, times, machine)
+    errors = None if span is None else tuple(find_task_error(cost, machine)[1] for cost in tasks.costs)
+    return Timing(times.predicted_ms, whole, chain, parts, span, errors)
+
+
+def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:
+    """The times of the plan's own tasks from those of the tasks that were run instead.
+
+    A task that was cut lasts from the start of its first part to the end of its last one. A task that was left out
+    takes no time, after those that it waits for.
+    """
+    spans: dict[int, tuple[float, float]] = {}
+    for origin, start, end in zip(origins, times.starts, times.ends, strict=True):
+        first, last = spans.get(origin, (start, end))
+        spans[origin] = min(first, start), max(last, end)
+    for position, task in enumerate(bundle.tasks):
+        if position not in spans:
+            end = max((spans[before][1] for before in task.after), default=0.0)
+            spans[position] = end, end
+    ordered = [spans[position] for position in range(len(bundle.tasks))]
+    return PlanTimeline(times.predicted_ms, tuple(start for start, _ in ordered), tuple(end for _, end in ordered))
+
+
+def make_labeller(bundle: Bundle) -> Callable[[AnyTask], Label]:
+    """A function that gives the label of a task.
+
+    An operator bears the name of its first output. It never reads what it makes: a task that serves it and moves or
+    combines that brings an output home, with what aggregates together with it.
+    """
+    makers = {t: operation.name for operation in bundle.operations for t in operation.outputs}
+    saved = {bundle.tensors[output.tensor].name: makers.get(output.tensor) for output in bundle.outputs}
+
+    def label(task: AnyTask) -> Label:
+        if isinstance(task, KernelTask | FenceTask) or task.serves not in saved:
+            return task.serves, False
+        region = task.read if isinstance(task, TransferTask) else task.writes[0]
+        return task.serves, saved[task.serves] == makers.get(bundle.buffers[region.buffer].tensor)
+
+    return label
