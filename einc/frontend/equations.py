@@ -20,7 +20,7 @@ from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_val
 from einc.frontend.findings import evaluate_each
 from einc.ops import registry
 from einc.ops.equation import build_equation
-from einc.ops.functions import AGGREGATIONS, COMPOSED, SIGNATURES
+from einc.ops.functions import AGGREGATIONS, CALL_SIGNATURES, COMPOSED
 from einc.ops.scalar import ProgramBuilder
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean, format_count
@@ -231,10 +231,12 @@ def _evaluate_call(context: LoweringContext, join: Join, syntax: ast.CallExpr) -
         return _evaluate_literal(context, syntax)
     operands = evaluate_each(partial(_evaluate, context, join), syntax.arguments)
     function = name
-    if name not in SIGNATURES and operands and isinstance(last := operands[-1], str):  # an element type, as in a cast
+    if (
+        name not in CALL_SIGNATURES and operands and isinstance(last := operands[-1], str)
+    ):  # an element type, as in a cast
         function = f"{name}:{resolve_dtype(context, last)}"
         operands.pop()
-    signature = SIGNATURES.get(function)
+    signature = CALL_SIGNATURES.get(function)
     if signature is None:
         raise context.findings.fail(*_describe_unknown_function(syntax))
     if signature.arity != len(operands):
@@ -255,13 +257,13 @@ def _describe_unknown_function(syntax: ast.CallExpr) -> tuple[str, SourceSpan, s
     message = f"there is no scalar function '{name}' for index equations"
     if name in AGGREGATIONS:
         return message, syntax.span, f"to aggregate, name the indices: `{name}[i](...)`"
-    types = [function.partition(":")[2] for function in SIGNATURES if function.startswith(f"{name}:")]
+    types = [function.partition(":")[2] for function in CALL_SIGNATURES if function.startswith(f"{name}:")]
     if types:
         return f"{name} takes an element type last", syntax.span, f"the element types are {', '.join(types)}"
     if registry.is_callable(name):
         hint = f"'{name}' takes whole tensors: index its result, `{name}(...)[i, j]`, or name it in a line before"
         return message, syntax.span, hint
-    return message, syntax.span, did_you_mean(name, [function for function in SIGNATURES if ":" not in function])
+    return message, syntax.span, did_you_mean(name, [function for function in CALL_SIGNATURES if ":" not in function])
 
 
 def _add_step(

@@ -10,7 +10,7 @@ from einc.errors import OperatorError
 from einc.ops.arguments import Argument, format_value, make_unique, reject_others, take_tensor_and_names
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
-from einc.ops.functions import COMPOSED, SIGNATURES, fit_literal, infer_step_types
+from einc.ops.functions import CALL_SIGNATURES, COMPOSED, fit_literal, infer_step_types
 from einc.ops.scalar import make_literal, make_step
 from einc_runtime.plan.scalar_programs import (
     EarlierStep,
@@ -24,7 +24,7 @@ from einc_runtime.plan.scalar_programs import (
 BINARY_EXTREMES = ("max", "min")
 """Called through `shorthands`, where the same names are reductions of one operand."""
 
-CALLS = (*(name for name in SIGNATURES if ":" not in name and name not in BINARY_EXTREMES), "cast")
+CALLS = (*(name for name in CALL_SIGNATURES if ":" not in name and name not in BINARY_EXTREMES), "cast")
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -32,7 +32,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if name == "cast":
         return _make_cast(arguments, attributes)
     reject_others(name, attributes)
-    arity = SIGNATURES[name].arity
+    arity = CALL_SIGNATURES[name].arity
     if len(arguments) != arity:
         raise OperatorError(
             f"{name} takes {arity} operand{'s' * (arity > 1)}, not {len(arguments)}",

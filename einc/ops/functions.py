@@ -25,7 +25,7 @@ AGGREGATIONS = ("sum", "max", "min", "prod")
 COMPOSED = {"clip": ("max", "min")}
 """Calls that apply functions one after the other, each to what the last one resulted in and to the next operand."""
 
-SIGNATURES = {**SCALAR_FUNCTIONS, "clip": ScalarFunction(3, NUMBER_TYPES)}
+CALL_SIGNATURES = {**SCALAR_FUNCTIONS, "clip": ScalarFunction(3, NUMBER_TYPES)}
 """What calls of functions, and of compositions of them, take."""
 
 
@@ -37,16 +37,16 @@ def infer_step_types(function: str, operands: Sequence[DType | None]) -> tuple[D
     """
     try:
         names = [None if dtype is None else dtype.value for dtype in operands]
-        common, result = infer_types(function, SIGNATURES[function], names)
+        common, result = infer_types(function, CALL_SIGNATURES[function], names)
     except OperandFault as fault:
         raise OperatorError(fault.message, argument=fault.operand, hint=_suggest(function, operands, fault)) from None
-    conditions = SIGNATURES[function].conditions
+    conditions = CALL_SIGNATURES[function].conditions
     return DType(result), (DType.BOOL,) * conditions + (DType(common),) * (len(operands) - conditions)
 
 
 def _suggest(function: str, operands: Sequence[DType | None], fault: OperandFault) -> str | None:
     """What to do about operands of the wrong types."""
-    known = SIGNATURES[function]
+    known = CALL_SIGNATURES[function]
     if fault.reason == "condition":
         return "compare first: x > 0"
     if fault.reason == "literals":

@@ -70,14 +70,14 @@ def draw(function: str, dtype: str, count: int = 40_000) -> list[np.ndarray]:
     return [values() for _ in range(2 if function == "atan2" else 1)]
 
 
-def count_ulps(found: np.ndarray, exact: np.ndarray) -> float:
+def count_ulps(computed: np.ndarray, exact: np.ndarray) -> float:
     """The largest difference in units of the last place of normal numbers; all others must be the same."""
     with np.errstate(over="ignore"):
-        exact_stored = exact.astype(found.dtype)
-    special = ~np.isfinite(exact_stored) | ~np.isfinite(found) | (exact_stored == 0)
-    np.testing.assert_array_equal(found[special], exact_stored[special])
+        exact_stored = exact.astype(computed.dtype)
+    special = ~np.isfinite(exact_stored) | ~np.isfinite(computed) | (exact_stored == 0)
+    np.testing.assert_array_equal(computed[special], exact_stored[special])
     zeros = exact_stored == 0
-    np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(exact_stored[zeros]))
-    wide, normal = exact[~special], np.abs(exact[~special]) >= np.finfo(found.dtype).tiny
+    np.testing.assert_array_equal(np.signbit(computed[zeros]), np.signbit(exact_stored[zeros]))
+    wide, normal = exact[~special], np.abs(exact[~special]) >= np.finfo(computed.dtype).tiny
     unit = np.spacing(np.abs(exact_stored[~special]))
-    return float((np.abs(found[~special].astype(exact.dtype) - wide) / unit)[normal].max(initial=0))
+    return float((np.abs(computed[~special].astype(exact.dtype) - wide) / unit)[normal].max(initial=0))
