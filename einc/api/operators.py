@@ -28,8 +28,9 @@ from einc.ops.arguments import Argument, make_unique
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.functions import AGGREGATIONS
-from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, make_step
+from einc.ops.scalar import ProgramBuilder, make_step
 from einc.ops.slicing import cut_out
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean
 
 

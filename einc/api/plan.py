@@ -38,7 +38,7 @@ class Plan:
     @property
     def millisecondsRange(self) -> tuple[float, float] | None:
         """Between which times four in five such plans end; None where nothing was fitted to the machine's GPUs."""
-        from einc.report.timing import describe_prediction
+        from einc.report.times import describe_prediction
 
         span = describe_prediction(self.bundle)["predicted_range_ms"]
         return None if span is None else tuple(span)
@@ -47,8 +47,8 @@ class Plan:
     def rates(self) -> str:
         """Where times of kernels come from: `measured` on the machine, `fitted` to measurements of its GPUs, or the
         `peak` rates of its file, of which nothing was measured."""
+        from einc.plan_reading.timing import read_plan_machine
         from einc.predict.ranges import name_rates
-        from einc.report.timing import read_plan_machine
 
         return name_rates(read_plan_machine(self.bundle))
 

@@ -42,16 +42,21 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
         case "bundle":
             import msgspec
 
-            return msgspec.json.format(msgspec.json.encode(compiled.bundle), indent=1).decode()
+            from einc.plan_report import read_report
+
+            fields = msgspec.structs.asdict(compiled.bundle) | {"report": read_report(compiled.bundle)}
+            return msgspec.json.format(msgspec.json.encode(fields), indent=1).decode()
     raise ValueError(f"{stage!r} is no stage after the syntax tree")
 
 
 def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     """What a compilation produced, in fields that `einc explain --json` has as well."""
+    from einc.plan_reading.timing import read_plan_machine
+    from einc.plan_report import read_report
     from einc.report.document import describe_baselines, describe_contenders, describe_memory_points
-    from einc.report.timing import describe_prediction, describe_unlisted_peaks, read_plan_machine
+    from einc.report.times import describe_prediction, describe_unlisted_peaks
 
-    machine = read_plan_machine(bundle)
+    machine, report = read_plan_machine(bundle), read_report(bundle)
     return {
         "model": bundle.model,
         "machine": bundle.machine,
@@ -60,18 +65,18 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         "schedule": bundle.schedule,
         "input_placement": bundle.input_placement,
         "reproducible": bundle.reproducible,
-        "unrestricted_ms": bundle.unrestricted_ms,
+        "unrestricted_ms": report.unrestricted_ms,
         "total_cost": bundle.total_cost,
-        "exact": bundle.exact,
-        "cut_cost": bundle.cut_cost,
+        "exact": report.exact,
+        "cut_cost": report.cut_cost,
         "operators": len(bundle.operations),
         "memory_bytes": list(bundle.memory),
-        "memory_limit": bundle.memory_limit,
+        "memory_limit": report.memory_limit,
         "predicted_ms": bundle.predicted_ms,
         **describe_prediction(bundle),
-        "baselines": describe_baselines(bundle),
-        "contenders": describe_contenders(bundle, machine),
-        "memory_points": describe_memory_points(bundle, machine),
+        "baselines": describe_baselines(report),
+        "contenders": describe_contenders(report, machine),
+        "memory_points": describe_memory_points(report, machine),
         "note": describe_unlisted_peaks(bundle, machine),
         "exchanges": [
             {

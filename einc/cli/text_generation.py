@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from einc.generation.decoder_plans import (
 )
 from einc.generation.plan_cache import KeptPlan, PlanCache, find_cache_folder
 from einc.options import CompileOptions
+from einc.plan_report import read_report
 from einc_runtime.cli import files, output
 from einc_runtime.cli.launching import start_ranks
 from einc_runtime.cli.progress import show_phases
@@ -242,10 +244,10 @@ def _find_plans(
 
 def _note_price(bundle: Bundle) -> None:
     """Says what it costs that a plan for prompts has the weights and caches of the plan of a step."""
-    predicted_ms, unrestricted_ms = bundle.predicted_ms, bundle.unrestricted_ms
+    predicted_ms, unrestricted_ms = bundle.predicted_ms, read_report(bundle).unrestricted_ms
     if predicted_ms and unrestricted_ms:
         from einc.report.tables import describe_trust
-        from einc.report.timing import describe_prediction
+        from einc.report.times import describe_prediction
 
         trust = describe_trust(describe_prediction(bundle))
         output.note(
@@ -285,9 +287,9 @@ def _format(result: Completion, as_ids: bool) -> str:
 def _make_document(
     plans: DecoderPlans, generator: Generator, results: Sequence[Completion], clock: _Clock
 ) -> dict[str, Any]:
-    from einc.report.timing import describe_prediction
+    from einc.report.times import describe_prediction
 
-    times = generator.times
+    times, facts = generator.times, generator.facts
     bundle = plans.step.bundle
     return {
         "model": bundle.model,
@@ -299,12 +301,12 @@ def _make_document(
                 "compiled": plan.is_new,
                 "predicted_ms": plan.bundle.predicted_ms,
                 **describe_prediction(plan.bundle),
-                "unrestricted_ms": plan.bundle.unrestricted_ms,
+                "unrestricted_ms": read_report(plan.bundle).unrestricted_ms,
             }
             for plan in (plans.step, *plans.pieces)
         ],
-        **({"ranks": generator.facts["ranks"]} if "ranks" in generator.facts else {}),
-        "memory_bytes": generator.facts.get("memory_bytes"),
+        **({} if facts.ranks is None else {"ranks": facts.ranks}),
+        "memory_bytes": None if facts.cpu is None else dataclasses.asdict(facts.cpu.memory_bytes),
         "sequences": [
             {"prompt_tokens": result.prompt_tokens, "tokens": result.tokens, "text": result.text, "ended": result.ended}
             for result in results

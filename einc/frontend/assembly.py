@@ -22,7 +22,8 @@ from einc.ops import registry
 from einc.ops.arguments import Argument
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
-from einc.ops.scalar import ScalarInput, make_step
+from einc.ops.scalar import make_step
+from einc_runtime.plan.scalar_programs import ScalarInput
 
 
 def resolve_dtype(context: LoweringContext, name: str) -> str:

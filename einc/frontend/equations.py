@@ -20,8 +20,10 @@ from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_val
 from einc.frontend.findings import evaluate_each
 from einc.ops import registry
 from einc.ops.equation import build_equation
-from einc.ops.functions import AGGREGATIONS, FUNCTIONS
-from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput
+from einc.ops.functions import AGGREGATIONS
+from einc.ops.scalar import ProgramBuilder
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
 Element = Operand | bool | int | float | str
@@ -230,10 +232,12 @@ def _evaluate_call(context: LoweringContext, join: Join, syntax: ast.CallExpr) -
         return _evaluate_literal(context, syntax)
     operands = evaluate_each(partial(_evaluate, context, join), syntax.arguments)
     function = name
-    if name not in FUNCTIONS and operands and isinstance(last := operands[-1], str):  # an element type, as in a cast
+    if (
+        name not in SCALAR_FUNCTIONS and operands and isinstance(last := operands[-1], str)
+    ):  # an element type, as in a cast
         function = f"{name}:{resolve_dtype(context, last)}"
         operands.pop()
-    signature = FUNCTIONS.get(function)
+    signature = SCALAR_FUNCTIONS.get(function)
     if signature is None:
         raise context.findings.fail(*_describe_unknown_function(syntax))
     if signature.arity != len(operands):
@@ -249,13 +253,13 @@ def _describe_unknown_function(syntax: ast.CallExpr) -> tuple[str, SourceSpan, s
     message = f"there is no scalar function '{name}' for index equations"
     if name in AGGREGATIONS:
         return message, syntax.span, f"to aggregate, name the indices: `{name}[i](...)`"
-    types = [function.partition(":")[2] for function in FUNCTIONS if function.startswith(f"{name}:")]
+    types = [function.partition(":")[2] for function in SCALAR_FUNCTIONS if function.startswith(f"{name}:")]
     if types:
         return f"{name} takes an element type last", syntax.span, f"the element types are {', '.join(types)}"
     if registry.is_callable(name):
         hint = f"'{name}' takes whole tensors: index its result, `{name}(...)[i, j]`, or name it in a line before"
         return message, syntax.span, hint
-    return message, syntax.span, did_you_mean(name, [function for function in FUNCTIONS if ":" not in function])
+    return message, syntax.span, did_you_mean(name, [function for function in SCALAR_FUNCTIONS if ":" not in function])
 
 
 def _add_step(

@@ -14,6 +14,7 @@ from einc.compiler import compile_model, select_target
 from einc.logical.pins import Pin
 from einc.machines.load import format_machine
 from einc.options import CompileOptions
+from einc.plan_report import REPORT_VERSION
 from einc_runtime.disk import write_file
 from einc_runtime.errors import ReportedError
 from einc_runtime.plan.codec import encode, read_bundle
@@ -83,6 +84,7 @@ def hash_request(text: str, options: CompileOptions) -> str:
     described = [
         VERSION,
         SCHEMA_VERSION,
+        REPORT_VERSION,
         text,
         format_machine(target.machine),
         target.devices,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec, Tiling
 from einc.graph.graph import Graph, Node
-from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
+from einc.plan_report import Contender, MemoryPoint
+from einc_runtime.plan.schema import InputPlacement
 from einc_runtime.text import format_count
 
 

@@ -174,11 +174,6 @@ class Operator(ABC):
         return None
 
     @property
-    def is_epilogue(self) -> bool:
-        """Whether libraries compute this operator within the product that makes one of its inputs."""
-        return False
-
-    @property
     def reads(self) -> tuple[TensorType, ...]:
         """Per input, the part of it that the operator reads, however it is cut."""
         return tuple(desc.type for desc in self.inputs)

@@ -10,13 +10,15 @@ from einc.errors import OperatorError
 from einc.ops.arguments import Argument, format_value, make_unique, reject_others, take_tensor_and_names
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
-from einc.ops.functions import FUNCTIONS, fit_literal, infer_step_types
-from einc.ops.scalar import FunctionStep, Operand, ScalarInput, ScalarLiteral, ScalarProgram, make_step
+from einc.ops.functions import fit_literal, infer_step_types
+from einc.ops.scalar import make_literal, make_step
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
+from einc_runtime.plan.scalar_programs import FunctionStep, Operand, ScalarInput, ScalarLiteral, ScalarProgram
 
 BINARY_EXTREMES = ("max", "min")
 """Called through `shorthands`, where the same names are reductions of one operand."""
 
-CALLS = (*(name for name in FUNCTIONS if ":" not in name and name not in BINARY_EXTREMES), "cast")
+CALLS = (*(name for name in SCALAR_FUNCTIONS if ":" not in name and name not in BINARY_EXTREMES), "cast")
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -24,7 +26,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if name == "cast":
         return _make_cast(arguments, attributes)
     reject_others(name, attributes)
-    arity = FUNCTIONS[name].arity
+    arity = SCALAR_FUNCTIONS[name].arity
     if len(arguments) != arity:
         raise OperatorError(
             f"{name} takes {arity} operand{'s' * (arity > 1)}, not {len(arguments)}",
@@ -41,7 +43,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
                 f"{name}: operand {position + 1} is {format_value(argument)}, not a tensor or number", argument=position
             )
         else:
-            operands.append(ScalarLiteral.of(argument))
+            operands.append(make_literal(argument))
     if not descs:
         raise OperatorError(f"{name}: at least one operand must be a tensor", argument=0)
     # checked here too, where positions are those of the arguments, literals included

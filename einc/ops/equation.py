@@ -30,8 +30,9 @@ from einc.ops.base import (
 )
 from einc.ops.dequantize import Dequantize
 from einc.ops.functions import AGGREGATIONS
-from einc.ops.scalar import ScalarProgram, compose, exchange_inputs, merge_inputs
+from einc.ops.scalar import compose, exchange_inputs, merge_inputs, parse_program, resolve_program
 from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
+from einc_runtime.plan.scalar_programs import ScalarProgram
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ MAX_FUSED_STEPS = 128
 
 MAX_INDICES = 30
 """Some versions of numpy allow 32 dimensions at most, and kernels need two for themselves."""
-
-EPILOGUE_FUNCTIONS = ("add", "relu", "gelu_tanh")
-"""What libraries compute of a product before they write it (cuBLASLt's epilogues)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +139,6 @@ class Equation(MappedOperator):
             if self.dtype.is_float:
                 return KernelCall("contract", (("equation", indices), ("scale", factor)))
         return KernelCall("reduce", (("program", program), ("indices", indices), ("aggregation", self.aggregation)))
-
-    @property
-    def is_epilogue(self) -> bool:
-        return self.aggregation is None and all(step.function in EPILOGUE_FUNCTIONS for step in self.program.steps)
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import contract, join_and_aggregate
@@ -313,7 +307,7 @@ def build_equation(
     names = tuple(name for name, _ in result)
     gone = [name for name in extents if name not in names]
     _check_result(names, gone, extents, aggregation)
-    program, types = program.resolve([desc.dtype for desc, _ in inputs])
+    program, types = resolve_program(program, [desc.dtype for desc, _ in inputs])
     if gone and types[-1] is DType.BOOL:
         raise OperatorError(f"{aggregation} does not take bool", hint='convert it: cast(x, "i32")')
     return Equation(
@@ -389,7 +383,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     return build_equation(
         list(zip(inputs, labels, strict=True)),
         [(name, str(dim)) for name, dim in zip(result, dims, strict=True)],
-        ScalarProgram.parse(program, len(inputs)),
+        parse_program(program, len(inputs)),
         aggregation or None,
         parse_windows(attributes.get("windows"), inputs),
     )

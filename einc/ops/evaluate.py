@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from einc.core.tensor import DType
-from einc.ops.scalar import Operand, ScalarLiteral, ScalarProgram, Temp
+from einc.ops.scalar import resolve_program
+from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, ScalarProgram
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -78,16 +79,23 @@ def find_accumulating_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(np.int64)
 
 
-def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType]) -> Array:
-    """The program's result, not yet rounded, on arrays that broadcast against one another."""
-    program, types = program.resolve(dtypes)
+def evaluate(
+    program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType], indices: Sequence[Array] = ()
+) -> Array:
+    """The program's result, not yet rounded, on arrays that broadcast against one another.
+
+    `indices` are the values of the indices that the program may read, in i64.
+    """
+    program, types = resolve_program(program, dtypes)
     inputs = [array.astype(find_computing_dtype(dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
     results: list[Array] = []
 
     def value(operand: Operand, dtype: np.dtype[Any] | None) -> Array:
         if isinstance(operand, ScalarLiteral):
             return np.asarray(operand.value, dtype)
-        return results[operand.position] if isinstance(operand, Temp) else inputs[operand.position]
+        if isinstance(operand, ScalarInput):
+            return inputs[operand.position]
+        return (indices if isinstance(operand, IndexValue) else results)[operand.position]
 
     with np.errstate(all="ignore"):  # infinities and nan are results, as on every device
         for step, dtype in zip(program.steps, types, strict=True):
@@ -123,7 +131,7 @@ def join_and_aggregate(
 ) -> Array:
     """The program at every index vector, aggregated over every index that `result` lacks."""
     number = _number_indices(labels)
-    dtype = program.resolve(dtypes)[1][-1]
+    dtype = resolve_program(program, dtypes)[1][-1]
     operands = [
         _align(a, [number[name] for name in names], len(number)) for a, names in zip(arrays, labels, strict=True)
     ]

@@ -29,9 +29,9 @@ from einc.physical.residency import Copy, Residency, Whole
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
 from einc.predict.timeline import predict_ms
-from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs
+from einc_runtime.plan.epilogues import find_joint_tasks
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
-from einc_runtime.plan.schema import Block, Exchange, KernelTask, Operation, Output, Region, Tensor, TransferTask
+from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
 from einc_runtime.plan.states import STATE, find_updates
 
 
@@ -295,17 +295,9 @@ class _Placer:
         return replace(program, predicted_ms=predict_ms(program, self._machine))
 
     def _plan_memory(self, program: DeviceProgram, aliases: Mapping[int, int]) -> MemoryPlan:
-        """Leaves room for epilogues, unless a site has too little memory for that."""
-        epilogues = {n for n, node in enumerate(self._plan.graph.nodes) if node.operator.is_epilogue}
-        joined: dict[int, int] = {}
-        if epilogues:
-            for first, (then, _) in find_epilogues(program, program.tasks).items():
-                task = program.tasks[then]
-                if isinstance(task, KernelTask) and task.operation in epilogues:
-                    joined[first] = then
+        """Leaves room for what GPUs may compute together, unless a site has too little memory for that."""
+        joined = find_joint_tasks(program, program.tasks)
         arguments = program.tensors, program.buffers, program.tasks, self._plan.sites
-        for first, gated in find_gated_pairs(program, program.tasks).items():
-            joined |= {first: gated.then, gated.second: gated.then}
         memory = plan_memory(*arguments, joined, aliases)
         sites = zip(memory.sizes, self._machine.sites, strict=False)
         if joined and any(needed > site.memory_bytes for needed, site in sites):

@@ -18,6 +18,7 @@ from einc.machines.model import Machine
 from einc.ops.base import Attribute, MappedOperator, Operator
 from einc.ops.reproducible import ReproducibleOperator, find_plain
 from einc.physical.program import DeviceProgram
+from einc.plan_report import BaselineTime, PlanReport, encode_report, read_report
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import schema
 from einc_runtime.plan.validation import validate_statements
@@ -35,7 +36,7 @@ def emit(
     schedule: str,
     *,
     pinned: Mapping[str, str] = MappingProxyType({}),
-    baselines: tuple[schema.BaselineTime, ...] = (),
+    baselines: tuple[BaselineTime, ...] = (),
     unrestricted_ms: float | None = None,
 ) -> schema.Bundle:
     """The plan file of a device program; `devices[s]` is the number that site s of the plan has in the whole machine.
@@ -48,6 +49,15 @@ def emit(
     operations = program.operations
     if pinned:
         operations = tuple(msgspec.structs.replace(one, pin=pinned.get(one.name)) for one in operations)
+    report = PlanReport(
+        exact=plan.exact,
+        cut_cost=plan.cut_cost,
+        memory_limit=machine.memory_limit,
+        unrestricted_ms=unrestricted_ms,
+        baselines=baselines,
+        contenders=plan.contenders,
+        memory_points=plan.memory_points,
+    )
     return schema.Bundle(
         producer=f"einc {VERSION}",
         model=plan.graph.name,
@@ -56,9 +66,7 @@ def emit(
         devices=devices,
         selector=plan.selector,
         schedule=schedule,
-        exact=plan.exact,
         total_cost=plan.total_cost,
-        cut_cost=plan.cut_cost,
         tensors=program.tensors,
         operations=operations,
         buffers=program.buffers,
@@ -66,13 +74,9 @@ def emit(
         outputs=program.outputs,
         memory=program.memory,
         predicted_ms=program.predicted_ms,
-        memory_limit=machine.memory_limit,
-        baselines=baselines,
-        contenders=plan.contenders,
-        memory_points=plan.memory_points,
         input_placement=plan.input_placement,
         reproducible=any(isinstance(node.operator, ReproducibleOperator) for node in plan.graph.nodes),
-        unrestricted_ms=unrestricted_ms,
+        report=encode_report(report),
     )
 
 
@@ -83,6 +87,7 @@ def require_valid(bundle: schema.Bundle) -> schema.Bundle:
     its tensors and attributes.
     """
     try:
+        read_report(bundle)
         validate_statements(bundle)  # the tasks were validated when they were made (`physical.verify`)
     except PlanFault as fault:
         position = re.match(r"operations\[(\d+)\]", fault.where or "")

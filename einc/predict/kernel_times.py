@@ -43,6 +43,8 @@ CACHE_POWER = 4.0
 
 MAX_REMEMBERED_TIMES = 1 << 16
 
+Sizes = Mapping[str, float]
+
 _Rates = TypeVar("_Rates", bound=MeasuredRates)
 
 
@@ -100,7 +102,7 @@ def time_kernel_us(
     if isinstance(work, ExpertsWork) and gpu.experts:
         experts = find_rates(gpu.experts, precision)
         assert experts is not None
-        return _time_experts(experts, work, size, itemsize, _scale(experts, precision, peak_share))
+        return time_experts_us(experts, work, size, itemsize, _scale(experts, precision, peak_share))
     if isinstance(work, AttentionWork) and gpu.prefill:
         prefill = find_rates(gpu.prefill, precision)
         assert prefill is not None
@@ -146,7 +148,7 @@ def time_product_us(rates: ProductRates, work: ProductWork, size: int, itemsize:
     time_us = rates.launch_us + _join(work_us, size / (rates.memory_tbs * 1e6), rates.overlap_norm)
     if work.batch > 1:
         return time_us
-    return time_us * _correct(rates.correction, {"rows": rows, "columns": columns, "inner": inner})
+    return time_us * _correct(rates.correction, size_product(work))
 
 
 def time_prefill_us(
@@ -155,8 +157,8 @@ def time_prefill_us(
     """Attention of many queries of each sequence, which also writes `stored` bytes of keys and values."""
     if not (work.pairs and work.queries and work.heads):
         return rates.launch_us + size / (rates.memory_tbs * 1e6)
-    queries, keys = work.queries / work.sequences, work.keys / work.sequences
-    head_size = (work.width + work.value_width) / 2
+    sizes = size_prefill(work)
+    queries, keys, head_size = sizes["queries"], work.keys / work.sequences, sizes["head_size"]
     packed = work.group if rates.packs_groups or queries <= 1 else 1
     tiles = ceil(queries * packed / rates.query_tile)
     reach = queries / tiles
@@ -173,13 +175,6 @@ def time_prefill_us(
     kept = stored * rates.append_passes
     memory_us = _find_missed_share(size + kept, rates.cache_mb, rates.cache_share) / (rates.memory_tbs * 1e6)
     time_us = rates.launch_us + _join(_join(all_us, one_us, norm), size * memory_us, norm) + kept * memory_us
-    sizes = {
-        "queries": queries,
-        "all_heads": work.sequences * work.heads,
-        "head_size": head_size,
-        "group": work.group,
-        "sequences": work.sequences,
-    }
     return time_us * _correct(rates.correction, sizes)
 
 
@@ -187,11 +182,9 @@ def time_decode_us(rates: DecodeRates, work: AttentionWork, size: int, itemsize:
     """Attention of one query of each sequence."""
     if not (work.pairs and work.queries and work.heads):
         return rates.launch_us + size / (rates.memory_tbs * 1e6)
-    keys = max(1.0, work.pairs / work.queries)
-    head_size = (work.width + work.value_width) / 2
-    key_heads = max(1, work.heads // work.group)
-    row_tiles = ceil(work.group / rates.row_tile)
-    units = work.queries * key_heads * row_tiles
+    sizes = size_decode(work)
+    keys, head_size = sizes["keys"], sizes["head_size"]
+    units = sizes["units"] * ceil(work.group / rates.row_tile)
     load_us = 2e-3 * keys * head_size * itemsize / rates.load_gbs
     padded = ceil(keys / STEP) * STEP
     tensor_us = 4e-6 * rates.row_tile * padded * head_size / (rates.multiprocessor_tflops * scale)
@@ -203,20 +196,13 @@ def time_decode_us(rates: DecodeRates, work: AttentionWork, size: int, itemsize:
     missed = _find_missed_share(size, rates.cache_mb, rates.cache_share)
     time_us = rates.launch_us + _join(work_us, size / (rates.memory_tbs * 1e6) * missed, rates.overlap_norm)
     time_us += rates.sequence_us * work.queries
-    sizes = {
-        "keys": keys,
-        "units": work.queries * key_heads,
-        "head_size": head_size,
-        "group": work.group,
-        "sequences": work.queries,
-    }
     return time_us * _correct(rates.correction, sizes)
 
 
-def _time_experts(rates: ExpertsRates, work: ExpertsWork, size: int, itemsize: float, scale: float) -> float:
+def time_experts_us(rates: ExpertsRates, work: ExpertsWork, size: int, itemsize: float, scale: float = 1.0) -> float:
     """One product of a layer of experts; what was measured are whole layers, with two of them and their routing."""
-    active = max(1, min(work.experts, work.picks))
-    mean = work.picks / active
+    sizes = size_experts(work)
+    active, mean = sizes["experts"], sizes["mean_rows"]
     units = rates.multiprocessors
     area_us = 2e-6 * units / (rates.tensor_tflops * scale)
     load_us = itemsize * 1e-3 / rates.load_gbs
@@ -231,14 +217,46 @@ def _time_experts(rates: ExpertsRates, work: ExpertsWork, size: int, itemsize: f
         work_us = min(work_us, tile_us)
     joined = _join(work_us, size / (rates.memory_tbs * 1e6), rates.overlap_norm)
     time_us = (rates.launch_us + rates.expert_us * active) / 2 + joined
-    sizes = {
-        "mean_rows": mean,
+    return time_us * _correct(rates.correction, sizes)
+
+
+def size_product(work: ProductWork) -> Sizes:
+    """The sizes of a product that tables are over (`einc.machines.gpu.SIZES`)."""
+    return {"rows": work.rows, "columns": work.columns, "inner": work.depth}
+
+
+def size_prefill(work: AttentionWork) -> Sizes:
+    """Those of attention of many queries."""
+    return {
+        "queries": work.queries / work.sequences,
+        "all_heads": work.sequences * work.heads,
+        "head_size": (work.width + work.value_width) / 2,
+        "group": work.group,
+        "sequences": work.sequences,
+    }
+
+
+def size_decode(work: AttentionWork) -> Sizes:
+    """Those of attention of one query of each sequence."""
+    return {
+        "keys": max(1.0, work.pairs / work.queries),
+        "units": work.queries * max(1, work.heads // work.group),
+        "head_size": (work.width + work.value_width) / 2,
+        "group": work.group,
+        "sequences": work.queries,
+    }
+
+
+def size_experts(work: ExpertsWork) -> Sizes:
+    """Those of a product with experts, whose picks are spread evenly."""
+    active = max(1, min(work.experts, work.picks))
+    return {
+        "mean_rows": work.picks / active,
         "experts": active,
         "weights": work.columns * work.depth,
         "unevenness": 1.0,
         "share": 1.0,
     }
-    return time_us * _correct(rates.correction, sizes)
 
 
 def _join(first: float, second: float, norm: float) -> float:
@@ -256,7 +274,7 @@ def _find_missed_share(moved: float, cache_mb: float, cache_share: float) -> flo
     return full / (1.0 + full)
 
 
-def _correct(correction: Correction | None, sizes: Mapping[str, float]) -> float:
+def _correct(correction: Correction | None, sizes: Sizes) -> float:
     """What to multiply a form's time by: exp of the sum of the tables at these sizes."""
     if correction is None:
         return 1.0

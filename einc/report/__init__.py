@@ -1,1 +1,1 @@
-"""What a plan is shown as: a JSON document, text for a terminal, and the operators that it can be restored to."""
+"""What a plan is shown as: a JSON document, text for a terminal, and a page."""

@@ -12,6 +12,7 @@ from einc.errors import OperatorError, UsageError
 from einc.logical.pins import PinnedCut, parse_cut
 from einc.logical.reach import find_index
 from einc.ops.base import Operator
+from einc.plan_reading.restore import restore_graph
 from einc.report.contract_text import (
     BASE_UNITS,
     QUANTITIES,
@@ -20,7 +21,6 @@ from einc.report.contract_text import (
     CutContract,
     FigureContract,
 )
-from einc.report.restore import restore_graph
 from einc.report.tables import NOT_MEASURED, describe_trust, format_cut
 from einc_runtime.plan.schema import Bundle, Operation
 from einc_runtime.text import did_you_mean, escape_text, format_count, format_memory, quote_names

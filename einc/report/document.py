@@ -13,12 +13,14 @@ from einc.graph.graph import Node
 from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.options import FASTEST
+from einc.plan_reading.restore import restore_plan
+from einc.plan_reading.timing import Label, Timing, make_labeller, read_plan_machine, time_plan
+from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.ranges import name_rates
 from einc.report.choices import describe_choices
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
-from einc.report.restore import restore_plan
-from einc.report.timing import Label, Timing, describe_unlisted_peaks, make_labeller, read_plan_machine, time_plan
+from einc.report.times import describe_label_time, describe_time, describe_unlisted_peaks
 from einc.report.weights import describe_tensor, describe_weights
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
@@ -40,7 +42,7 @@ def explain(
     `timing` is that of the plan on that machine, if it is known already. Without `others`, the next best cuts are null,
     which is faster.
     """
-    machine = read_plan_machine(bundle)
+    machine, report = read_plan_machine(bundle), read_report(bundle)
     timer = _ExchangeTimer(machine.ideal() if ideal else machine, machine)
     moves = _count_moves(bundle)
     timing = timing or time_plan(bundle, timer.machine)
@@ -54,7 +56,7 @@ def explain(
         if only is None or operation.name == only:
             document = _describe_operation(bundle, operation, timer)
             document["moves"] = moves.get((operation.name, False), _NO_TRAFFIC)
-            document["time"] = timing.operator(operation.name)
+            document["time"] = describe_label_time(timing, (operation.name, False))
             document["next_best"] = None if cuts is None else cuts.find_next_best(operation.name)
             document["next_fastest"] = None if cuts is None else cuts.find_next_fastest(operation.name)
             document["other_cuts"] = [] if cuts is None else cuts.rank(operation.name)
@@ -70,10 +72,10 @@ def explain(
         "schedule": bundle.schedule,
         "input_placement": bundle.input_placement,
         "reproducible": bundle.reproducible,
-        "unrestricted_ms": bundle.unrestricted_ms,
+        "unrestricted_ms": report.unrestricted_ms,
         "total_cost": bundle.total_cost,
-        "exact": bundle.exact,
-        "cut_cost": bundle.cut_cost,
+        "exact": report.exact,
+        "cut_cost": report.cut_cost,
         "inputs": _describe_inputs(bundle),
         "ops": operations,
         "outputs": [
@@ -83,27 +85,28 @@ def explain(
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
                 "moves": moves.get((bundle.tensors[output.tensor].name, True), _NO_TRAFFIC),
                 "exchange": timer.describe(output.exchange),
-                "time": timing.output(bundle.tensors[output.tensor].name),
+                "time": describe_label_time(timing, (bundle.tensors[output.tensor].name, True)),
             }
             for output in bundle.outputs
         ],
         "weights": describe_weights(bundle),
         "memory_bytes": list(bundle.memory),
-        "memory_limit": bundle.memory_limit,
+        "memory_limit": report.memory_limit,
         "predicted_ms": timing.predicted_ms,
         "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
         "rates": name_rates(timer.machine),
         "references": describe_references(bundle, plan, timer.machine),
-        "time": timing.document(),
-        "baselines": describe_baselines(bundle),
-        "contenders": describe_contenders(bundle, machine),
-        "memory_points": describe_memory_points(bundle, machine),
+        "time": describe_time(timing),
+        "baselines": describe_baselines(report),
+        "contenders": describe_contenders(report, machine),
+        "memory_points": describe_memory_points(report, machine),
         "note": describe_unlisted_peaks(bundle, machine),
+        "unknown": explain_unknown(bundle),
     }
     return document | {"choices": describe_choices(document) if others and only is None else None}
 
 
-def describe_baselines(bundle: Bundle) -> list[Document]:
+def describe_baselines(report: PlanReport) -> list[Document]:
     """The well-known plans that this one was compared with."""
     return [
         {
@@ -113,11 +116,11 @@ def describe_baselines(bundle: Bundle) -> list[Document]:
             "chosen": one.chosen,
             "note": one.note,
         }
-        for one in bundle.baselines
+        for one in report.baselines
     ]
 
 
-def describe_contenders(bundle: Bundle, machine: Machine) -> list[Document]:
+def describe_contenders(report: PlanReport, machine: Machine) -> list[Document]:
     """The plans that the search for the fastest one considered; and whether the plan's machine has memory for them."""
     there = min(site.memory_bytes for site in machine.sites)
     return [
@@ -132,16 +135,16 @@ def describe_contenders(bundle: Bundle, machine: Machine) -> list[Document]:
             "chosen": one.chosen,
             "reason": one.reason,
         }
-        for one in bundle.contenders
+        for one in report.contenders
     ]
 
 
-def describe_memory_points(bundle: Bundle, machine: Machine) -> list[Document]:
+def describe_memory_points(report: PlanReport, machine: Machine) -> list[Document]:
     """Time over memory, least memory first; and whether every site of the plan's machine has that memory."""
     there = min(site.memory_bytes for site in machine.sites)
     return [
         {"memory_bytes": one.memory, "predicted_ms": one.predicted_ms, "fits": one.memory <= there}
-        for one in bundle.memory_points
+        for one in report.memory_points
     ]
 
 

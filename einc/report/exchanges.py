@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from einc.errors import ProgramError, UsageError
+from einc.plan_reading.timing import read_plan_machine
 from einc.predict.ranges import find_moving_range, name_rates
 from einc.report.tables import describe_trust
-from einc.report.timing import read_plan_machine
 from einc_runtime.plan.schema import Bundle, Exchange
 from einc_runtime.text import format_count, suggest_name
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from einc.plan_reading.timing import make_labeller
 from einc.report.tables import format_cut
-from einc.report.timing import make_labeller
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import Bundle, TransferTask
 

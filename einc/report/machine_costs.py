@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from einc.machines.model import Machine
+from einc.plan_reading.timing import read_plan_machine, time_plan
 from einc.predict.ranges import name_rates
 from einc.report.tables import NOT_MEASURED, align_columns, format_range
-from einc.report.timing import describe_unlisted_peaks, read_plan_machine, time_plan
+from einc.report.times import describe_time, describe_unlisted_peaks
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_memory
 
@@ -22,7 +23,7 @@ def describe_costs(bundle: Bundle) -> Document:
     """
     machine = read_plan_machine(bundle)
     timing = time_plan(bundle, machine)
-    whole = timing.document()
+    whole = describe_time(timing)
     critical = whole["critical"] if whole is not None else None
     return {
         "machine": bundle.machine,

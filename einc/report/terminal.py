@@ -153,7 +153,7 @@ def _format_totals(document: Document) -> list[str]:
         *_format_exchanges(document),
         f"inputs and weights: {_STARTS[document['input_placement']]}",
         *_format_restrictions(document),
-        *([] if document["note"] is None else [document["note"]]),
+        *(document[field] for field in ("note", "unknown") if document[field] is not None),
     ]
 
 
@@ -174,7 +174,7 @@ def _format_costs(document: Document) -> list[str]:
     proof = f"no plan{pinned} costs less; " if document["exact"] else ""
     parts = ", ".join(f"{part} {_sum_costs(document, part):,}" for part in ("repartition", "join", "aggregation"))
     total = f"paper's cost {document['total_cost']:,} elements: {parts}"
-    if document["selector"] == FASTEST:
+    if document["selector"] == FASTEST or document["cut_cost"] is None:
         return [total]
     return [total, f"  ({proof}the cut heuristic finds {document['cut_cost']:,})"]
 

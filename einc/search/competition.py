@@ -14,8 +14,8 @@ from einc.logical.plan import LogicalPlan
 from einc.logical.problem import build_problem
 from einc.physical.budget import SearchBudget
 from einc.physical.program import DeviceProgram
+from einc.plan_report import BaselineTime, Contender
 from einc.search.baselines import build_baselines
-from einc_runtime.plan.schema import BaselineTime, Contender
 from einc_runtime.text import shorten
 
 Builder = Callable[[LogicalPlan], DeviceProgram]

@@ -26,6 +26,7 @@ from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
+from einc.plan_report import Contender, MemoryPoint
 from einc.search.completion import Completer, improve_completed
 from einc.search.descent import descend
 from einc.search.evaluation import EvaluatedPlan, Evaluator, OmittedLayersCost
@@ -38,7 +39,7 @@ from einc.search.neighbours import sum_times
 from einc.search.result import SelectedPlan, select_plan
 from einc.search.space import SearchSpace
 from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problems
-from einc_runtime.plan.schema import Contender, InputPlacement, MemoryPoint
+from einc_runtime.plan.schema import InputPlacement
 from einc_runtime.text import shorten
 
 SMALLER, IMPROVED = "less memory", "improved"

@@ -19,7 +19,7 @@ from einc.exchange.naive import build_naive_body
 from einc.exchange.simulation.simulator import simulate
 from einc.exchange.synthesis.splitting import find_splits, join_pieces
 from einc.machines.model import Machine
-from einc.report.timing import Label, make_labeller
+from einc.plan_reading.timing import Label, make_labeller
 from einc.verification.comparison import PRECISION, require_equal, require_time
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import region_bytes

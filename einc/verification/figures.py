@@ -15,10 +15,11 @@ from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute
 from einc.options import FASTEST, SCHEDULES, SELECTORS
+from einc.plan_reading.restore import restore_plan
+from einc.plan_reading.timing import read_plan_machine
+from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.cores import list_run_tasks
 from einc.predict.timeline import TooLarge, time_tasks
-from einc.report.restore import restore_plan
-from einc.report.timing import read_plan_machine
 from einc.verification.comparison import require_equal, require_time
 from einc.verification.exchanges import verify_exchanges
 from einc_runtime.errors import PlanFault
@@ -52,7 +53,8 @@ def verify_figures(bundle: Bundle) -> tuple[str, ...]:
 def _verify(bundle: Bundle) -> tuple[str, ...]:
     machine = read_plan_machine(bundle)
     plan = restore_plan(bundle)
-    _verify_header(bundle, machine)
+    report = read_report(bundle)
+    _verify_header(bundle, report, machine)
     for o, (operation, choice) in enumerate(zip(bundle.operations, plan.choices, strict=True)):
         _verify_operation(f"operations[{o}] ('{operation.name}')", operation, plan.graph, choice)
     _verify_costs(bundle, plan)
@@ -60,16 +62,16 @@ def _verify(bundle: Bundle) -> tuple[str, ...]:
     _verify_memory(bundle, machine)
     left = list(verify_exchanges(bundle, machine))
     left += _verify_times(bundle, machine)
-    left += _verify_selection(bundle, plan)
+    left += _verify_selection(bundle, report, plan)
     return (*left, _LABELS)
 
 
-def _verify_header(bundle: Bundle, machine: Machine) -> None:
+def _verify_header(bundle: Bundle, report: PlanReport, machine: Machine) -> None:
     if bundle.machine_file != format_machine(machine):
         raise PlanFault("it is not written as the compiler writes machines", where="machine_file")
     require_equal("machine", bundle.machine, machine.name)
-    if bundle.memory_limit is not None:
-        require_equal("memory_limit", bundle.memory_limit, max(site.memory_bytes for site in machine.sites))
+    if report.memory_limit is not None:
+        require_equal("memory_limit", report.memory_limit, max(site.memory_bytes for site in machine.sites))
     if len(machine.sites) != len(bundle.devices):
         count = len(machine.sites)
         raise PlanFault(f"{count} sites, where the plan has {len(bundle.devices)}", where="machine_file")
@@ -77,9 +79,9 @@ def _verify_header(bundle: Bundle, machine: Machine) -> None:
         raise PlanFault(f"'{bundle.schedule}' is no schedule", where="schedule")
     if bundle.selector not in SELECTORS:
         raise PlanFault(f"'{bundle.selector}' is no selector", where="selector")
-    if bundle.exact and bundle.selector != "eindecomp":
+    if report.exact and bundle.selector != "eindecomp":
         raise PlanFault(f"the selector '{bundle.selector}' gives no exact optimum", where="exact")
-    if (bundle.contenders or bundle.memory_points) and bundle.selector != FASTEST:
+    if (report.contenders or report.memory_points) and bundle.selector != FASTEST:
         raise PlanFault(f"the selector '{bundle.selector}' compares no plans", where="contenders")
 
 
@@ -162,30 +164,33 @@ def _verify_times(bundle: Bundle, machine: Machine) -> list[str]:
     return []
 
 
-def _verify_selection(bundle: Bundle, plan: LogicalPlan) -> list[str]:
+def _verify_selection(bundle: Bundle, report: PlanReport, plan: LogicalPlan) -> list[str]:
     """The pins, the cost of the cut heuristic, and the plan itself among those that it was compared with."""
     _verify_pins(bundle, plan)
+    unknown = explain_unknown(bundle)
+    if unknown is not None:
+        return [unknown]
     left = []
     if len(bundle.operations) > MAX_OPERATIONS:
         left.append("`cut_cost`: the plan is too large for the cut heuristic")
     else:
         pins = tuple(Pin(one.name, one.pin) for one in bundle.operations if one.pin is not None)
         problem = build_problem(plan.graph, plan.sites, pins=pins)
-        require_equal("cut_cost", bundle.cut_cost, problem.cost(choose_by_cuts(problem)))
-    if bundle.exact:
-        if bundle.total_cost > bundle.cut_cost:
+        require_equal("cut_cost", report.cut_cost, problem.cost(choose_by_cuts(problem)))
+    if report.exact:
+        if report.cut_cost is None or bundle.total_cost > report.cut_cost:
             raise PlanFault("the cut heuristic finds a plan that costs less", where="exact")
         left.append(_OPTIMUM)
-    chosen = [(f"baselines[{i}]", one) for i, one in enumerate(bundle.baselines) if one.chosen]
-    if len(chosen) + sum(one.chosen for one in bundle.contenders) > 1:
+    chosen = [(f"baselines[{i}]", one) for i, one in enumerate(report.baselines) if one.chosen]
+    if len(chosen) + sum(one.chosen for one in report.contenders) > 1:
         raise PlanFault("more than one plan is said to be the one that was chosen", where="contenders")
     for where, baseline in chosen:
         require_time(f"{where}.predicted_ms", baseline.predicted_ms or 0.0, bundle.predicted_ms or 0.0)
         require_equal(f"{where}.memory", baseline.memory, max(bundle.memory))
-    for i, contender in enumerate(bundle.contenders):
+    for i, contender in enumerate(report.contenders):
         if contender.chosen:
             require_equal(f"contenders[{i}].cost", contender.cost, bundle.total_cost)
-    return [*left, _OTHERS] if bundle.contenders or bundle.baselines or bundle.memory_points else left
+    return [*left, _OTHERS] if report.contenders or report.baselines or report.memory_points else left
 
 
 def _verify_pins(bundle: Bundle, plan: LogicalPlan) -> None:

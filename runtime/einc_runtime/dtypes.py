@@ -16,8 +16,6 @@ ITEMSIZE: dict[str, int] = dict(schema.ITEMSIZE.items())
 _NUMPY_NAMES: dict[str, str] = dict(schema.NUMPY_NAMES.items())
 _NAMES = {np.dtype(numpy_name): name for name, numpy_name in _NUMPY_NAMES.items()}
 
-COMPUTED_ELEMENT_TYPES = tuple(name for name in ITEMSIZE if name not in schema.QUANTIZED)
-"""The types in which kernels compute."""
 FLOATS: frozenset[str] = frozenset(schema.FLOATS)
 INTEGERS: frozenset[str] = frozenset(schema.INTEGERS)
 

@@ -96,7 +96,7 @@ def _plans(folder: Path) -> list[str]:
             held = said["memory_bytes"]
             beside = sum(count for name, count in held.items() if name not in ("plan", "process") and count)
             megabytes = [f"{count / 1e6:,.0f} MB" for count in (held["plan"], beside, held["process"] or 0)]
-            tasks = f"{executor.facts()['tasks']:,} of {len(bundle.tasks):,}"
+            tasks = f"{executor.facts().cpu.tasks:,} of {len(bundle.tasks):,}"
             rows.append(f"| {' | '.join([case.name, str(sites), tasks, f'{seconds * 1e3:.0f} ms', *megabytes])} |")
     return rows
 

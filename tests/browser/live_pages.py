@@ -229,7 +229,7 @@ def test_hostile_names_are_shown_as_text(driver: webdriver.Chrome, tmp_path: Pat
     tasks = tuple(msgspec.structs.replace(one, serves=table.get(one.serves, one.serves)) for one in bundle.tasks)
     tensors = tuple(msgspec.structs.replace(one, name=f"{names[n % 4]}{n}") for n, one in enumerate(bundle.tensors))
     hostile = msgspec.structs.replace(
-        bundle, model=names[0], operations=operations, tasks=tasks, tensors=tensors, contenders=()
+        bundle, model=names[0], operations=operations, tasks=tasks, tensors=tensors, report=b""
     )
     for width in (1440, 390):
         page = tmp_path / "hostile.html"

@@ -10,8 +10,8 @@ from typing import Any
 
 from einc.compiler import compile_model
 from einc.options import CompileOptions
+from einc.plan_reading.timing import read_plan_machine, time_plan
 from einc.report.html.embedding import write_script_json
-from einc.report.timing import read_plan_machine, time_plan
 from einc_runtime.execution.trace import TaskRun, format_trace, make_task_events
 from einc_runtime.plan.schema import Bundle
 

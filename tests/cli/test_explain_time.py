@@ -11,7 +11,7 @@ import pytest
 
 from einc.machines.load import parse_machine
 from einc.machines.model import MS_PER_US
-from einc.report.timing import read_plan_machine, time_plan
+from einc.plan_reading.timing import read_plan_machine, time_plan
 from einc_runtime.execution.trace import task_kind
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.schema import Bundle, KernelTask, TransferTask
@@ -157,7 +157,7 @@ def test_a_plan_whose_machine_does_not_fit_gets_one_error(plan: Path, einc: Call
 def test_a_plan_too_large_to_be_timed_is_explained_without_times(
     plan: Path, einc: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("einc.report.timing.MAX_EFFORT", 10)
+    monkeypatch.setattr("einc.plan_reading.timing.MAX_EFFORT", 10)
     document = einc("explain", plan, "--json").json()
     assert document["time"] is None
     assert {op["time"] for op in document["ops"]} == {None}

@@ -18,9 +18,9 @@ from einc.options import CompileOptions
 from einc.physical.build import build, build_fast
 from einc.physical.records import emit
 from einc.physical.verify import verify
+from einc.plan_reading.restore import restore_plan
 from einc.predict.costs import compute_task_costs
 from einc.predict.timeline import time_tasks
-from einc.report.restore import restore_plan
 from einc_runtime.plan.codec import encode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Bundle, KernelTask

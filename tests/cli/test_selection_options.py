@@ -10,6 +10,7 @@ import pytest
 
 import einc as es
 from einc.errors import UsageError
+from einc.plan_report import read_report
 
 MODELS = Path(__file__).parents[2] / "models"
 TINY = (MODELS / "ffn.ein", "--preset", "tiny", "-m", "dgx-a100", "--schedule", "naive")
@@ -128,8 +129,8 @@ def test_the_python_interface_has_them_too() -> None:
     last = plan.bundle.operations[-1]
     assert last.pin == "d1/3"
     assert [len(index.intervals) for index in last.indices] == [1, 3]
-    assert plan.bundle.memory_limit == limit
-    assert [row.name for row in plan.bundle.baselines] == ["data"]
+    assert read_report(plan.bundle).memory_limit == limit
+    assert [row.name for row in read_report(plan.bundle).baselines] == ["data"]
     with pytest.raises(UsageError, match="no baseline"):
         es.compileGraph(graph, machine="dgx-a100", baselines=["best"])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import msgspec
 import numpy as np
 
 from einc_runtime.errors import ReportedError
@@ -104,6 +105,32 @@ def _read_plan_file(data: bytes) -> object:
     from einc_runtime.plan.codec import _read_stream
 
     return _read_stream(io.BytesIO(data))
+
+
+# Reports. An input is the section of a plan file that the runtime does not read.
+
+
+def _seed_reports() -> list[bytes]:
+    from einc.plan_report import BaselineTime, Contender, MemoryPoint, PlanReport, encode_report
+
+    whole = PlanReport(
+        True, 7, 1 << 30, 0.5, (BaselineTime("a"), BaselineTime("b", 1.0, 2, "slower")),
+        (Contender("c", True, 1.0, 2, 3, "the fastest", True, 0.5),), (MemoryPoint(1, 2.0), MemoryPoint(3, 1.5)),
+    )  # fmt: skip
+    return [encode_report(report) for report in (whole, PlanReport())]
+
+
+def _mutate_report(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> bytes:
+    """Most mutations change the records alone, and leave the version."""
+    return data[:4] + _mutate_plan(data[4:], rng, [donor[4:] for donor in donors])
+
+
+def _read_report(data: bytes) -> None:
+    from einc.plan_report import UNKNOWN, encode_report, read_report
+    from tests.support.handmade_plans import two_site_plan
+
+    report = read_report(msgspec.structs.replace(two_site_plan(), report=data))
+    assert report is UNKNOWN or encode_report(report) == data, "a report has another encoding"
 
 
 # Arrays.
@@ -337,6 +364,7 @@ TARGETS = {
         Target("plan", _seed_plans, _mutate_plan, _read_plan),
         Target("plan-file", _seed_plan_files, mutate_bytes, _read_plan_file),
         Target("proof", _seed_plans, _mutate_plan, _prove_plan),
+        Target("report", _seed_reports, _mutate_report, _read_report),
         Target("npy", _seed_npy, mutate_bytes, _read_npy),
         Target("npz", _seed_npz, mutate_bytes, _read_weights),
         Target("safetensors", _seed_safetensors, _mutate_safetensors, _read_weights),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -279,12 +279,10 @@ def _einc(
         session.execute()
         launches.append(executor.host_us)
     outcome.host_us[name] = median(launches)
-    facts = executor.facts()
-    outcome.kernels += [
-        f"{name}: {k['tasks']} {k['kernel']} by {k['provider']} {k['version']} {k['variant']}"
-        for k in facts["kernels"]  # type: ignore[attr-defined]
-    ]
-    outcome.notes[name] = "; ".join([f"{facts['graph']}", *executor.notes])
+    facts = executor.facts().cuda
+    assert facts is not None
+    outcome.kernels += [f"{name}: {k.tasks} {k.kernel} by {k.provider} {k.version} {k.variant}" for k in facts.kernels]
+    outcome.notes[name] = "; ".join([f"{asdict(facts.graph)}", *executor.notes])
     times = outcome.step_ms if name == ONE else {}
     tell = partial(steps, executor, times), partial(by_algorithm, executor, outcome.alone, place)
     output = output_name(bundle)

@@ -96,7 +96,7 @@ PLACES: Mapping[str, Callable[[tuple[int, ...], np.random.Generator], Array]] = 
 
 def reference(case: Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs in float64, by the operators' meaning on whole arrays."""
-    from einc.report.restore import compute_outputs
+    from einc.plan_reading.reference import compute_outputs
 
     wide = compiled(case, 1, "f64")
     return compute_outputs(wide, {name: widened(array) for name, array in arrays.items()})
@@ -146,7 +146,7 @@ def check(
             for traced in (False, False, True):
                 session.execute(trace=traced)
                 runs.append({tensor.name: session.offload(tensor.name) for tensor in session.outputs})
-            kernels |= {f"{k['kernel']}: {k['provider']}" for k in session.facts.get("kernels", ())}
+            kernels |= {f"{k.kernel}: {k.provider}" for k in (session.facts.cuda.kernels if session.facts.cuda else ())}
             notes |= dict.fromkeys(session.notes)
         same = same and all(a.tobytes() == other[name].tobytes() for other in runs[1:] for name, a in runs[0].items())
         found[name] = runs[0]

@@ -56,7 +56,7 @@ def run_ranks(count: int, parts: Parts) -> str:
     from einc.data import find_folder
     from einc.options import CompileOptions
     from einc_runtime.execution.data.random_arrays import make_random_array
-    from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
+    from einc_runtime.execution.ranks.cuda_part import make_cuda_executor
     from einc_runtime.execution.session import Session
     from tests.support.thread_links import ThreadWorld
 
@@ -72,9 +72,9 @@ def run_ranks(count: int, parts: Parts) -> str:
     def run(links: Any) -> tuple[dict[str, Any], int]:
         driver, kernels, library = parts(links.rank)
         devices = [site % driver.device_count() for site in range(count)]
-        executor = CudaRankExecutor(bundle, links, devices, driver=driver, kernels=kernels, nccl=library)
+        executor = make_cuda_executor(bundle, links, devices, driver=driver, kernels=kernels, nccl=library)
         with Session(bundle, executor=executor) as session:
-            return compute(session), executor.facts()["messages"]
+            return compute(session), executor.facts().messages
 
     with Session(bundle, backend="cpu") as session:
         expected = compute(session)

@@ -59,18 +59,18 @@ def test_plans_run_with_every_site_on_a_gpu_of_its_own(name, layout):
 
     assert check(case, 8, make_session, expected, None).holds
     (facts,) = seen
-    assert len(facts["devices"]) == (2 if layout is Layout.SPREAD else 8)
+    assert len(facts.cuda.devices) == (2 if layout is Layout.SPREAD else 8)
     alone = CPU.executor(compiled(case, 8, "f32"))
-    assert len(alone.facts()["devices"]) == 1
+    assert len(alone.facts().cuda.devices) == 1
     if layout is Layout.STAGED:  # what kernels read from other sites has to go through the host
-        assert facts["graph"]["steps"] > alone.facts()["graph"]["steps"]
-    assert bool([note for note in facts["notes"] if "cannot reach" in note]) == (layout is Layout.STAGED)
+        assert facts.cuda.graph.steps > alone.facts().cuda.graph.steps
+    assert bool([note for note in facts.cuda.notes if "cannot reach" in note]) == (layout is Layout.STAGED)
     alone.close()
 
 
 def test_streams_for_every_pair_of_eight_gpus():
     executor = CPU.executor(compiled(SMALL["rows"], 8, "f32"), Layout.ALIASED)
-    assert executor.facts()["graph"]["streams"] > 40  # eight sites, and each to most of the others
+    assert executor.facts().cuda.graph.streams > 40  # eight sites, and each to most of the others
     executor.close()
 
 

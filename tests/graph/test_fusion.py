@@ -13,7 +13,8 @@ from einc.graph.fuse import fuse
 from einc.graph.graph import Graph, dump_graph, verify_graph
 from einc.ops import registry
 from einc.ops.equation import MAX_FUSED_STEPS, Equation, build_equation
-from einc.ops.scalar import ScalarInput, make_step
+from einc.ops.scalar import make_step
+from einc_runtime.plan.scalar_programs import ScalarInput
 from tests.support.graph_interpreter import interpret
 from tests.support.paced import within
 from tests.support.property_examples import examples

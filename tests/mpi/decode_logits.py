@@ -15,7 +15,7 @@ from einc.generation.plan_cache import PlanCache
 from einc.options import CompileOptions
 from einc_runtime.execution.data.safetensors import list_stored_names
 from einc_runtime.execution.ranks import mpi
-from einc_runtime.execution.ranks.executor import RankExecutor
+from einc_runtime.execution.ranks.cpu_part import make_cpu_executor
 from einc_runtime.generation.generator import open_sessions
 from einc_runtime.generation.ranks import dismiss, follow, open_rank_sessions
 from einc_runtime.generation.slots import DecoderSlots
@@ -44,7 +44,7 @@ def main(plans, target, sites, steps):
         return
     links = mpi.connect()
     sessions = open_rank_sessions(
-        bundles, str(FOLDER), links, lambda number, bundle, common: RankExecutor(bundle, links, common=common)
+        bundles, str(FOLDER), links, lambda number, bundle, common: make_cpu_executor(bundle, links, common=common)
     )
     if links.rank == 0:
         decode(sessions, target, int(steps))

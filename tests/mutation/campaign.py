@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-import msgpack
-
 from einc_runtime.plan.codec import HEADER, seal
 from tests.mutation.fields import Edit, Tree, list_field_edits
 from tests.mutation.judging import FAULTS, REFUSED, SAME, Verdict, judge
 from tests.mutation.plans import CASES, make_plan
 from tests.mutation.running import RunningProcess
 from tests.mutation.together import list_joint_edits
+from tests.support.plan_reports import close_payload, open_payload
 
 
 @dataclass(slots=True)
@@ -81,14 +80,14 @@ def judge_one(case: str, name: str) -> Verdict:
 
 def _list_edits(tree: Tree) -> Iterator[tuple[str, str, Edit]]:
     for field_, name, edit in list_field_edits(tree):
-        yield field_.partition(".")[0], name, edit
+        yield field_.removeprefix("report.").partition(".")[0], name, edit
     for kind, name, edit in list_joint_edits(tree):
         yield kind, f"{kind}/{name}", edit
 
 
 def _choose(case: str, count: int, seed: int) -> Iterator[tuple[str, str]]:
     """Names of changes and their kinds: one of each kind of place and way after the other, in an order of the seed."""
-    tree = msgpack.unpackb(make_plan(case)[HEADER.size :])
+    tree = open_payload(make_plan(case)[HEADER.size :])
     strata: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for kind, name, _ in _list_edits(tree):
         strata[re.sub(r"\d+", "#", name)].append((name, kind))
@@ -105,13 +104,13 @@ def _make(case: str, names: Sequence[tuple[str, str]]) -> Iterator[tuple[str, st
     """The mutants of these names: the kind of change, the name, and the bytes of the plan file."""
     payload = make_plan(case)[HEADER.size :]
     kinds = dict(names)
-    for kind, name, edit in _list_edits(msgpack.unpackb(payload)):
+    for kind, name, edit in _list_edits(open_payload(payload)):
         if name not in kinds:
             continue
-        tree = msgpack.unpackb(payload)
+        tree = open_payload(payload)
         try:
             edit(tree)
-            mutant = msgpack.packb(tree)
+            mutant = close_payload(tree)
         except (OverflowError, ValueError, LookupError, TypeError):
             continue  # a number that msgpack has no room for; records that the change finds nothing in
         if mutant != payload:

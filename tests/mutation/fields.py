@@ -86,6 +86,14 @@ def _ways(tree: Tree, path: Path, value: Any) -> Iterator[tuple[str, Any]]:
         yield from (("negative", -value - 1), ("infinite", float("inf")), ("nan", float("nan")), ("none", None))
     elif isinstance(value, str):
         yield from _ways_of_text(path, value)
+    elif isinstance(value, bytes):
+        yield from (
+            ("longer", value + b"\0"),
+            ("shorter", value[:-1]),
+            ("empty", b""),
+            ("none", None),
+            ("text", "text"),
+        )
     elif isinstance(value, list):
         yield from _ways_of_list(value)
     else:

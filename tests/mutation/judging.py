@@ -16,8 +16,8 @@ import numpy as np
 from einc.frontend import build
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph
+from einc.plan_reading.restore import restore_graph
 from einc.report.document import explain
-from einc.report.restore import restore_graph
 from einc.report.terminal import format_overview
 from einc.verification.figures import verify_figures
 from einc.verification.model import verify_model

@@ -14,9 +14,9 @@ from einc.machines.load import load_machine
 from einc.machines.model import Machine, Site
 from einc.options import CompileOptions
 from einc.physical.program import DeviceProgram
+from einc.plan_reading.timing import read_plan_machine, time_plan
 from einc.predict.costs import TaskKind, compute_occupied_ms, compute_task_costs
 from einc.predict.timeline import time_tasks
-from einc.report.timing import read_plan_machine, time_plan
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AggregateTask, KernelTask, TransferTask
 from tests.support.device_programs import exchanges_of, kind_of, program_of

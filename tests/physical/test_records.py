@@ -21,6 +21,7 @@ from einc.machines.load import load_machine, parse_machine
 from einc.ops.registry import call, restore
 from einc.physical.build import build
 from einc.physical.records import emit
+from einc.plan_report import read_report
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Bundle, KernelTask
@@ -81,7 +82,8 @@ def test_everything_a_reader_needs_is_there() -> None:
     found = emit(program, machine, (4, 5, 6, 7), "naive")
     assert found.devices == (4, 5, 6, 7)
     assert (found.model, found.machine, found.selector, found.schedule) == ("network", "switch", "eindecomp", "naive")
-    assert (found.total_cost, found.cut_cost, found.exact) == (plan.total_cost, plan.cut_cost, plan.exact)
+    report = read_report(found)
+    assert (found.total_cost, report.cut_cost, report.exact) == (plan.total_cost, plan.cut_cost, plan.exact)
     assert parse_machine(found.machine_file) == machine
     weights = {t.name: (t.fan_in, t.stored) for t in found.tensors if t.kind == "weight"}
     assert weights == {"w1": (11, "layer.0.weight"), "w2": (17, None)}

@@ -10,11 +10,11 @@ from einc.calibration.models import QUICK
 from einc.calibration.samples import compile_probe
 from einc.machines.load import load_machine
 from einc.machines.model import KernelRate, Machine, Site
+from einc.plan_reading.timing import time_plan
 from einc.predict.breakdown import break_down, find_critical_chain
 from einc.predict.cores import list_run_tasks, schedule_on_cores
 from einc.predict.costs import TaskCost, TaskKind, compute_task_costs
 from einc.predict.timeline import predict_ms, time_tasks
-from einc.report.timing import time_plan
 from einc_runtime.execution.cpu.executor import CpuExecutor
 
 RATE = (("contract", KernelRate(10, 1e11, 10)), ("copy", KernelRate(5, gbs=10)))

@@ -98,7 +98,7 @@ def rename(bundle: Bundle, name: str) -> Bundle:
             for one in bundle.operations
         ),
         tasks=tuple(msgspec.structs.replace(task, serves=names.get(task.serves, task.serves)) for task in bundle.tasks),
-        contenders=(),
+        report=b"",
     )
 
 

@@ -13,12 +13,12 @@ from einc.compiler import compile_model
 from einc.exchange.language.program import list_targets
 from einc.exchange.language.resolve import read_program
 from einc.options import CompileOptions
+from einc.plan_reading.timing import Timing, read_plan_machine, time_plan
 from einc.report.document import explain
 from einc.report.html.measured import describe_trace
 from einc.report.html.memory import INPUT, WEIGHT, describe_memory
 from einc.report.html.programs import describe_programs
 from einc.report.html.tasks import COMBINE, KERNEL, NS_PER_MS, TRANSFER, describe_idle_time, describe_tasks
-from einc.report.timing import Timing, read_plan_machine, time_plan
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.trace import TaskRun, format_trace, make_task_events
 from einc_runtime.plan.schema import Bundle, FenceTask

@@ -7,6 +7,7 @@ import pytest
 from einc.compiler import Compiled, compile_model
 from einc.errors import CapacityError
 from einc.options import CompileOptions
+from einc.plan_report import read_report
 from einc.search import evaluation, fastest, folding
 from einc.search.evaluation import Assignment, Order
 from einc_runtime.plan.schema import InputPlacement
@@ -67,7 +68,7 @@ def test_less_memory_takes_longer_until_nothing_fits() -> None:
     """From all that the fastest plan needs down: every plan fits, none is faster than one with more memory."""
     free = compile_within(CHAIN, None)
     size, time = max(free.program.memory), free.program.predicted_ms
-    points = free.bundle.memory_points
+    points = read_report(free.bundle).memory_points
     assert [point.memory for point in points] == sorted(point.memory for point in points)
     assert len(points) > 1  # time over memory is shown although the fastest plan fits
     least = points[0].memory

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
+from einc_runtime.execution.ranks.cuda_part import make_cuda_executor
+from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.numpy import libraries
 from tests.support.cuda_fake import FakeDriver
@@ -18,7 +19,7 @@ class RankOnFake:
     """What a program of a rank gets."""
 
     session: Session
-    executor: CudaRankExecutor
+    executor: RankExecutor
     driver: FakeDriver
     links: object
 
@@ -31,7 +32,7 @@ def run_on_fakes(bundle, size, program, *, seed=0, gpus=None, kernels=NumpyKerne
 
     def run(links):
         driver = FakeDriver(gpus or len(bundle.memory), seed=seed * 64 + links.rank, bus=f"{links.rank:04}")
-        executor = CudaRankExecutor(
+        executor = make_cuda_executor(
             bundle, links, driver=driver, kernels=kernels(driver), nccl=FakeNccl(world, driver), **options
         )
         return program(RankOnFake(Session(bundle, executor=executor), executor, driver, links))

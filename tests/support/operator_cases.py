@@ -6,8 +6,8 @@ from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
-from einc.ops.functions import FUNCTIONS
-from einc.ops.scalar import ScalarProgram
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
+from einc_runtime.plan.scalar_programs import ScalarProgram
 from tests.support.quantized_cases import quantized
 
 SIZES = {"t": 7, "d": 9, "f": 5, "h": 6, "s": 4, "u": 11}
@@ -38,8 +38,8 @@ def equation(
 def unary_and_binary(dtype: DType) -> dict[str, Operator]:
     """Every scalar function that takes `dtype`, by broadcasting where it has several operands."""
     cases = {}
-    for name, signature in FUNCTIONS.items():
-        if dtype not in signature.accepts and name != "where":
+    for name, signature in SCALAR_FUNCTIONS.items():
+        if dtype.value not in signature.accepts and name != "where":
             continue
         if name.startswith("cast:"):
             cases[name] = registry.call("cast", [desc("t d", dtype), name[5:]], {})

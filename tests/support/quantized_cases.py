@@ -8,7 +8,7 @@ from einc.ops.dequantize import Dequantize, QuantizedForm
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
 from einc.ops.rounded_product import RoundedProduct, find_rounding_fault
-from einc.ops.scalar import ScalarProgram
+from einc_runtime.plan.scalar_programs import ScalarProgram
 
 FORMS = {
     "i8": QuantizedForm(DType.I8),

@@ -16,7 +16,7 @@ from einc.machines.model import Machine, Pair
 from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
 from einc.predict.timeline import _Simulation
-from einc_runtime.execution.ranks.executor import measure_chains
+from einc_runtime.execution.ranks.cpu_part import measure_chains
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.plan.regions import writes_of
 from einc_runtime.plan.schema import Bundle, Region, TransferTask

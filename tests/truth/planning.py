@@ -17,6 +17,7 @@ from einc.compiler import Compiled, compile_model
 from einc.errors import CapacityError, MachineError
 from einc.machines.model import Machine
 from einc.options import CompileOptions
+from einc.plan_report import read_report
 from einc.predict.breakdown import find_critical_chain
 from einc.predict.costs import TaskCost, TaskKind, compute_task_costs
 from einc.predict.kernel_times import KernelKind, classify
@@ -112,7 +113,7 @@ def measure_plan(compiled: Compiled) -> Planned:
     """The figures of a plan; those of a model that does not fit are the reason."""
     try:
         program, machine = compiled.program, compiled.target.machine
-        baselines = [row.predicted_ms for row in compiled.bundle.baselines if row.predicted_ms is not None]
+        baselines = [row.predicted_ms for row in read_report(compiled.bundle).baselines if row.predicted_ms is not None]
     except (CapacityError, MachineError) as error:
         return Planned(problem=error.message.splitlines()[0])
     costs = compute_task_costs(program)

@@ -17,12 +17,14 @@ from einc.compiler import compile_model
 from einc.errors import InternalError
 from einc.machines.load import format_machine, parse_machine
 from einc.options import CompileOptions, GivenExchange
+from einc.plan_report import read_report
 from einc.verification import figures
 from einc.verification.figures import verify_figures
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.schema import Bundle
 from tests.mutation.plans import CASES, make_plan
+from tests.support.plan_reports import change_report
 from tests.support.sampling import first
 
 replace = msgspec.structs.replace
@@ -81,10 +83,10 @@ FALSE: dict[str, tuple[Callable[[Bundle], Bundle], str]] = {
     "a larger arena": (lambda b: replace(b, memory=(b.memory[0] + 64, *b.memory[1:])), r"memory\[0\]"),
     "another precision": (lambda b: change_first(b, precision="f64"), "precision"),
     "another title": (lambda b: change_first(b, title="product"), "title"),
-    "an optimum": (lambda b: replace(b, exact=True, selector="greedy"), "exact"),
+    "an optimum": (lambda b: change_report(replace(b, selector="greedy"), exact=True), "exact"),
     "another machine": (lambda b: replace(b, machine="dgx-h100"), "machine"),
-    "another heuristic cost": (lambda b: replace(b, cut_cost=b.cut_cost + 1), "cut_cost"),
-    "an optimum that costs more": (lambda b: replace(cost(b, join=0), cut_cost=b.total_cost - 1), "cut_cost"),
+    "another heuristic cost": (lambda b: change_report(b, cut_cost=(read_report(b).cut_cost or 0) + 1), "cut_cost"),
+    "an optimum that costs more": (lambda b: change_report(b, cut_cost=b.total_cost - 1), "cut_cost"),
     "a pin of another cut": (lambda b: change_first(b, pin="k/4"), "pin"),
     "a pin of no index": (lambda b: change_first(b, pin="zzz/4"), "h.1"),
     "a faster machine": (lambda b: replace(b, machine_file=b.machine_file.replace("25", "50")), "machine_file|_ms"),
@@ -106,7 +108,8 @@ def test_false_figures_are_refused(what: str) -> None:
 
 
 def chosen_twice(bundle: Bundle) -> Bundle:
-    return replace(bundle, baselines=tuple(replace(one, chosen=True) for one in bundle.baselines))
+    baselines = read_report(bundle).baselines
+    return change_report(bundle, baselines=tuple(replace(one, chosen=True) for one in baselines))
 
 
 def with_machine(bundle: Bundle, change: Callable[[dict[str, Any]], object]) -> Bundle:
@@ -151,20 +154,21 @@ def test_a_plan_that_costs_more_than_the_heuristic_is_no_optimum() -> None:
     case = CASES["chain"]
     options = CompileOptions(machine="host", devices=4, selector="random", seed=1, schedule="naive")
     bundle = compile_model(case.source, case.file, options).bundle
-    assert bundle.total_cost > bundle.cut_cost
+    assert bundle.total_cost > (read_report(bundle).cut_cost or 0) > 0
     verify_figures(bundle)
     with pytest.raises(PlanFault, match="the cut heuristic finds a plan that costs less"):
-        verify_figures(replace(bundle, selector="eindecomp", exact=True))
+        verify_figures(change_report(replace(bundle, selector="eindecomp"), exact=True))
 
 
 def test_what_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time and the cost of the heuristic are then accepted unseen, and that is among the remarks."""
     bundle = decode(make_plan("chain"))
-    false = replace(bundle, predicted_ms=1.0, cut_cost=bundle.cut_cost + 1)
+    cut_cost = read_report(bundle).cut_cost or 0
+    false = change_report(replace(bundle, predicted_ms=1.0), cut_cost=cut_cost + 1)
     with pytest.raises(PlanFault, match=r"1\.0 ms"):
         verify_figures(false)
     monkeypatch.setattr(figures, "MAX_EFFORT", 1)
-    with pytest.raises(PlanFault, match=f"{bundle.cut_cost + 1}, and it should be {bundle.cut_cost}"):
+    with pytest.raises(PlanFault, match=f"{cut_cost + 1}, and it should be {cut_cost}"):
         verify_figures(false)
     monkeypatch.setattr(figures, "MAX_OPERATIONS", 1)
     remarks = verify_figures(false)
@@ -174,6 +178,14 @@ def test_what_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_without_a_time_is_accepted() -> None:
     verify_figures(replace(decode(make_plan("chain")), predicted_ms=None))
+
+
+@pytest.mark.parametrize(("report", "why"), [(b"", "the plan has no report"), (b"\0\0\0\x09...", "has version 9")])
+def test_without_a_report_everything_else_is_verified(report: bytes, why: str) -> None:
+    bundle = replace(decode(make_plan("once")), report=report)
+    assert any(why in remark for remark in verify_figures(bundle))
+    with pytest.raises(PlanFault, match=r"1\.0 ms"):
+        verify_figures(replace(bundle, predicted_ms=1.0))
 
 
 def test_an_error_of_the_product_is_no_fault_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +220,7 @@ def test_plans_with_less_memory_are_accepted() -> None:
     verify_figures(bundle)
     for false in (1 << 19, 1 << 21):
         with pytest.raises(PlanFault, match="1048576"):
-            verify_figures(replace(bundle, memory_limit=false))
+            verify_figures(change_report(bundle, memory_limit=false))
 
 
 def test_a_bound_without_a_proof_is_explained(tmp_path: Path) -> None:

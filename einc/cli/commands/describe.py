@@ -22,7 +22,7 @@ def describe_command(plan: str, as_json: bool) -> None:
     `einc explain` also says how every operator is cut and why.
     """
     from einc.report.tables import describe_trust
-    from einc.report.timing import describe_prediction
+    from einc.report.times import describe_prediction
     from einc_runtime.cli.describe import describe_plan, format_lines
 
     bundle = files.read_plan(plan)

@@ -17,7 +17,7 @@ from einc_runtime.cli.progress import show_phases
 from einc_runtime.text import suggest_name
 
 if TYPE_CHECKING:
-    from einc.report.timing import Timing
+    from einc.plan_reading.timing import Timing
     from einc_runtime.plan.schema import Bundle
 
 FORMATS = ("text", "json", "html", "dot", "mermaid")
@@ -64,8 +64,8 @@ def explain_command(source: str, **arguments: Any) -> None:
     """
     request = _read_request(source, arguments)
     request.check()
+    from einc.plan_reading.timing import read_plan_machine, time_plan
     from einc.report.document import explain
-    from einc.report.timing import read_plan_machine, time_plan
 
     with show_phases() as phase:
         output.require_outputs(request.targets, [source, request.against, arguments["machine"], request.measured])

@@ -123,8 +123,9 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
 
     The machine file has the measured rates, and predictions for it use them. Measure while nothing else runs.
     """
-    from einc.calibration.machine import calibrate_gpus, calibrate_host
-    from einc.machines.detect import find_visible_gpus
+    from einc.calibration.gpus import calibrate_gpus
+    from einc.calibration.machine import calibrate_host
+    from einc.machines.detect import describe_chip, find_visible_gpus
     from einc.machines.load import format_machine
     from einc_runtime.cli.progress import show_phases
 
@@ -137,10 +138,10 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
         if gpus is None:
             calibration = calibrate_host(sites, quick=quick, phase=phase)
         else:
-            calibration = calibrate_gpus(gpus, quick=quick, phase=phase)
+            calibration = calibrate_gpus(gpus, describe_chip(), quick=quick, phase=phase)
     if calibration.left_out:
         models = f"{calibration.left_out} of {calibration.probes} models were not run"
-        output.note(f"there was too little time: {models}, and tasks that only they have are timed by the peaks")
+        output.note(f"there was too little time: {models}, and tasks that only they have are timed by what is known")
     if target is not None:
         output.write_text(target, format_machine(calibration.machine))
     if target != output.STDOUT:
@@ -153,11 +154,11 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
 
 def _show_rates(calibration: Calibration) -> None:
     """The measured rates of a site, and how far the times of single tasks are from them."""
-    from einc.calibration.machine import summarize_ratios
+    from einc.calibration.machine import list_measured_rates, summarize_ratios
     from einc.report.tables import align_columns
 
     rows = [["measured", "tasks", "us each", "GFLOP/s", "GB/s", "predicted / measured (middle half)"]]
-    for name, rate in calibration.machine.sites[0].kernels:
+    for name, rate in list_measured_rates(calibration.machine.sites[0]):
         ratios = calibration.ratios.get(name, [])
         low, middle, high = summarize_ratios(ratios) if ratios else (math.nan,) * 3
         rows.append(

@@ -155,7 +155,7 @@ def _list_reasons(document: Document, quantities: Mapping[str, Any]) -> list[str
         lines.append("the time tables are minimized exactly, but do not see what overlaps: that no plan at all is"
                      " faster is not proved")  # fmt: skip
     said = [line[0].upper() + line[1:] + "." for line in lines if line]
-    return said if document["note"] is None else [*said, f"Note: {document['note']}."]
+    return [*said, *(f"Note: {document[field]}." for field in ("note", "unknown") if document[field] is not None)]
 
 
 def _list_contenders(document: Document) -> list[Document]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from einc.machines.model import Machine
+from einc.plan_reading.timing import Timing, read_plan_machine, time_plan
 from einc.report.differences import compare_plans
 from einc.report.document import explain
 from einc.report.html.answer import describe_answer, describe_trust_apart, list_program_facts
@@ -26,7 +27,6 @@ from einc.report.html.places import describe_places
 from einc.report.html.programs import describe_programs, draw_program
 from einc.report.html.tasks import NS_PER_MS, describe_idle_time, describe_tasks
 from einc.report.machine_costs import describe_rates
-from einc.report.timing import Timing, read_plan_machine, time_plan
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.text import format_count, shorten
 from einc_runtime.version import VERSION

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from einc.machines.model import Machine
+from einc.plan_reading.timing import Timing, make_labeller
 from einc.predict.timeline import PlanTimeline
-from einc.report.timing import Timing, make_labeller
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 

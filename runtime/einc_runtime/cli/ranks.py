@@ -20,7 +20,6 @@ from einc_runtime.cli import failures, output, signals
 from einc_runtime.errors import PlanFault, ReportedError
 
 if TYPE_CHECKING:
-    from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
     from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.ranks.links import RankLinks
     from einc_runtime.execution.ranks.watch import Watch
@@ -75,13 +74,13 @@ class World:
 
     def make_executor(self, bundle: Bundle, number: int = 0, common: SharedBuffers | None = None) -> RankExecutor:
         """An executor of the plan of this number; see `split_task`."""
-        from einc_runtime.execution.ranks.executor import RankExecutor
+        from einc_runtime.execution.ranks.cpu_part import make_cpu_executor
 
         def note(position: int) -> None:
             self.note_task(number * TASKS_PER_PLAN + position)
 
         told = note if number else self.note_task
-        executor = RankExecutor(bundle, self.links, note_task=told, common=common, shares=self.shares)
+        executor = make_cpu_executor(bundle, self.links, note_task=told, common=common, shares=self.shares)
         self.watch.look_at(executor.arrivals)
         return executor
 
@@ -93,13 +92,13 @@ class World:
 
     def make_gpu_executor(
         self, bundle: Bundle, devices: Sequence[int] | None, no_peer: str, tunings: Sequence[Tuning]
-    ) -> CudaRankExecutor:
+    ) -> RankExecutor:
         """An executor of the plan on GPUs; see `execution.session.Session` for the arguments."""
         from einc_runtime.execution.backends import require_device_count
-        from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
+        from einc_runtime.execution.ranks.cuda_part import make_cuda_executor
 
         require_device_count(bundle, devices)
-        executor = CudaRankExecutor(
+        executor = make_cuda_executor(
             bundle,
             self.links,
             devices,

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from einc_runtime.cli.comparison import Comparison
     from einc_runtime.cli.ranks import World
-    from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
     from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.session import Session
     from einc_runtime.kernels.cuda.tuning import Tuning
@@ -215,7 +214,7 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
                 require_proof(bundle, decoded=True)
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
         tunings = _read_tunings(options, on_gpus, phase, alone=world is None)
-        executor: CudaRankExecutor | RankExecutor | None = None
+        executor: RankExecutor | None = None
         if world is not None and on_gpus:
             phase("connecting the GPUs")
             executor = world.make_gpu_executor(bundle, devices, options.no_peer, tunings)
@@ -285,18 +284,27 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
     On the CPU, tracing takes almost no time. On GPUs, a traced run does not use the plan's graph and is slower, so it
     is an extra run that is not timed.
     """
+    from einc_runtime.execution.facts import list_facts
+
     apart = session.backend == "cuda"
     times, launches = [], []
     for _ in range(repeat):
         times.append(session.execute(trace=traced and not apart))
         if apart:
-            launches.append(session.facts["host_us"])
-    facts = session.facts
+            launches.append(_read_launch_time(session))
+    facts = list_facts(session.facts)
     if apart:
         facts["host_us"] = launches
     if traced and apart:
         session.execute(trace=True)
     return times, facts
+
+
+def _read_launch_time(session: Session) -> float:
+    """Microseconds that the host took to launch the last graph."""
+    facts = session.facts.cuda
+    assert facts is not None, "the session runs on GPUs"
+    return facts.host_us
 
 
 def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import PlanFault
+from einc_runtime.execution.facts import ExecutionFacts
 from einc_runtime.execution.trace import TaskRun, Trace
 from einc_runtime.plan.schema import Bundle, Region
 
@@ -20,19 +21,50 @@ TaskRecord = tuple[int, int, float, float]
 class Executor(Protocol):
     """Holds the buffers of one bundle, runs its tasks, and measures. Results stay valid until the next execution.
 
-    It may also have `facts()` and `notes` about how it runs the plan, `close()`, and, if other processes run a part of
-    the plan, `holds(buffer)`, which says whether a buffer is in this one.
+    Other processes may run parts of the plan. Then each has an executor for the buffers that are in its memory, and all
+    of them call `fetch` and `execute` together.
     """
 
     @property
     def name(self) -> str:
         """The backend's name: cpu, cuda or null."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how the plan runs here."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything has been released, as it is after an error of a GPU."""
+
+    def close(self) -> None:
+        """Releases what is held; nothing can be filled, executed or fetched afterwards. Further calls do nothing."""
+
+    def facts(self) -> ExecutionFacts:
+        """How the plan runs here: threads or devices, kernels, memory, versions."""
+
+    def holds(self, buffer: int) -> bool:
+        """Whether a buffer is in the memory of this process."""
+
     def fill(self, buffer: int, values: Array) -> None:
-        """Writes a whole input or weight buffer, rounding to its type."""
+        """Writes a whole input or weight buffer, rounding to its type; nothing where another process holds it."""
+
+    def is_filled(self, buffer: int) -> bool:
+        """Whether there is nothing to fill: the executor of another plan has filled this buffer, which the two share,
+        or another process holds it."""
+
+    def memory_of(self, buffer: int) -> Array | None:
+        """The memory of an input or weight buffer, to read values there before `fill` is told; None where the host
+        cannot reach it, or another process holds it."""
+
+    def common_states(self) -> frozenset[Hashable] | None:
+        """The keys of all states, if they are memory that executors of other plans may have, too; else None."""
 
     def fetch(self, region: Region) -> Array | None:
         """The values of a region, to be read at once; None where another process gets them."""
+
+    def fetch_own(self, region: Region) -> Array | None:
+        """The values of a region that is in the memory of this process, else None; nothing is sent."""
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         """Runs all tasks and returns milliseconds; adds one record per task if asked.
@@ -55,16 +87,39 @@ class NullExecutor:
     """
 
     name = "null"
+    notes = ()
+    closed = False
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
 
+    def close(self) -> None:
+        pass
+
+    def facts(self) -> ExecutionFacts:
+        return ExecutionFacts()
+
+    def holds(self, buffer: int) -> bool:
+        return True
+
     def fill(self, buffer: int, values: Array) -> None:
         pass
+
+    def is_filled(self, buffer: int) -> bool:
+        return False
+
+    def memory_of(self, buffer: int) -> None:
+        return None
+
+    def common_states(self) -> None:
+        return None
 
     def fetch(self, region: Region) -> Array:
         buffer = self.bundle.buffers[region.buffer]
         return np.zeros(region.block.shape, storage_dtype(self.bundle.tensors[buffer.tensor].dtype))
+
+    def fetch_own(self, region: Region) -> Array:
+        return self.fetch(region)
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         origin = perf_counter()

@@ -23,6 +23,7 @@ from einc_runtime.text import quote_names, suggest_name
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.base import Executor, TaskRecord
+    from einc_runtime.execution.facts import ExecutionFacts
     from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.execution.trace import Trace
     from einc_runtime.kernels.cuda.tuning import Tuning
@@ -69,21 +70,18 @@ class Session:
         self._loadable = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
         self._buffers: dict[str, list[int]] = {name: [] for name in self._loadable}
-        holds = getattr(self._executor, "holds", None)
         for number, buffer in enumerate(bundle.buffers):
             if bundle.tensors[buffer.tensor].kind != "value":
                 self._buffers[bundle.tensors[buffer.tensor].name].append(number)
-        self._needed = {bundle.tensors[number].name for number in find_needed_tensors(bundle)}
-        if holds is not None:
-            self._needed = {name for name in self._needed if any(map(holds, self._buffers[name]))}
+        needed = (bundle.tensors[number].name for number in find_needed_tensors(bundle))
+        self._needed = {name for name in needed if any(map(self._executor.holds, self._buffers[name]))}
         self._loaded: set[str] = {tensor.name for tensor in self.states}
         self._executed = False
         self._guard = ThreadGuard()
         self._trace: Trace | None = None
         self._common = common
         self._note_filled_weights()
-        is_filled = getattr(self._executor, "is_filled", lambda number: False)
-        if not all(is_filled(number) for tensor in self.states for number in self._buffers[tensor.name]):
+        if not all(self._executor.is_filled(number) for one in self.states for number in self._buffers[one.name]):
             self.clear_states()
 
     @property
@@ -91,10 +89,9 @@ class Session:
         return self._executor.name
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """How the backend runs the plan: devices, kernels, versions; empty where it reports nothing."""
-        facts = getattr(self._executor, "facts", None)
-        return {} if facts is None else dict(facts())
+    def facts(self) -> ExecutionFacts:
+        """How the backend runs the plan: threads or devices, kernels, memory, versions."""
+        return self._executor.facts()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -102,7 +99,7 @@ class Session:
         from einc_runtime.kernels.llvm import compiler
         from einc_runtime.kernels.numpy import onednn
 
-        notes = list(getattr(self._executor, "notes", ()))
+        notes: list[str | None] = [*self._executor.notes]
         if self.backend == "cpu":
             notes += [compiler.describe_missing(), onednn.describe_problem()]
             notes += [note_unused_gpus(self.bundle) if self._is_default else None]
@@ -111,14 +108,12 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the backend has released what it held, as it does after an error of a GPU."""
-        return bool(getattr(self._executor, "closed", False))
+        return self._executor.closed
 
     def close(self) -> None:
         """Releases what the backend holds; nothing can be loaded, executed or offloaded afterwards."""
-        close = getattr(self._executor, "close", None)
-        if close is not None:
-            with self._guard.entered():
-                close()
+        with self._guard.entered():
+            self._executor.close()
 
     def __enter__(self) -> Session:
         return self
@@ -194,21 +189,20 @@ class Session:
     def offload_own(self) -> Iterator[tuple[str, Block, Array]]:
         """The blocks of the outputs that this process has, with the names of their tensors; where there are several
         processes, nothing is sent. Raises ArrayFault before an execution."""
-        fetch = getattr(self._executor, "fetch_own", self._executor.fetch)
         with self._guard.entered():
             if not self._executed:
                 raise ArrayFault("nothing is computed yet", hint="execute first")
             for name, saved in self._outputs.items():
                 for region in saved.regions:
-                    values = fetch(region)
+                    values = self._executor.fetch_own(region)
                     if values is not None:
                         yield name, region.block, values
 
     def shares_states(self, other: Session) -> bool:
         """Whether all states of the two sessions are in the same memory."""
         together = self._common is not None and self._common is other._common and self.backend == other.backend
-        found = [getattr(one._executor, "common_states", lambda: None)() for one in (self, other)]
-        return together and found[0] is not None and found[0] == found[1]
+        states = self._executor.common_states()
+        return together and states is not None and states == other._executor.common_states()
 
     def take_states(self, other: Session) -> None:
         """Copies the states of another session, unless the two share them."""
@@ -332,20 +326,19 @@ class Session:
 
     def _note_filled_weights(self) -> None:
         """Finds the weights that sessions with the same memory have loaded."""
-        is_filled = getattr(self._executor, "is_filled", lambda number: False)
         for tensor in self.bundle.tensors:
             numbers = self._buffers.get(tensor.name, ())
-            if tensor.kind == "weight" and numbers and all(map(is_filled, numbers)):
+            if tensor.kind == "weight" and numbers and all(map(self._executor.is_filled, numbers)):
                 self._loaded.add(tensor.name)
 
     def _list_own_blocks(self, name: str) -> list[Block]:
         """The blocks of a weight that this process has in memory."""
-        holds = getattr(self._executor, "holds", lambda _: True)
-        return list(dict.fromkeys(self.bundle.buffers[n].block for n in self._buffers[name] if holds(n)))
+        own = filter(self._executor.holds, self._buffers[name])
+        return list(dict.fromkeys(self.bundle.buffers[number].block for number in own))
 
     def _find_place(self, tensor: Tensor) -> Array | None:
         """The memory of a weight that lies whole and dense in one place, which has no values from now on."""
-        places = [self._memory_of(number) for number in self._buffers[tensor.name]]
+        places = [self._executor.memory_of(number) for number in self._buffers[tensor.name]]
         if not places or any(place is not places[0] for place in places):
             return None
         memory = places[0]
@@ -354,14 +347,9 @@ class Session:
         self._loaded.discard(tensor.name)
         return memory
 
-    def _memory_of(self, buffer: int) -> Array | None:
-        """The executor's own memory of a buffer, where this process can read into it."""
-        memory_of = getattr(self._executor, "memory_of", None)
-        return None if memory_of is None else memory_of(buffer)
-
     def _store(self, name: str, whole: Array) -> None:
         for number in self._buffers[name]:
-            if whole is self._memory_of(number):
+            if whole is self._executor.memory_of(number):
                 self._executor.fill(number, whole)
                 continue
             block = self.bundle.buffers[number].block

@@ -22,6 +22,7 @@ from einc_runtime.text import quote_names
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.data.weights import WeightSource
+    from einc_runtime.execution.facts import ExecutionFacts
     from einc_runtime.kernels.cuda.tuning import Tuning
 
 DEFAULT_SESSIONS = 4
@@ -101,7 +102,7 @@ class SessionPool:
         return self._sessions[0].outputs
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ExecutionFacts:
         """How the first session runs the plan (`Session.facts`); memory is that of one session."""
         return self._sessions[0].facts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from einc_runtime.errors import ReportedError, UsageFault
 from einc_runtime.execution.session import Session
@@ -17,6 +17,7 @@ from einc_runtime.plan.schema import Bundle
 
 if TYPE_CHECKING:
     from einc_runtime.execution.data.weights import WeightSource
+    from einc_runtime.execution.facts import ExecutionFacts
     from einc_runtime.generation.tokenizer import TextTokenizer
 
 Prompt = str | Sequence[int]
@@ -72,7 +73,7 @@ class Generator:
         return self._slots.times
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ExecutionFacts:
         """How the plan of a step runs (`Session.facts`)."""
         return self._step.facts
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import struct
 import sys
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -44,7 +44,12 @@ def encode(bundle: Bundle) -> bytes:
     import msgpack  # type: ignore[import-untyped]  # here, because reading a plan does not need it
 
     require_short_texts(bundle)
-    return seal(cast(bytes, msgpack.packb(msgspec.to_builtins(bundle, order="deterministic"))))
+    return seal(cast(bytes, msgpack.packb(to_builtins(bundle))))
+
+
+def to_builtins(bundle: Bundle) -> Any:
+    """A bundle as maps, sequences, texts, numbers and bytes, in the order in which they are written."""
+    return msgspec.to_builtins(bundle, order="deterministic", builtin_types=(bytes,))
 
 
 def seal(payload: bytes) -> bytes:

@@ -5,11 +5,44 @@ The compiler plans memory for these, and the executor for GPUs asks its kernels 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, writes_of
-from einc_runtime.plan.schema import AnyTask, KernelTask
+from einc_runtime.plan.reproducible import ATTRIBUTE
+from einc_runtime.plan.schema import AnyTask, KernelTask, Operation
+
+ACTIVATIONS = ("relu", "gelu_tanh")
+"""The functions that libraries for GPUs apply to a product before they write it (cuBLASLt's epilogues)."""
+
+LIBRARY_FUNCTIONS = ("add", *ACTIVATIONS)
+"""All that these libraries do to a product, and so all that a map may consist of which they compute with it."""
+
+_FUNCTION = re.compile(r" = (\S+)")
+
+
+def find_joint_tasks(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, int]:
+    """For each contraction that GPUs may compute together with a map, the map (positions of tasks).
+
+    The map writes when the contraction runs: what the contraction reads must not lie where the map's result lies.
+    """
+    maps = {number for number, operation in enumerate(bundle.operations) if is_library_epilogue(operation)}
+    joint: dict[int, int] = {}
+    for first, (then, _) in find_epilogues(bundle, tasks).items() if maps else ():
+        task = tasks[then]
+        if isinstance(task, KernelTask) and task.operation in maps:
+            joint[first] = then
+    for first, gated in find_gated_pairs(bundle, tasks).items():
+        joint |= {first: gated.then, gated.second: gated.then}
+    return joint
+
+
+def is_library_epilogue(operation: Operation) -> bool:
+    """Whether an operation is a map that libraries may compute within the product which makes one of its operands."""
+    if operation.kernel != "map" or operation.kernel_attributes.get(ATTRIBUTE) is True:
+        return False
+    return set(_FUNCTION.findall(str(operation.kernel_attributes["program"]))) <= set(LIBRARY_FUNCTIONS)
 
 
 def find_epilogues(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:

@@ -32,12 +32,17 @@ class RankTask:
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """What one of several ranks runs of a plan: `ranks` has the rank of every site. Kernels are split as one process
-    with so many `workers` would split them."""
+    """What one rank runs of a plan: `ranks` has the rank of every site. Kernels are split as one process with so many
+    `workers` would split them."""
 
     ranks: tuple[int, ...]
     rank: int
     workers: int
+
+    @staticmethod
+    def of_all(sites: int, workers: int) -> RankPart:
+        """All of a plan, as the only process runs it."""
+        return RankPart((0,) * sites, 0, workers)
 
     @property
     def sites(self) -> tuple[int, ...]:

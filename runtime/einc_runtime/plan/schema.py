@@ -19,7 +19,7 @@ from einc_runtime.plan.work import Work
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool", "i8", "i4x2"]
@@ -328,49 +328,15 @@ class Output(Record, frozen=True):
     exchange: Exchange | None
 
 
-class BaselineTime(Record, frozen=True):
-    """A well-known plan of the same model, which the plan was compared with: its predicted time, and the bytes of its
-    fullest site. `note` says why they are not known. `chosen` says that it was faster, so that this is the plan."""
-
-    name: str
-    predicted_ms: float | None = None
-    memory: int | None = None
-    note: str | None = None
-    chosen: bool = False
-
-
-class Contender(Record, frozen=True):
-    """A plan that the search considered: its predicted time, the largest arena in bytes, and the paper's cost in
-    elements; or the reason why there is none. The time is with `synthesized` exchanges, or else with naive ones; then
-    `promised_ms` is about what it would be with synthesized ones, if the plan was to have such."""
-
-    name: str
-    chosen: bool = False
-    predicted_ms: float | None = None
-    memory: int | None = None
-    cost: int | None = None
-    reason: str | None = None
-    synthesized: bool = False
-    promised_ms: float | None = None
-
-
-class MemoryPoint(Record, frozen=True):
-    """The least predicted time among the plans that the search looked at and that need at most this memory per site."""
-
-    memory: int
-    predicted_ms: float
-
-
 class Bundle(Record, frozen=True):
     """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
 
     `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is
     the arena size in bytes per site. `predicted_ms` is the simulated time of the whole plan on that machine.
-    `memory_limit` is the number of bytes that the plan was to take of a site at most, if less than the machine has; the
-    sites of `machine_file` have so many. `baselines` are the plans that it was compared with. With `input_placement`
-    `once`, no element of an input or weight is in more than one buffer that is loaded. The results of a `reproducible`
-    plan have the same bits as those of every other such plan of its model (`plan/reproducible.py`). `unrestricted_ms`
-    is the predicted time of the plan that would have been chosen instead, if it is known.
+    With `input_placement` `once`, no element of an input or weight is in more than one buffer that is loaded. The
+    results of a `reproducible` plan have the same bits as those of every other such plan of its model
+    (`plan/reproducible.py`). `report` says how the plan was chosen, to those who know the compiler: the
+    runtime carries these bytes, and neither reads nor needs them.
     """
 
     producer: str
@@ -380,9 +346,7 @@ class Bundle(Record, frozen=True):
     devices: tuple[int, ...]
     selector: str
     schedule: str
-    exact: bool
     total_cost: int
-    cut_cost: int
     tensors: tuple[Tensor, ...]
     operations: tuple[Operation, ...]
     buffers: tuple[Buffer, ...]
@@ -390,10 +354,6 @@ class Bundle(Record, frozen=True):
     outputs: tuple[Output, ...]
     memory: tuple[int, ...]
     predicted_ms: float | None = None
-    memory_limit: int | None = None
-    baselines: tuple[BaselineTime, ...] = ()
-    contenders: tuple[Contender, ...] = ()
-    memory_points: tuple[MemoryPoint, ...] = ()
     input_placement: InputPlacement = "replicated"
     reproducible: bool = False
-    unrestricted_ms: float | None = None
+    report: bytes = b""

@@ -13,12 +13,11 @@ from typing import Literal
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.checks import require
 from einc_runtime.plan.reproducible import ATTRIBUTE
+from einc_runtime.plan.scalar_functions import COMPUTED_ELEMENT_TYPES, NUMBER_TYPES
 from einc_runtime.plan.schema import FLOATS, INTEGERS, QUANTIZED, Operation, Tensor
 from einc_runtime.text import escape_text
 
-NUMBER_TYPES = FLOATS + INTEGERS
 BOOL_TYPES = ("bool",)
-ANY_TYPES = NUMBER_TYPES + BOOL_TYPES
 
 
 Order = Literal["nothing", "stated", "any"]
@@ -51,7 +50,7 @@ class KernelSignature:
     order: Order = field(kw_only=True)
 
 
-_ELEMENTS = KernelOperand(ANY_TYPES)
+_ELEMENTS = KernelOperand(COMPUTED_ELEMENT_TYPES)
 _REALS = KernelOperand(NUMBER_TYPES)
 _ROWS = KernelOperand(FLOATS)
 _VECTOR = KernelOperand(FLOATS, 1)
@@ -110,8 +109,8 @@ SIGNATURES: dict[str, KernelSignature] = {
         (_ROWS, _CUBE, KernelOperand(INTEGERS, 2)), (_CUBE,), {"experts": int}, order="stated"
     ),
     "append": KernelSignature(
-        (KernelOperand(ANY_TYPES, 3), KernelOperand(ANY_TYPES, 3), _PLACES),
-        (KernelOperand(ANY_TYPES, 3),),
+        (KernelOperand(COMPUTED_ELEMENT_TYPES, 3), KernelOperand(COMPUTED_ELEMENT_TYPES, 3), _PLACES),
+        (KernelOperand(COMPUTED_ELEMENT_TYPES, 3),),
         {"cache_lens": list, "new_lens": list},
         {"in_place": bool},
         order="nothing",

@@ -33,12 +33,12 @@ from einc_runtime.text import escape_text
 
 MAX_RUNTIME_SITES = 4096
 MAX_TASKS = 4_000_000
-MAX_BASELINES = 64
 MAX_RECORDS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
 MAX_COUNT = (1 << 63) - 1
 MAX_TEXT = 1 << 20  # characters of an attribute
 MAX_EMBEDDED_TEXT = 32 << 20  # characters of an exchange program or a machine file
+MAX_REPORT = 1 << 20  # bytes of the section that the runtime does not read
 MAX_CORNERS = 1 << 22  # corners of blocks in checks of tilings: they take some seconds
 
 
@@ -58,12 +58,18 @@ def validate_statements(bundle: Bundle) -> None:
 
 
 def require_short_texts(bundle: Bundle) -> None:
-    """Raises PlanFault if a text of the plan is longer than readers accept."""
+    """Raises PlanFault if a text or the report of the plan is longer than readers accept."""
+    _require_short_report(bundle)
     require_length(bundle.machine_file, MAX_EMBEDDED_TEXT, "machine_file")
     for field in ("operations", "outputs"):
         for i, part in enumerate(getattr(bundle, field)):
             if part.exchange is not None:
                 require_length(part.exchange.program, MAX_EMBEDDED_TEXT, f"{field}[{i}].exchange.program")
+
+
+def _require_short_report(bundle: Bundle) -> None:
+    size = len(bundle.report)
+    require(size <= MAX_REPORT, "report", f"{size} bytes; the report of a plan has at most {MAX_REPORT}")
 
 
 def _check_header(bundle: Bundle) -> None:
@@ -78,49 +84,11 @@ def _check_header(bundle: Bundle) -> None:
     require(len(bundle.memory) == sites, "memory", f"{len(bundle.memory)} arena sizes for {sites} sites")
     for site, size in enumerate(bundle.memory):
         require_natural(size, MAX_ARENA, f"memory[{site}]")
-    require_natural(bundle.cut_cost, MAX_COUNT, "cut_cost")
     _check_duration(bundle.predicted_ms, "predicted_ms")
-    _check_duration(bundle.unrestricted_ms, "unrestricted_ms")
-    if bundle.memory_limit is not None:
-        require_natural(bundle.memory_limit, MAX_COUNT, "memory_limit")
-    _check_baselines(bundle)
-    _check_contenders(bundle)
+    _require_short_report(bundle)
     for field in ("tensors", "operations", "buffers", "outputs"):
         require_count(getattr(bundle, field), MAX_RECORDS, field)
     require_count(bundle.tasks, MAX_TASKS, "tasks")
-
-
-def _check_baselines(bundle: Bundle) -> None:
-    require_count(bundle.baselines, MAX_BASELINES, "baselines")
-    for i, baseline in enumerate(bundle.baselines):
-        where = f"baselines[{i}]"
-        require_name(baseline.name, f"{where}.name")
-        _check_duration(baseline.predicted_ms, f"{where}.predicted_ms")
-        if baseline.memory is not None:
-            require_natural(baseline.memory, MAX_COUNT, f"{where}.memory")
-        known = (baseline.predicted_ms is not None, baseline.memory is not None)
-        require(known[0] == known[1], where, "only a part of it is known")
-        if baseline.note is not None:
-            require_name(baseline.note, f"{where}.note")
-
-
-def _check_contenders(bundle: Bundle) -> None:
-    require_count(bundle.contenders, MAX_BASELINES, "contenders")
-    for i, one in enumerate(bundle.contenders):
-        where = f"contenders[{i}]"
-        require_name(one.name, f"{where}.name")
-        _check_duration(one.predicted_ms, f"{where}.predicted_ms")
-        _check_duration(one.promised_ms, f"{where}.promised_ms")
-        known = one.predicted_ms is not None
-        require(known == (one.memory is not None) == (one.cost is not None), where, "only a part of it is known")
-        for field in ("memory", "cost"):
-            require_natural(getattr(one, field) or 0, MAX_COUNT, f"{where}.{field}")
-        if one.reason is not None:
-            require_name(one.reason, f"{where}.reason")
-    require_count(bundle.memory_points, MAX_BASELINES, "memory_points")
-    for i, point in enumerate(bundle.memory_points):
-        require_natural(point.memory, MAX_COUNT, f"memory_points[{i}].memory")
-        _check_duration(point.predicted_ms, f"memory_points[{i}].predicted_ms")
 
 
 def _check_tensors(bundle: Bundle) -> None:

@@ -14,9 +14,9 @@ from einc_runtime.cli.ranks import World
 from einc_runtime.cli.run import RunOptions, run_options
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.execution import backends
+from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cuda import executor as cuda
-from einc_runtime.execution.ranks import cuda_executor
-from einc_runtime.execution.ranks.executor import RankExecutor
+from einc_runtime.execution.ranks import cuda_part
 from einc_runtime.execution.ranks.watch import Watch
 from einc_runtime.kernels.numpy import libraries
 from einc_runtime.plan.codec import encode
@@ -39,8 +39,8 @@ def run(tmp_path, monkeypatch):
     path = tmp_path / "p.bin"
     path.write_bytes(encode(msgspec.structs.replace(chain(4), machine="four-gpus")))  # `host` has none
     own, printed, drivers = threading.local(), [], []
-    monkeypatch.setattr(cuda_executor, "_load_driver", lambda: own.driver)
-    monkeypatch.setattr(cuda_executor, "_load_nccl", lambda driver: FakeNccl(own.world, driver))
+    monkeypatch.setattr(cuda_part, "_load_driver", lambda: own.driver)
+    monkeypatch.setattr(cuda_part, "_load_nccl", lambda driver: FakeNccl(own.world, driver))
     monkeypatch.setattr(cuda, "_load_kernels", lambda tunings: NumpyKernels(own.driver))
     monkeypatch.setattr(backends, "count_visible_gpus", lambda: getattr(own, "visible", 3))
     monkeypatch.setattr(backends, "is_cupy_installed", lambda: True)
@@ -103,5 +103,5 @@ def test_what_cannot_be_is_said(run):
 
 
 def test_the_executor_of_cpus_is_not_used(run, monkeypatch):
-    monkeypatch.setattr(RankExecutor, "execute", lambda *_: 1 / 0)
+    monkeypatch.setattr(CpuExecutor, "execute", lambda *_: 1 / 0)
     assert run()["backend"] == "cuda"

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from einc_runtime.cli.ranks import World
 from einc_runtime.cli.shards import write_shards
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.ranks.executor import RankExecutor
+from einc_runtime.execution.ranks.cpu_part import make_cpu_executor
 from einc_runtime.execution.session import Session
 from einc_runtime.plan.schema import Bundle
 from tests.support.compiled_plans import EVERYTHING, compiled
@@ -52,7 +52,7 @@ def test_every_rank_writes_what_it_has_and_no_more(tmp_path: Path, dtype: str) -
     target = tmp_path / "out.safetensors"
 
     def run(links: ThreadLinks) -> int:
-        executor = RankExecutor(bundle, links, 1, total=2)  # type: ignore[arg-type]
+        executor = make_cpu_executor(bundle, links, 1, total=2)  # type: ignore[arg-type]
         session = Session(bundle, executor=executor)
         for name, array in arrays.items():
             session.load(name, array)

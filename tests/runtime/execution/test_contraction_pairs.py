@@ -114,7 +114,7 @@ def test_plans_compute_the_same_in_many_orders(make, sites, layout, kernels):
     agrees_with_the_cpu(bundle, executor)
     if make is block or sites == 1:
         assert len(own.pairs) >= sites
-    counted = sum(k["tasks"] for k in executor.facts()["kernels"] if k["provider"] == "beside")
+    counted = sum(k.tasks for k in executor.facts().cuda.kernels if k.provider == "beside")
     assert counted == len(own.pairs)
     executor.close()
     assert not driver.leaks()

@@ -15,6 +15,7 @@ from einc_runtime.execution.cuda.capture import capture
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.data.random_arrays import make_random_array
+from einc_runtime.execution.facts import list_facts
 from einc_runtime.plan.schema import LOADED_ROLES, FenceTask, TransferTask
 from tests.support.compiled_plans import MODELS
 from tests.support.cuda_fake import FakeDriver
@@ -77,7 +78,7 @@ def test_random_plans_in_many_orders(seed):
     agree(outputs_of(session), expected)
     executor.close()
     assert not driver.leaks()
-    assert executor.facts()["graph"]["waits"] >= 0
+    assert executor.facts().cuda.graph.waits >= 0
 
 
 def test_replays_give_the_same_bits():
@@ -204,16 +205,16 @@ def test_facts_say_which_library_runs_each_kernel():
     bundle = ffn(4)
     _, executor, driver = on_fake(bundle, [0, 0, 1, 1], FakeDriver(2))
     facts = executor.facts()
-    assert [device["sites"] for device in facts["devices"]] == [[0, 1], [2, 3]]
-    assert facts["devices"][0]["architecture"] == "sm_90"
-    assert sum(device["bytes"] for device in facts["devices"]) == sum(
+    assert [device.sites for device in facts.cuda.devices] == [(0, 1), (2, 3)]
+    assert facts.cuda.devices[0].architecture == "sm_90"
+    assert sum(device.bytes for device in facts.cuda.devices) == sum(
         array.size for array, _ in driver.held["memory"].values()
     )
-    contract = next(entry for entry in facts["kernels"] if entry["kernel"] == "contract")
-    assert contract["provider"] == "numpy"
-    assert contract["tasks"] >= 4
-    assert facts["graph"]["streams"] == len(driver.held["stream"])
-    json.dumps(facts)
+    contract = next(entry for entry in facts.cuda.kernels if entry.kernel == "contract")
+    assert contract.provider == "numpy"
+    assert contract.tasks >= 4
+    assert facts.cuda.graph.streams == len(driver.held["stream"])
+    assert json.loads(json.dumps(list_facts(facts)))["devices"][1]["sites"] == [2, 3]
 
 
 def test_half_width_floats_are_loaded_and_fetched():

@@ -79,8 +79,8 @@ def test_a_library_that_fails_is_done_without(stage, sites):
     executor = CudaExecutor(bundle, [0] * sites, driver=driver, kernels=kernels)
     assert len(kernels.given_up) == 1
     assert STAGES[stage] in kernels.given_up[0]
-    assert executor.notes == tuple(executor.facts()["notes"]) == tuple(kernels.notes)
-    assert {k["provider"] for k in executor.facts()["kernels"]} <= {"numpy", "cuda"}
+    assert executor.notes == tuple(executor.facts().cuda.notes) == tuple(kernels.notes)
+    assert {k.provider for k in executor.facts().cuda.kernels} <= {"numpy", "cuda"}
     arrays = arrays_of(bundle)
     session = Session(bundle, executor=executor)
     session.load_all(arrays)
@@ -98,7 +98,7 @@ def test_a_library_that_works_is_kept():
     kernels = WithLibrary(driver, None)
     executor = CudaExecutor(block(2), [0, 0], driver=driver, kernels=kernels)
     assert executor.notes == ()
-    assert "library" in {k["provider"] for k in executor.facts()["kernels"]}
+    assert "library" in {k.provider for k in executor.facts().cuda.kernels}
     assert driver.counts["begin_capture"] == 1
     executor.close()
 

@@ -16,6 +16,7 @@ from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.streams import StepKind
 from einc_runtime.execution.ranks.gpus import agree_on_gpus
+from einc_runtime.execution.ranks.part import take_part
 from einc_runtime.plan.lanes import LaneStep, prove_lanes
 from einc_runtime.plan.ranks import RankTask
 from tests.support import nccl_fake
@@ -74,8 +75,8 @@ def test_several_ranks_compute_the_bits_of_one_process(text, given, size, option
     first, *others = found
     assert first[0] == [expected] * 3
     assert all(not leaks for _, _, leaks, _ in found)
-    assert all(facts["messages"] > 0 and facts["ranks"] == size for _, facts, _, _ in found)
-    assert sorted(site for _, facts, _, _ in found for device in facts["devices"] for site in device["sites"]) == [
+    assert all(facts.messages > 0 and facts.ranks == size for _, facts, _, _ in found)
+    assert sorted(site for _, facts, _, _ in found for device in facts.cuda.devices for site in device.sites) == [
         0, 1, 2, 3,
     ]  # fmt: skip
     assert {run.task for run in first[3].runs} >= {run.task for _, _, _, trace in others for run in trace.runs}
@@ -99,7 +100,7 @@ def test_random_plans_in_many_orders(seed):
 
 def lane_steps(executor):
     """The tasks of a rank and its steps, as its executor schedules them: what is proved is what is run."""
-    plan = executor._own._plan
+    plan = executor.part._plan
     schedule = plan.schedule
     tasks = {}
     steps, number = [], {}
@@ -125,13 +126,14 @@ def lane_steps(executor):
         after = {number[e] for one in schedule.steps[position].after for e in resolve(one)}
         number[position] = len(steps)
         device = schedule.device_of(position)
-        gpu = executor.gpus.gpus[executor._part.sites[executor.gpus.devices.index(device)]]
+        gpu = executor.part._lanes._communicators.gpus[device]
         if schedule.steps[position].messages:
             after |= {lane[gpu]} if gpu in lane else set()
             lane[gpu] = number[position]
         steps.append(LaneStep(tuple(place[task] for task in own), gpu, tuple(sorted(after))))
-    bundle = executor._part.bundle
-    peers = {task: executor._ranks[site] for task, site in executor._part.messages.items()}
+    bundle = executor.part.bundle
+    messages = take_part(executor.bundle, executor._owners, executor._links.rank).messages
+    peers = {task: executor._owners[site] for task, site in messages.items()}
     return [RankTask(task, bundle.tasks[task], peers.get(task)) for task in ranked], steps
 
 
@@ -213,11 +215,11 @@ def test_an_error_of_a_connection_ends_a_run_that_waits():
 
     def run(rank):
         rank.session.load_all(arrays)
-        world = rank.executor._own._lanes._communicators.world
+        world = rank.executor.part._lanes._communicators.world
         if rank.links.rank == 0:
             world.lost.add(0)  # and the other one never comes
             with pytest.raises(KernelFault, match="a connection is lost"):
-                rank.executor._own.execute()
+                rank.executor.part.execute()
             return rank.driver.leaks(), rank.executor.closed
         return None
 
@@ -297,7 +299,7 @@ def test_a_failure_is_reported_although_nothing_can_be_released(monkeypatch):
 
         release = abort
 
-    own = Lanes(chain(4), {}, Stuck)
+    own = Lanes(chain(4), {}, Stuck, sites=(), versions={})
     own.connect(CudaResources(FakeDriver(1)))
     start = time.monotonic()
     own.end(Stuck())

@@ -43,7 +43,7 @@ def test_plans_run_through_cupys_calls(make, places, unreachable):
     for traced in (False, True, False):
         session.execute(trace=traced)
         agree(outputs_of(session), expected)
-    assert executor.facts()["devices"][0]["architecture"] == "sm_90"
+    assert executor.facts().cuda.devices[0].architecture == "sm_90"
     executor.close()
     assert not fake.leaks()
 

@@ -8,7 +8,7 @@ from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.cupy_nccl import METHODS, NCCL_CALLS, CupyNccl
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.nccl import NcclMessage
-from einc_runtime.execution.ranks.cuda_executor import CudaRankExecutor
+from einc_runtime.execution.ranks.cuda_part import make_cuda_executor
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.numpy import libraries
 from tests.support.cuda_fake import FakeDriver
@@ -94,10 +94,10 @@ def test_plans_run_through_cupys_calls(monkeypatch):
     def run(links):
         driver = FakeDriver(2, seed=links.rank, bus=str(links.rank))
         nccl = CupyNccl(driver, FakeLibrary(world, driver))
-        executor = CudaRankExecutor(bundle, links, driver=driver, kernels=NumpyKernels(driver), nccl=nccl)
+        executor = make_cuda_executor(bundle, links, driver=driver, kernels=NumpyKernels(driver), nccl=nccl)
         with Session(bundle, executor=executor) as session:
             found = results(session, arrays)
-            versions = executor.facts()["versions"]
+            versions = executor.facts().cuda.versions
         return found, versions["nccl"], driver.leaks()
 
     (first, version, _), *_ = found = threads.run(run)

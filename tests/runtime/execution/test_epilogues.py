@@ -7,6 +7,7 @@ import json
 import pytest
 
 from einc_runtime.execution.cuda.executor import CudaExecutor
+from einc_runtime.execution.facts import list_facts
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
 from einc_runtime.plan.epilogues import find_epilogues
 from einc_runtime.plan.schema import KernelTask
@@ -48,8 +49,8 @@ def test_plans_compute_the_same_in_many_orders(make, sites, layout):
     executor = CudaExecutor(bundle, LAYOUTS[layout](sites), driver=driver, kernels=kernels)
     agrees_with_the_cpu(bundle, executor)
     facts = executor.facts()
-    json.dumps(facts)
-    assert sum(k["tasks"] for k in facts["kernels"] if k["provider"] == "together") == len(kernels.pairs)
+    json.dumps(list_facts(facts))
+    assert sum(k.tasks for k in facts.cuda.kernels if k.provider == "together") == len(kernels.pairs)
     if sites == 1:
         steps = [step.task for step in executor._plan.schedule.steps if step.task >= 0]
         assert len(steps) == sum(isinstance(task, KernelTask) for task in bundle.tasks)

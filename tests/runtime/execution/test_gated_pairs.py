@@ -88,7 +88,7 @@ def test_plans_compute_the_same_in_many_orders(make, sites, layout):
         assert len(kernels.gated) == 1
         idle = sum(step.stream is None for step in executor._plan.schedule.steps)
         assert idle == 2 * len(kernels.gated) + len(kernels.pairs)
-    counted = sum(k["tasks"] for k in executor.facts()["kernels"] if k["provider"] == "gated")
+    counted = sum(k.tasks for k in executor.facts().cuda.kernels if k.provider == "gated")
     assert counted == len(kernels.gated)
     executor.close()
     assert not driver.leaks()

@@ -32,7 +32,7 @@ def executed(bundle, driver):
 
 
 def count_sums(executor):
-    return sum(own["tasks"] for own in executor.facts()["kernels"] if own["variant"] == "multicast sum")
+    return sum(own.tasks for own in executor.facts().cuda.kernels if own.variant == "multicast sum")
 
 
 @pytest.mark.parametrize(("name", "sites"), [("block", 2), ("ffn", 4), ("chain", 4)])
@@ -41,7 +41,7 @@ def test_plans_compute_the_same_on_multicast_memory(wanted, name, sites):
     driver = FakeDriver(sites, seed=sites, multicast=UNIT)
     executor = executed(bundle, driver)
     facts = executor.facts()
-    sizes = {own["bytes"] % UNIT for own in facts["devices"]}
+    sizes = {own.bytes % UNIT for own in facts.cuda.devices}
     assert driver.counts["create"] == driver.counts["bind"] == driver.counts["add_device"] == sites
     assert not any("multicast" in note for note in executor.notes)
     assert len(sizes) <= sites

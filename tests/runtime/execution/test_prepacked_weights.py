@@ -53,7 +53,7 @@ def test_weights_that_are_loaded_again_are_laid_out_again(sites, dtype):
         session.execute()
         close(session.offload("y"), exact(arrays), dtype)
     if dtype == "f16":
-        assert executor.facts()["memory_bytes"]["packed"] > 0
+        assert executor.facts().cpu.memory_bytes.packed > 0
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -63,7 +63,7 @@ def test_results_do_not_depend_on_what_is_laid_out(copies, monkeypatch):
     for available in (None, 1 << 40, 1 << 10):
         monkeypatch.setattr(memory, "available_memory", lambda available=available: available)
         executor = CpuExecutor(bundle, 2, rewrites=not copies)
-        assert bool(executor.facts()["memory_bytes"]["packed"]) == (not copies and available != 1 << 10)
+        assert bool(executor.facts().cpu.memory_bytes.packed) == (not copies and available != 1 << 10)
         session = Session(bundle, executor=executor)
         session.load_all(arrays)
         session.execute()
@@ -87,7 +87,7 @@ def test_weights_of_several_plans_are_there_once(dtype, tokens):
         session.execute()
         close(session.offload("y"), exact(arrays), dtype)
     assert not [kernel for kernel in executor._kernels if kernel.prepacked]
-    assert executor.facts()["memory_bytes"]["packed"] == 0
+    assert executor.facts().cpu.memory_bytes.packed == 0
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
@@ -98,7 +98,7 @@ def test_weights_that_another_executor_has_laid_out_are_noticed_when_they_change
     monkeypatch.setattr(memory, "available_memory", lambda: 10)
     monkeypatch.setattr(memory, "require_memory", lambda *_: None)
     executors.append(CpuExecutor(bundle, 2, common=common))
-    assert executors[1].facts()["memory_bytes"]["packed"] == 0
+    assert executors[1].facts().cpu.memory_bytes.packed == 0
     sessions = [Session(bundle, executor=executor, common=common) for executor in executors]
     for seed in (1, 2, 3):
         arrays = arrays_of(bundle, seed)
@@ -162,7 +162,7 @@ def test_weights_that_are_laid_out_are_kept_where_somebody_else_reads_them(sites
     }
     # On several sites, a block of the table may be there for the product alone, and products may be too small to pack.
     assert kinds == {"up"} if sites == 1 else kinds <= {"up", "table"}
-    assert executor.facts()["memory_bytes"]["released"] == sum(
+    assert executor.facts().cpu.memory_bytes.released == sum(
         array.nbytes for array in {id(a): a for a in executor._prepacked._replaced.values()}.values()
     )
 
@@ -184,5 +184,5 @@ def test_memory_of_weights_is_given_back_until_they_are_loaded_again():
     shared = Session(bundle, "cpu", common=SharedBuffers())
     shared.load_all(arrays)
     shared.execute()
-    assert shared.facts["memory_bytes"]["released"] == 0
+    assert shared.facts.cpu.memory_bytes.released == 0
     shared.close()

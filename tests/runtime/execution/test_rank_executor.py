@@ -9,9 +9,10 @@ import pytest
 
 from einc_runtime.errors import KernelFault, PlanFault
 from einc_runtime.execution.cpu.executor import CpuExecutor
+from einc_runtime.execution.cpu.messages import Message
 from einc_runtime.execution.ranks import mpi
-from einc_runtime.execution.ranks.carrier import Arrivals, Message, MessageCarrier
-from einc_runtime.execution.ranks.executor import RankExecutor
+from einc_runtime.execution.ranks.carrier import Arrivals, MessageCarrier
+from einc_runtime.execution.ranks.cpu_part import make_cpu_executor
 from einc_runtime.execution.ranks.watch import RankFailure, Watch
 from einc_runtime.execution.rewrites import map_joining
 from einc_runtime.execution.session import Session
@@ -38,11 +39,11 @@ def test_several_ranks_compute_the_bits_of_one_process(name, sizes):
     for size in sizes:
 
         def run(links, size=size):
-            executor = RankExecutor(bundle, links, 1, total=2, poison=True)
+            executor = make_cpu_executor(bundle, links, 1, total=2, poison=True)
             with Session(bundle, executor=executor) as session:
                 found = results(session, arrays)
                 session.execute(trace=True)  # again, in the same memory
-                return found, outputs_of(session), len(executor.carrier.tasks), session.trace, size
+                return found, outputs_of(session), executor.facts().messages, session.trace, size
 
         (first, again, _, trace, _), *others = ThreadWorld(size, seed=size).run(run)
         assert bits(first) == bits(again) == expected
@@ -71,7 +72,7 @@ output y
 
     def run(executor):
         found = results(Session(bundle, executor=executor), arrays)["y"].tobytes()
-        return found, sum(is_contraction(item) for item in executor._tasks)
+        return found, sum(is_contraction(item) for item in getattr(executor, "part", executor)._tasks)
 
     def is_contraction(item):
         return isinstance(item.task, KernelTask) and bundle.operations[item.task.operation].kernel == "contract"
@@ -80,7 +81,7 @@ output y
         executor = CpuExecutor(bundle, workers)
         assert any(item.then is not None for item in executor._tasks)
         bits, count = run(executor)
-        ranks = ThreadWorld(2).run(lambda links, workers=workers: run(RankExecutor(bundle, links, 1, total=workers)))
+        ranks = ThreadWorld(2).run(lambda links, total=workers: run(make_cpu_executor(bundle, links, 1, total=total)))
         assert ranks[0][0] == bits
         assert sum(own for _, own in ranks) == count
 
@@ -91,22 +92,23 @@ def test_ranks_with_unequal_numbers_of_sites_compute_the_same_bits():
     expected = bits(results(Session(bundle, executor=CpuExecutor(bundle, 2)), arrays))
 
     def run(links):
-        executor = RankExecutor(bundle, links, 1, total=2, shares=(1, 3, 1))
-        return bits(results(Session(bundle, executor=executor), arrays)), executor.part.sites
+        executor = make_cpu_executor(bundle, links, 1, total=2, shares=(1, 3, 1))
+        sites = {buffer.site for number, buffer in enumerate(bundle.buffers) if executor.holds(number)}
+        return bits(results(Session(bundle, executor=executor), arrays)), sites
 
     found = ThreadWorld(3).run(run)
     assert found[0][0] == expected
-    assert [sites for _, sites in found] == [(0,), (1, 2, 3), (4,)]
+    assert [sites for _, sites in found] == [{0}, {1, 2, 3}, {4}]
 
 
 def test_ranks_hold_what_they_need_and_no_more():
     bundle = compiled(TRANSFORMER, 8, "f32")
 
     def run(links):
-        executor = RankExecutor(bundle, links, 1, total=2)
+        executor = make_cpu_executor(bundle, links, 1, total=2)
         session = Session(bundle, executor=executor)
         held = [number for number in range(len(bundle.buffers)) if executor.holds(number)]
-        return held, session.missing, executor.facts()["memory_bytes"]["plan"]
+        return held, session.missing, executor.facts().cpu.memory_bytes.plan
 
     found = ThreadWorld(4).run(run)
     assert sorted(number for held, _, _ in found for number in held) == list(range(len(bundle.buffers)))
@@ -116,14 +118,13 @@ def test_ranks_hold_what_they_need_and_no_more():
         assert set(missing) == {bundle.tensors[b.tensor].name for b in buffers if b.role in ("input", "weight")}
 
 
-def test_a_task_that_fails_on_one_rank_is_reported_there(monkeypatch):
+def test_a_task_that_fails_on_one_rank_is_reported_there():
     bundle = compiled(EVERYTHING, 3, "f32")
     arrays = arrays_of(bundle)
 
     def run(links):
-        executor = RankExecutor(bundle, links, 1, total=2)
-        if links.rank == 1:
-            monkeypatch.setattr(executor, "_note_task", lambda _: 1 / 0)
+        fail = (lambda _: 1 / 0) if links.rank == 1 else None
+        executor = make_cpu_executor(bundle, links, 1, total=2, note_task=fail)
         return results(Session(bundle, executor=executor), arrays)
 
     with pytest.raises(KernelFault, match="at site 1 failed: ZeroDivisionError"):
@@ -152,14 +153,14 @@ def test_one_process_in_a_job_needs_no_mpi(variables, several, monkeypatch):
 
 def test_what_ranks_of_one_process_agree_on_is_not_left_behind():
     bundle = compiled(EVERYTHING, 2, "f32")
-    ThreadWorld(2).run(lambda links: RankExecutor(bundle, links, 1, total=2))
+    ThreadWorld(2).run(lambda links: make_cpu_executor(bundle, links, 1, total=2))
     assert not libraries._given
 
 
 def test_more_ranks_than_sites_are_refused():
     bundle = compiled(EVERYTHING, 3, "f32")
     with pytest.raises(PlanFault, match="4 ranks cannot share the 3 sites"):
-        ThreadWorld(4).run(lambda links: RankExecutor(bundle, links))
+        ThreadWorld(4).run(lambda links: make_cpu_executor(bundle, links))
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f2", "?"])
@@ -171,7 +172,7 @@ def test_regions_arrive_in_any_layout(dtype):
         memory = np.zeros((9, 11), dtype)
         views = {10: memory[1:6, 2:9], 11: memory[:5, 4:], 12: np.zeros((7, 5), dtype).T}
         messages = {task: Message(task, 1 - links.rank, view, links.rank == 1) for task, view in views.items()}
-        carrier, ended = MessageCarrier(links, messages), []
+        carrier, ended = MessageCarrier(links, Arrivals(), messages), []
         for task, view in views.items():
             if links.rank == 0:
                 view[...] = values + task if dtype != "?" else values

@@ -33,7 +33,7 @@ def test_what_one_session_has_loaded_or_left_the_others_have(sites: int) -> None
     step, piece = (Session(bundle, "cpu", common=common) for bundle in (one, four))
     step.load_weights("rand:1")
     assert piece.shares_states(step)
-    assert step.facts["memory_bytes"]["packed"] == 0
+    assert step.facts.cpu.memory_bytes.packed == 0
     found = {name for kind, name, *_ in common.arrays if kind == "weight"}
     assert found == {tensor.stored for tensor in one.tensors if tensor.kind == "weight"}
     piece.load_weights("rand:2", only_missing=True)  # nothing is missing but blocks that are cut otherwise

@@ -101,7 +101,7 @@ def test_memory_is_that_of_one_set_of_weights_and_states() -> None:
     used = driver.memory(0)[1] - driver.memory(0)[0]
     private = sum(plan.memory[0] for plan in (step_plan, piece_plan, step_plan)) - 3 * once
     assert used < private + 1.2 * once
-    facts = [session.facts["devices"][0]["bytes"] for session in sessions]
+    facts = [session.facts.cuda.devices[0].bytes for session in sessions]
     assert facts[0] > once > facts[2]
     assert sum(facts) == used
     free = once + step_plan.memory[0] // 2

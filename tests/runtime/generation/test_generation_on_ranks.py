@@ -12,6 +12,7 @@ from einc.generation.plan_cache import PlanCache
 from einc.options import CompileOptions
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.data.safetensors import list_stored_names
+from einc_runtime.execution.ranks.cpu_part import make_cpu_executor
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.session import Session
 from einc_runtime.generation.generator import Generator, share_buffers
@@ -44,7 +45,7 @@ def decode(sessions: list[Session]) -> list[bytes]:
 
 def open_on(links: ThreadLinks, bundles: list[Bundle]) -> list[RankSession]:
     def make(number: int, bundle: Bundle, common: Any) -> RankExecutor:
-        return RankExecutor(bundle, links, 1, total=2, common=common)
+        return make_cpu_executor(bundle, links, 1, total=2, common=common)
 
     return open_rank_sessions(bundles, str(FOLDER), links, make)
 

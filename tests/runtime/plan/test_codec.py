@@ -24,7 +24,7 @@ from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle, Exchange
 from tests.support.handmade_plans import random_plan, two_site_plan
 from tests.support.property_examples import examples
 
-GOLDEN = Path(__file__).parent / "golden_plan.v9"
+GOLDEN = Path(__file__).parent / "golden_plan.v10"
 PLAN = two_site_plan()
 DATA = encode(PLAN)
 
@@ -67,7 +67,7 @@ def test_random_plans_survive_the_wire_and_both_writers_agree(seed, sites, opera
     plan = random_plan(seed, sites, operations, reuse)
     data = encode(plan)
     assert decode(data) == plan
-    assert msgpack.packb(msgspec.to_builtins(plan, order="deterministic")) == payload_of(data)
+    assert msgpack.packb(wire.to_builtins(plan)) == payload_of(data)
 
 
 @examples(200)
@@ -81,7 +81,7 @@ def test_random_plans_survive_the_wire_and_both_writers_agree(seed, sites, opera
 def test_both_writers_agree_on_every_attribute(attributes):
     operation = msgspec.structs.replace(PLAN.operations[0], attributes=attributes)
     plan = msgspec.structs.replace(PLAN, operations=(operation,))
-    written = msgpack.packb(msgspec.to_builtins(plan, order="deterministic"))
+    written = msgpack.packb(wire.to_builtins(plan))
     assert msgspec.msgpack.Encoder(order="deterministic").encode(plan) == written
 
 
@@ -95,7 +95,7 @@ def test_the_order_of_attributes_does_not_show():
 
 def test_an_independent_reader_sees_the_documented_layout():
     assert DATA[:8] == b"\x89EINC\r\n\x1a"
-    assert struct.unpack(">I", DATA[8:12]) == (SCHEMA_VERSION,) == (9,)
+    assert struct.unpack(">I", DATA[8:12]) == (SCHEMA_VERSION,) == (10,)
     assert struct.unpack(">Q", DATA[12:20]) == (len(DATA) - 52,)
     assert DATA[20:52] == hashlib.sha256(DATA[52:]).digest()
     plan = msgpack.unpackb(DATA[52:])
@@ -108,6 +108,15 @@ def test_an_independent_reader_sees_the_documented_layout():
     assert list(task) == ["kind", "site", "serves", "after", "read", "write"]
     assert task["kind"] == "transfer"
     assert task["read"] == [2, [[0, 0], [2, 2]]]
+
+
+def test_any_report_is_carried_and_not_read():
+    for report in (b"", b"\0\0\0\x01", b"\xff" * 100, bytes(1 << 20)):
+        plan = msgspec.structs.replace(PLAN, report=report)
+        assert decode(encode(plan)) == plan
+        prove(plan)
+    with pytest.raises(PlanFault, match="the report of a plan has at most"):
+        encode(msgspec.structs.replace(PLAN, report=bytes((1 << 20) + 1)))
 
 
 def test_the_golden_plan_is_read_and_written_as_ever():
@@ -221,7 +230,7 @@ def test_raw_fields_are_spliced_faithfully():
     assert with_field() == payload_of(DATA)
 
 
-MEMORY_FIELD = msgpack.packb("memory") + msgpack.packb(list(PLAN.memory))
+LAST_FIELD = msgpack.packb("report") + msgpack.packb(PLAN.report)
 HOSTILE_PAYLOADS = {
     "empty": b"",
     "null": b"\xc0",
@@ -249,11 +258,16 @@ HOSTILE_PAYLOADS = {
     "total_cost: wide six": with_field(total_cost=b"\xcd\x00\x06"),
     "total_cost: signed six": with_field(total_cost=b"\xd0\x06"),
     "total_cost: 2^64 - 1": with_field(total_cost=b"\xcf" + b"\xff" * 8),
-    "cut_cost: -2^63": with_field(cut_cost=b"\xd3\x80" + bytes(7)),
-    "cut_cost: 2^63": with_field(cut_cost=b"\xcf\x80" + bytes(7)),
-    "unknown field": bytes([0xDE, 0, 18]) + payload_of(DATA)[3:] + b"\xa1\x1b\x00",
-    "duplicate field": bytes([0xDE, 0, 18]) + payload_of(DATA)[3:] + b"\xa5model\xa1m",
-    "missing field": bytes([0xDE, 0, 16]) + payload_of(DATA)[3:].removesuffix(MEMORY_FIELD),
+    "total_cost: -2^63": with_field(total_cost=b"\xd3\x80" + bytes(7)),
+    "total_cost: 2^63": with_field(total_cost=b"\xcf\x80" + bytes(7)),
+    "report: text": with_field(report=b"\xa1a"),
+    "report: a map": with_field(report=b"\x80"),
+    "report: 2^32 - 1 bytes": with_field(report=b"\xc6\xff\xff\xff\xff"),
+    "report: padded length": with_field(report=b"\xc5\x00\x00"),
+    "report: more than a MiB": with_field(report=msgpack.packb(bytes((1 << 20) + 1))),
+    "unknown field": bytes([0xDE, 0, 19]) + payload_of(DATA)[3:] + b"\xa1\x1b\x00",
+    "duplicate field": bytes([0xDE, 0, 19]) + payload_of(DATA)[3:] + b"\xa5model\xa1m",
+    "missing field": bytes([0xDE, 0, 17]) + payload_of(DATA)[3:].removesuffix(LAST_FIELD),
 }  # fmt: skip
 
 

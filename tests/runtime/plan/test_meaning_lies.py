@@ -12,7 +12,6 @@ from einc.logical.pins import parse_pin
 from einc.options import CompileOptions
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.operations import FAMILIES, prove_operations
-from einc_runtime.plan.meaning.programs import MAX_STEPS, read_program
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Block, Bundle
@@ -320,52 +319,6 @@ def test_integers_have_no_scale() -> None:
     assert derive("product", {**integers, "program": "t0 = mul x0 x1; t1 = mul t0 3"}).kernel == "reduce"
     alone = {"1": None, "indices": "i j -> i", "dims": ["a"], "program": "t0 = mul x0 3.0"}
     assert derive("product", alone).kernel == "reduce"
-
-
-PROGRAMS = [
-    # inputs, program, the type of the result
-    (["f16"], "t0 = copy x0", "f16"),
-    (["f16", "f16"], "t0 = lt x0 x1; t1 = where t0 x0 -1", "f16"),
-    (["i32"], "t0 = mod x0 3; t1 = eq t0 -2147483648; t2 = not t1", "bool"),
-    (["bool"], "t0 = eq x0 true; t1 = or t0 false; t2 = cast:bf16 t1", "bf16"),
-    (["f32"], "t0 = add x0 1e-05; t1 = max t0 -inf; t2 = min t1 nan", "f32"),
-]
-
-WRONG_PROGRAMS = [
-    # inputs, program, a piece of the message
-    (["f32"], "t0 = relu x1", "'x1' is no operand"),
-    (["f32"], "t0 = relu t0", "'t0' is no operand"),
-    (["f32"], "t0 = add x0 1_0", "'1_0' is no operand"),
-    (["f32"], "t0 = add x0 " + "1" * 33, "is no operand"),
-    (["f32"], "t1 = relu x0", "step 0 of a scalar program is 't1 = relu x0'"),
-    (["f32"], "t0 = relu x0; t0 = relu x0", "step 1"),
-    (["f32"], "t0 = relu x0 x0", "step 0"),
-    (["f32"], "t0 = sinh x0", "step 0"),
-    (["f32"], "t0 = sinh", "step 0"),
-    (["f32"], "t0 = relu  x0", "step 0"),
-    (["f32", "f16"], "t0 = add x0 x1", "is of f16 and f32"),
-    (["f32"], "t0 = add 1 2", "is of literals alone"),
-    (["bool"], "t0 = relu x0", "is of bool"),
-    (["i32"], "t0 = exp x0", "is of i32"),
-    (["f32"], "t0 = where x0 x0 x0", "has a condition that is no bool"),
-    (["i32"], "t0 = add x0 2147483648", "has a literal that is no i32"),
-    (["i32"], "t0 = add x0 0.5", "has a literal that is no i32"),
-    (["i32"], "t0 = add x0 true", "has a literal that is no i32"),
-    (["bool"], "t0 = and x0 1", "has a literal that is no bool"),
-    (["f32"], "; ".join(f"t{k} = neg x0" for k in range(MAX_STEPS + 1)), "4097 steps"),
-]
-
-
-@pytest.mark.parametrize(("inputs", "program", "expected"), PROGRAMS)
-def test_types_of_programs(inputs: Any, program: str, expected: str) -> None:
-    assert read_program(program, inputs).result == expected
-
-
-@pytest.mark.parametrize(("inputs", "program", "message"), WRONG_PROGRAMS, ids=range(len(WRONG_PROGRAMS)))
-def test_a_text_that_is_no_program(inputs: Any, program: str, message: str) -> None:
-    with pytest.raises(PlanFault) as caught:
-        read_program(program, inputs)
-    assert message in caught.value.message
 
 
 # Attention, whose blocks are checked one after the other

@@ -9,9 +9,8 @@ the bit from run to run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,9 +29,11 @@ from einc_runtime.execution.cpu.memory import (
     find_packed_weights,
     release_weights,
 )
+from einc_runtime.execution.cpu.messages import Carrier, Message
 from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
+from einc_runtime.execution.facts import CpuFacts, ExecutionFacts, HostMemoryFacts
 from einc_runtime.execution.rewrites import (
     MAX_COALESCED_BYTES,
     JoinedMap,
@@ -51,6 +52,7 @@ from einc_runtime.kernels.processor import find_level
 from einc_runtime.kernels.registry import prepare, prepare_aggregate, prepare_joint_aggregation
 from einc_runtime.plan.joint_aggregation import aggregation_groups
 from einc_runtime.plan.ranks import RankPart
+from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 from einc_runtime.plan.states import STATE
 
@@ -66,13 +68,15 @@ class CpuExecutor:
     and without `join_maps`, products and the maps of their results stay apart.
     `common` is memory that it shares with executors of other plans. `scheduler` makes the threads, and `allocate` the
     memory of arenas and the kernels' scratch space, in bytes. For tests: `poison` fills memory with NaNs
-    before each run, and `ranks` replaces the order in which ready tasks start, highest first. Where other processes run
-    a part of the plan, `part` says which part this one runs, and `carrier` carries messages to them.
+    before each run, and `ranks` replaces the order in which ready tasks start, highest first.
+
+    Where other processes run the rest of the plan, `part` says what this one runs, and `carry` makes what carries the
+    messages of tasks. `note_task` is told the position of each task before it runs.
     """
 
     name = "cpu"
-    part: RankPart | None = None
-    carrier: thread_pool.Carrier | None = None
+    notes = ()
+    closed = False
 
     def __init__(
         self,
@@ -86,13 +90,17 @@ class CpuExecutor:
         ranks: Sequence[float] | None = None,
         scheduler: ThreadScheduler = THREADS,
         allocate: Callable[[int], Array] = allocate_aligned,
+        part: RankPart | None = None,
+        carry: Callable[[Mapping[int, Message]], Carrier] | None = None,
+        note_task: Callable[[int], None] | None = None,
     ) -> None:
         find_level()  # before anything else: the environment may ask for one that there is not
         self.bundle, self._poison = bundle, poison
         self._scheduler, self._allocate = scheduler, allocate
         self.workers = workers or count_cores()
-        sites = None if self.part is None else self.part.sites
-        self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate, sites=sites)
+        self._part = RankPart.of_all(len(bundle.memory), self.workers) if part is None else part
+        self._note_task = note_task
+        self._memory = HostMemory(bundle, shared=rewrites, common=common, allocate=allocate, sites=self._part.sites)
         self._common, self._keys = common, {} if common is None else dict(list_shared(bundle))
         self._groups = aggregation_groups(bundle)
         self._tasks, self._kernels = self._prepare_tasks(rewrites, join_maps)
@@ -100,7 +108,7 @@ class CpuExecutor:
         chosen = None if ranks is None else [ranks[item.origin] for item in self._tasks]
         self._graph = RankedTaskGraph.of([item.task.after for item in self._tasks], costs, chosen)
         self._program: CpuProgram | None = None
-        self._may_have_program = rewrites and ranks is None and self.part is None
+        self._may_have_program = rewrites and ranks is None and carry is None
         self._seeks_program = False
         self._scratch_size = max((kernel.scratch for kernel in self._kernels), default=0)
         require_memory(self._scratch_size * self.workers, "the kernels' scratch space")
@@ -111,6 +119,7 @@ class CpuExecutor:
         self._prepacked = PrepackedWeights(packing, replaced, _fill_with_poison if poison else release_weights)
         if common is not None:
             common.watchers.add(self._prepacked)
+        self._carrier = None if carry is None else carry(self._list_messages())
         compiler.rest()
         onednn.rest()
         self._scratch: list[Array | None] = [None] * self.workers
@@ -134,11 +143,11 @@ class CpuExecutor:
         options = RewriteOptions(
             enabled=rewrites,
             max_move_bytes=MAX_COALESCED_BYTES,
-            workers=self.workers if self.part is None else self.part.workers,
+            workers=self._part.workers,
             estimate=estimate,
-            join_maps=join_maps and self.part is None,
-            devices=None if self.part is None else self.part.ranks,
-            rank=None if self.part is None else self.part.rank,
+            join_maps=join_maps,
+            devices=self._part.ranks,
+            rank=self._part.rank,
         )
         tasks = rewrite(self.bundle, options)
         parts = Counter(item.origin for item in tasks)
@@ -148,19 +157,22 @@ class CpuExecutor:
         ]
         return tasks, kernels
 
-    def facts(self) -> dict[str, Any]:
-        """The workers, the tasks that are run, which library multiplies and why, and memory in bytes: arenas, scratch
-        space, prepacked weights, loaded weights that nobody reads when those are made, and the most that the process
-        has held."""
-        memory = {
-            "plan": sum(self.bundle.memory),
-            "scratch": self._scratch_size * self.workers,
-            "packed": self._prepacked.size,
-            "released": self._prepacked.replaced_size,
-            "process": peak_memory(),
-        }
-        counts = {"workers": self.workers, "tasks": len(self._tasks)}
-        return {**counts, "memory_bytes": memory, "libraries": libraries.describe()}
+    def close(self) -> None:
+        """Memory is released with the executor."""
+
+    def facts(self) -> ExecutionFacts:
+        memory = HostMemoryFacts(
+            plan=sum(self.bundle.memory[site] for site in self._part.sites),
+            scratch=self._scratch_size * self.workers,
+            packed=self._prepacked.size,
+            released=self._prepacked.replaced_size,
+            process=peak_memory(),
+        )
+        cpu = CpuFacts(self.workers, len(self._tasks), memory, libraries.describe())
+        return ExecutionFacts(messages=None if self._carrier is None else len(self._carrier.tasks), cpu=cpu)
+
+    def holds(self, buffer: int) -> bool:
+        return self._part.ranks[self.bundle.buffers[buffer].site] == self._part.rank
 
     def fill(self, buffer: int, values: Array) -> None:
         array = self._memory.buffers[buffer]
@@ -171,20 +183,20 @@ class CpuExecutor:
             self._common.mark_loaded(self._keys[buffer], array)
 
     def memory_of(self, buffer: int) -> Array:
-        """The memory of an input or weight buffer, to read values there before `fill` is told."""
         return self._memory.buffers[buffer]
 
     def is_filled(self, buffer: int) -> bool:
-        """Whether the executor of another plan has filled this buffer, too."""
         return self._common is not None and self._keys.get(buffer) in self._common.loaded
 
     def common_states(self) -> frozenset[Hashable] | None:
-        """The keys of all states, if they are memory that other executors may have, too; else None."""
         if self._common is None:
             return None
         return frozenset(key for key in self._keys.values() if key[0] == STATE)
 
     def fetch(self, region: Region) -> Array | None:
+        return self._memory.view(region)
+
+    def fetch_own(self, region: Region) -> Array | None:
         return self._memory.view(region)
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
@@ -203,11 +215,15 @@ class CpuExecutor:
                     lambda worker: self._start_worker(worker, program),
                     ran,
                     self._scheduler,
-                    self.carrier,
+                    self._carrier,
                     None if program is None else program.stop,
                 )
-        except thread_pool.TaskError as error:
-            raise self._make_fault(error) from error.cause
+        except BaseException as error:
+            if self._carrier is not None:
+                self._carrier.forget()
+            if isinstance(error, thread_pool.TaskError):
+                raise self._make_fault(error) from error.cause
+            raise
         if records is not None:
             records += [(self._tasks[task].origin, worker, start, end) for task, worker, start, end in ran or ()]
         return 1e3 * seconds
@@ -226,7 +242,19 @@ class CpuExecutor:
             onednn.limit_threads(1)  # of this thread, too
         if self._scratch[worker] is None:
             self._scratch[worker] = self._allocate(self._scratch_size)
-        return (lambda task: self._bind(worker, task)()) if program is None else program.make_runner(worker)
+        if program is not None:
+            return program.make_runner(worker)
+        return (lambda task: self._bind(worker, task)()) if self._note_task is None else self._make_noted(worker)
+
+    def _make_noted(self, worker: int) -> thread_pool.RunTask:
+        note, tasks = self._note_task, self._tasks
+        assert note is not None
+
+        def run_task(task: int) -> None:
+            note(tasks[task].origin)
+            self._bind(worker, task)()
+
+        return run_task
 
     def _bind(self, worker: int, number: int) -> Run:
         """What runs a task in a worker that has started."""
@@ -309,6 +337,18 @@ class CpuExecutor:
             self._make_invocation(task.operation, task.reads[:own], task.writes),
             self._make_invocation(then.operation, operands, task.writes),
         )
+
+    def _list_messages(self) -> dict[int, Message]:
+        """The ends of messages that are tasks of this process."""
+        messages = {}
+        for number, item in enumerate(self._tasks):
+            if item.peer is not None:
+                (region,) = (*reads_of(item.task), *writes_of(item.task))
+                order = self.bundle.tensors[self.bundle.buffers[region.buffer].tensor].order
+                view = self._memory.view(region)
+                in_memory_order = view.transpose(order) if order else view
+                messages[number] = Message(item.origin, item.peer, in_memory_order, bool(writes_of(item.task)))
+        return messages
 
     def _make_fault(self, error: thread_pool.TaskError) -> RuntimeFault:
         cause = task_errors.describe_error(error.cause)

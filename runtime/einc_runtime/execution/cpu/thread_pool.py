@@ -13,9 +13,9 @@ import heapq
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from einc_runtime.execution.base import TaskRecord
+from einc_runtime.execution.cpu.messages import Carrier
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.kernels.llvm.schedules import ThreadProgress
 
@@ -66,25 +66,6 @@ class RankedTaskGraph:
             ranks = lengths
         waits = tuple(map(len, after))
         return RankedTaskGraph(tuple(map(tuple, successors)), waits, tuple(nanoseconds), tuple(ranks))
-
-
-class Carrier(Protocol):
-    """What starts messages and sees when they end; one thread uses it."""
-
-    @property
-    def tasks(self) -> frozenset[int]:
-        """The tasks that are messages."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a message has been started and has not ended."""
-
-    def start(self, task: int) -> None: ...
-    def end_some(self) -> list[int]:
-        """The tasks whose messages have ended since the last call."""
-
-    def nap(self, *, reset: bool) -> None:
-        """Waits for a moment before the next look; after `reset`, a short one."""
 
 
 class TaskError(Exception):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from einc_runtime.execution.cuda.errors import describe_error, make_plan_fault
 from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.preparation import PreparedPlan, prepare_plan
 from einc_runtime.execution.cuda.resources import CudaResources
+from einc_runtime.execution.facts import CudaFacts, DeviceFacts, ExecutionFacts, GraphFacts, KernelFacts
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.gpu import Kernels
 from einc_runtime.plan.regions import find_offsets
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 MAX_FETCH_COPIES = 64
 """The most copies that fetch a region for offloading; if more are needed, the whole buffer is fetched."""
+
+_RANK_FOR_EACH_GPU = "a rank for each GPU is safer: NCCL's guide says that graphs over several GPUs may wait forever"
 
 
 class CudaExecutor:
@@ -117,12 +120,16 @@ class CudaExecutor:
                 self._driver.copy(view.device, view.pointer, size, dense.ctypes.data, size, size, 1)
         self._plan.shared.mark_filled(buffer, zeros=zeros)
 
+    def holds(self, buffer: int) -> bool:
+        return True
+
+    def memory_of(self, buffer: int) -> None:
+        return None
+
     def is_filled(self, buffer: int) -> bool:
-        """Whether the executor of another plan has filled this buffer, too."""
         return self._plan.shared.is_filled(buffer)
 
     def common_states(self) -> frozenset[Hashable] | None:
-        """The keys of all states, if they are memory that other executors may have, too; else None."""
         shared = self._plan.shared
         return frozenset(shared.states.values()) if self._common is not None and shared.shares_states else None
 
@@ -139,6 +146,9 @@ class CudaExecutor:
                 pitches = row.target_pitch, row.source_pitch
                 self._driver.copy(view.device, target, pitches[0], source, pitches[1], row.width, row.height)
         return array
+
+    def fetch_own(self, region: Region) -> Array:
+        return self.fetch(region)
 
     def execute(self, records: list[TaskRecord] | None = None) -> float:
         """Launches the graph once, and returns the milliseconds between two events around it.
@@ -184,46 +194,44 @@ class CudaExecutor:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know about how the plan runs here."""
         pairs = sorted({(min(pair), max(pair)) for pair in self._plan.peers.staged})
         staged = (
             f"GPUs {one} and {other} cannot reach each other's memory: what they exchange goes through the host's"
             for one, other in pairs
         )
-        return (*staged, *self._plan.notes, *self._kernels.notes)
+        joined = self._lanes is not None and len(set(self._plan.devices)) > 1
+        return (*staged, *self._plan.notes, *self._kernels.notes, *([_RANK_FOR_EACH_GPU] if joined else ()))
 
-    def facts(self) -> dict[str, Any]:
-        """How the plan runs here: devices, the graph's size, kernels by library, and how long the last launch took."""
-        plan = self._plan
-        devices = [
-            {
-                "device": device,
-                "name": target.name,
-                "architecture": target.architecture,
-                "sites": [site for site, own in enumerate(plan.devices) if own == device],
-                "bytes": plan.device_bytes[device],
-            }
+    def count_streams(self) -> int:
+        """How many streams all devices have; records of tasks number them."""
+        return len(self._plan.stream_handles)
+
+    def facts(self) -> ExecutionFacts:
+        plan, lanes = self._plan, self._lanes
+        numbers = range(len(plan.devices)) if lanes is None else lanes.sites
+        devices = tuple(
+            DeviceFacts(
+                device,
+                target.name,
+                target.architecture,
+                tuple(number for number, own in zip(numbers, plan.devices, strict=True) if own == device),
+                plan.device_bytes[device],
+            )
             for device, target in sorted(plan.targets.items())
-        ]
-        graph = {
-            "steps": sum(step.stream is not None for step in plan.schedule.steps),
-            "streams": len(plan.stream_handles),
-            "events": len(plan.events),
-            "waits": plan.event_schedule.edges,
-        }
-        kernels = [
-            {"kernel": name, "provider": by.provider, "version": by.version, "variant": by.variant, "tasks": count}
+        )
+        graph = GraphFacts(
+            steps=sum(step.stream is not None for step in plan.schedule.steps),
+            streams=self.count_streams(),
+            events=len(plan.events),
+            waits=plan.event_schedule.edges,
+        )
+        kernels = tuple(
+            KernelFacts(name, by.provider, by.version, by.variant, count)
             for (name, by), count in sorted(plan.kernel_counts.items(), key=lambda item: (item[0][0], str(item[0][1])))
-        ]
-        versions = dict(sorted(plan.versions.items()))
-        return {
-            "devices": devices,
-            "graph": graph,
-            "kernels": kernels,
-            "versions": versions,
-            "notes": list(self.notes),
-            "host_us": self.host_us,
-        }
+        )
+        versions = dict(sorted([*plan.versions.items(), *(() if lanes is None else lanes.versions.items())]))
+        cuda = CudaFacts(devices, graph, kernels, versions, self.notes, self.host_us)
+        return ExecutionFacts(messages=None if lanes is None else len(lanes.ends), cuda=cuda)
 
     @property
     def closed(self) -> bool:

@@ -40,11 +40,21 @@ class MessageEnd:
 class Lanes:
     """The ends of messages of one process, by task. `join` makes its communicators, when all processes make theirs.
 
-    `plan` is the whole plan, whose tasks errors name.
+    `plan` is the whole plan, whose tasks errors name, and `sites` are the numbers in it of the sites of this process.
+    `versions` are those of the libraries that carry messages.
     """
 
-    def __init__(self, plan: Bundle, ends: Mapping[int, MessageEnd], join: Callable[[], Communicators]) -> None:
+    def __init__(
+        self,
+        plan: Bundle,
+        ends: Mapping[int, MessageEnd],
+        join: Callable[[], Communicators],
+        *,
+        sites: Sequence[int],
+        versions: Mapping[str, str],
+    ) -> None:
         self.plan, self.ends, self._join = plan, ends, join
+        self.sites, self.versions = sites, versions
         self._communicators: Communicators | None = None
         self._aborting: threading.Thread | None = None
         self._met: set[tuple[int, MessageEnd]] = set()

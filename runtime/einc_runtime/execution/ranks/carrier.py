@@ -8,24 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from einc_runtime.dtypes import Array
+from einc_runtime.execution.cpu.messages import Message
 from einc_runtime.execution.ranks.links import Naps, RankLinks
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One end of a message: its number, the rank at the other end, and the region, its axes from the slowest to the
-    fastest in memory. `incoming` says that it is received."""
-
-    number: int
-    peer: int
-    region: Array
-    incoming: bool
 
 
 class Arrivals:
@@ -57,15 +46,15 @@ class Arrivals:
 
 
 class MessageCarrier:
-    """See `execution.cpu.thread_pool.Carrier`. `messages` has the tasks that are ends of messages."""
+    """See `execution.cpu.messages.Carrier`. `messages` has the tasks that are ends of messages."""
 
-    def __init__(self, links: RankLinks, messages: Mapping[int, Message]) -> None:
+    def __init__(self, links: RankLinks, arrivals: Arrivals, messages: Mapping[int, Message]) -> None:
         self._links, self._messages = links, messages
         self._tasks: list[int] = []
         self._handles: list[Any] = []
         self._finishing: list[Callable[[], None]] = []
         self._naps = Naps()
-        self.arrivals = Arrivals()
+        self._arrivals = arrivals
 
     @property
     def tasks(self) -> frozenset[int]:
@@ -79,7 +68,7 @@ class MessageCarrier:
         message = self._messages[task]
         dense = message.region.flags.c_contiguous
         if message.incoming:
-            self.arrivals.expect(message.peer, message.region.nbytes)
+            self._arrivals.expect(message.peer, message.region.nbytes)
             data = message.region if dense else np.empty(message.region.shape, message.region.dtype)
             handle = self._links.receive(message.peer, message.number, as_bytes(data))
         else:
@@ -91,7 +80,7 @@ class MessageCarrier:
         def finish() -> None:
             """Keeps the buffer until the message has ended."""
             if message.incoming:
-                self.arrivals.end(message.peer, message.region.nbytes)
+                self._arrivals.end(message.peer, message.region.nbytes)
             if message.incoming and not dense:
                 np.copyto(message.region, data)
 
@@ -112,9 +101,8 @@ class MessageCarrier:
         self._naps.take()
 
     def forget(self) -> None:
-        """Forgets what has been started, after a run that failed."""
         self._tasks, self._handles, self._finishing = [], [], []
-        self.arrivals.forget()
+        self._arrivals.forget()
 
 
 def as_bytes(data: Array) -> Array:

@@ -24,13 +24,12 @@ def bring_to_first(
     read: Callable[[], Array],
     make: Callable[[], Array],
 ) -> Array | None:
-    """What `read` returns on the rank `owner`, on rank 0; None on all others. It is dense, and `make` returns dense
-    memory for it. It is sent when rank 0 asks for it: so that knows what is on the way, and holds nothing that it does
-    not wait for."""
+    """What `read` returns on the rank `owner`, on rank 0; None on all others. `make` returns dense memory for it. It is
+    sent when rank 0 asks for it: so that knows what is on the way, and holds nothing that it does not wait for."""
     if owner == links.rank == 0:
         return read()
     if links.rank == owner:
-        data = read()
+        data = np.ascontiguousarray(read())
         wait_for(links, [links.receive(0, number, np.zeros(1, np.uint8))])
         wait_for(links, [links.send(0, number, as_bytes(data))])
     elif links.rank == 0:

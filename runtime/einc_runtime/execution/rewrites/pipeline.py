@@ -60,8 +60,8 @@ class RewriteOptions:
     `estimate`: the time that a kernel takes. None: no kernel is split.
     `merge_moves`: where all sites share one memory, let moves that are alike or near each other be one.
     `join_maps`: compute contractions and the maps of their results as one task.
-    `rank`: the process whose tasks are wanted; then `devices` are the ranks of the sites. Kernels are split as they are
-    in one process, so that results are the same.
+    `rank`: the process whose tasks are wanted, where there are several; then `devices` are the ranks of the sites.
+    Kernels are split as they are in one process, so that results are the same.
     """
 
     devices: Sequence[int] | None = None
@@ -78,6 +78,11 @@ class RewriteOptions:
     @property
     def one_memory(self) -> bool:
         return self.devices is None or len(set(self.devices)) <= 1
+
+    @property
+    def is_part(self) -> bool:
+        """Whether other processes run some of the tasks."""
+        return self.rank is not None and not self.one_memory
 
 
 def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenTask, ...]:
@@ -100,7 +105,7 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
         return (type(task),) if isinstance(task, TransferTask | CopyTask) else _family(task)
 
     counted = tasks
-    if options.rank is not None and options.enabled:  # as in one process: what becomes of a kernel depends on it
+    if options.is_part and options.enabled:  # as in one process: what becomes of a kernel depends on it
         counted = _rewrite_moves(bundle, dataclasses.replace(options, devices=None))
     sizes, alike = Counter(map(_family, counted)), Counter(map(find_code, counted))
     rewritten = [
@@ -113,7 +118,7 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
     if options.enabled and options.estimate is not None:
         rewritten = [part for task in rewritten for part in _split(bundle, task, options.workers, options.estimate)]
     waits = find_dependencies(bundle, [item.task for item in rewritten])
-    if not options.one_memory and options.rank is None:
+    if not options.one_memory and not options.is_part:
         waits = _add_own(rewritten, waits)
     return tuple(
         msgspec.structs.replace(item, task=msgspec.structs.replace(item.task, after=after))
@@ -143,9 +148,9 @@ def _join_maps(bundle: ExecutablePlan, tasks: Sequence[AnyTask], items: Sequence
 
 def _select(bundle: ExecutablePlan, tasks: Sequence[AnyTask], options: RewriteOptions) -> Iterable[RankTask]:
     """The tasks that are wanted."""
-    if options.rank is None:
+    if options.rank is None or options.devices is None or options.one_memory:
         return itertools.starmap(RankTask, enumerate(tasks))
-    return select_tasks(bundle, tasks, options.devices or [0] * len(bundle.memory), options.rank)
+    return select_tasks(bundle, tasks, options.devices, options.rank)
 
 
 def _rewrite_moves(bundle: ExecutablePlan, options: RewriteOptions) -> Sequence[AnyTask]:

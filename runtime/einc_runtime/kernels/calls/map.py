@@ -9,9 +9,10 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
-from einc_runtime.kernels import indices, scalar_program
+from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.scalar_program import TypedStep
+from einc_runtime.kernels.scalar_program import read_steps
+from einc_runtime.plan.scalar_programs import TypedStep
 
 COMBINE_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """Aggregation -> the scalar function that combines two values."""
@@ -90,8 +91,4 @@ def _join_operands(invocation: Invocation[Array]) -> tuple[indices.JoinedOperand
 def _parse_program(invocation: Invocation[Array]) -> tuple[tuple[TypedStep, ...], tuple[str, ...], str]:
     source = invocation.attribute("program", str)
     kinds = tuple(dtype_name(array) for array in (*invocation.inputs, invocation.output))
-    return (
-        scalar_program.infer(scalar_program.parse(source, len(invocation.inputs)), kinds[:-1], kinds[-1]),
-        kinds,
-        source,
-    )
+    return read_steps(source, kinds[:-1], kinds[-1]), kinds, source

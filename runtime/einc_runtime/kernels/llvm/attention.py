@@ -5,6 +5,7 @@ numpy computes what this code cannot: f64, operands that are not dense along the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
 from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.attention_arguments import AttentionArguments, name_heads, name_scratch
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.few_queries import prepare_few_queries
 from einc_runtime.kernels.llvm.visible_keys import find_visible_keys
@@ -65,7 +67,8 @@ class _AttentionMemory:
     limits: tuple[Array, Array] | None
     """The first and last keys that queries see, where they are known beforehand; else `limit_arrays` holds them."""
     limit_arrays: tuple[ScratchArray, ScratchArray]
-    memory: tuple[ScratchArray, ...]
+    memory: Mapping[str, ScratchArray]
+    """By the names that they have in `AttentionArguments`."""
     scratch: int
 
     @staticmethod
@@ -95,48 +98,46 @@ class _AttentionMemory:
                 scratch.take((0 if fixed else queries,), _LIMIT),
                 scratch.take((0 if fixed else queries,), _LIMIT),
             ),
-            memory=(
-                scratch.take((lanes, max(deep_k, deep_v)), wide),
-                scratch.take((blocks, deep_k, lanes), wide),
-                scratch.take((blocks, deep_v, lanes), wide),
-                scratch.take((TILE_KEYS + numbers, lanes), wide),
-                scratch.take((blocks, 2, lanes), _LIMIT),
-                scratch.take((blocks, 4), _PLACE),
-                scratch.take((blocks, 2, lanes), wide),
-                scratch.take((copied * TILE_KEYS, deep_k), wide),
-                scratch.take((copied * TILE_KEYS, deep_v), wide),
-                scratch.take((TILE_KEYS,), _LIMIT),
-            ),
+            memory={
+                "of_rows": scratch.take((lanes, max(deep_k, deep_v)), wide),
+                "of_queries": scratch.take((blocks, deep_k, lanes), wide),
+                "of_totals": scratch.take((blocks, deep_v, lanes), wide),
+                "of_scores": scratch.take((TILE_KEYS + numbers, lanes), wide),
+                "of_limits": scratch.take((blocks, 2, lanes), _LIMIT),
+                "of_spans": scratch.take((blocks, 4), _PLACE),
+                "of_stats": scratch.take((blocks, 2, lanes), wide),
+                "of_keys": scratch.take((copied * TILE_KEYS, deep_k), wide),
+                "of_values": scratch.take((copied * TILE_KEYS, deep_v), wide),
+                "of_places": scratch.take((TILE_KEYS,), _LIMIT),
+            },
             scratch=scratch.size,
         )
 
 
 def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
     """One invocation with one worker's memory."""
-    limits = allocation.limits or (allocation.limit_arrays[0].of(memory), allocation.limit_arrays[1].of(memory))
+    firsts, lasts = allocation.limits or (allocation.limit_arrays[0].of(memory), allocation.limit_arrays[1].of(memory))
     table = np.array(allocation.parts, _PLACE).reshape(-1, 3)
     deep_k, deep_v = (-(-x.shape[2] // LANES) * LANES for x in (s.k, s.v))
-    where = address
-    arguments = [  # in the order of `AttentionArguments`
-        s.k.shape[0],
-        s.q.shape[0] // s.k.shape[0],
-        len(table),
-        where(table),
-        *map(where, limits),
-        0 if s.mask is None else where(s.mask),
-        *(n for x in (s.q, s.k, s.v, s.o) for n in (where(x), *x.strides[:2])),
-        where(s.lse),
-        *s.lse.strides[:2],
-        s.k.shape[2],
-        s.v.shape[2],
-        deep_k,
-        deep_v,
-        int(np.float32(s.scale).view(np.int32)),
-        TILE_KEYS,
-        *(where(array.of(memory)) for array in allocation.memory),
-    ]
-    arrays = (memory, table, *limits, s.q, s.k, s.v, s.o, s.lse, *(() if s.mask is None else (s.mask,)))
-    calls: list[Resolved] = [(compiler.CompiledCall(allocation.code, arguments, *arrays), [])]
+    arguments = AttentionArguments(
+        heads=s.k.shape[0],
+        group=s.q.shape[0] // s.k.shape[0],
+        parts=len(table),
+        table=address(table),
+        firsts=address(firsts),
+        lasts=address(lasts),
+        mask=0 if s.mask is None else address(s.mask),
+        **name_heads(q=s.q, k=s.k, v=s.v, o=s.o, lse=s.lse),
+        width_k=s.k.shape[2],
+        width_v=s.v.shape[2],
+        deep_k=deep_k,
+        deep_v=deep_v,
+        scale=int(np.float32(s.scale).view(np.int32)),
+        tile=TILE_KEYS,
+        **name_scratch(allocation.memory, memory),
+    )
+    arrays = (memory, table, firsts, lasts, s.q, s.k, s.v, s.o, s.lse, *(() if s.mask is None else (s.mask,)))
+    calls: list[Resolved] = [(compiler.CompiledCall(allocation.code, list(arguments), *arrays), [])]
     if s.positions is not None:
-        calls.insert(0, (find_visible_keys, [s, *limits]))
+        calls.insert(0, (find_visible_keys, [s, firsts, lasts]))
     return make_runner(calls)

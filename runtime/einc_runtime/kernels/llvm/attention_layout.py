@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels.llvm.attention_arguments import AttentionArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import I64, Emitter, Value
 
@@ -28,54 +29,6 @@ class RegisterTile(NamedTuple):
         return self.vectors * LANES
 
 
-class AttentionArguments(NamedTuple):
-    """The arguments of the function: counts, addresses and byte strides. `of_...` are arrays of scratch memory."""
-
-    heads: Value
-    group: Value
-    parts: Value
-    table: Value
-    """Of every part the first query, the number of queries, and the place of its sequence's first key, as i64."""
-    firsts: Value
-    lasts: Value
-    """The first key that a query sees and the end of its keys, as i32."""
-    mask: Value
-    q: Value
-    q_head: Value
-    q_token: Value
-    k: Value
-    k_head: Value
-    k_token: Value
-    v: Value
-    v_head: Value
-    v_token: Value
-    o: Value
-    o_head: Value
-    o_token: Value
-    lse: Value
-    lse_head: Value
-    lse_token: Value
-    width_k: Value
-    width_v: Value
-    deep_k: Value
-    deep_v: Value
-    """The widths rounded up to whole vectors."""
-    scale: Value
-    """The bits of an f32."""
-    tile: Value
-    """Keys in a tile."""
-    of_rows: Value
-    of_queries: Value
-    of_totals: Value
-    of_scores: Value
-    of_limits: Value
-    of_spans: Value
-    of_stats: Value
-    of_keys: Value
-    of_values: Value
-    of_places: Value
-
-
 class AttentionLayout:
     """Emits the addresses of one function of attention, for operands of type `kind`."""
 
@@ -83,7 +36,7 @@ class AttentionLayout:
         self.kind, self.shape = kind, shape
         self.e = Emitter()
         self.b = self.e.b
-        self.a = AttentionArguments(*(self.e.argument() for _ in AttentionArguments._fields))
+        self.a = AttentionArguments[Value](*(self.e.argument() for _ in AttentionArguments._fields))
         self.vectors = range(shape.vectors)
         self.pitch = self.size_of(self.larger(self.a.deep_k, self.a.deep_v))
 

@@ -6,6 +6,7 @@ which it uses lanes well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
 from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.attention_arguments import FewQueriesArguments, name_heads, name_scratch
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.visible_keys import find_visible_keys
 
@@ -60,7 +62,8 @@ class _FewQueries:
 
     call: AttentionCall
     code: Future[compiler.Compiled]
-    memory: tuple[ScratchArray, ...]
+    memory: Mapping[str, ScratchArray]
+    """By the names that they have in `FewQueriesArguments`."""
     scratch: int
 
     @staticmethod
@@ -72,30 +75,30 @@ class _FewQueries:
         limits = (s.visible.causal, s.visible.window) if bits else (False, 0)
         form = FewQueriesForm(dtype_name(s.q), group, s.q.shape[2], s.v.shape[2], s.softcap, bits, *limits)
         scratch = ScratchAllocator()
-        memory = (
-            scratch.take((group, form.vectors_k, LANES), _WIDE),
-            scratch.take((group, form.vectors_v, LANES), _WIDE),
-            scratch.take((group, DECODE_TILE_KEYS), _WIDE),
-            scratch.take((group, LANES, LANES), _WIDE),
-            scratch.take((group, 3, LANES), _WIDE),
-        )
+        memory = {
+            "of_queries": scratch.take((group, form.vectors_k, LANES), _WIDE),
+            "of_totals": scratch.take((group, form.vectors_v, LANES), _WIDE),
+            "of_scores": scratch.take((group, DECODE_TILE_KEYS), _WIDE),
+            "of_products": scratch.take((group, LANES, LANES), _WIDE),
+            "of_stats": scratch.take((group, 3, LANES), _WIDE),
+        }
         return _FewQueries(s, emit_few_queries(form), memory, scratch.size)
 
     def bind(self, memory: Array) -> Run:
         s = self.call
         table = _list_keys(s)
-        positions = (0, 0) if s.positions is None else (address(s.positions), s.positions.strides[0])
-        arguments = [  # in the order of `FewQueriesArguments`
-            s.k.shape[0],
-            s.q.shape[1],
-            address(table),
-            *positions,
-            *(n for x in (s.q, s.k, s.v, s.o, s.lse) for n in (address(x), *x.strides[:2])),
-            int(np.float32(s.scale).view(np.int32)),
-            DECODE_TILE_KEYS,
-            *(address(array.of(memory)) for array in self.memory),
-        ]
-        return compiler.CompiledCall(self.code, arguments, memory, table, *(s.q, s.k, s.v, s.o, s.lse))
+        arguments = FewQueriesArguments(
+            heads=s.k.shape[0],
+            queries=s.q.shape[1],
+            table=address(table),
+            positions=0 if s.positions is None else address(s.positions),
+            position_step=0 if s.positions is None else s.positions.strides[0],
+            **name_heads(q=s.q, k=s.k, v=s.v, o=s.o, lse=s.lse),
+            scale=int(np.float32(s.scale).view(np.int32)),
+            tile=DECODE_TILE_KEYS,
+            **name_scratch(self.memory, memory),
+        )
+        return compiler.CompiledCall(self.code, list(arguments), memory, table, *(s.q, s.k, s.v, s.o, s.lse))
 
 
 def _list_keys(s: AttentionCall) -> Array:

@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.attention_arguments import FewQueriesArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.vectors import decay, log, tanh
@@ -46,47 +47,6 @@ class FewQueriesForm(NamedTuple):
         return -(-self.width_v // LANES)
 
 
-class FewQueriesArguments(NamedTuple):
-    """The arguments of the function: counts, addresses and byte strides. `of_...` are arrays of scratch memory."""
-
-    heads: Value
-    queries: Value
-    table: Value
-    """Of every query, as i64, its first key and the end of its keys; and what its position is increased by to get the
-    key behind its own place, from which causality and the window limit its keys further."""
-    positions: Value
-    position_step: Value
-    q: Value
-    q_head: Value
-    q_token: Value
-    k: Value
-    k_head: Value
-    k_token: Value
-    v: Value
-    v_head: Value
-    v_token: Value
-    o: Value
-    o_head: Value
-    o_token: Value
-    lse: Value
-    lse_head: Value
-    lse_token: Value
-    scale: Value
-    """The bits of an f32."""
-    tile: Value
-    """Keys in a tile, a multiple of the lanes."""
-    of_queries: Value
-    """[group, vectors_k, lanes]"""
-    of_totals: Value
-    """[group, vectors_v, lanes]"""
-    of_scores: Value
-    """[group, tile]"""
-    of_products: Value
-    """[group, lanes, lanes]"""
-    of_stats: Value
-    """[group, 3, lanes]: the maximum of the scores so far, that of a tile, and the sum of the weights, lane by lane."""
-
-
 @compiler.compile_once
 def emit_few_queries(form: FewQueriesForm) -> ir.Module:
     return _FewQueriesEmitter(form).emit()
@@ -97,7 +57,7 @@ class _FewQueriesEmitter:
         self.form = form
         self.e = Emitter()
         self.b = self.e.b
-        self.a = FewQueriesArguments(*(self.e.argument() for _ in FewQueriesArguments._fields))
+        self.a = FewQueriesArguments[Value](*(self.e.argument() for _ in FewQueriesArguments._fields))
         self.lanes = ir.Constant(vector(I32), list(range(LANES)))
 
     def emit(self) -> ir.Module:

@@ -17,8 +17,8 @@ from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.map import MAP_DTYPES
 from einc_runtime.kernels.numpy import map as in_numpy
-from einc_runtime.kernels.scalar_program import TypedStep
 from einc_runtime.kernels.views import merge_axes
+from einc_runtime.plan.scalar_programs import TypedStep
 
 LARGEST = ("t0 = abs x0", "max")
 """The program and the aggregation that find largest magnitudes."""

@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels import scalar_program
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.map import MapCall, ReduceCall, aggregation_as_map
-from einc_runtime.kernels.scalar_program import ProgramInput
+from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.scalar import ScalarSource
 from einc_runtime.kernels.triton.source import (
@@ -34,6 +33,7 @@ from einc_runtime.kernels.triton.source import (
 )
 from einc_runtime.kernels.triton.tiles import MIN_PROGRAMS, MULTIPROCESSORS, ElementwiseTiles, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
+from einc_runtime.plan.scalar_programs import ScalarInput
 
 
 def build_map(invocation: Invocation[Array]) -> LaunchSequence:
@@ -42,7 +42,7 @@ def build_map(invocation: Invocation[Array]) -> LaunchSequence:
     names = [f"x{k}" for k in range(len(call.views))]
     elements = ElementwiseTiles([*call.views, call.output], [*names, "y"])
     chain = ScalarSource(call.steps, [f"v{k}" for k in range(len(names))])
-    used = {operand.position for step in call.steps for operand in step.operands if isinstance(operand, ProgramInput)}
+    used = {operand.position for step in call.steps for operand in step.operands if isinstance(operand, ScalarInput)}
     lines = [f"v{k} = {elements.load(names[k])}" for k in sorted(used)]
     lines += [*chain.lines, elements.store("y", chain.value)]
     title = f"map over {' '.join(call.indices) or 'one element'}: {call.source}"
@@ -94,7 +94,7 @@ def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> li
     source = f"t0 = {'cast:i32' if stored == 'i32' else 'copy'} x0"  # other results are rounded as they are stored
     rest = replace(
         call,
-        steps=scalar_program.infer(scalar_program.parse(source, 1), [number], stored),
+        steps=read_steps(source, [number], stored),
         views=(shaped,),
         output=call.output[None],
         kinds=(number, stored),

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels import indices, scalar_program
+from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.map import ReduceCall
-from einc_runtime.kernels.scalar_program import TypedStep
+from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.map import COMBINE, COMBINE_HELPERS, build_reduce, write_identity
 from einc_runtime.kernels.triton.scalar import ScalarSource
@@ -35,6 +35,7 @@ from einc_runtime.kernels.triton.source import (
 )
 from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
+from einc_runtime.plan.scalar_programs import TypedStep
 
 PARALLEL_TERMS = 256
 """Terms that are combined side by side."""
@@ -106,7 +107,7 @@ def _launch_all(
     shape = (*(1 if is_gone else n for n, is_gone in zip(extents, kinds, strict=True)), chunks)
     shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
     first = _launch_level([*layouts[:-1], shaped], extents, kinds, what, number)
-    copy = scalar_program.infer(scalar_program.parse("t0 = copy x0", 1), [number], what.stored)
+    copy = read_steps("t0 = copy x0", [number], what.stored)
     rest = _Aggregate(what.aggregation, copy, what.stored, f"{what.title}, of chunks")
     return [first, *_launch_all([shaped, output[..., None]], [*(False for _ in shape[1:]), True], rest, scratch)]
 

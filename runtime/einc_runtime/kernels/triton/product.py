@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels import scalar_program
+from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, KernelLaunch
 from einc_runtime.kernels.triton.scalar import ScalarSource
@@ -141,9 +141,7 @@ def _build(products: list[Gemm], program: str, tile: ProductTile, multiprocessor
     grid = min(tiles, max(1, multiprocessors))
     values = [f"v{number}" for number in range(len(products))]
     added = [name for name in ("addend", "bias") if name in items]
-    typed = scalar_program.infer(
-        scalar_program.parse(program, len(values) + len(added)), ["f32"] * (len(values) + len(added)), p.result
-    )
+    typed = read_steps(program, ["f32"] * (len(values) + len(added)), p.result)
     chain = ScalarSource(typed, [*values, *added])
     body = [
         *_locate(p.batch, counts, tile, cast),

@@ -1,7 +1,7 @@
 """Scalar programs as lines of Triton source: every function in its compute type.
 
-Not-a-numbers, signs of quotients and small results are the same as in the CPU's kernels. The functions are defined in
-`kernels/scalar_program.py`.
+Not-a-numbers, signs of quotients and small results are the same as in the CPU's kernels. The functions are listed in
+`plan/scalar_functions.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import math
 from collections.abc import Sequence
 
 from einc_runtime.dtypes import FLOATS
-from einc_runtime.kernels.scalar_program import CAST, GELU_TAIL, Constant, ProgramInput, ScalarOperand, TypedStep
+from einc_runtime.kernels.scalar_program import GELU_TAIL
 from einc_runtime.kernels.triton.source import LANGUAGE
+from einc_runtime.plan.scalar_functions import CAST, Number
+from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
 
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -129,12 +131,13 @@ _CALL_FORMATS = {
 
 
 class ScalarSource:
-    """Typed steps as lines over the values of inputs, and the helpers that these lines call."""
+    """Typed steps as lines over the values of inputs and of indices (in i64), which have these names, and the helpers
+    that these lines call."""
 
-    def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str]) -> None:
+    def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str], indices: Sequence[str] = ()) -> None:
         self.helpers: set[str] = set()
         self.lines: list[str] = []
-        self._steps, self._inputs = steps, inputs
+        self._steps, self._inputs, self._indices = steps, inputs, indices
         for number, step in enumerate(steps):
             self.lines.append(f"t{number} = {self._write_expression(step)}")
 
@@ -158,7 +161,7 @@ class ScalarSource:
             return _write_cast(values[0], kind, step.function[len(CAST) :], step.result_type)
         if step.function in _OPERATORS:
             plain = [
-                _format_number(x.value) if isinstance(x, Constant) and kind != "bool" else value
+                _format_number(x.value) if isinstance(x, ScalarLiteral) and kind != "bool" else value
                 for x, value in zip(step.operands, values, strict=True)
             ]
             return f"{plain[0]} {_OPERATORS[step.function]} {plain[1]}"
@@ -191,16 +194,18 @@ class ScalarSource:
 
     def _write_power(self, step: TypedStep, values: Sequence[str]) -> str:
         exponent = step.operands[1]
-        if isinstance(exponent, Constant) and exponent.value in (2, 3):
+        if isinstance(exponent, ScalarLiteral) and exponent.value in (2, 3):
             return " * ".join([values[0]] * int(exponent.value))
-        if isinstance(exponent, Constant) and exponent.value == 1:
+        if isinstance(exponent, ScalarLiteral) and exponent.value == 1:
             return values[0]
         return self._call_helper("power", *values)
 
-    def _write_operand(self, operand: ScalarOperand, kind: str) -> str:
-        if isinstance(operand, ProgramInput):
+    def _write_operand(self, operand: Operand, kind: str) -> str:
+        if isinstance(operand, ScalarLiteral):
+            return _write_literal(operand.value, kind)
+        if isinstance(operand, ScalarInput):
             return self._inputs[operand.position]
-        return _write_literal(operand.value, kind) if isinstance(operand, Constant) else f"t{operand.position}"
+        return self._indices[operand.position] if isinstance(operand, IndexValue) else f"t{operand.position}"
 
 
 def write_square_root(value: str, kind: str) -> str:
@@ -208,12 +213,12 @@ def write_square_root(value: str, kind: str) -> str:
     return f"tl.sqrt_rn({value})" if kind == "f32" else f"tl.sqrt({value})"
 
 
-def _write_literal(value: bool | int | float, kind: str) -> str:
+def _write_literal(value: Number, kind: str) -> str:
     """A tensor without axes, since some functions do not take Python numbers."""
     return f"tl.full([], {_format_number(value)}, {LANGUAGE[kind]})"
 
 
-def _format_number(value: bool | int | float) -> str:
+def _format_number(value: Number) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(int(value) if isinstance(value, bool) else value)

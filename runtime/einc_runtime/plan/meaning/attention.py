@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.terms import (
-    FLOATS,
-    INTEGERS,
     MAX_TOTAL_LENGTH,
     Application,
     IndexForm,
@@ -26,7 +24,7 @@ from einc_runtime.plan.meaning.terms import (
     ends_of,
     unique_names,
 )
-from einc_runtime.plan.schema import Attribute, Block, Function, JointAggregation
+from einc_runtime.plan.schema import FLOATS, INTEGERS, Attribute, Block, Function, JointAggregation
 
 _REQUIRED = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
 

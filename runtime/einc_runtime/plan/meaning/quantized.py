@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from einc_runtime.plan.meaning.equations import MAX_INDICES, read_windows
 from einc_runtime.plan.meaning.terms import (
-    FLOATS,
     Application,
     Axes,
     BlockAxis,
@@ -24,7 +23,7 @@ from einc_runtime.plan.meaning.terms import (
     shifted,
     unique_names,
 )
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.schema import FLOATS, Attribute
 
 RUN = 32
 MAX_SUMMED = 1 << 17

@@ -1,20 +1,18 @@
-"""The predicted timeline of a plan file, and where its time goes, as parts of the document of `einc explain`."""
+"""The machine of a plan file, its predicted timeline on it, and where the time goes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from einc.errors import MachineError
 from einc.machines.model import Machine
-from einc.predict.breakdown import LabelTime, TimeBreakdown, break_down, find_critical_chain
+from einc.predict.breakdown import TimeBreakdown, break_down, find_critical_chain
 from einc.predict.cores import list_run_tasks
-from einc.predict.ranges import Range, find_range, find_task_error, name_rates
+from einc.predict.ranges import Range, find_range, find_task_error
 from einc.predict.timeline import PlanTimeline, TooLarge, time_tasks
 from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, TransferTask
 
-Document = dict[str, Any]
 Label = tuple[str, bool]
 """The name that a task serves, and whether it brings home an output rather than inputs of an operator."""
 
@@ -31,38 +29,16 @@ class Timing:
     """The simulated times of a plan, and where they go. A plan that is too large has only the time that it states.
 
     `times` are those of the plan's own tasks, and `critical` the positions of those that decide the end, in their
-    order. `range_ms`, and `errors`, the part of its time by which each of the plan's tasks may be off, are None where
-    nothing was fitted to the GPUs.
+    order. `breakdown` says where the time goes, by labels. `range_ms`, and `errors`, the part of its time by which each
+    of the plan's tasks may be off, are None where nothing was fitted to the GPUs.
     """
 
     predicted_ms: float | None
     times: PlanTimeline | None
     critical: tuple[int, ...]
-    _breakdown: TimeBreakdown[Label] | None
+    breakdown: TimeBreakdown[Label] | None
     range_ms: Range | None = None
     errors: tuple[float, ...] | None = None
-
-    def operator(self, name: str) -> Document | None:
-        return None if self._breakdown is None else _describe_label(self._breakdown.labels.get((name, False)))
-
-    def output(self, name: str) -> Document | None:
-        return None if self._breakdown is None else _describe_label(self._breakdown.labels.get((name, True)))
-
-    def document(self) -> Document | None:
-        """The plan as a whole; resources that nothing crosses are left out."""
-        if self._breakdown is None:
-            return None
-        kernels, combining, transfers = self._breakdown.critical
-        return {
-            "critical": {"compute_ms": kernels, "combine_ms": combining, "transfer_ms": transfers},
-            "tail_ms": self._breakdown.tail,
-            "site_ms": list(self._breakdown.sites),
-            "links": [
-                {"name": link.name, "bytes": link.carried, "busy_ms": link.busy, "full_ms": link.full}
-                for link in self._breakdown.links
-                if link.carried
-            ],
-        }
 
 
 def read_plan_machine(bundle: Bundle) -> Machine:
@@ -70,26 +46,6 @@ def read_plan_machine(bundle: Bundle) -> Machine:
     from einc.machines.load import parse_machine
 
     return parse_machine(bundle.machine_file, connected=False)
-
-
-def describe_prediction(bundle: Bundle) -> Document:
-    """The range of a plan's predicted time, and where the times of its kernels come from, as `explain` says it."""
-    machine = read_plan_machine(bundle)
-    rates = name_rates(machine)
-    span = time_plan(bundle, machine).range_ms if rates == "fitted" else None
-    return {"predicted_range_ms": None if span is None else list(span), "rates": rates}
-
-
-def describe_unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
-    """A note on element types that the plan computes in and the machine file has no peak for, if any."""
-    used = {operation.precision for operation in bundle.operations if any(f.flops for f in operation.functions)}
-    listed = set.intersection(*({name for name, _ in site.flops} for site in machine.sites))
-    if "f16" in listed:
-        used -= {"i8"}  # timed as f16
-    if not used - listed:
-        return None
-    rest = "as f32" if "f32" in listed else "as if computing took no time, its bytes alone"
-    return f"{machine.name} lists no FLOP/s for {' and '.join(sorted(used - listed))}: timed {rest}"
 
 
 def time_plan(bundle: Bundle, machine: Machine) -> Timing:
@@ -148,16 +104,3 @@ def make_labeller(bundle: Bundle) -> Callable[[AnyTask], Label]:
         return task.serves, saved[task.serves] == makers.get(bundle.buffers[region.buffer].tensor)
 
     return label
-
-
-def _describe_label(time: LabelTime | None) -> Document:
-    own = LabelTime(start=0.0) if time is None else time
-    return {
-        "start_ms": own.start,
-        "end_ms": own.end,
-        "compute_ms": own.compute,
-        "combine_ms": own.combine,
-        "waiting_ms": own.waiting,
-        "exchange_ms": own.exchange,
-        "critical_ms": own.critical,
-    }

@@ -1,22 +1,26 @@
-"""Fits a `Correction`: robust least squares of log-ratios with smooth neighbours."""
+"""The tables of a `Correction`: their values at shapes, and robust least squares with smooth neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, identity
-from scipy.sparse.linalg import spsolve
 
 from einc.machines.gpu import Correction, CorrectionTable, Knots
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix  # which is not among what einc needs
 
 Array = NDArray[np.float64]
 Tables = Sequence[tuple[str, ...]]
 
 
-def interpolation(knots: Mapping[str, Sequence[float]], tables: Tables, sizes: Mapping[str, Array]) -> csr_matrix:
+def interpolate(knots: Mapping[str, Sequence[float]], tables: Tables, sizes: Mapping[str, Array]) -> csr_matrix:
     """The matrix that takes all tables' values to the shapes' log-ratios. Knots are base-2 logarithms."""
+    from scipy.sparse import csr_matrix
+
     count = len(next(iter(sizes.values())))
     places = {}
     for name, values in knots.items():
@@ -40,8 +44,10 @@ def interpolation(knots: Mapping[str, Sequence[float]], tables: Tables, sizes: M
     return csr_matrix((np.concatenate(weights), (np.concatenate(lines), np.concatenate(cells))), shape=(count, offset))
 
 
-def neighbours(knots: Mapping[str, Sequence[float]], tables: Tables) -> csr_matrix:
+def list_differences(knots: Mapping[str, Sequence[float]], tables: Tables) -> csr_matrix:
     """Differences of neighbouring values of each table."""
+    from scipy.sparse import csr_matrix
+
     pairs, offset = [], 0
     for names in tables:
         shape = [len(knots[name]) for name in names]
@@ -73,9 +79,12 @@ def fit_values(
     ridge: float = 0.5,
 ) -> Array:
     """The values of all tables, one after the other: outliers count little, and neighbours are alike."""
-    matrix, differences = interpolation(knots, tables, sizes), neighbours(knots, tables)
+    from scipy.sparse import identity
+    from scipy.sparse.linalg import spsolve
+
+    matrix, differences = interpolate(knots, tables, sizes), list_differences(knots, tables)
     penalty = smoothness * (differences.T @ differences) + ridge * identity(matrix.shape[1])
-    weight = np.ones(len(log_ratio))
+    weight, values = np.ones(len(log_ratio)), np.zeros(matrix.shape[1])
     for _ in range(8):
         weighted = matrix.T.multiply(weight).tocsr()
         values = spsolve((weighted @ matrix + penalty).tocsc(), weighted @ log_ratio)

@@ -1,0 +1,118 @@
+"""The arguments of attention's machine code, by name: numbers of a call, or the values that stand for them in the code.
+
+The code reads them in the order of these fields, and a call passes them in the same order. `of_...` are addresses of
+arrays of scratch memory; the other addresses have strides in bytes. Nothing here needs llvmlite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import ScratchArray, address
+
+Number = TypeVar("Number")
+"""An `int` of a call, or an LLVM value."""
+
+
+class AttentionArguments(NamedTuple, Generic[Number]):
+    """Those of `attention_code.py`."""
+
+    heads: Number
+    group: Number
+    parts: Number
+    table: Number
+    """Of every part the first query, the number of queries, and the place of its sequence's first key, as i64."""
+    firsts: Number
+    lasts: Number
+    """The first key that a query sees and the end of its keys, as i32."""
+    mask: Number
+    q: Number
+    q_head: Number
+    q_token: Number
+    k: Number
+    k_head: Number
+    k_token: Number
+    v: Number
+    v_head: Number
+    v_token: Number
+    o: Number
+    o_head: Number
+    o_token: Number
+    lse: Number
+    lse_head: Number
+    lse_token: Number
+    width_k: Number
+    width_v: Number
+    deep_k: Number
+    deep_v: Number
+    """The widths rounded up to whole vectors."""
+    scale: Number
+    """The bits of an f32."""
+    tile: Number
+    """Keys in a tile."""
+    of_rows: Number
+    of_queries: Number
+    of_totals: Number
+    of_scores: Number
+    of_limits: Number
+    of_spans: Number
+    of_stats: Number
+    of_keys: Number
+    of_values: Number
+    of_places: Number
+
+
+class FewQueriesArguments(NamedTuple, Generic[Number]):
+    """Those of `few_queries_code.py`."""
+
+    heads: Number
+    queries: Number
+    table: Number
+    """Of every query, as i64, its first key and the end of its keys; and what its position is increased by to get the
+    key behind its own place, from which causality and the window limit its keys further."""
+    positions: Number
+    position_step: Number
+    q: Number
+    q_head: Number
+    q_token: Number
+    k: Number
+    k_head: Number
+    k_token: Number
+    v: Number
+    v_head: Number
+    v_token: Number
+    o: Number
+    o_head: Number
+    o_token: Number
+    lse: Number
+    lse_head: Number
+    lse_token: Number
+    scale: Number
+    """The bits of an f32."""
+    tile: Number
+    """Keys in a tile, a multiple of the lanes."""
+    of_queries: Number
+    """[group, vectors_k, lanes]"""
+    of_totals: Number
+    """[group, vectors_v, lanes]"""
+    of_scores: Number
+    """[group, tile]"""
+    of_products: Number
+    """[group, lanes, lanes]"""
+    of_stats: Number
+    """[group, 3, lanes]: the maximum of the scores so far, that of a tile, and the sum of the weights, lane by lane."""
+
+
+def name_heads(**arrays: Array) -> dict[str, int]:
+    """For each array with a head and a token as its first axes, its address and its strides along these two."""
+    named: dict[str, int] = {}
+    for name, array in arrays.items():
+        named |= {name: address(array), f"{name}_head": array.strides[0], f"{name}_token": array.strides[1]}
+    return named
+
+
+def name_scratch(arrays: Mapping[str, ScratchArray], memory: Array) -> dict[str, int]:
+    """The addresses of scratch arrays in a worker's memory."""
+    return {name: address(array.of(memory)) for name, array in arrays.items()}

@@ -1,0 +1,35 @@
+"""Plans with other figures in their report section."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import msgspec
+
+from einc.plan_report import encode_report, read_report
+from einc_runtime.plan.schema import Bundle
+
+VERSION_BYTES = 4
+Tree = Any
+
+
+def change_report(bundle: Bundle, **fields: Any) -> Bundle:
+    """The plan with other fields in its report."""
+    return msgspec.structs.replace(bundle, report=encode_report(msgspec.structs.replace(read_report(bundle), **fields)))
+
+
+def open_payload(payload: bytes) -> Tree:
+    """A plan's payload as msgpack reads it, with its report as a part of it."""
+    tree = msgpack.unpackb(payload)
+    tree["report"] = {"version": tree["report"][:VERSION_BYTES], **msgpack.unpackb(tree["report"][VERSION_BYTES:])}
+    return tree
+
+
+def close_payload(tree: Tree) -> bytes:
+    """The payload of such a tree; a report that is no map any more stands as it is."""
+    report = tree["report"]
+    if isinstance(report, dict):
+        fields = {name: value for name, value in report.items() if name != "version"}
+        tree = tree | {"report": report["version"] + msgpack.packb(fields)}
+    return msgpack.packb(tree)  # type: ignore[no-any-return]
