@@ -42,7 +42,7 @@ from einc_runtime.plan.schema import ITEMSIZE, DTypeName
 from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork, Work
 from einc_runtime.text import format_count
 
-DTYPES: tuple[DTypeName, ...] = ("f16", "f32")
+GPU_DTYPES: tuple[DTypeName, ...] = ("f16", "f32")
 """What is measured, the first one with `quick`. bf16 has the rates of f16."""
 
 MIN_SHAPES = 8
@@ -51,16 +51,16 @@ MIN_SHAPES = 8
 HELD_OUT = 0.2
 """The part of the shapes that tells the error of what is fitted to the others."""
 
-REACHED = 0.85
+REACHED_PEAK = 0.85
 """The part of the peaks that the fastest kernels are taken to reach, as those of other GPUs do. Fits look around it."""
 
-TIMES: Mapping[str, Callable[[Any, Any, int, float], float]] = {
+TIMES_OF_WORK: Mapping[str, Callable[[Any, Any, int, float], float]] = {
     "products": time_product_us,
     "prefill": lambda rates, work, size, itemsize: time_prefill_us(rates, work, size),
     "decode": time_decode_us,
     "experts": time_experts_us,
 }
-SIZES: Mapping[str, Callable[[Any], Sizes]] = {
+SIZES_OF_WORK: Mapping[str, Callable[[Any], Sizes]] = {
     "products": size_product, "prefill": size_prefill, "decode": size_decode, "experts": size_experts
 }  # fmt: skip
 
@@ -78,11 +78,11 @@ class KernelShapes:
 
     def time(self, rates: MeasuredRates) -> Array:
         costs = [kernel.cost for kernel in self.kernels]
-        times = TIMES[self.kind]
+        times = TIMES_OF_WORK[self.kind]
         return np.array([times(rates, cost.work, cost.size, _find_itemsize(cost)) for cost in costs])
 
     def sizes(self) -> dict[str, Array]:
-        listed = [SIZES[self.kind](kernel.cost.work) for kernel in self.kernels]
+        listed = [SIZES_OF_WORK[self.kind](kernel.cost.work) for kernel in self.kernels]
         return {name: np.array([float(sizes[name]) for sizes in listed]) for name in listed[0]}
 
     def choose(self, which: NDArray[np.generic]) -> KernelShapes:
@@ -106,7 +106,7 @@ def calibrate_gpus(
     """
     require_scipy()
     seconds = QUICK_SECONDS if quick else SECONDS
-    dtypes = DTYPES[:1] if quick else DTYPES
+    dtypes = GPU_DTYPES[:1] if quick else GPU_DTYPES
     shapes = measure_shapes(dtypes, machine, round(chip.cache_mb * 1e6), start, seconds, phase, clock)
     phase("fitting the times of kernels")
     gpu, ratios = fit_gpu(shapes.kernels, chip, dtypes)
@@ -188,8 +188,8 @@ def describe_reached(kernels: Sequence[TimedKernel], chip: Chip, dtype: DTypeNam
         multiprocessors=chip.multiprocessors,
         clock_ghz=chip.clock_ghz,
         dtype=dtype,
-        tensor_tflops=max(flops) * 1e-6 / REACHED,
-        memory_gbs=max(kernel.cost.size / kernel.us for kernel in kernels) * 1e-3 / REACHED,
+        tensor_tflops=max(flops) * 1e-6 / REACHED_PEAK,
+        memory_gbs=max(kernel.cost.size / kernel.us for kernel in kernels) * 1e-3 / REACHED_PEAK,
         memory_gb=1.0,
         cache_mb=chip.cache_mb,
         source="measured",

@@ -122,7 +122,7 @@ def describe_rows(computed: str, rows: int, width: int) -> SingleKernel:
     return SingleKernel({"rows": rows, "width": width}, operands, computed, result)
 
 
-ROWS = (
+ROW_STATEMENTS = (
     "y{k} = rmsnorm(x{k}, g{k}, eps=1e-5)",
     "y{k} = exp(x{k})",
     'y{k} = softmax(x{k}, "width")',
@@ -152,7 +152,7 @@ def list_shapes() -> tuple[SingleKernel, ...]:
     ]
     layers = ((2048, 1024), (512, 1024), (4096, 2048))
     experts = [describe_experts(tokens, *m) for m in layers for tokens in (64, 1024, 8, 4096, 512, 200, 1)]
-    rows = [describe_rows(text, *m) for m in ((8192, 2048), (64, 256), (1024, 1024)) for text in ROWS]
+    rows = [describe_rows(text, *m) for m in ((8192, 2048), (64, 256), (1024, 1024)) for text in ROW_STATEMENTS]
     groups = [[shape for shape in group if shape.elements <= MAX_ELEMENTS] for group in (
         products, prompts, steps, experts, rows
     )]  # fmt: skip

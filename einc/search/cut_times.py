@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAX_CUT_SITES = 8
 """Up to this many sites, all sets of sites are looked at."""
 
-REACHED = 0.83
+REACHED_LINK_PART = 0.83
 """The part of the rate of the links that synthesized exchanges reach, in the middle."""
 
 MAX_EXCHANGES_AT_ONCE = 512
@@ -58,7 +58,7 @@ def measure_cuts(machine: Machine, sites: int) -> CutRates:
     sets = _list_sets(sites)
     inside = np.array([[site in members for site in range(sites)] for members in sets], dtype=bool)
     rates = np.array([network.entering(make_mask(members))[0] for members in sets])
-    return CutRates(inside.reshape(-1, sites), REACHED * rates, REACHED * network.total_capacity)
+    return CutRates(inside.reshape(-1, sites), REACHED_LINK_PART * rates, REACHED_LINK_PART * network.total_capacity)
 
 
 def _list_sets(sites: int) -> list[tuple[int, ...]]:
