@@ -85,8 +85,8 @@ class KernelShapes:
         listed = [SIZES_OF_WORK[self.kind](kernel.cost.work) for kernel in self.kernels]
         return {name: np.array([float(sizes[name]) for sizes in listed]) for name in listed[0]}
 
-    def choose(self, which: NDArray[np.generic]) -> KernelShapes:
-        return KernelShapes(self.kind, tuple(self.kernels[k] for k in np.arange(len(self.kernels))[which]))
+    def choose(self, selection: NDArray[np.generic]) -> KernelShapes:
+        return KernelShapes(self.kind, tuple(self.kernels[k] for k in np.arange(len(self.kernels))[selection]))
 
 
 def calibrate_gpus(
@@ -113,11 +113,13 @@ def calibrate_gpus(
     streams = [_sample(kernel) for kernel in shapes.kernels if kernel.cost.work is None]
     rounds = 0
     if len(machine.sites) > 1:
-        found = measure_probes(list_probes(True, ("f32",)), [machine], start, seconds / 2, phase, clock)
-        latency, resources = fit_links(found, machine)
+        measurements = measure_probes(list_probes(True, ("f32",)), [machine], start, seconds / 2, phase, clock)
+        latency, resources = fit_links(measurements, machine)
         machine = replace(machine, resources=resources, transfer_latency_us=latency)
-        streams += [sample for sample in found.samples if sample.task == "copy" or sample.task.startswith("aggregate")]
-        rounds = found.rounds
+        streams += [
+            sample for sample in measurements.samples if sample.task == "copy" or sample.task.startswith("aggregate")
+        ]
+        rounds = measurements.rounds
     rates = fit_rates(streams)
     sites = tuple(
         replace(
@@ -213,22 +215,22 @@ def _sample(kernel: TimedKernel) -> Sample:
     return Sample(cost.task, cost.precision, cost.flops, cost.size, kernel.us * 1e-3)
 
 
-def fit_links(found: Measurements, machine: Machine) -> tuple[float, tuple[Resource, ...]]:
+def fit_links(measurements: Measurements, machine: Machine) -> tuple[float, tuple[Resource, ...]]:
     """The latency of transfers in microseconds, and the resources with the greatest rate that a pair reached over each.
 
     Transfers that share a resource at the same time are slower than alone, so only the fastest pair says what a
     resource has. A resource that nothing crossed keeps its rate.
     """
-    if not found.transfers:
+    if not measurements.transfers:
         return machine.transfer_latency_us, machine.resources
-    whole = fit_rate([Sample("transfer", "", 0.0, size, ms) for _, _, size, ms in found.transfers])
+    common = fit_rate([Sample("transfer", "", 0.0, size, ms) for _, _, size, ms in measurements.transfers])
     reached: dict[int, float] = {}
-    for source, target, size, ms in found.transfers:
-        flowing = max(ms - whole.us * 1e-3, ms * 0.1)
+    for source, target, size, ms in measurements.transfers:
+        flowing = max(ms - common.us * 1e-3, ms * 0.1)
         for resource in machine.routes[source, target]:
             reached[resource] = max(reached.get(resource, 0.0), size / flowing / 1e6)
     resources = tuple(
         replace(resource, gbs=round_to_digits(reached[number])) if reached.get(number) else resource
         for number, resource in enumerate(machine.resources)
     )
-    return whole.us, resources
+    return common.us, resources

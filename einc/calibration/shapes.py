@@ -167,7 +167,9 @@ def write_probe(shape: SingleKernel, dtype: DTypeName, cache_bytes: int) -> Prob
     copies = max(1, min(copies, MAX_BYTES // size))
     lines = ["model shape", *(f"dim {name} = {extent}" for name, extent in shape.extents.items())]
     for k in range(copies):
-        lines += [f"{name} : {own}[{', '.join(dims)}]".format(k=k) for name, own, dims in shape.operands]
+        lines += [
+            f"{name} : {operand_type}[{', '.join(dims)}]".format(k=k) for name, operand_type, dims in shape.operands
+        ]
         lines += [shape.computed.format(k=k), f"output y{k}"]
     return Probe("\n".join(lines) + "\n", (), dtype)
 
@@ -192,20 +194,20 @@ def measure_shapes(
 
     When `seconds` are over, no shape follows, but some of the first dtype are always measured.
     """
-    begin, one = clock(), machine.restrict([0])
-    chains = [_replay(write_chain(kernels), one, start)[1] for kernels in CHAINS]
+    begin, machine_of_one = clock(), machine.restrict([0])
+    chains = [_replay(write_chain(kernels), machine_of_one, start)[1] for kernels in CHAINS]
     each_ms = max(0.0, (chains[1] - chains[0]) / (CHAINS[1] - CHAINS[0]))
     graph_ms = max(0.0, chains[0] - each_ms)
     probes = [write_probe(shape, dtype, cache_bytes) for dtype in dtypes for shape in list_shapes()]
-    found: list[TimedKernel] = []
+    timed: list[TimedKernel] = []
     for number, probe in enumerate(probes):
         if number >= GROUPS * LEAST_SHAPES and clock() - begin > seconds:
-            return TimedShapes(tuple(found), round_to_digits(each_ms * 1e3), len(probes) - number)
+            return TimedShapes(tuple(timed), round_to_digits(each_ms * 1e3), len(probes) - number)
         phase(f"measuring shape {number + 1} of {len(probes)}")
-        costs, ms = _replay(probe, one, start)
+        costs, ms = _replay(probe, machine_of_one, start)
         us = max(ms - graph_ms, 0.1 * ms) * 1e3 / len(costs)
-        found.append(TimedKernel(costs[0], us))
-    return TimedShapes(tuple(found), round_to_digits(each_ms * 1e3), 0)
+        timed.append(TimedKernel(costs[0], us))
+    return TimedShapes(tuple(timed), round_to_digits(each_ms * 1e3), 0)
 
 
 def _replay(probe: Probe, machine: Machine, start: StartRunner) -> tuple[list[TaskCost], float]:
