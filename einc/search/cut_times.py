@@ -81,6 +81,7 @@ def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
         senders = _mark_senders(cuts.inside, held.produced[some], held.complete[some])
         readers = _mark_first(cuts.inside, held.required[some])
         # What several sites of the set read, or hold outside of it, enters once.
+        # The product has, for each set and sender, the bytes of its block that the set's readers lack.
         entering = (np.matmul(readers, held.size[some].transpose(0, 2, 1)) * senders).sum(axis=2)
         with np.errstate(divide="ignore", invalid="ignore"):
             worst[some] = np.where(entering > 0, entering / cuts.rates, 0.0).max(axis=1)
