@@ -320,8 +320,8 @@ def _place_readers(overlap: Array, *arrays: Array) -> None:
     stay = np.eye(sites)
     for m, a in crossed:
         matrix = overlap[m, a]
-        # The assignment that keeps most bytes local. A byte counts more than the preferences of all readers for their own
-        # sites together, so that these decide between equally good assignments alone.
+        # The assignment that keeps most bytes local. A byte counts more than the preferences of all readers for their
+        # own sites together, so that these decide between equally good assignments alone.
         _, _, reader_at = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
         overlap[m, a] = matrix[:, reader_at]
         for array in arrays:

@@ -113,8 +113,8 @@ def allocate_routes(
         # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
         prices = PathPrices(network, price / np.array(network.rates))
-        # Column generation. Prices add up to 1, so that all bytes on their cheapest routes cost no more than any solution
-        # takes: that is the bound. Only a route that is cheaper than those of the program can lower its value.
+        # Column generation. Prices add up to 1, so that all bytes on their cheapest routes cost no more than the time
+        # of any solution: that is the bound. Only routes cheaper than those of the program can lower its value.
         bound, added = 0.0, False
         for shape in volumes:
             cost, routes = finder.find(shape, prices)
