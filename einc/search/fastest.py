@@ -299,8 +299,9 @@ class _Search:
         # Where using idle sites makes no difference to the time, nothing runs beside anything else: that is one plan.
         alike = {replace(self._drafts[name], spread=True): name for name in reversed(names)}
         waiting = [name for name in names if name in alike.values()]
-        if not self._even:  # at least the paper's plan, so that no simpler selector does better
+        if not self._even:
             worth = WORTH_COMPLETING_UNEVEN
+        if not self._even or self._space.once:  # at least the paper's plan, so that no simpler selector does better
             waiting.sort(key=lambda name: name != alike[replace(self._drafts.get(PAPER, self._best), spread=True)])
         most = math.inf if not self._even and self._folded is None else MAX_COMPLETED
         for name in waiting:
