@@ -48,8 +48,9 @@ on memory, and what the improvement made of the best."""
 MAX_EFFORT = 15_000
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
 
-MAX_COMPLETED = 3
-"""Plans that are completed with synthesized exchanges."""
+MAX_COMPLETED, MAX_COMPLETED_UNEVEN = 3, 6
+"""Plans that are completed with synthesized exchanges: more where some pairs of sites have wider links than others, as
+promises are less exact there, and all of them of a graph that is built as a whole there."""
 
 WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.02, 0.995, 1.25
 """A further plan is completed if it promises at most this part of the time of the best so far, as promises are not
@@ -303,7 +304,7 @@ class _Search:
             worth = WORTH_COMPLETING_UNEVEN
         if not self._even or self._space.once:  # at least the paper's plan, so that no simpler selector does better
             waiting.sort(key=lambda name: name != alike[replace(self._drafts.get(PAPER, self._best), spread=True)])
-        most = math.inf if not self._even and self._folded is None else MAX_COMPLETED
+        most = MAX_COMPLETED if self._even else math.inf if self._folded is None else MAX_COMPLETED_UNEVEN
         for name in waiting:
             if len(times) >= most or (times and not self._budget.left):
                 break
