@@ -195,7 +195,9 @@ def language(arena, number, written):
             places = [int(bare(start)) + np.arange(n) for start, n in zip(starts, block_shape, strict=True)]
             inside = (places[0] < shape[0])[:, None] & (places[1] < shape[1])[None, :]
             offsets = places[0][:, None] * strides[0] + places[1][None, :]
-            return load(base + Tensor(np.where(inside, offsets, 0)), Tensor(inside), Tensor(np.zeros((), base.pointee)))
+            return load(
+                base + Tensor(np.where(inside, offsets, 0)), Tensor(inside), other=Tensor(np.zeros((), base.pointee))
+            )
 
         return SimpleNamespace(load=load_tile)
 
