@@ -292,7 +292,7 @@ def select_target(options: CompileOptions) -> Target:
 def _limit_memory(machine: Machine, size: int) -> Machine:
     most = max(site.memory_bytes for site in machine.sites)
     if size < 1:
-        raise UsageError(f"a plan needs memory, and {size} bytes of each site are none")
+        raise UsageError(f"expected a memory limit of at least 1 byte for each site, found {size}")
     if size > most:
         raise UsageError(
             f"no site of {machine.name} has {format_memory(size)} of memory; the most is {format_memory(most)}",

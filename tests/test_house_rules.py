@@ -34,10 +34,7 @@ VAGUE_NAMES = (
 """Pronouns and fillers, which say nothing about the value that they name."""
 
 NOT_YET_RENAMED = {
-    "einc/calibration",
     "einc/frontend",
-    "einc/machines",
-    "einc/machines/importers",
     "einc/ops",
     "einc/physical",
     "einc/report",

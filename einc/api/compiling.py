@@ -83,7 +83,7 @@ def compileGraph(
     names = [baselines] if isinstance(baselines, str) else list(baselines)
     for name in names:
         if name not in BASELINES:
-            raise UsageError(f"{name!r:.80} is no baseline", hint=f"baselines is a list of {', '.join(BASELINES)}")
+            raise UsageError(f"{name!r:.80} is not a baseline", hint=f"baselines is a list of {', '.join(BASELINES)}")
     where = options.get("input_placement", INPUT_PLACEMENTS[0])
     if where not in INPUT_PLACEMENTS:
         raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {where!r:.80}")

@@ -30,6 +30,7 @@ from einc.ops.equation import build_equation
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import ProgramBuilder, make_step
 from einc.ops.slicing import cut_out
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean
 
@@ -82,7 +83,8 @@ class GraphOperators:
         like; other functions do not use it.
         """
         (desc,) = self._descs(x)
-        if function in ("add", "sub", "mul", "div", "pow", "max", "min") or (function == "relu" and value != 0):
+        takes_two = function in SCALAR_FUNCTIONS and SCALAR_FUNCTIONS[function].arity == 2
+        if takes_two or (function == "relu" and value != 0):
             literal = int(value) if not desc.dtype.is_float and float(value).is_integer() else value
             return self._one("max" if function == "relu" else function, (x, literal), {}, name)
         if value != 0:
@@ -100,6 +102,10 @@ class GraphOperators:
     def where(self, condition: Tensor, a: Tensor | Number, b: Tensor | Number, name: str | None = None) -> Tensor:
         """`a` where the bool tensor `condition` holds, else `b`; dimensions are matched as in `binary`."""
         return self._elementwise("where", (condition, a, b), name)
+
+    def clip(self, x: Tensor, low: Tensor | Number, high: Tensor | Number, name: str | None = None) -> Tensor:
+        """`x`, or `low` where it is less, or `high` where it is more; dimensions are matched as in `binary`."""
+        return self.binary(self.binary(x, low, "max"), high, "min", name)
 
     def cast(self, x: Tensor, dtype: Any, name: str | None = None) -> Tensor:
         """Another element type, by its name or as a numpy type."""

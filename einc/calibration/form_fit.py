@@ -40,7 +40,7 @@ class Shapes(Protocol):
     def sizes(self) -> Mapping[str, Array]:
         """The sizes that tables are over."""
 
-    def choose(self, which: NDArray[np.generic]) -> Self:
+    def choose(self, selection: NDArray[np.generic]) -> Self:
         """Some of them, by a mask or by their positions."""
 
 
@@ -60,7 +60,9 @@ def fit_rates(form: Form, sheet: DataSheet, shapes: Shapes, held_out: NDArray[np
 
 def fit_unit(form: Form, shapes: Mapping[DataSheet, Shapes]) -> MeasuredRates:
     """The rates of the unit GPU that are best for all of these GPUs, with as many shapes of each."""
-    return round_rates(fit_form(form, {sheet: choose_some(own, FITTED_JOINTLY) for sheet, own in shapes.items()}))
+    return round_rates(
+        fit_form(form, {sheet: choose_some(sheet_shapes, FITTED_JOINTLY) for sheet, sheet_shapes in shapes.items()})
+    )
 
 
 def find_error(rates: MeasuredRates, shapes: Shapes) -> float:
@@ -109,8 +111,8 @@ def fit_form(form: Form, parts: Mapping[DataSheet, Shapes]) -> MeasuredRates:
             errors: Array = np.log(measured_us / np.concatenate(predicted))
             return errors
 
-        found = least_squares(
+        optimum = least_squares(
             find_errors, first, bounds=(least, most), loss="soft_l1", f_scale=form.scale, diff_step=1e-3, max_nfev=80
         )
-        solutions.append((float(found.cost), replace(found.x)))
+        solutions.append((float(optimum.cost), replace(optimum.x)))
     return min(solutions, key=lambda solution: solution[0])[1]

@@ -42,7 +42,7 @@ from einc_runtime.plan.schema import ITEMSIZE, DTypeName
 from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork, Work
 from einc_runtime.text import format_count
 
-DTYPES: tuple[DTypeName, ...] = ("f16", "f32")
+GPU_DTYPES: tuple[DTypeName, ...] = ("f16", "f32")
 """What is measured, the first one with `quick`. bf16 has the rates of f16."""
 
 MIN_SHAPES = 8
@@ -51,16 +51,16 @@ MIN_SHAPES = 8
 HELD_OUT = 0.2
 """The part of the shapes that tells the error of what is fitted to the others."""
 
-REACHED = 0.85
+REACHED_PEAK = 0.85
 """The part of the peaks that the fastest kernels are taken to reach, as those of other GPUs do. Fits look around it."""
 
-TIMES: Mapping[str, Callable[[Any, Any, int, float], float]] = {
+TIMES_OF_WORK: Mapping[str, Callable[[Any, Any, int, float], float]] = {
     "products": time_product_us,
     "prefill": lambda rates, work, size, itemsize: time_prefill_us(rates, work, size),
     "decode": time_decode_us,
     "experts": time_experts_us,
 }
-SIZES: Mapping[str, Callable[[Any], Sizes]] = {
+SIZES_OF_WORK: Mapping[str, Callable[[Any], Sizes]] = {
     "products": size_product, "prefill": size_prefill, "decode": size_decode, "experts": size_experts
 }  # fmt: skip
 
@@ -78,15 +78,15 @@ class KernelShapes:
 
     def time(self, rates: MeasuredRates) -> Array:
         costs = [kernel.cost for kernel in self.kernels]
-        times = TIMES[self.kind]
+        times = TIMES_OF_WORK[self.kind]
         return np.array([times(rates, cost.work, cost.size, _find_itemsize(cost)) for cost in costs])
 
     def sizes(self) -> dict[str, Array]:
-        listed = [SIZES[self.kind](kernel.cost.work) for kernel in self.kernels]
+        listed = [SIZES_OF_WORK[self.kind](kernel.cost.work) for kernel in self.kernels]
         return {name: np.array([float(sizes[name]) for sizes in listed]) for name in listed[0]}
 
-    def choose(self, which: NDArray[np.generic]) -> KernelShapes:
-        return KernelShapes(self.kind, tuple(self.kernels[k] for k in np.arange(len(self.kernels))[which]))
+    def choose(self, selection: NDArray[np.generic]) -> KernelShapes:
+        return KernelShapes(self.kind, tuple(self.kernels[k] for k in np.arange(len(self.kernels))[selection]))
 
 
 def calibrate_gpus(
@@ -106,18 +106,20 @@ def calibrate_gpus(
     """
     require_scipy()
     seconds = QUICK_SECONDS if quick else SECONDS
-    dtypes = DTYPES[:1] if quick else DTYPES
+    dtypes = GPU_DTYPES[:1] if quick else GPU_DTYPES
     shapes = measure_shapes(dtypes, machine, round(chip.cache_mb * 1e6), start, seconds, phase, clock)
     phase("fitting the times of kernels")
     gpu, ratios = fit_gpu(shapes.kernels, chip, dtypes)
     streams = [_sample(kernel) for kernel in shapes.kernels if kernel.cost.work is None]
     rounds = 0
     if len(machine.sites) > 1:
-        found = measure_probes(list_probes(True, ("f32",)), [machine], start, seconds / 2, phase, clock)
-        latency, resources = fit_links(found, machine)
+        measurements = measure_probes(list_probes(True, ("f32",)), [machine], start, seconds / 2, phase, clock)
+        latency, resources = fit_links(measurements, machine)
         machine = replace(machine, resources=resources, transfer_latency_us=latency)
-        streams += [sample for sample in found.samples if sample.task == "copy" or sample.task.startswith("aggregate")]
-        rounds = found.rounds
+        streams += [
+            sample for sample in measurements.samples if sample.task == "copy" or sample.task.startswith("aggregate")
+        ]
+        rounds = measurements.rounds
     rates = fit_rates(streams)
     sites = tuple(
         replace(
@@ -188,8 +190,8 @@ def describe_reached(kernels: Sequence[TimedKernel], chip: Chip, dtype: DTypeNam
         multiprocessors=chip.multiprocessors,
         clock_ghz=chip.clock_ghz,
         dtype=dtype,
-        tensor_tflops=max(flops) * 1e-6 / REACHED,
-        memory_gbs=max(kernel.cost.size / kernel.us for kernel in kernels) * 1e-3 / REACHED,
+        tensor_tflops=max(flops) * 1e-6 / REACHED_PEAK,
+        memory_gbs=max(kernel.cost.size / kernel.us for kernel in kernels) * 1e-3 / REACHED_PEAK,
         memory_gb=1.0,
         cache_mb=chip.cache_mb,
         source="measured",
@@ -213,22 +215,22 @@ def _sample(kernel: TimedKernel) -> Sample:
     return Sample(cost.task, cost.precision, cost.flops, cost.size, kernel.us * 1e-3)
 
 
-def fit_links(found: Measurements, machine: Machine) -> tuple[float, tuple[Resource, ...]]:
+def fit_links(measurements: Measurements, machine: Machine) -> tuple[float, tuple[Resource, ...]]:
     """The latency of transfers in microseconds, and the resources with the greatest rate that a pair reached over each.
 
     Transfers that share a resource at the same time are slower than alone, so only the fastest pair says what a
     resource has. A resource that nothing crossed keeps its rate.
     """
-    if not found.transfers:
+    if not measurements.transfers:
         return machine.transfer_latency_us, machine.resources
-    whole = fit_rate([Sample("transfer", "", 0.0, size, ms) for _, _, size, ms in found.transfers])
+    common = fit_rate([Sample("transfer", "", 0.0, size, ms) for _, _, size, ms in measurements.transfers])
     reached: dict[int, float] = {}
-    for source, target, size, ms in found.transfers:
-        flowing = max(ms - whole.us * 1e-3, ms * 0.1)
+    for source, target, size, ms in measurements.transfers:
+        flowing = max(ms - common.us * 1e-3, ms * 0.1)
         for resource in machine.routes[source, target]:
             reached[resource] = max(reached.get(resource, 0.0), size / flowing / 1e6)
     resources = tuple(
         replace(resource, gbs=round_to_digits(reached[number])) if reached.get(number) else resource
         for number, resource in enumerate(machine.resources)
     )
-    return whole.us, resources
+    return common.us, resources

@@ -59,10 +59,10 @@ def calibrate_host(
     probed = [replace(load_machine(HOST, number), cores=count) for number in (count, SITES_PER_CORE * count)]
     seconds = QUICK_SECONDS if quick else SECONDS
     probes = list_probes(quick, ("f32",) if quick else DTYPES)
-    found = measure_probes(probes, probed, start, seconds, phase, clock)
-    rates = fit_rates(found.samples)
-    ratios = list_ratios(found.samples, rates)
-    begun = {name: add_start(rate, found.start_ms) for name, rate in rates.items()}
+    measurements = measure_probes(probes, probed, start, seconds, phase, clock)
+    rates = fit_rates(measurements.samples)
+    ratios = list_ratios(measurements.samples, rates)
+    begun = {name: add_start(rate, measurements.start_ms) for name, rate in rates.items()}
     moving = begun.get("copy", KernelRate(0.0, gbs=base.sites[0].hbm_gbs))
     begun["transfer"] = moving
     machine = replace(
@@ -79,11 +79,11 @@ def calibrate_host(
         ),
         resources=tuple(replace(resource, gbs=min(moving.gbs / 2, 1e6)) for resource in base.resources),
         transfer_latency_us=moving.us,
-        kernel_latency_us=round_to_digits(found.start_ms * 1e3),
+        kernel_latency_us=round_to_digits(measurements.start_ms * 1e3),
         cores=count,
         measured=f"{name_processor()}, {format_count(count, 'core')}",
     )
-    return Calibration(machine, ratios, found.rounds, len(probes), found.left_out)
+    return Calibration(machine, ratios, measurements.rounds, len(probes), measurements.left_out)
 
 
 def add_start(rate: KernelRate, start_ms: float) -> KernelRate:

@@ -155,5 +155,5 @@ MORE = (
 def list_probes(quick: bool, dtypes: Sequence[str]) -> tuple[Probe, ...]:
     """The models to measure, those that matter most first. Other dtypes than f32 are measured on few of them."""
     f32 = QUICK if quick else (*QUICK, *MORE, *(replace(probe, seed=1) for probe in QUICK))
-    others = [replace(probe, dtype=dtype) for dtype in dtypes if dtype != "f32" for probe in QUICK[:4]]
-    return (*(f32 if "f32" in dtypes else ()), *others)
+    converted = [replace(probe, dtype=dtype) for dtype in dtypes if dtype != "f32" for probe in QUICK[:4]]
+    return (*(f32 if "f32" in dtypes else ()), *converted)

@@ -205,9 +205,9 @@ def _list_times(plan: _TimedPlan) -> Iterator[TimedTask]:
     for trace in plan.traces:
         for run in trace.runs:
             times.setdefault(run.task, []).append(run.end_ms - run.start_ms)
-    for position, own in sorted(times.items()):
-        if position in plan.costs and len(own) == len(plan.traces):
-            yield TimedTask(plan.costs[position], tuple(own))
+    for position, task_times in sorted(times.items()):
+        if position in plan.costs and len(task_times) == len(plan.traces):
+            yield TimedTask(plan.costs[position], tuple(task_times))
 
 
 def _list_gaps(trace: Trace) -> Iterator[float]:

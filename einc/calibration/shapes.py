@@ -122,7 +122,7 @@ def describe_rows(computed: str, rows: int, width: int) -> SingleKernel:
     return SingleKernel({"rows": rows, "width": width}, operands, computed, result)
 
 
-ROWS = (
+ROW_STATEMENTS = (
     "y{k} = rmsnorm(x{k}, g{k}, eps=1e-5)",
     "y{k} = exp(x{k})",
     'y{k} = softmax(x{k}, "width")',
@@ -152,7 +152,7 @@ def list_shapes() -> tuple[SingleKernel, ...]:
     ]
     layers = ((2048, 1024), (512, 1024), (4096, 2048))
     experts = [describe_experts(tokens, *m) for m in layers for tokens in (64, 1024, 8, 4096, 512, 200, 1)]
-    rows = [describe_rows(text, *m) for m in ((8192, 2048), (64, 256), (1024, 1024)) for text in ROWS]
+    rows = [describe_rows(text, *m) for m in ((8192, 2048), (64, 256), (1024, 1024)) for text in ROW_STATEMENTS]
     groups = [[shape for shape in group if shape.elements <= MAX_ELEMENTS] for group in (
         products, prompts, steps, experts, rows
     )]  # fmt: skip
@@ -167,7 +167,9 @@ def write_probe(shape: SingleKernel, dtype: DTypeName, cache_bytes: int) -> Prob
     copies = max(1, min(copies, MAX_BYTES // size))
     lines = ["model shape", *(f"dim {name} = {extent}" for name, extent in shape.extents.items())]
     for k in range(copies):
-        lines += [f"{name} : {own}[{', '.join(dims)}]".format(k=k) for name, own, dims in shape.operands]
+        lines += [
+            f"{name} : {operand_type}[{', '.join(dims)}]".format(k=k) for name, operand_type, dims in shape.operands
+        ]
         lines += [shape.computed.format(k=k), f"output y{k}"]
     return Probe("\n".join(lines) + "\n", (), dtype)
 
@@ -192,20 +194,20 @@ def measure_shapes(
 
     When `seconds` are over, no shape follows, but some of the first dtype are always measured.
     """
-    begin, one = clock(), machine.restrict([0])
-    chains = [_replay(write_chain(kernels), one, start)[1] for kernels in CHAINS]
+    begin, machine_of_one = clock(), machine.restrict([0])
+    chains = [_replay(write_chain(kernels), machine_of_one, start)[1] for kernels in CHAINS]
     each_ms = max(0.0, (chains[1] - chains[0]) / (CHAINS[1] - CHAINS[0]))
     graph_ms = max(0.0, chains[0] - each_ms)
     probes = [write_probe(shape, dtype, cache_bytes) for dtype in dtypes for shape in list_shapes()]
-    found: list[TimedKernel] = []
+    timed: list[TimedKernel] = []
     for number, probe in enumerate(probes):
         if number >= GROUPS * LEAST_SHAPES and clock() - begin > seconds:
-            return TimedShapes(tuple(found), round_to_digits(each_ms * 1e3), len(probes) - number)
+            return TimedShapes(tuple(timed), round_to_digits(each_ms * 1e3), len(probes) - number)
         phase(f"measuring shape {number + 1} of {len(probes)}")
-        costs, ms = _replay(probe, one, start)
+        costs, ms = _replay(probe, machine_of_one, start)
         us = max(ms - graph_ms, 0.1 * ms) * 1e3 / len(costs)
-        found.append(TimedKernel(costs[0], us))
-    return TimedShapes(tuple(found), round_to_digits(each_ms * 1e3), 0)
+        timed.append(TimedKernel(costs[0], us))
+    return TimedShapes(tuple(timed), round_to_digits(each_ms * 1e3), 0)
 
 
 def _replay(probe: Probe, machine: Machine, start: StartRunner) -> tuple[list[TaskCost], float]:

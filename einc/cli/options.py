@@ -120,7 +120,7 @@ class BaselineList(ParamType):
         names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
         for name in names:
             if name not in BASELINES:
-                self.fail(f"{name!r} is no baseline; there are {', '.join(BASELINES)}", param, ctx)
+                self.fail(f"{name!r} is not a baseline; there are {', '.join(BASELINES)}", param, ctx)
         return names
 
     def shell_complete(

@@ -29,10 +29,9 @@ from einc.frontend.index_positions import (
 )
 from einc.frontend.joins import Element, EquationScope, Join, ResultIndex, build_join_operator
 from einc.ops import registry
-from einc.ops.functions import AGGREGATIONS, find_identity
+from einc.ops.functions import AGGREGATIONS, CALL_SIGNATURES, COMPOSED, find_identity
 from einc.ops.scalar import resolve_program
 from einc_runtime.plan.index_programs import MAX_NUMBER, Position
-from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
@@ -294,18 +293,23 @@ def _evaluate_call(context: LoweringContext, join: Join, syntax: ast.CallExpr) -
     operands = evaluate_each(partial(_evaluate, context, join), syntax.arguments)
     function = name
     if (
-        name not in SCALAR_FUNCTIONS and operands and isinstance(last := operands[-1], str)
+        name not in CALL_SIGNATURES and operands and isinstance(last := operands[-1], str)
     ):  # an element type, as in a cast
         function = f"{name}:{resolve_dtype(context, last)}"
         operands.pop()
-    signature = SCALAR_FUNCTIONS.get(function)
+    signature = CALL_SIGNATURES.get(function)
     if signature is None:
         raise context.findings.fail(*_describe_unknown_function(syntax))
     if signature.arity != len(operands):
         expected = format_count(signature.arity, "operand")
         hint = f"to aggregate, name the indices: `{name}[i](...)`" if name in AGGREGATIONS else None
         raise context.findings.fail(f"{name} takes {expected}, found {len(operands)}", syntax.span, hint)
-    return _add_step(context, join, syntax, function, operands)
+    if function not in COMPOSED:
+        return _add_step(context, join, syntax, function, operands)
+    result, *others = operands
+    for step, operand in zip(COMPOSED[function], others, strict=True):
+        result = _add_step(context, join, syntax, step, [result, operand])
+    return result
 
 
 def _describe_unknown_function(syntax: ast.CallExpr) -> tuple[str, SourceSpan, str | None]:
@@ -314,13 +318,13 @@ def _describe_unknown_function(syntax: ast.CallExpr) -> tuple[str, SourceSpan, s
     message = f"there is no scalar function '{name}' for index equations"
     if name in AGGREGATIONS:
         return message, syntax.span, f"to aggregate, name the indices: `{name}[i](...)`"
-    types = [function.partition(":")[2] for function in SCALAR_FUNCTIONS if function.startswith(f"{name}:")]
+    types = [function.partition(":")[2] for function in CALL_SIGNATURES if function.startswith(f"{name}:")]
     if types:
         return f"{name} takes an element type last", syntax.span, f"the element types are {', '.join(types)}"
     if registry.is_callable(name):
         hint = f"'{name}' takes whole tensors: index its result, `{name}(...)[i, j]`, or name it in a line before"
         return message, syntax.span, hint
-    return message, syntax.span, did_you_mean(name, [function for function in SCALAR_FUNCTIONS if ":" not in function])
+    return message, syntax.span, did_you_mean(name, [function for function in CALL_SIGNATURES if ":" not in function])
 
 
 def _add_step(

@@ -152,7 +152,11 @@ FOREIGN_CALLS: Mapping[str, str] = {
     **dict.fromkeys(("cat", "stack"), '`concat(a, b, over="dim")`'),
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "segment_sum"), _SCATTER),
     **dict.fromkeys(("conv", "conv1d", "conv2d", "unfold"), _CONVOLUTION),
-    **dict.fromkeys(("clip", "clamp"), "`min(max(x, 0.0), 1.0)`"),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), "`clip(x, 0.0, 1.0)`, `max(x, 0.0)`, `min(x, 1.0)`"),
+    **dict.fromkeys(("arctan", "arctan2"), "`atan(x)`, `atan2(y, x)`"),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), "`bitand(i, j)`, `bitor(i, j)`, `bitxor(i, j)`"),
+    **dict.fromkeys(("left_shift", "right_shift"), "`shiftleft(i, n)`, `shiftright(i, n)`"),
+    **dict.fromkeys(("rint", "fix"), "`round(x)` with ties to even, `trunc(x)` towards 0"),
     **dict.fromkeys(("sort", "argsort"), '`topk(x, 5, "dim")` gives the largest in descending order, and their places'),
     **dict.fromkeys(("split", "chunk", "narrow"), "`slice(x, dim=[start, stop])`"),
     **dict.fromkeys(

@@ -16,7 +16,7 @@ from einc.frontend.ast import iterate_parts
 from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue, evaluate_integer, evaluate_value
 from einc.frontend.joins import Element, EquationScope, Join
-from einc_runtime.plan.index_programs import NEAREST, Position
+from einc_runtime.plan.index_programs import NEAREST_ELEMENT, Position
 from einc_runtime.plan.scalar_programs import ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
@@ -103,8 +103,8 @@ def _split_outside(context: LoweringContext, items: Sequence[ast.IndexItem]) -> 
         if item.key.text != OUTSIDE:
             message = f"'{item.key.text} =' gives an extent, which stands on the left side or where is aggregated"
             raise context.findings.fail(message, item.span)
-        if isinstance(item.value, ast.Name) and item.value.text == NEAREST:
-            outside = NEAREST
+        if isinstance(item.value, ast.Name) and item.value.text == NEAREST_ELEMENT:
+            outside = NEAREST_ELEMENT
             continue
         value = evaluate_value(context, item.value)
         if isinstance(value, TensorValue | tuple | str):

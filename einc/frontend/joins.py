@@ -11,7 +11,7 @@ from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
-from einc.ops.index_equation import build_index_equation
+from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import ProgramBuilder
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead, make_position
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
@@ -204,7 +204,7 @@ def _build_general(
     )
     descs = [tensor.desc for tensor in tensors.values()]
     try:
-        operator = build_index_equation(descs, found, program, [index.dim for index in result])
+        operator = build_index_operator(descs, found, program, [index.dim for index in result])
     except OperatorError as error:
         argument = numbers[error.argument] if isinstance(error.argument, int) else None
         raise OperatorError(error.message, argument=argument, hint=error.hint) from None

@@ -126,7 +126,7 @@ def verify_graph(graph: Graph) -> None:
     _require(present == set(table), "a computed tensor has no producer")
     _require(len(set(graph.outputs)) == len(graph.outputs), "a tensor is saved twice")
     for name in graph.outputs:
-        _require(name in table and table[name].kind is TensorKind.VALUE, f"output {name} is no computed tensor")
+        _require(name in table and table[name].kind is TensorKind.VALUE, f"output {name} is not a computed tensor")
 
 
 def _require(holds: bool, message: str) -> None:

@@ -70,7 +70,8 @@ def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Ar
         kept = left[v]
         if len(kept) == 1:
             continue
-        # How much the second value is better than the first, at least.
+        # How much the second value is better than the first, at least. Tables are bounded one by one, each by its worst
+        # neighbours, which may contradict each other: the sum is below the true gain, and no value is lost wrongly.
         gain = costs[v][kept][:, None] - costs[v][kept][None, :]
         same = gain == 0
         for table, axis in views[v]:

@@ -70,7 +70,9 @@ def parse_pin(text: str, where: str | None = None) -> Pin:
         )
     pattern, equals, cut = (part.strip() for part in text.partition("="))
     if not equals or not pattern or not cut:
-        raise UsageError(f"{text[:100]!r} is no pin", where=where, hint="write PATTERN=CUT: 'layer.*.up=d_ff/8'")
+        raise UsageError(
+            f"{text[:100]!r} is not a valid pin", where=where, hint="write PATTERN=CUT: 'layer.*.up=d_ff/8'"
+        )
     pin = Pin(pattern, "".join(cut.split()), where)
     parse_cut(pin)
     return pin
@@ -79,7 +81,7 @@ def parse_pin(text: str, where: str | None = None) -> Pin:
 def parse_pin_file(text: str, file: str) -> tuple[Pin, ...]:
     """The pins of a file: one a line; empty lines, and what follows a `#`, are left out.
 
-    Raises UsageError for a line that is no pin, and at the first that is too many.
+    Raises UsageError for a line that is not a pin, and at the first that is too many.
     """
     pins: list[Pin] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -108,7 +110,7 @@ def parse_cut(pin: Pin) -> PinnedCut:
         name, _, number = part.rpartition("/")
         if not name or not re.fullmatch("[1-9][0-9]{0,8}", number):
             raise UsageError(
-                f"pin {_quote(pin)}: {part[:60]!r} is no index and count", where=pin.where, hint=_PIN_USAGE
+                f"pin {_quote(pin)}: {part[:60]!r} is not an index and a count", where=pin.where, hint=_PIN_USAGE
             )
         if name in counts:
             raise UsageError(f"pin {_quote(pin)}: index '{name}' is named twice", where=pin.where)

@@ -85,13 +85,13 @@ def _list_gpus() -> list[tuple[str, int, float]]:
     try:
         import cupy
 
-        found = []
+        gpus = []
         for device in range(cupy.cuda.runtime.getDeviceCount()):
             facts: dict[str, Any] = cupy.cuda.runtime.getDeviceProperties(device)
             clock_khz, bus_bits = facts.get("memoryClockRate", 0), facts.get("memoryBusWidth", 0)
             bandwidth = 2 * clock_khz * 1e3 * bus_bits / 8 / 1e9  # double data rate
-            found.append((facts["name"].decode(), int(facts["totalGlobalMem"]), round(bandwidth, 1)))
-        return found
+            gpus.append((facts["name"].decode(), int(facts["totalGlobalMem"]), round(bandwidth, 1)))
+        return gpus
     except Exception:  # cupy has its own exceptions for a missing driver, no device or an old library
         return []
 

@@ -212,10 +212,10 @@ def require_connected(machine: Machine, where: str, hint: str | None = None) -> 
         neighbours.setdefault(a, []).append(b)
     reached, open_sites = {0}, [0]
     while open_sites:
-        for other in neighbours.get(open_sites.pop(), ()):
-            if other not in reached:
-                reached.add(other)
-                open_sites.append(other)
+        for neighbour in neighbours.get(open_sites.pop(), ()):
+            if neighbour not in reached:
+                reached.add(neighbour)
+                open_sites.append(neighbour)
     if len(reached) < len(machine.sites):
         lost = next(site for site in range(len(machine.sites)) if site not in reached)
         raise MachineError(

@@ -45,7 +45,7 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
         lines.append(f"not alike both ways: {a}>{b} {speeds[a, b]:g} GB/s, {b}>{a} {speeds[b, a]:g} GB/s{more}")
     apart = sum((a, b) not in speeds for a in range(count) for b in range(a))
     if apart:
-        lines.append(f"{format_count(apart, 'pair')} of sites cannot talk directly")
+        lines.append(f"{format_count(apart, 'pair')} of sites without a direct link")
     return "\n".join(lines)
 
 

@@ -253,8 +253,8 @@ def _describe_mistake(error: msgspec.ValidationError, tree: Any) -> MachineError
     reason, _, inside = str(error).partition(" - at `$.gpus")
     if inside:  # a mapping, of whose keys msgspec does not say which
         return MachineError(f"gpus{inside.rstrip('`')}: {reason[:1].lower()}{reason[1:]}")
-    found = _PATH.search(str(error))
-    path = found[1] if found else ""
+    match = _PATH.search(str(error))
+    path = match[1] if match else ""
     try:
         value = tree
         for name, position in re.findall(r"\.([a-z0-9_]+)|\[([0-9]+)\]", path):
@@ -262,17 +262,17 @@ def _describe_mistake(error: msgspec.ValidationError, tree: Any) -> MachineError
     except (LookupError, TypeError):  # the name of an unknown field that looks like the end of a message
         path, value = "", tree
     path = path.removeprefix(".")
-    at, place = path or "the machine", re.sub(r"\[[0-9]+\]", "[]", path)
+    at, pattern = path or "the machine", re.sub(r"\[[0-9]+\]", "[]", path)
     if isinstance(value, Mapping):
-        part = _RULES.get(str(value.get("kind"))) if place == "rules[]" else _OBJECTS.get(place)
-        known = [*["kind"] * (place == "rules[]"), *(part.__struct_fields__ if part else ())]
+        part = _RULES.get(str(value.get("kind"))) if pattern == "rules[]" else _OBJECTS.get(pattern)
+        known = [*["kind"] * (pattern == "rules[]"), *(part.__struct_fields__ if part else ())]
         for name in value:
             if part is not None and name not in known:
                 return MachineError(f"{at}: unknown field '{escape_text(name, 40)}' (known: {', '.join(known)})")
         for field in [] if part is None else msgspec.structs.fields(part):
             if field.required and field.name not in value:
                 return MachineError(f"{at}: the field '{field.name}' is missing")
-        if part is None and place == "rules[]":
+        if part is None and pattern == "rules[]":
             return MachineError(f"{at}: the field 'kind' is missing")
-    expected = _EXPECTED.get(place) or _EXPECTED.get(place.rpartition(".")[2], "an object")
+    expected = _EXPECTED.get(pattern) or _EXPECTED.get(pattern.rpartition(".")[2], "an object")
     return MachineError(f"{at}: expected {expected}, found {describe_json(value)}")

@@ -30,6 +30,11 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def _is_within(x: Any, count: Any) -> Any:
+    """Where x can be shifted by so many bits without losing all of them."""
+    return (count >= 0) & (count < 8 * x.itemsize)
+
+
 _MEANING: dict[str, Callable[..., Any]] = {
     "copy": lambda x: x,
     "neg": np.negative,
@@ -44,6 +49,29 @@ _MEANING: dict[str, Callable[..., Any]] = {
     "log": np.log,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "erf": lambda x: _erf(x).astype(x.dtype),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,  # ties to even
+    "trunc": np.trunc,
+    "sign": np.sign,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "isfinite": np.isfinite,
+    "bitand": np.bitwise_and,
+    "bitor": np.bitwise_or,
+    "bitxor": np.bitwise_xor,
+    "shiftleft": lambda x, n: np.where(_is_within(x, n), x << np.where(_is_within(x, n), n, 0), 0),
+    "shiftright": lambda x, n: x >> np.where(_is_within(x, n), n, 8 * x.itemsize - 1),
     "not": np.logical_not,
     "add": np.add,
     "sub": np.subtract,

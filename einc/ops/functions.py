@@ -11,10 +11,23 @@ from collections.abc import Sequence
 
 from einc.core.tensor import DType
 from einc.errors import OperatorError
-from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS, Number, OperandFault, infer_types
+from einc_runtime.plan.scalar_functions import (
+    NUMBER_TYPES,
+    SCALAR_FUNCTIONS,
+    Number,
+    OperandFault,
+    ScalarFunction,
+    infer_types,
+)
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 """The operations that combine partial results; all of them take numbers."""
+
+COMPOSED = {"clip": ("max", "min")}
+"""Calls that apply functions one after the other, each to what the last one resulted in and to the next operand."""
+
+CALL_SIGNATURES = {**SCALAR_FUNCTIONS, "clip": ScalarFunction(3, NUMBER_TYPES)}
+"""What calls of functions, and of compositions of them, take."""
 
 
 def find_identity(aggregation: str, dtype: DType) -> int | float:
@@ -27,11 +40,6 @@ def find_identity(aggregation: str, dtype: DType) -> int | float:
     return -(1 << bits) if aggregation == "max" else (1 << bits) - 1
 
 
-def takes(function: str, dtype: DType) -> bool:
-    """Whether a function has operands of this type, conditions aside."""
-    return dtype.value in SCALAR_FUNCTIONS[function].accepts
-
-
 def infer_step_types(function: str, operands: Sequence[DType | None]) -> tuple[DType, tuple[DType, ...]]:
     """The element type of a function's result, and that of each operand; None stands for a literal.
 
@@ -39,17 +47,17 @@ def infer_step_types(function: str, operands: Sequence[DType | None]) -> tuple[D
     operand at fault.
     """
     try:
-        common, result = infer_types(function, [None if dtype is None else dtype.value for dtype in operands])
+        names = [None if dtype is None else dtype.value for dtype in operands]
+        common, result = infer_types(function, CALL_SIGNATURES[function], names)
     except OperandFault as fault:
         raise OperatorError(fault.message, argument=fault.operand, hint=_suggest(function, operands, fault)) from None
-    conditions = SCALAR_FUNCTIONS[function].conditions
-    types = (DType.BOOL,) * conditions + (DType(common),) * (len(operands) - conditions)
-    return DType(result), types
+    conditions = CALL_SIGNATURES[function].conditions
+    return DType(result), (DType.BOOL,) * conditions + (DType(common),) * (len(operands) - conditions)
 
 
 def _suggest(function: str, operands: Sequence[DType | None], fault: OperandFault) -> str | None:
     """What to do about operands of the wrong types."""
-    known = SCALAR_FUNCTIONS[function]
+    known = CALL_SIGNATURES[function]
     if fault.reason == "condition":
         return "compare first: x > 0"
     if fault.reason == "literals":
@@ -60,8 +68,13 @@ def _suggest(function: str, operands: Sequence[DType | None], fault: OperandFaul
     if known.accepts == ("bool",):
         return "compare first, for example x != 0"
     if common is DType.BOOL:
-        alternative = {"max": "or", "min": "and", "add": "or", "mul": "and", "neg": "not"}.get(function)
+        alternative = {
+            "max": "or", "min": "and", "add": "or", "mul": "and", "neg": "not",
+            "bitor": "or", "bitand": "and", "bitxor": "ne",
+        }.get(function)  # fmt: skip
         return 'convert it: cast(x, "i32")' + (f", or use '{alternative}'" if alternative else "")
+    if common.is_float:
+        return 'convert it: cast(x, "i32")'
     return 'convert it: cast(x, "f32")' + (", or divide with floordiv (//)" if function == "div" else "")
 
 

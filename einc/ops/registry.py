@@ -19,7 +19,7 @@ from einc.ops import (
     embedding,
     equation,
     expert_matmul,
-    index_equation,
+    index_operator,
     meanpool,
     norm,
     quantized_product,
@@ -36,7 +36,7 @@ from einc.ops.base import Attributes, Operator
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, dequantize, elementwise, embedding, equation, expert_matmul, index_equation,
+    append, attention, concat, dequantize, elementwise, embedding, equation, expert_matmul, index_operator,
     meanpool, norm,
     quantized_product, reshape, rope, rounded_product, selection, shorthands, slicing, softmax,
 )  # fmt: skip

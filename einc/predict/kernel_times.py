@@ -138,10 +138,13 @@ def time_product_us(rates: ProductRates, work: ProductWork, size: int, itemsize:
         loop_us = (max(area_us * tile_rows * tile_columns, load_us * (height + width)) + depth_us) * inner
         out_us = write_us * height * width
         if tiles >= units:
+            # The last wave leaves multiprocessors idle. Kernels hide a part of it, since tiles end at different times.
             waves = tiles / units
             waves += rates.wave_rounding * (ceil(waves) - waves)
             tile_us = waves * (loop_us + out_us)
         else:
+            # Too few tiles for all multiprocessors, so that the inner dimension is split. With s parts the loop takes
+            # loop_us / s and combining split_us * log(s). The sum is least for s = loop_us / split_us.
             splits = max(1.0, min(loop_us / rates.split_us, units // tiles, ceil(inner / STEP)))
             tile_us = loop_us / splits + out_us + rates.split_us * log(splits)
         work_us = min(work_us, tile_us)
@@ -162,6 +165,7 @@ def time_prefill_us(
     packed = work.group if rates.packs_groups or queries <= 1 else 1
     tiles = ceil(queries * packed / rates.query_tile)
     reach = queries / tiles
+    # A tile goes through the keys that its last query sees: half a tile more than its queries see in the mean.
     seen = min(work.pairs / work.queries + reach / 2, keys)
     longest = min(2 * work.pairs / work.queries + reach, keys)
     area = rates.query_tile * KEY_BLOCK
@@ -170,6 +174,7 @@ def time_prefill_us(
     block_us = _join(tensor_us, softmax_us, SOFTMAX_NORM)
     head_tiles = work.sequences * work.heads / packed * tiles
     all_us = head_tiles * ((seen / KEY_BLOCK + 0.5) * block_us + rates.tile_us) / rates.multiprocessors
+    # Either all multiprocessors are busy, or the tile with the most keys is the last to end.
     one_us = ceil(longest / KEY_BLOCK) * block_us + rates.tile_us
     norm = rates.overlap_norm
     kept = stored * rates.append_passes

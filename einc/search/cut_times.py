@@ -21,7 +21,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAX_CUT_SITES = 8
 """Up to this many sites, all sets of sites are looked at."""
 
-REACHED = 0.83
+REACHED_LINK_PART = 0.83
 """The part of the rate of the links that synthesized exchanges reach, in the middle."""
 
 MAX_EXCHANGES_AT_ONCE = 512
@@ -58,7 +58,7 @@ def measure_cuts(machine: Machine, sites: int) -> CutRates:
     sets = _list_sets(sites)
     inside = np.array([[site in members for site in range(sites)] for members in sets], dtype=bool)
     rates = np.array([network.entering(make_mask(members))[0] for members in sets])
-    return CutRates(inside.reshape(-1, sites), REACHED * rates, REACHED * network.total_capacity)
+    return CutRates(inside.reshape(-1, sites), REACHED_LINK_PART * rates, REACHED_LINK_PART * network.total_capacity)
 
 
 def _list_sets(sites: int) -> list[tuple[int, ...]]:
@@ -81,6 +81,7 @@ def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
         senders = _mark_senders(cuts.inside, held.produced[some], held.complete[some])
         readers = _mark_first(cuts.inside, held.required[some])
         # What several sites of the set read, or hold outside of it, enters once.
+        # The product has, for each set and sender, the bytes of its block that the set's readers lack.
         entering = (np.matmul(readers, held.size[some].transpose(0, 2, 1)) * senders).sum(axis=2)
         with np.errstate(divide="ignore", invalid="ignore"):
             worst[some] = np.where(entering > 0, entering / cuts.rates, 0.0).max(axis=1)

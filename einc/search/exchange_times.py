@@ -106,6 +106,7 @@ class ExchangeEstimator:
     def _combine_once(self, traffic: _Traffic) -> Array:
         """The time if every element is combined at one site, evenly spread, and then sent to its other readers."""
         copies = np.maximum(traffic.copies, 1)[:, None]
+        # A producer site's bytes count once, however many readers take them; partial copies of one element also do.
         distinct = np.maximum(traffic.crossing.max(axis=3), traffic.local).sum(axis=2) / copies
         readers = np.maximum(1.0, traffic.needed.sum(axis=2) / np.maximum(distinct, 1.0))
         moved = distinct * (copies - 1 + readers - 1)
@@ -319,6 +320,8 @@ def _place_readers(overlap: Array, *arrays: Array) -> None:
     stay = np.eye(sites)
     for m, a in crossed:
         matrix = overlap[m, a]
+        # The assignment that keeps most bytes local. A byte counts more than the preferences of all readers for their
+        # own sites together, so that these decide between equally good assignments alone.
         _, _, reader_at = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
         overlap[m, a] = matrix[:, reader_at]
         for array in arrays:

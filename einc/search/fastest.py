@@ -49,8 +49,9 @@ a price on memory, and what the improvement made of the best."""
 MAX_SEARCH_EFFORT = 15_000
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
 
-MAX_COMPLETED = 3
-"""Plans that are completed with synthesized exchanges."""
+MAX_COMPLETED, MAX_COMPLETED_UNEVEN = 3, 6
+"""Plans that are completed with synthesized exchanges: more where some pairs of sites have wider links than others, as
+promises are less exact there, and all of them of a graph that is built as a whole there."""
 
 WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.02, 0.995, 1.25
 """A further plan is completed if it promises at most this part of the time of the best so far, as promises are not
@@ -312,14 +313,12 @@ class _Search:
         # Where using idle sites makes no difference to the time, nothing runs beside anything else: that is one plan.
         spread_plans = {replace(self._evaluated_plans[name], spread=True): name for name in reversed(names)}
         waiting = [name for name in names if name in spread_plans.values()]
-        if not self._even:  # at least the paper's plan, so that no simpler selector does better
+        if not self._even:
             worth = WORTH_COMPLETING_UNEVEN
-            waiting.sort(
-                key=lambda name: (
-                    name != spread_plans[replace(self._evaluated_plans.get(PAPER, self._best), spread=True)]
-                )
-            )
-        most = math.inf if not self._even and self._folded is None else MAX_COMPLETED
+        if not self._even or self._space.once:  # at least the paper's plan, so that no simpler selector does better
+            paper_plan = spread_plans[replace(self._evaluated_plans.get(PAPER, self._best), spread=True)]
+            waiting.sort(key=lambda name: name != paper_plan)
+        most = MAX_COMPLETED if self._even else math.inf if self._folded is None else MAX_COMPLETED_UNEVEN
         for name in waiting:
             if len(times) >= most or (times and not self._budget.left):
                 break

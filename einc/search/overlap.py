@@ -49,6 +49,7 @@ def estimate_overlapped(
     total = sum([*computing, *moving.values()])
     ends = np.array([_schedule(graph, computing, moving, readers, order) for order in orders])
     best = ends.argmin(axis=0)
+    # The sum is too long, as nothing overlaps in it, and the schedule too short, as all that may overlap does.
     estimate: Array = (total + ends.min(axis=0)) // 2
     return estimate, best
 

@@ -24,8 +24,13 @@ four = where(and(keep, not(lt(a, 0.0))), max(a, b), copy(b))
 five = where(or(ge(a, b), gt(row, 0.5)), add(a, row), where(le(b, 0.25), a, 2.0 * b))
 six = floordiv(i * 3 - 5, j + 1) + mod(i - 4, j + 2)
 seven = and(eq(i, j), ne(i, 3))
+angles = sin(a) + cos(b) + tan(clip(a, -1.0, 1.0)) + atan(b) + atan2(a, size) + erf(a)
+powers = exp2(a) + expm1(min(a, 2.0)) + log2(size) + log1p(size)
+whole = floor(a) + 2.0 * ceil(b) + 4.0 * round(a) + 8.0 * trunc(b) + 16.0 * sign(a)
+bits = bitxor(bitand(i, 6) + bitor(j, 9), shiftleft(i, 2)) - shiftright(j * 7, 1)
+finite = or(isnan(log(a)), and(isfinite(a), not(isinf(b))))
 eight[columns, rows] = a[rows, columns] + row[columns]
-output one, two, three, four, five, six, seven, eight
+output one, two, three, four, five, six, seven, eight, angles, powers, whole, bits, finite
 """
 
 REDUCTIONS = """

@@ -81,7 +81,7 @@ def test_attention_is_checked_with_and_without_libraries(monkeypatch):
 def test_every_operator_is_in_some_case():
     from einc.ops import registry
 
-    called = {name for text in TEXTS.values() for name in re.findall(r"\b([a-z_]+)\(", text)}
+    called = {name for text in TEXTS.values() for name in re.findall(r"\b([a-z_0-9]+)\(", text)}
     assert set(registry.list_names()) <= called
 
 

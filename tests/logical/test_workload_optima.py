@@ -23,6 +23,8 @@ def integer_optimum(problem: Problem) -> int:
     """The least cost: a 0-1 variable per candidate, and one per tiling on which both ends of an edge agree."""
     model = highspy.Highs()
     model.silent()
+    # HiGHS has one pool of threads in a process, and refuses to run with another number of them later.
+    model.setOptionValue("threads", 1)
     base = 0
     chosen = []
     for options in problem.candidates:

@@ -14,7 +14,7 @@ from einc.core.tensor import DType
 from einc.frontend import build
 from einc.ops.base import Operator
 from einc.ops.evaluate import evaluate_ranges
-from einc.ops.index_equation import IndexEquation
+from einc.ops.index_operator import IndexOperator
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import Array, random_array
 
@@ -38,7 +38,7 @@ class IndexCase:
         inputs = "".join(f"input {text.strip()}\n" for text in self.tensors.replace("T[", f"{dtype}[").split(";"))
         graph = build(f"model m\n{dims}{inputs}output {self.equation.replace('T', dtype)}\n", "m.ein")
         operator = graph.nodes[-1].operator
-        assert isinstance(operator, IndexEquation), self.equation
+        assert isinstance(operator, IndexOperator), self.equation
         return operator
 
     def arrays(self, operator: Operator, seed: int) -> list[Array]:
@@ -55,7 +55,7 @@ class IndexCase:
 
 def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
     """What a piece computes: the definition, with nothing of its tensors but its blocks."""
-    assert isinstance(operator, IndexEquation)
+    assert isinstance(operator, IndexOperator)
     arrays = []
     for block, desc, part in zip(function.inputs, operator.inputs, blocks, strict=True):
         array = np.full(desc.shape, 99 if desc.dtype is not DType.BOOL else True).astype(desc.dtype.numpy())

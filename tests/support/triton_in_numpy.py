@@ -197,7 +197,9 @@ def language(arena, number, written):
             places = [int(bare(start)) + np.arange(n) for start, n in zip(starts, block_shape, strict=True)]
             inside = (places[0] < shape[0])[:, None] & (places[1] < shape[1])[None, :]
             offsets = places[0][:, None] * strides[0] + places[1][None, :]
-            return load(base + Tensor(np.where(inside, offsets, 0)), Tensor(inside), Tensor(np.zeros((), base.pointee)))
+            return load(
+                base + Tensor(np.where(inside, offsets, 0)), Tensor(inside), other=Tensor(np.zeros((), base.pointee))
+            )
 
         return SimpleNamespace(load=load_tile)
 
@@ -263,10 +265,14 @@ def run(sequence, arena):
     """All launches of a sequence in order; each writes every output element at most once. Gives the status word."""
     workspace = arena.hold(sequence.scratch, writable=True) if sequence.scratch else 0
     status = arena.hold(4, np.zeros(4, np.uint8), writable=True)
+
+    def locate(address):
+        """The address in the memory of this process."""
+        return arena.raw.ctypes.data + (workspace + address - SCRATCH if address >= SCRATCH else address)
+
     for launch in sequence.steps:
         if isinstance(launch, Gemm):
-            first = arena.raw.ctypes.data
-            multiply(relocate_step(launch, lambda x: first + (workspace + x - SCRATCH if x >= SCRATCH else x)))
+            multiply(relocate_step(launch, locate))
             continue
         pointers = []
         for argument, kind in zip(launch.arguments, launch.source.types, strict=True):

@@ -85,7 +85,8 @@ def every_function(kind):
             continue
         arity = function.arity
         if function.result == "bool":
-            value = step(f"where {step(f'{name} {value} x1')} {value} x1")
+            operands = f"{value} x1" if arity == 2 else value
+            value = step(f"where {step(f'{name} {operands}')} {value} x1")
         elif arity == 1:
             value = step(f"{name} {value}")
         elif arity == 2:

@@ -63,9 +63,9 @@ def check_command(
     """Parse and type-check a model; all its errors are reported together.
 
     With --assert, hold a plan to contracts: the plan in a file, or that of a model, which is compiled for this with the
-    options of `einc compile`. Nothing is run, and no GPU is needed. All contracts that do not hold are told, with the
-    figures found, and the exit code is then 1. Numbers take units: ns, us, ms, s; B, KB, KiB, MB, MiB, GB, GiB, TB and
-    TiB.
+    options of `einc compile`. Nothing is run, and no GPU is needed. All contracts that do not hold are reported, with
+    the figures found, and the exit code is then 1. Numbers take units: ns, us, ms, s; B, KB, KiB, MB, MiB, GB, GiB, TB
+    and TiB.
     """
     contracts = _read_contracts(asserts, files)
     compiling = list_given(arguments, besides=_FRONTEND)

@@ -97,6 +97,7 @@ def _drop_equivalent(program: Program, table: DemandTable, masks: Ints) -> Ints:
             for (names, demand_key), totals in sizes.items()
         }
         if partition.size == other_partition.size and sizes == traded:
+            # Of two memberships that differ by the trade, the one with the smaller mask first is kept.
             masks = masks[masks[:, i] < masks[:, j]]
     return masks
 
@@ -117,7 +118,7 @@ def compute_quick_bounds(program: Program, table: DemandTable, masks: Ints, netw
     set_bounds = _tabulate_set_bounds(program, table, network)
     inside: list[Any] = [0]  # by set of sites: which open partitions have members in it, as bits
     for sites in range(1, len(set_bounds)):
-        remaining = sites & sites - 1
+        remaining = sites & sites - 1  # without the lowest site: a smaller set, which is in the list already
         if remaining:
             inside.append(inside[remaining] | inside[sites ^ remaining])
         else:

@@ -149,6 +149,8 @@ class _PriceProgram:
                 reach = float(near[end[0]])
                 if not _LEAST < reach < np.inf:
                     continue
+                # Each level of `near` is a cut around the target: the sites above it lack the atom, so its bytes enter.
+                # A pair that crosses cuts pays for them out of its price; what is left of it pays for the next atom.
                 near = np.minimum(near, reach)
                 if rows is not None:
                     levels = np.unique(near)

@@ -107,7 +107,7 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
         number, unit = parts[1:]
         text_range = _locate(number, unit)
         if unit not in BYTE_UNITS:
-            raise InvalidEntry(f"{unit} is no unit of size", _locate(unit), f"units: {', '.join(BYTE_UNITS)}")
+            raise InvalidEntry(f"{unit} is not a unit of size", _locate(unit), f"units: {', '.join(BYTE_UNITS)}")
         if len(number) > 40:
             raise InvalidEntry(f"the size {number[:20]}... has too many digits", text_range)
         size = Decimal(number) * BYTE_UNITS[unit]

@@ -113,6 +113,8 @@ def allocate_routes(
         # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
         prices = PathPrices(network, price / np.array(network.rates))
+        # Column generation. Prices add up to 1, so that all bytes on their cheapest routes cost no more than the time
+        # of any solution: that is the bound. Only routes cheaper than those of the program can lower its value.
         bound, added = 0.0, False
         for shape in volumes:
             cost, routes = finder.find(shape, prices)
@@ -196,11 +198,13 @@ class _MasterProgram:
         solution = self.program.solve()
         assert solution is not None, "every shape has a route"
         value, prices = solution
+        # The rows of resources say "load - T <= 0", so that their prices are negative in a program that minimizes T.
         price = np.maximum(0.0, -prices[len(self.volumes) :])
         return value * self.time_ms, price / max(price.sum(), 1e-30)
 
     def finish(self, slack: float) -> RouteAmounts:
         fullest_ms, _ = self.solve()
+        # Many solutions take the least time. T becomes a limit, and the delays of routes are what is minimized.
         self.program.ask(priced=False)
         self.program.limit_column(0, fullest_ms / self.time_ms * (1 + slack))
         unit = self.volume / self.time_ms

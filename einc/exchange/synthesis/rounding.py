@@ -200,6 +200,7 @@ def _descend(counts: list[Ints], tables: Sequence[Floats], windows: Sequence[_Wi
     for squarings in _SQUARINGS:
         for _ in range(_ROUNDING_SWEEPS):
             moved = False
+            # High powers, so that the longest windows decide; as parts of the longest one, so that none overflows.
             scale = load.max()
             for count, (columns, table) in zip(counts, used, strict=True):
                 now = load[columns] / scale
@@ -259,6 +260,7 @@ class _Windows:
             pieces = many[route]
             if pieces.any():
                 sums = np.bincount(cell, time * pieces, ends.size).reshape(ends.shape)
+                # A window has all uses whose head and tail are at least its own: all to the lower right in the table.
                 sums = sums[::-1, ::-1].cumsum(0).cumsum(1)[::-1, ::-1]
                 windows = np.where(sums > 0, sums + ends, 0.0)
                 head, tail = np.unravel_index(int(windows.argmax()), windows.shape)

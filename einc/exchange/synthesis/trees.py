@@ -88,6 +88,8 @@ class ReductionTrees:
         lying: Floats = np.full((1 << m, n), np.inf)  # of sets that lie at a site in several parts, or whole
         self.first: Ints = np.zeros((1 << m, n), np.int64)
         self.joins_first = np.zeros((1 << m, n), bool)
+        # The dynamic program of Dreyfus and Wagner for Steiner trees: a set is formed at a site, from a subset and the
+        # other parts, and then sent along a cheapest path. A subset is a smaller number, and so it is known before.
         for parts in range(1, 1 << m):
             base = np.full(n, np.inf)
             apart = np.full(n, np.inf)
@@ -103,6 +105,8 @@ class ReductionTrees:
             total = base[:, None] + prices.distance
             self.via[parts] = total.argmin(0)
             self.cost[parts] = total[self.via[parts], columns]
+            # An aggregate has any number of operands. So the other parts may lie there as one operand, which is read
+            # once (`form` is the price of a read or a write), or as several.
             together = self.cost[parts] + prices.form
             self.joins_first[parts] = together <= apart
             lying[parts] = np.minimum(together, apart)
@@ -213,10 +217,11 @@ def _count_kept_roots(sites: int) -> int:
 @functools.cache
 def _list_halves(bits: int) -> Ints:
     """The proper subsets of a set that contain its lowest element, in ascending order."""
+    # With its lowest element in the first half, each way to halve the set is listed once.
     lowest = bits & -bits
     upper_bits = bits ^ lowest
     subsets, part = [], 0
     while part != upper_bits:
         subsets.append(part | lowest)
-        part = (part - upper_bits) & upper_bits
+        part = (part - upper_bits) & upper_bits  # the next larger subset: adds 1 to the bits of `upper_bits` alone
     return np.array(subsets, np.int64)

@@ -23,19 +23,19 @@ def add_network(
     host = topology.host
     sites = range(len(host))
     pairs = [(a, b) for a in sites for b in sites if host[a] != host[b] and (a, b) not in taken]
-    if not pairs or (overrides.network_gbs is None and not all(topology.cards.get(one) for one in host)):
+    if not pairs or (overrides.network_gbs is None and not all(topology.cards.get(site) for site in host)):
         return []
     out: dict[tuple[int, int], float] = {}  # by host, and by site where each has a card of its own: the rate
     end_of: list[tuple[int, int]] = []
     kinds = set()
     for site in sites:
-        members = [other for other in sites if host[other] == host[site]]
+        members = [member for member in sites if host[member] == host[site]]
         count, gbs = _find_cards(topology.cards.get(host[site], ()), overrides)
-        own = count >= len(members)
-        end = (host[site], site if own else -1)
+        own_card = count >= len(members)
+        end = (host[site], site if own_card else -1)
         end_of.append(end)
-        out[end] = gbs if own else gbs * count
-        shared = "one for each site" if own else f"{count} for the sites of a host"
+        out[end] = gbs if own_card else gbs * count
+        shared = "one for each site" if own_card else f"{count} for the sites of a host"
         kinds.add(f"cards of {gbs:g} GB/s, {shared}")
     assumptions.append(f"network: {'; '.join(sorted(kinds))} (--network-gbs, --network-cards)")
     leaving: dict[tuple[int, int], list[Pair]] = {}
@@ -43,13 +43,13 @@ def add_network(
     for a, b in pairs:
         leaving.setdefault(end_of[a], []).append((a, b))
         entering.setdefault(end_of[b], []).append((a, b))
-    made = []
+    host_resources = []
     for end, gbs in out.items():
         name = f"{end[0]}" if end[1] < 0 else f"{end[1]}"
         for way, table in (("out", leaving), ("in", entering)):
             if end in table:
-                made.append(Resource(f"net {way} {name}", gbs, tuple(table[end])))
-    return made
+                host_resources.append(Resource(f"net {way} {name}", gbs, tuple(table[end])))
+    return host_resources
 
 
 def _find_cards(rates: tuple[float, ...], overrides: MachineOverrides) -> tuple[int, float]:

@@ -23,7 +23,7 @@ from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
 from einc_runtime.kernels.index import build_index
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.plan.signatures import require_order
+from einc_runtime.plan.signatures import COMPOSED_KERNELS, require_order
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -106,7 +106,7 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> 
     With the attribute `reproducible`, the bits of each result depend on what it is computed from alone, whatever the
     block is that it lies in (docs/reproducible.md).
     """
-    if invocation.name == "index":
+    if invocation.name in COMPOSED_KERNELS:
         return build_index(invocation, partial(prepare, provider=provider))
     table = PROVIDERS["numpy"] | PROVIDERS[provider]
     if not invocation.is_reproducible:

@@ -38,7 +38,7 @@ Ranges = Mapping[str, Interval]
 INDEX_TYPE: Final = "i64"
 """The type of the values of loops."""
 
-NEAREST = "nearest"
+NEAREST_ELEMENT = "nearest"
 MAX_LOOPS = 30
 MAX_READS = 64
 MAX_NUMBER = 1 << 48
@@ -284,7 +284,7 @@ def _parse_read(text: str, order: Mapping[str, int], count: int) -> Read:
     _require(match is not None, f"'{escape_text(text, 60)}' is no read")
     assert match is not None
     outside = match[3] or ""
-    known = outside in ("", NEAREST) or _VALUE.fullmatch(outside) is not None
+    known = outside in ("", NEAREST_ELEMENT) or _VALUE.fullmatch(outside) is not None
     _require(known, f"'{escape_text(outside, 40)}' is nothing that a read finds outside of a tensor")
     inner = match[2].split(", ") if match[2] else []
     return TensorRead(int(match[1]), tuple(_parse_position(part, order, count) for part in inner), outside)

@@ -44,10 +44,15 @@ SCALAR_FUNCTIONS: dict[str, ScalarFunction] = {
     **dict.fromkeys(
         ["gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt"], ScalarFunction(1, FLOATS)
     ),
+    **dict.fromkeys(["exp2", "expm1", "log2", "log1p", "sin", "cos", "tan", "atan", "erf"], ScalarFunction(1, FLOATS)),
+    **dict.fromkeys(["floor", "ceil", "round", "trunc"], ScalarFunction(1, FLOATS, discontinuous=True)),
+    **dict.fromkeys(["sign"], ScalarFunction(1, NUMBER_TYPES, discontinuous=True)),
+    **dict.fromkeys(["isnan", "isinf", "isfinite"], ScalarFunction(1, FLOATS, "bool", discontinuous=True)),
     **dict.fromkeys(["add", "sub", "mul"], ScalarFunction(2, NUMBER_TYPES)),
     **dict.fromkeys(["floordiv", "mod"], ScalarFunction(2, NUMBER_TYPES, discontinuous=True)),
     **dict.fromkeys(["max", "min"], ScalarFunction(2, NUMBER_TYPES)),
-    **dict.fromkeys(["div", "pow"], ScalarFunction(2, FLOATS)),
+    **dict.fromkeys(["div", "pow", "atan2"], ScalarFunction(2, FLOATS)),
+    **dict.fromkeys(["bitand", "bitor", "bitxor", "shiftleft", "shiftright"], ScalarFunction(2, INTEGERS)),
     **dict.fromkeys(["eq", "ne"], ScalarFunction(2, COMPUTED_ELEMENT_TYPES, "bool", discontinuous=True)),
     **dict.fromkeys(["lt", "le", "gt", "ge"], ScalarFunction(2, NUMBER_TYPES, "bool", discontinuous=True)),
     **dict.fromkeys(["and", "or"], ScalarFunction(2, ("bool",))),
@@ -69,12 +74,11 @@ class OperandFault(PlanFault):
         self.operand = operand
 
 
-def infer_types(function: str, operands: Sequence[str | None]) -> tuple[str, str]:
-    """The common type of a function's operands, which literals take too, and the type of its result.
+def infer_types(function: str, known: ScalarFunction, operands: Sequence[str | None]) -> tuple[str, str]:
+    """The common type of the operands of a function of this name, which literals take too, and its result's type.
 
     None stands for a literal. Raises OperandFault.
     """
-    known = SCALAR_FUNCTIONS[function]
     for position, dtype in enumerate(operands[: known.conditions]):
         if dtype != "bool":
             found = "a literal" if dtype is None else dtype

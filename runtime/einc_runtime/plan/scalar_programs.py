@@ -187,6 +187,7 @@ def infer_steps(
         try:
             common, result = infer_types(
                 step.function,
+                SCALAR_FUNCTIONS[step.function],
                 [None if isinstance(x, ScalarLiteral) else known[type(x)][x.position] for x in step.operands],
             )
         except PlanFault as fault:

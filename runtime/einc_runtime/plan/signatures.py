@@ -135,6 +135,10 @@ SIGNATURES: dict[str, KernelSignature] = {
 }
 
 
+COMPOSED_KERNELS = frozenset({"index"})
+"""Kernels that move elements and leave what is computed to another kernel, of which each runtime has a form."""
+
+
 def require_signature(operation: Operation, tensors: Sequence[Tensor], where: str) -> None:
     """Raises PlanFault unless there is the kernel of an operation, and it takes these operands and attributes."""
     name = operation.kernel

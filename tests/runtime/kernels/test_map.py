@@ -267,12 +267,13 @@ def test_kernels_raise_no_warnings_under_the_executors_setting():
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
-@pytest.mark.parametrize("program", ["t0 = neg x0", "t0 = abs x0", "t0 = mul x0 x0", "t0 = max x0 3"])
+@pytest.mark.parametrize("program", ["t0 = neg x0", "t0 = abs x0", "t0 = mul x0 x0", "t0 = max x0 3", "t0 = sign x0"])
 def test_no_stride_of_an_input_or_a_result_makes_a_difference(program, dtype):
     """numpy has loops of its own for many pairs of strides, and some of its versions have wrong ones."""
     rng = np.random.default_rng(4)
     values = rng.integers(-5, 6, 23).astype(dtype)
     expected = {"neg": -values, "abs": abs(values), "mul": values * values, "max": np.maximum(values, 3)}
+    expected["sign"] = np.sign(values)
     for step_in in range(1, 10):
         x = np.repeat(values, step_in).reshape(23, step_in)
         for step_out in (1, 2, 3, 4, 8):

@@ -43,6 +43,15 @@ QUANTIZED = {"indices": "t k, n k -> t n", "dims": ["a", "b"], "group": 32, "fac
 ROUNDED = {"indices": "t k, n k -> t n", "dims": ["a", "b"], "factor": 1.0}
 MAP = {"indices": "i j -> i j", "dims": ["a", "b"], "program": "t0 = relu x0", "aggregation": ""}
 
+CONVOLUTION = {
+    "loops": "n=2 o=4 t=7 c=3 r=3", "kept": 3, "reads": "0[n, c, t+r-1 | 0]; 1[o, c, r]", "program": "t0 = mul x0 x1",
+    "aggregation": "sum", "dims": ["n", "o", "t"],
+}  # fmt: skip
+GATHER = {
+    "loops": "t=5 d=4", "kept": 2, "reads": "0[@1, d]; 1[t]", "program": "t0 = copy x0", "aggregation": "",
+    "dims": ["t", "d"],
+}  # fmt: skip
+
 GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     "append": ("append", [form(2, 9, 4), form(2, 5, 4), whole(5)], {"cache_lens": [3, 6], "new_lens": [3, 2]}),
     "argmax": ("argmax", [X], {"axis": 1}),
@@ -53,6 +62,8 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
         [form(4, 5, 2), form(2, 7, 2), form(2, 7, 3), whole(5), flags(7)],
         {**SEEN, "extras": ["positions", "mask"]},
     ),
+    "convolution": ("index", [form(2, 3, 7), form(4, 3, 3)], CONVOLUTION),
+    "gather": ("index", [form(9, 4), whole(5)], GATHER),
     "concat": ("concat", [X, form(6, 3)], {"axis": 1, "into": "c"}),
     "embedding": ("embedding", [whole(5), form(7, 4)], {}),
     "experts": ("expert_matmul", [X, form(3, 5, 4), whole(6, 2)], {}),
@@ -236,6 +247,26 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("product", {"indices": "i j -> i k -> k"}, "indices do not fit"),
     ("product", {"indices": "i j -> i k"}, "indices do not fit"),
     ("product", {"indices": "i j k, j k -> i k"}, "3 indices for 2 dimensions"),
+    ("convolution", {"loops": "n=2 o=4 t=7 c=3"}, "'r' in a position"),
+    ("convolution", {"loops": "n=2 o=4 t=0 c=3 r=3"}, "'t=0' is no loop"),
+    ("convolution", {"loops": "n=2 o=4 t=7 c=3 r=3 r=3"}, "two loops have one name"),
+    ("convolution", {"loops": "n=2 o=4 t=7 c=4 r=3"}, "is outside of a dimension of 3: (0, 4)"),
+    ("convolution", {"kept": 6}, "6 of 5 loops"),
+    ("convolution", {"kept": 5}, "nothing is aggregated over"),
+    ("convolution", {"reads": "0[n, c, t+r-1]; 1[o, c, r]"}, "is outside of a dimension of 7: (-1, 8)"),
+    ("convolution", {"reads": "0[n, c, r+t-1 | 0]; 1[o, c, r]"}, "not in canonical form"),
+    ("convolution", {"reads": "0[n, c | 0]; 1[o, c, r]"}, "of 3 dimensions"),
+    ("convolution", {"reads": "0[n, c, t+r-1 | zero]; 1[o, c, r]"}, "'zero' is nothing that a read finds"),
+    ("convolution", {"reads": "0[n, c, t*r | 0]; 1[o, c, r]"}, "'t*r' is no position"),
+    ("convolution", {"reads": "0[n, c, t+r-1 | true]; 1[o, c, r]"}, "finds 'true' outside of a tensor of f32"),
+    ("convolution", {"reads": "0[n, c, t+r-1 | 0]; 0[n, c, r]"}, "1 operands are read of 2"),
+    ("convolution", {"reads": "0[n, c, t+r-1 | 0]; #z"}, "'#z' is no loop"),
+    ("convolution", {"dims": ["n", "o"]}, "2 names for 3 dimensions"),
+    ("convolution", {"aggregation": "mean"}, "aggregation 'mean'"),
+    ("convolution", {"program": "t0 = mul x0 x2"}, "no operand"),
+    ("gather", {"reads": "0[@0, d]; 1[t]"}, "do not stand behind it"),
+    ("gather", {"reads": "0[@2, d]; 1[t]"}, "'@2' in a position"),
+    ("gather", {"1": form(5)}, "positions that are no integers"),
     ("product", {"indices": "i j, i k -> j k"}, "index i has two extents"),
     ("product", {"indices": "i j, j k -> i i"}, "the result does not fit"),
     ("product", {"indices": "i j, j k -> i l"}, "the result does not fit"),
@@ -265,6 +296,9 @@ def derive(name: str, changes: dict[str, Any]) -> OperatorMeaning:
 @pytest.mark.parametrize("name", GOOD)
 def test_the_good_ones_are_good(name: str) -> None:
     assert derive(name, {}).results
+
+
+def test_every_family_is_here() -> None:
     assert {family for family, _, _ in GOOD.values()} == set(FAMILIES)
 
 

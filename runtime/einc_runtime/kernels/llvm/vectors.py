@@ -17,7 +17,7 @@ from llvmlite.ir import Constant
 
 from einc_runtime.kernels.llvm.compiler import COMPILED_FLOATS, LANES
 from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
-from einc_runtime.kernels.scalar_program import GELU_TAIL
+from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
 from einc_runtime.plan.scalar_functions import CAST
 from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
 from einc_runtime.plan.schema import INTEGERS
@@ -100,12 +100,18 @@ def exp(e: Emitter, x: Value) -> Value:
     value = e.number(_EXP[0])
     for coefficient in _EXP[1:]:
         value = e.multiply_add(value, rest, e.number(coefficient))
+    return b.select(tiny, e.number(0.0), _scale(e, value, shifted))
+
+
+def _scale(e: Emitter, value: Value, shifted: Value) -> Value:
+    """A value times 2**n, for n of which `shifted` is the sum with `_ROUNDER`, in two steps."""
+    b = e.b
     power = b.sub(b.bitcast(shifted, vector(I32)), b.bitcast(e.number(_ROUNDER), vector(I32)))
     half = b.ashr(power, e.number(1, I32))
     for part in (half, b.sub(power, half)):
         bits = b.shl(b.add(part, e.number(127, I32)), e.number(23, I32))
         value = b.fmul(value, b.bitcast(bits, vector(F32)))
-    return b.select(tiny, e.number(0.0), value)
+    return value
 
 
 def decay(e: Emitter, x: Value) -> Value:
@@ -268,6 +274,84 @@ def _gelu(e: Emitter, x: Value) -> Value:
     return b.fsub(_relu(e, x), b.fmul(decay(e, power), size))
 
 
+def _erf(e: Emitter, x: Value) -> Value:
+    """A polynomial near 0, and elsewhere 1 - exp(-p(|x|)) with the sign of x."""
+    b = e.b
+    size, square = e.magnitude(x), b.fmul(x, x)
+    near = e.number(ERF_NEAR[-1])
+    for coefficient in ERF_NEAR[-2::-1]:
+        near = e.multiply_add(near, square, e.number(coefficient))
+    beyond = b.select(b.fcmp_ordered(">", size, e.number(4.0)), e.number(4.0), size)
+    power = e.number(-ERF_TAIL[-1])
+    for coefficient in ERF_TAIL[-2::-1]:
+        power = e.multiply_add(power, beyond, e.number(-coefficient))
+    far = b.fsub(e.number(1.0), exp(e, power))
+    near, far = b.fmul(near, x), _with_sign(e, far, x)
+    return b.select(b.fcmp_ordered("<", size, e.number(1.0)), near, b.select(e.b.fcmp_ordered("ord", x, x), far, x))
+
+
+def _exp2(e: Emitter, x: Value) -> Value:
+    """2**n * 2**r, with x = n + r. The power is applied in two steps, since n may be 128."""
+    b = e.b
+    tiny = b.fcmp_ordered("<", x, e.number(-126.0))
+    x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(128.0)), e.number(128.0), x))
+    shifted = b.fadd(x, e.number(_ROUNDER))
+    rest = b.fsub(x, b.fsub(shifted, e.number(_ROUNDER)))
+    value = e.number(_EXP2[0])
+    for coefficient in _EXP2[1:]:
+        value = e.multiply_add(value, rest, e.number(coefficient))
+    return b.select(tiny, e.number(0.0), _scale(e, value, shifted))
+
+
+def _round(e: Emitter, x: Value) -> Value:
+    """To the nearest whole number, ties to even: a number that is added takes the fraction away. Larger numbers have
+    none."""
+    b, size = e.b, e.magnitude(x)
+    whole = b.fsub(b.fadd(size, e.number(2.0**23)), e.number(2.0**23))
+    return _with_sign(e, b.select(b.fcmp_ordered("<", size, e.number(2.0**23)), whole, size), x)
+
+
+def _step(e: Emitter, x: Value, symbol: str, amount: float) -> Value:
+    """The nearest whole number, and `amount` more where that compares so with x."""
+    b, whole = e.b, _round(e, x)
+    more = b.select(b.fcmp_ordered(symbol, whole, x), e.number(amount), e.number(0.0))
+    return b.select(b.fcmp_ordered("==", whole, x), x, _with_sign(e, b.fadd(whole, more), x))
+
+
+def _trunc(e: Emitter, x: Value) -> Value:
+    return _with_sign(e, _step(e, e.magnitude(x), ">", -1.0), x)
+
+
+def _with_sign(e: Emitter, size: Value, x: Value) -> Value:
+    """A value with the sign of x in the place of its own."""
+    b = e.b
+    sign = b.and_(b.bitcast(x, vector(I32)), e.number(-(2**31), I32))
+    bits = b.and_(b.bitcast(size, vector(I32)), e.number(2**31 - 1, I32))
+    return b.bitcast(b.or_(bits, sign), vector(F32))
+
+
+def _sign(e: Emitter, x: Value) -> Value:
+    b, zero = e.b, e.number(0.0)
+    below = b.select(b.fcmp_ordered("<", x, zero), e.number(-1.0), b.fadd(x, zero))  # -0 + 0 is 0
+    return b.select(b.fcmp_ordered(">", x, zero), e.number(1.0), below)
+
+
+def _sign_of_integer(e: Emitter, x: Value) -> Value:
+    b, one = e.b, Constant(x.type, [1] * LANES)
+    below = b.select(b.icmp_signed("<", x, _zero(x)), _negate(e, one), _zero(x))
+    return b.select(b.icmp_signed(">", x, _zero(x)), one, below)
+
+
+def _shift(e: Emitter, x: Value, count: Value, *, left: bool) -> Value:
+    """A count that is no position of a bit shifts all bits out."""
+    b, width = e.b, x.type.element.width
+    last = Constant(x.type, [width - 1] * LANES)
+    within = b.icmp_unsigned("<=", count, last)
+    if left:
+        return b.select(within, b.shl(x, b.select(within, count, last)), _zero(x))
+    return b.ashr(x, b.select(within, count, last))
+
+
 def _relu(e: Emitter, x: Value) -> Value:
     return e.larger(x, e.number(0.0))
 
@@ -279,7 +363,12 @@ def _rsqrt(e: Emitter, x: Value) -> Value:
 _OF_FLOATS: dict[str, Callable[..., Value]] = {
     "copy": _keep, "neg": lambda e, x: e.b.fneg(x), "abs": lambda e, x: e.magnitude(x),
     "relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu, "tanh": tanh, "sigmoid": _sigmoid,
-    "exp": exp, "sqrt": lambda e, x: e.square_root(x), "rsqrt": _rsqrt,
+    "exp": exp, "exp2": _exp2, "erf": _erf, "round": _round, "trunc": _trunc, "sign": _sign,
+    "floor": lambda e, x: _step(e, x, ">", -1.0), "ceil": lambda e, x: _step(e, x, "<", 1.0),
+    "isnan": lambda e, x: e.b.fcmp_unordered("uno", x, x),
+    "isinf": lambda e, x: e.b.fcmp_ordered("==", e.magnitude(x), e.number(math.inf)),
+    "isfinite": lambda e, x: e.b.fcmp_ordered("<", e.magnitude(x), e.number(math.inf)),
+    "sqrt": lambda e, x: e.square_root(x), "rsqrt": _rsqrt,
     "add": lambda e, x, y: e.b.fadd(x, y), "sub": lambda e, x, y: e.b.fsub(x, y),
     "mul": lambda e, x, y: e.b.fmul(x, y), "div": lambda e, x, y: e.b.fdiv(x, y),
     "max": lambda e, x, y: e.larger(x, y), "min": lambda e, x, y: e.smaller(x, y), "where": _select,
@@ -295,7 +384,10 @@ _OF_INTEGERS: dict[str, Callable[..., Value]] = {
     "copy": _keep, "neg": _negate, "abs": lambda e, x: e.b.select(e.b.icmp_signed("<", x, _zero(x)), _negate(e, x), x),
     "relu": lambda e, x: _choose(e, ">", x, _zero(x)),
     "add": lambda e, x, y: e.b.add(x, y), "sub": lambda e, x, y: e.b.sub(x, y), "mul": lambda e, x, y: e.b.mul(x, y),
-    "floordiv": _floordiv, "mod": _mod,
+    "floordiv": _floordiv, "mod": _mod, "sign": _sign_of_integer,
+    "bitand": lambda e, x, y: e.b.and_(x, y), "bitor": lambda e, x, y: e.b.or_(x, y),
+    "bitxor": lambda e, x, y: e.b.xor(x, y), "shiftleft": lambda e, x, n: _shift(e, x, n, left=True),
+    "shiftright": lambda e, x, n: _shift(e, x, n, left=False),
     "max": lambda e, x, y: _choose(e, ">", x, y), "min": lambda e, x, y: _choose(e, "<", x, y), "where": _select,
     **{name: lambda e, x, y, sign=sign: e.b.icmp_signed(sign, x, y) for name, sign in _SYMBOLS.items()},
 }  # fmt: skip

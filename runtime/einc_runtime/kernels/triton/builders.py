@@ -16,7 +16,7 @@ from einc_runtime.kernels.triton.index import build_index
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.map import build_aggregate
 from einc_runtime.kernels.triton.moves import build_moves
-from einc_runtime.plan.signatures import require_order
+from einc_runtime.plan.signatures import COMPOSED_KERNELS, require_order
 
 __all__ = [
     "JOINT_AGGREGATION_BUILDERS",
@@ -83,7 +83,7 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
 
     Raises PlanFault for an unknown kernel, or one that does not take these operands.
     """
-    if invocation.name == "index":
+    if invocation.name in COMPOSED_KERNELS:
         return build_index(invocation, partial(build_kernel, architecture=architecture))
     ordered = invocation.is_reproducible
     table = ORDERED if ordered and require_order(invocation.name) == "stated" else KERNELS

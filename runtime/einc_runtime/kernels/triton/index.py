@@ -22,7 +22,7 @@ from einc_runtime.kernels.triton.launches import (
 )
 from einc_runtime.kernels.triton.source import LaunchOptions, PointerOperand, assemble, index_cast, mask_arguments
 from einc_runtime.kernels.triton.tiles import TileGrid, choose_tiles
-from einc_runtime.plan.index_programs import NEAREST, Position
+from einc_runtime.plan.index_programs import NEAREST_ELEMENT, Position
 from einc_runtime.plan.schema import FLOATS
 
 Build = Callable[[Invocation[Array]], LaunchSequence]
@@ -117,7 +117,7 @@ class _GatherSource:
             lines += [f"wrong = tl.where({inside}, wrong, 0)"] if inside else []
             lines += self.tiles.any("wrong", self.target)
             lines.append("tl.store(status, 1, mask=wrong != 0)")
-        masked = found if self.gather.read.outside != NEAREST else ""
+        masked = found if self.gather.read.outside != NEAREST_ELEMENT else ""
         lines.append(f"value = tl.load({' + '.join(offsets)}{mask_arguments(inside, masked, other=self._filling())})")
         if self.target.dtype == "bool":
             lines.append("value = value != 0")
@@ -130,7 +130,7 @@ class _GatherSource:
     def _filling(self) -> str:
         """What is loaded where a position is outside."""
         outside = self.gather.read.outside
-        if outside in ("", NEAREST):
+        if outside in ("", NEAREST_ELEMENT):
             return "0"
         if self.target.dtype == "bool":
             return str(int(outside == "true"))

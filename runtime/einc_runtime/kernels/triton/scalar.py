@@ -17,7 +17,7 @@ from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, 
 
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "and": "&", "or": "|",
+    "and": "&", "or": "|", "bitand": "&", "bitor": "|", "bitxor": "^",
 }  # fmt: skip
 
 HELPERS = {
@@ -68,6 +68,26 @@ def float_quotient(a, b):
     ratio = tl.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1, ratio)
     down = tl.floor(ratio)
     return tl.where(b == 0, a / b, tl.where(ratio - down > 0.5, down + 1, down))
+''',
+    "shiftleft": '''
+@triton.jit
+def shiftleft(a, n):
+    """A count that is no position of a bit shifts all bits out."""
+    within = (n >= 0) & (n < a.dtype.primitive_bitwidth)
+    return tl.where(within, a << tl.where(within, n, 0), 0)
+''',
+    "shiftright": '''
+@triton.jit
+def shiftright(a, n):
+    """A count that is no position of a bit leaves the sign in all bits."""
+    last = a.dtype.primitive_bitwidth - 1
+    return a >> tl.where((n >= 0) & (n < last), n, last)
+''',
+    "signum": '''
+@triton.jit
+def signum(x):
+    """The sign of a number; 0 of both zeros, and not-a-number of one."""
+    return tl.where(x > 0, 1, tl.where(x < 0, -1, tl.where(x == 0, 0, x))).to(x.dtype)
 ''',
     "tanh": '''
 @triton.jit
@@ -123,11 +143,18 @@ HELPERS["gelu"] = _gelu()
 
 _CALL_FORMATS = {
     "abs": "tl.abs({0})", "exp": "tl.exp({0})", "log": "tl.log({0})", "not": "({0} == 0)",
-    "neg": "-{0}", "copy": "{0}",
+    "neg": "-{0}", "copy": "{0}", "exp2": "tl.exp2({0})", "log2": "tl.log2({0})", "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})", "erf": "tl.erf({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
+    "isnan": "{0} != {0}", "isinf": "tl.abs({0}) == float('inf')", "isfinite": "tl.abs({0}) < float('inf')",
     "sigmoid": "1 / (1 + tl.exp(-{0}))",
     "silu": "{0} / (1 + tl.exp(-{0}))",
     "where": "tl.where({0}, {1}, {2})",
 }  # fmt: skip
+
+
+_LIBRARY = {"tan": "tan", "atan": "atan", "atan2": "atan2", "expm1": "expm1", "log1p": "log1p", "round": "rint",
+            "trunc": "trunc"}  # fmt: skip
+"""Functions of CUDA's library libdevice, which are accurate everywhere."""
 
 
 class ScalarSource:
@@ -136,6 +163,8 @@ class ScalarSource:
 
     def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str], indices: Sequence[str] = ()) -> None:
         self.helpers: set[str] = set()
+        uses_library = any(step.function in _LIBRARY for step in steps)
+        self._imports = "from triton.language.extra import libdevice\n" if uses_library else ""
         self.lines: list[str] = []
         self._steps, self._inputs, self._indices = steps, inputs, indices
         for number, step in enumerate(steps):
@@ -147,7 +176,7 @@ class ScalarSource:
 
     def source(self, *more: str) -> str:
         """The source of the functions that the lines call, and of `more`."""
-        return "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
+        return self._imports + "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
 
     def _call_helper(self, name: str, *arguments: str) -> str:
         self.helpers.add(name)
@@ -179,6 +208,10 @@ class ScalarSource:
             return self._call_helper(f"float_{name}" if floating else name, *values)
         if step.function == "pow":
             return self._write_power(step, values)
+        if step.function in _LIBRARY:
+            return f"libdevice.{_LIBRARY[step.function]}({', '.join(values)})"
+        if step.function in ("sign", "shiftleft", "shiftright"):
+            return self._call_helper("signum" if step.function == "sign" else step.function, *values)
         if step.function == "tanh":
             return self._call_helper("tanh" if kind == "f32" else "tanh64", values[0])
         if step.function == "gelu_tanh":

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexEquation(Operator):
-    """The operator of an index program; made by `build_index_equation`, which checks it."""
+class IndexOperator(Operator):
+    """The operator of an index program; made by `build_index_operator`, which checks it."""
 
     family: ClassVar[str] = "index"
 
@@ -192,23 +192,23 @@ def _parse_scalar(text: str, arity: int) -> ScalarProgram:
 
 
 @lru_cache(maxsize=4096)
-def _derive(operator: IndexEquation) -> OperatorMeaning:
+def _derive(operator: IndexOperator) -> OperatorMeaning:
     forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in operator.operands)
     attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in operator.attributes.items()}
     try:
-        return index(Application(IndexEquation.family, forms, attributes))
+        return index(Application(IndexOperator.family, forms, attributes))
     except PlanFault as fault:
         raise OperatorError(fault.message) from None
 
 
-def build_index_equation(
+def build_index_operator(
     operands: Sequence[TensorDesc], program: IndexProgram, scalar: ScalarProgram, dims: Sequence[str]
 ) -> Operator:
     """The operator of a program, whose scalar program has one input per read. Raises OperatorError."""
     types = [operands[r.operand].dtype if isinstance(r, TensorRead) else DType.I64 for r in program.reads]
     resolved, _ = resolve_program(scalar, types)
     canonical = IndexProgram(program.loops, program.kept, program.reads, resolved.text, program.aggregation)
-    operator = IndexEquation(tuple(operands), canonical, tuple(dims))
+    operator = IndexOperator(tuple(operands), canonical, tuple(dims))
     return restore(operator.operands, operator.attributes)
 
 
@@ -224,9 +224,9 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
         found = parse_index_program(str(loops), kept, str(reads), str(program), aggregation, shapes)
     except PlanFault as fault:
         raise OperatorError(fault.message) from None
-    operator = IndexEquation(inputs, found, tuple(map(str, dims)))
+    operator = IndexOperator(inputs, found, tuple(map(str, dims)))
     _derive(operator)
     return operator
 
 
-FAMILIES = {IndexEquation.family: restore}
+FAMILIES = {IndexOperator.family: restore}
