@@ -89,17 +89,17 @@ class CallExpr(SyntaxNode):
 class IndexItem(SyntaxNode):
     """What stands between the commas of `[ ]`: `i`, `2 * i + 1`, `i = extent`, `dimension: i`, or `...`.
 
-    `value` is None for `...`. `sign` is `=` or `:` where there is a key before the value, else empty.
+    `value` is None for `...`.
     """
 
     value: Expression | None
-    key: Name | None = None
-    sign: str = ""
+    dimension: Name | None = None
+    extent: Expression | None = None
 
     @property
     def name(self) -> Name | None:
-        """The name, where the item is nothing else."""
-        return self.value if isinstance(self.value, Name) and self.key is None else None
+        """The index, where the value is one, or the dimension of a declared tensor."""
+        return self.value if isinstance(self.value, Name) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +210,19 @@ class ReturnStmt(SyntaxNode):
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter(SyntaxNode):
+    """`name` or `name = default` among the parameters of a block."""
+
+    name: Name
+    default: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BlockDecl(SyntaxNode):
     """`block name(parameters) { body }`"""
 
     name: Name
-    parameters: tuple[Name, ...]
+    parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
 
 
@@ -235,8 +243,16 @@ class PresetDecl(SyntaxNode):
     body: tuple[Statement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class UseStmt(SyntaxNode):
+    """`use "file.ein"`: the blocks of another file."""
+
+    file: LiteralExpr
+
+
 Statement = (
     ModelDecl
+    | UseStmt
     | ParamDecl
     | DimDecl
     | InputDecl
@@ -298,6 +314,8 @@ def list_own_expressions(statement: Statement) -> tuple[Expression, ...]:
             return statement.values
         case RepeatStmt():
             return (statement.count,)
+        case BlockDecl():
+            return tuple(parameter.default for parameter in statement.parameters if parameter.default is not None)
         case _:
             return ()
 
@@ -338,4 +356,5 @@ def _list_operands(expression: Expression) -> tuple[Expression, ...]:
 
 def list_item_values(items: tuple[IndexItem, ...]) -> tuple[Expression, ...]:
     """The expressions among the items of `[ ]` that are more than a name."""
-    return tuple(item.value for item in items if item.value is not None and not isinstance(item.value, Name))
+    parts = (part for item in items for part in (item.value, item.extent))
+    return tuple(part for part in parts if part is not None and not isinstance(part, Name))

@@ -42,7 +42,9 @@ def describe_value(value: Static) -> str:
 
 
 def negate(value: Static) -> Static:
-    """`-value`"""
+    """`-value`; that of `inf` is the only number besides that is not finite"""
+    if value == math.inf:
+        return -math.inf
     return _check_bounds(-_require_number("-", value, 0))
 
 

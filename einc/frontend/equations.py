@@ -6,11 +6,11 @@ call or infix expression that is indexed (paper, Section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from einc.core.tensor import DType
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import apply_equation, resolve_dtype
@@ -24,6 +24,7 @@ from einc.frontend.index_positions import (
     ReadContext,
     find_dimension,
     find_index_names,
+    name_dimension,
     name_items,
     read_element,
 )
@@ -114,12 +115,12 @@ def _aggregate(
 def _note_extents(context: LoweringContext, scope: EquationScope, items: Sequence[ast.IndexItem]) -> None:
     """Keeps the extents that items give."""
     for item in items:
-        if item.sign == "=" and item.key is not None and item.value is not None:
-            extent = evaluate_integer(context, item.value, "an extent")
+        if item.extent is not None and item.name is not None:
+            extent = evaluate_integer(context, item.extent, "an extent")
             if not 1 <= extent < MAX_NUMBER:
-                raise context.findings.fail(f"an extent is at least 1, found {extent:,}", item.value.span)
-            if scope.extents.setdefault(item.key.text, extent) != extent:
-                raise context.findings.fail(f"index '{item.key.text}' has two extents", item.span)
+                raise context.findings.fail(f"an extent is at least 1, found {extent:,}", item.extent.span)
+            if scope.extents.setdefault(item.name.text, extent) != extent:
+                raise context.findings.fail(f"index '{item.name.text}' has two extents", item.span)
 
 
 def _list_aggregated(context: LoweringContext, items: Sequence[ast.IndexItem]) -> list[ast.Name]:
@@ -127,9 +128,8 @@ def _list_aggregated(context: LoweringContext, items: Sequence[ast.IndexItem]) -
     names = []
     for item in items:
         condition = item.value if isinstance(item.value, ast.BinaryExpr) else None
-        compares = condition is not None and condition.operator in CONDITIONS and item.key is None
-        name = item.key if item.sign == "=" else condition.left if condition is not None and compares else item.name
-        if not isinstance(name, ast.Name) or item.sign == ":":
+        name = condition.left if condition is not None and condition.operator in CONDITIONS else item.value
+        if not isinstance(name, ast.Name) or item.dimension is not None:
             message = "expected an index to aggregate over"
             raise context.findings.fail(message, item.span, "such as `k`, `k = 8` or `k <= t`")
         names.append(name)
@@ -139,40 +139,48 @@ def _list_aggregated(context: LoweringContext, items: Sequence[ast.IndexItem]) -
 
 def _list_result(context: LoweringContext, join: Join, items: Sequence[ast.IndexItem]) -> list[ResultIndex]:
     """The indices of a result. With `...`, they are in the order of the dimensions of the first tensor that is read
-    with it; what stands for one of its dimensions by name takes that one's place."""
-    scope, by_dim = join.scope, {}
-    dims = () if scope.reference is None else scope.reference.dims
+    with it, and an index that stands for one of these dimensions takes its place."""
+    scope = join.scope
+    reference = scope.reference if any(item.value is None for item in items) else None
     result: list[ResultIndex] = []
-    for item in items:
-        if item.sign == ":" and item.key is not None:
-            name = item.value
-            if not isinstance(name, ast.Name):
-                raise context.findings.fail("expected an index for this dimension", item.span)
-            place = find_dimension(context, item.key, dims)
-            by_dim[dims[place]] = ResultIndex(name.text, dims[place], item.span)
-            if scope.reference is not None:
-                scope.extents.setdefault(name.text, scope.reference.shape[place])
+    placed: dict[str, ResultIndex] = {}
     for item in items:
         if item.value is None:
-            indices = {dim: name for name, dim in scope.spread.items()}
-            for dim in dims:
-                if dim in by_dim:
-                    result.append(by_dim.pop(dim))
-                elif dim in indices:
-                    result.append(ResultIndex(indices[dim], dim, item.span))
-            named = {index.dim for index in result}
-            result += [ResultIndex(n, d, item.span) for n, d in scope.spread.items() if d not in named]
-        elif item.sign != ":":
-            name = item.key if item.sign == "=" else item.value
-            if not isinstance(name, ast.Name):
-                message = "expected an index of the result"
-                raise context.findings.fail(message, item.span, "the left side has names, or `name = extent`")
-            result.append(ResultIndex(name.text, name.text, item.span))
-    result += by_dim.values()
+            continue
+        if item.name is None:
+            hint = "the left side has names, `name = extent`, or `dimension: name`"
+            raise context.findings.fail("expected an index of the result", item.span, hint)
+        index = ResultIndex(item.name.text, item.name.text, item.span)
+        if item.dimension is None:
+            result.append(index)
+        elif reference is None:
+            result.append(replace(index, dim=name_dimension(context, item.dimension)))
+        else:
+            place = find_dimension(context, item.dimension, reference.dims)
+            placed[reference.dims[place]] = replace(index, dim=reference.dims[place])
+            scope.extents.setdefault(index.index, reference.shape[place])
+    if reference is not None:
+        at = next(place for place, item in enumerate(items) if item.value is None)
+        before = sum(item.dimension is None for item in items[:at])
+        result[before:before] = _spread_result(scope, reference, placed, items[at].span)
     for k, index in enumerate(result):
-        if index.index in {other.index for other in result[:k]}:
+        if index.index in {earlier.index for earlier in result[:k]}:
             message = f"index '{index.index}' stands twice here"
             raise context.findings.fail(message, index.span, "each index may stand once")
+    return result
+
+
+def _spread_result(
+    scope: EquationScope, reference: TensorDesc, placed: Mapping[str, ResultIndex], span: SourceSpan
+) -> list[ResultIndex]:
+    """What `...` stands for in a result: the dimensions of its tensor, then those of others that are read with it."""
+    indices = {dim: name for name, dim in scope.spread.items()}
+    result = []
+    for dim in (*reference.dims, *(dim for dim in indices if dim not in reference.dims)):
+        if dim in placed:
+            result.append(placed[dim])
+        elif dim in indices:
+            result.append(ResultIndex(indices[dim], dim, span))
     return result
 
 

@@ -40,6 +40,14 @@ class Findings:
         self.add(message, span, hint)
         return AlreadyReported()
 
+    def move(self, first: int, span: SourceSpan, name: str) -> None:
+        """Puts errors after the first ones, which were found in the text of a block, at the call of the block."""
+        for key in list(self._found)[first:]:
+            found = self._found.pop(key)
+            inner = key[0]
+            hint = "; ".join(filter(None, (found.hint, f"in {inner.file}:{inner.line}: `{inner.text.strip()}`")))
+            self.add(f"{name}: {found.message}", span, hint)
+
     def check(self) -> None:
         """Raises ModelError with all errors noted so far, if there are any."""
         if not self._found:
@@ -136,22 +144,22 @@ def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Co
 
 _SHAPE = "`reshape(x, rows=4, columns=5)` gives the same elements new dimensions"
 _PRODUCT_HINT = "`matmul(a, b)` multiplies matrices, an index equation anything: `y[i, k] = a[i, j] * b[j, k]`"
-_CONSTANT = "numbers stand in expressions (`x + 1.0`); a tensor of them, positions too, is an input"
-_LOOKUP = "`embedding(ids, table)` picks rows by integers"
-_SCATTER = "an index equation: `y[n] = sum[e](where(to[e] == at[n], x[e], 0.0))`, at = 0, 1, 2, ..."
-_CONVOLUTION = "a convolution is a sum of products with slices: `matmul(slice(x, time=[k, k + length]), w)` for each k"
+_CONSTANT = "numbers stand in expressions (`x + 1.0`), and positions in equations: `y[i = 8] = i`"
+_LOOKUP = '`gather(x, positions, "dim")`, or `embedding(ids, table)` for rows of a table'
+_SCATTER = '`scatter_add(x, positions, "dim", 8)`, or an equation: `y[n = 8] = sum[e](where(to[e] == n, x[e], 0.0))`'
+_CONVOLUTION = "`conv1d(x, kernel)`, `conv2d(x, kernel)`, or an equation: `y[t = 8] = x[t + r] * kernel[r]`"
 _MAX, _MIN = '`max(a, b)`, or `max(x, over="dim")`', '`min(a, b)`, or `min(x, over="dim")`'
 
 FOREIGN_CALLS: Mapping[str, str] = {
     **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze"), _SHAPE),
     **dict.fromkeys(("einsum", "dot", "bmm", "mm", "linear"), _PRODUCT_HINT),
     **dict.fromkeys(("zeros", "ones", "full", "arange", "range", "iota"), _CONSTANT),
-    **dict.fromkeys(("gather", "take", "index_select", "onehot", "one_hot"), _LOOKUP),
+    **dict.fromkeys(("take", "index_select"), _LOOKUP),
     **dict.fromkeys(("maximum", "amax", "reduce_max"), _MAX),
     **dict.fromkeys(("minimum", "amin", "reduce_min"), _MIN),
     **dict.fromkeys(("cat", "stack"), '`concat(a, b, over="dim")`'),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add", "segment_sum"), _SCATTER),
-    **dict.fromkeys(("conv", "conv1d", "conv2d", "unfold"), _CONVOLUTION),
+    **dict.fromkeys(("scatter", "index_add", "segment_sum"), _SCATTER),
+    **dict.fromkeys(("conv", "convolution", "unfold"), _CONVOLUTION),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), "`clip(x, 0.0, 1.0)`, `max(x, 0.0)`, `min(x, 1.0)`"),
     **dict.fromkeys(("arctan", "arctan2"), "`atan(x)`, `atan2(y, x)`"),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), "`bitand(i, j)`, `bitor(i, j)`, `bitxor(i, j)`"),
@@ -162,15 +170,14 @@ FOREIGN_CALLS: Mapping[str, str] = {
     **dict.fromkeys(
         ("expand", "broadcast_to", "tile"), "elementwise operands are broadcast by the names of dimensions"
     ),
-    "cumsum": "sums up to a place: `y[i] = sum[j](where(at[j] <= at[i], x[j], 0.0))`, at = 0, 1, 2, ...",
-    "pad": 'what to pad with is an input: `concat(x, zeros, over="dim")`',
+    "onehot": "`one_hot(positions, 8)`",
     "dropout": "a plan runs what has been trained: leave it out",
     "permute": '`transpose(x, "dim", ...)` takes all dimensions in their new order',
     "scaled_dot_product_attention": "`attention(q, k, v, causal=true)`",
 }
 
 FOREIGN_NAMES: Mapping[str, str] = dict.fromkeys(
-    ("inf", "nan", "infinity"),
+    ("nan", "infinity"),
     "numbers are finite; -1e30 (-60000.0 in f16) is low enough to count for nothing in a softmax",
 )
 """The same for names that are not those of operators."""

@@ -63,10 +63,8 @@ def name_items(items: Sequence[ast.IndexItem]) -> list[str]:
     """The indices that items name: alone, with an extent, along a dimension, or with a condition."""
     names = []
     for item in items:
-        if item.sign == "=" and item.key is not None and item.key.text != OUTSIDE:
-            names.append(item.key.text)
-        elif item.sign != "=" and isinstance(item.value, ast.Name):
-            names.append(item.value.text)
+        if item.name is not None:
+            names += [item.name.text] if item.extent is None or item.name.text != OUTSIDE else []
         elif isinstance(item.value, ast.BinaryExpr) and item.value.operator in CONDITIONS:
             names += [item.value.left.text] if isinstance(item.value.left, ast.Name) else []
     return names
@@ -80,10 +78,15 @@ def read_element(reading: ReadContext, tensor: TensorValue, syntax: ast.IndexedE
     return reading.join.read(tensor, positions, syntax.span, outside)
 
 
-def find_dimension(context: LoweringContext, key: ast.Name, dims: Sequence[str]) -> int:
-    """The dimension that a key names: by the string that is its value, or else by itself."""
+def name_dimension(context: LoweringContext, key: ast.Name) -> str:
+    """The name of the dimension that a key stands for: the string that is its value, or else the key itself."""
     value = context.scope.owner(key.text).values.get(key.text, context.parameters.values.get(key.text))
-    name = value if isinstance(value, str) else key.text
+    return value if isinstance(value, str) else key.text
+
+
+def find_dimension(context: LoweringContext, key: ast.Name, dims: Sequence[str]) -> int:
+    """The position of the dimension that a key names."""
+    name = name_dimension(context, key)
     if name not in dims:
         message = f"there is no dimension '{name}' among {', '.join(dims) or 'none'}"
         raise context.findings.fail(message, key.span, did_you_mean(name, dims))
@@ -95,18 +98,16 @@ def _split_outside(context: LoweringContext, items: Sequence[ast.IndexItem]) -> 
     outside = ""
     positions = []
     for item in items:
-        if item.sign != "=":
+        if item.extent is None:
             positions.append(item)
             continue
-        assert item.key is not None
-        assert item.value is not None
-        if item.key.text != OUTSIDE:
-            message = f"'{item.key.text} =' gives an extent, which stands on the left side or where is aggregated"
+        if item.name is None or item.name.text != OUTSIDE:
+            message = "extents are given on the left side, or where is aggregated"
             raise context.findings.fail(message, item.span)
-        if isinstance(item.value, ast.Name) and item.value.text == NEAREST_ELEMENT:
+        if isinstance(item.extent, ast.Name) and item.extent.text == NEAREST_ELEMENT:
             outside = NEAREST_ELEMENT
             continue
-        value = evaluate_value(context, item.value)
+        value = evaluate_value(context, item.extent)
         if isinstance(value, TensorValue | tuple | str):
             found = "a tensor" if isinstance(value, TensorValue) else constants.describe_value(value)
             raise context.findings.fail(f"expected a number or `nearest`, found {found}", item.span)
@@ -121,13 +122,12 @@ def _place_items(
     context, dims = reading.context, desc.dims
     placed: dict[int, ast.IndexItem] = {}
     for item in items:
-        if item.sign == ":":
-            assert item.key is not None
-            dim = find_dimension(context, item.key, dims)
+        if item.dimension is not None:
+            dim = find_dimension(context, item.dimension, dims)
             if dim in placed:
                 raise context.findings.fail(f"dimension '{dims[dim]}' is read at two positions", item.span)
             placed[dim] = item
-    in_order = [item for item in items if item.sign != ":"]
+    in_order = [item for item in items if item.dimension is None]
     left = [dim for dim in range(desc.rank) if dim not in placed]
     others = [place for place, item in enumerate(in_order) if item.value is None]
     if len(others) > 1:

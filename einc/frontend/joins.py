@@ -217,10 +217,15 @@ def _find_extents(
     """The extent of every index, those of the result first: as the equation gives it, or that of a dimension that is
     read at the index alone, or that of the dim with its name."""
     read_at: dict[str, int] = {}
+    read_beyond: dict[str, int] = {}  # where indices may be outside, so that other extents are as good
     for number, read in enumerate(join.reads):
-        if read.tensor is not None and not read.outside:
+        if read.tensor is not None:
             for position, extent in zip(read.positions, read.tensor.desc.shape, strict=True):
-                if position.loop is not None and position.constant == 0:
+                if position.loop is None or position.constant:
+                    continue
+                if read.outside:
+                    read_beyond.setdefault(position.loop, extent)
+                else:
                     before = read_at.setdefault(position.loop, extent)
                     if before != extent and position.loop not in join.scope.extents:
                         raise OperatorError(
@@ -231,7 +236,7 @@ def _find_extents(
     for one, other in join.scope.alike.items():
         if one not in read_at and other in read_at:
             read_at[one] = read_at[other]
-    known = {**context.parameters.dims, **read_at, **join.scope.extents}
+    known = {**read_beyond, **context.parameters.dims, **read_at, **join.scope.extents}
     extents: dict[str, int] = {}
     for name in dict.fromkeys([*(index.index for index in result), *join.indices()]):
         if name not in known:

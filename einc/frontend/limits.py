@@ -45,3 +45,6 @@ EQUATION_TERMS: Final = 1_000
 
 ERRORS: Final = 50
 """Largest number of errors that are reported at once."""
+
+USED_FILES: Final = 16
+"""Largest number of files whose blocks a model uses."""

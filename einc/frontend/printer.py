@@ -27,7 +27,7 @@ def _format_body(statements: Sequence[ast.Statement], indent: str) -> Iterable[s
     for statement in statements:
         match statement:
             case ast.BlockDecl():
-                head = f"block {statement.name.text}({_format_names(statement.parameters)})"
+                head = f"block {statement.name.text}({', '.join(map(_format_parameter, statement.parameters))})"
             case ast.RepeatStmt():
                 variable = "" if statement.variable is None else f" as {statement.variable.text}"
                 head = f"repeat {print_expression(statement.count)}{variable}"
@@ -65,6 +65,8 @@ def _format_statement(statement: ast.Statement) -> str:
         case ast.OutputStmt():
             saved = statement.definition
             return f"output {_format_names(statement.names) if saved is None else _format_statement(saved)}"
+        case ast.UseStmt():
+            return f"use {print_expression(statement.file)}"
         case ast.ReturnStmt():
             return f"return {', '.join(map(print_expression, statement.values))}"
         case _:
@@ -75,6 +77,11 @@ def _format_names(names: Iterable[ast.Name]) -> str:
     return ", ".join(name.text for name in names)
 
 
+def _format_parameter(parameter: ast.Parameter) -> str:
+    default = "" if parameter.default is None else f" = {print_expression(parameter.default)}"
+    return f"{parameter.name.text}{default}"
+
+
 def _format_items(items: Iterable[ast.IndexItem]) -> str:
     return ", ".join(map(_format_item, items))
 
@@ -82,8 +89,9 @@ def _format_items(items: Iterable[ast.IndexItem]) -> str:
 def _format_item(item: ast.IndexItem) -> str:
     if item.value is None:
         return "..."
-    key = "" if item.key is None else f"{item.key.text} = " if item.sign == "=" else f"{item.key.text}: "
-    return f"{key}{print_expression(item.value)}"
+    dimension = "" if item.dimension is None else f"{item.dimension.text}: "
+    extent = "" if item.extent is None else f" = {print_expression(item.extent)}"
+    return f"{dimension}{print_expression(item.value)}{extent}"
 
 
 def _format_expression(expression: ast.Expression, binding: int) -> str:

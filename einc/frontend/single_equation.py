@@ -51,6 +51,7 @@ def add_equation(
         definition_lines={},
         blocks={},
         broken_blocks=frozenset(),
+        used_blocks={},
         apply_call=_apply_call,
     )
     for key, value in values.items():

@@ -20,7 +20,7 @@ OPENING = frozenset({"LPAR", "LSQB", "_LBRACE"})
 CLOSING = frozenset({"RPAR", "RSQB", "_RBRACE"})
 BRACES = frozenset({"_LBRACE", "_RBRACE"})
 STATEMENT_WORDS = frozenset(
-    {"MODEL", "PARAM", "DIM", "INPUT", "WEIGHT", "STATE", "OUTPUT", "RETURN", "BLOCK", "REPEAT", "PRESET"}
+    {"MODEL", "PARAM", "DIM", "INPUT", "WEIGHT", "STATE", "OUTPUT", "RETURN", "BLOCK", "REPEAT", "PRESET", "USE"}
 )  # they start a statement, and stand nowhere else
 
 
@@ -60,7 +60,7 @@ def _make_length_error(file: str) -> Diagnostic:
 
 
 class LineJoiner:
-    """Drops line ends inside ( ) and [ ], and ends the last statement of every body and of the text.
+    """Drops line ends inside ( ) and [ ] and after `=`, and ends the last statement of every body and of the text.
 
     A word that starts a statement, at the start of a line, closes brackets that were left open before it: a missing
     parenthesis does not swallow the rest of the text. Each text needs its own joiner.
@@ -80,7 +80,8 @@ class LineJoiner:
         last: Token | None = None
         for token in stream:
             kind = token.type
-            if kind == SEPARATOR and token == "\n" and self._opened and self._opened[-1] != "_LBRACE":
+            inside = bool(self._opened) and self._opened[-1] != "_LBRACE"
+            if kind == SEPARATOR and token == "\n" and (inside or (last is not None and last.type == "_EQUAL")):
                 newline = token
                 continue
             if newline is not None and kind in STATEMENT_WORDS:

@@ -68,17 +68,19 @@ class AstBuilder:
         return ast.IndexItem(children[0], span=children[0].span)
 
     def item_with_extent(self, children: Children) -> ast.IndexItem:
-        return self._keyed_item(children, "=")
+        name, extent = children
+        return ast.IndexItem(_make_name(name), None, extent, span=join_spans(name.span, extent.span))
 
     def item_of_dimension(self, children: Children) -> ast.IndexItem:
-        return self._keyed_item(children, ":")
+        dimension, value = children[:2]
+        extent = children[2] if len(children) == 3 else None
+        if extent is not None:
+            value = _make_name(value)
+        end = (value if extent is None else extent).span
+        return ast.IndexItem(value, _make_name(dimension), extent, span=join_spans(dimension.span, end))
 
     def other_items(self, children: Children) -> ast.IndexItem:
         return ast.IndexItem(None, span=children[0].span)
-
-    def _keyed_item(self, children: Children, sign: str) -> ast.IndexItem:
-        key, value = children
-        return ast.IndexItem(value, _make_name(key), sign, span=join_spans(key.span, value.span))
 
     # -- statements --
 
@@ -141,8 +143,17 @@ class AstBuilder:
 
     def block(self, children: Children) -> ast.BlockDecl:
         word, name = children[:2]
-        parameters = _make_names(children[3]) if len(children) == 6 else ()
+        parameters = tuple(children[3]) if len(children) == 6 else ()
         return ast.BlockDecl(_make_name(name), parameters, tuple(children[-1]), span=join_spans(word.span, name.span))
+
+    def parameter(self, children: Children) -> ast.Parameter:
+        name, default = children[0], children[1] if len(children) == 2 else None
+        end = name.span if default is None else default.span
+        return ast.Parameter(_make_name(name), default, span=join_spans(name.span, end))
+
+    def use(self, children: Children) -> ast.UseStmt:
+        word, file = children
+        return ast.UseStmt(file, span=join_spans(word.span, file.span))
 
     def repeat(self, children: Children) -> ast.RepeatStmt:
         word, count = children[:2]

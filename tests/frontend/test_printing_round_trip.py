@@ -15,7 +15,7 @@ from tests.support.property_examples import examples
 
 WORDS = {
     "model", "param", "dim", "input", "weight", "output", "return", "block", "repeat", "preset",
-    "from", "as", "true", "false",
+    "from", "as", "true", "false", "use",
 }  # fmt: skip
 INFIX = ["+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">="]
 
@@ -44,8 +44,9 @@ def chains(inner: st.SearchStrategy) -> st.SearchStrategy:
 
 def items(inner: st.SearchStrategy) -> st.SearchStrategy:
     """What stands between the commas of brackets."""
-    keyed = st.builds(ast.IndexItem, inner, names, st.sampled_from("=:"))
-    return lists(st.builds(ast.IndexItem, names | inner) | keyed | st.just(ast.IndexItem(None)))
+    of_dimension = st.builds(ast.IndexItem, inner, names)
+    with_extent = st.builds(ast.IndexItem, names, st.none() | names, inner)
+    return lists(st.builds(ast.IndexItem, names | inner) | of_dimension | with_extent | st.just(ast.IndexItem(None)))
 
 
 def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
@@ -75,12 +76,13 @@ simple = st.one_of(
     st.builds(lambda n, e: ast.OutputStmt((n,), ast.AssignStmt((n,), e)), names, expressions),
     equations.map(lambda e: ast.OutputStmt((e.target,), e)),
     st.builds(ast.ReturnStmt, lists(expressions, 1)),
+    st.builds(ast.UseStmt, strings),
 )
 
 
 def with_bodies(inner: st.SearchStrategy) -> st.SearchStrategy:
     return (
-        st.builds(ast.BlockDecl, names, lists(names), lists(inner))
+        st.builds(ast.BlockDecl, names, lists(st.builds(ast.Parameter, names, st.none() | expressions)), lists(inner))
         | st.builds(ast.RepeatStmt, expressions, st.none() | names, lists(inner))
         | st.builds(ast.PresetDecl, names, lists(inner))
     )

@@ -10,6 +10,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, view_as_integers
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.index_programs import Position
 
 Prepare = Callable[[Invocation[Array]], Kernel]
@@ -28,6 +29,7 @@ def build_index(invocation: Invocation[Array], prepare: Prepare) -> Kernel:
     places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
     # Only shapes and strides are used of these arrays; their pages are never touched.
     stand_ins = {n: (gather, np.empty(gather.shape, types[n])) for n, gather in gathers.items()}
+    alike = compiler.count_alike()
     measured = prepare(call.join(MadeArrays(stand_ins, indices)))
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
     moved = sum(array.size for _, array in stand_ins.values())
@@ -35,7 +37,8 @@ def build_index(invocation: Invocation[Array], prepare: Prepare) -> Kernel:
     def bind(memory: Array) -> Run:
         gathered = {number: (gather, places[number].of(memory)) for number, gather in gathers.items()}
         moves = [_prepare_gather(call, gather, target) for gather, target in gathered.values()]
-        run = prepare(call.join(MadeArrays(gathered, indices))).bind(inner.of(memory))
+        with compiler.expect_alike(alike):  # so that the same kernel is chosen as was measured
+            run = prepare(call.join(MadeArrays(gathered, indices))).bind(inner.of(memory))
 
         def gather_and_run() -> None:
             for move in moves:
