@@ -36,8 +36,6 @@ VAGUE_NAMES = (
 NOT_YET_RENAMED = {
     "einc/frontend",
     "einc/ops",
-    "einc/report",
-    "einc/report/html",
     "runtime/einc_runtime/execution",
     "runtime/einc_runtime/execution/cpu",
     "runtime/einc_runtime/execution/cuda",
