@@ -36,10 +36,6 @@ VAGUE_NAMES = (
 NOT_YET_RENAMED = {
     "einc/frontend",
     "einc/ops",
-    "einc/physical",
-    "einc/report",
-    "einc/report/html",
-    "einc/verification",
     "runtime/einc_runtime/execution",
     "runtime/einc_runtime/execution/cpu",
     "runtime/einc_runtime/execution/cuda",

@@ -33,14 +33,18 @@ def _list_cuts(document: Document) -> Iterator[Document]:
     for operation in document["ops"]:
         if operation["next_fastest"] is None or operation["pin"]:
             continue
-        near = [other for other in operation["other_cuts"] if abs(other["more_ms"]) <= other["error_ms"]]
-        found = near[0] if near else operation["next_fastest"]
+        near = [
+            alternative
+            for alternative in operation["other_cuts"]
+            if abs(alternative["more_ms"]) <= alternative["error_ms"]
+        ]
+        nearest = near[0] if near else operation["next_fastest"]
         yield {
             "choice": "cut",
             "name": operation["name"],
             "chosen": format_cut(operation),
-            "instead": format_cut(found),
-            "predicted_ms": document["predicted_ms"] + found["more_ms"],
+            "instead": format_cut(nearest),
+            "predicted_ms": document["predicted_ms"] + nearest["more_ms"],
             "is_uncertain": bool(near),
         }
 

@@ -150,7 +150,7 @@ def _load_lark() -> Lark:
 
 def _describe_syntax_error(text: str, error: UnexpectedInput, where: str | None) -> UsageError:
     position = error.pos_in_stream
-    rest = text[position:] if position is not None and 0 <= position < len(text) else ""
-    place = f"at '{escape_text(rest, 30)}'" if rest else "it ends too early"
+    remaining = text[position:] if position is not None and 0 <= position < len(text) else ""
+    position_text = f"at '{escape_text(remaining, 30)}'" if remaining else "it ends too early"
     hint = "write QUANTITY <= NUMBER UNIT, such as 'comm_bytes <= 300MiB', or 'cut(layer.*.up) == d_ff/8'"
-    return UsageError(f"'{escape_text(text)}' is no contract: {place}", where=where, hint=hint)
+    return UsageError(f"'{escape_text(text)}' is no contract: {position_text}", where=where, hint=hint)

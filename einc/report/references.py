@@ -35,10 +35,10 @@ def _time_one_site(plan: LogicalPlan, machine: Machine) -> float | None:
     for node in plan.graph.nodes:
         operator = node.operator
         if operator not in known:
-            whole = restore_candidate(operator, tuple(((0, index.extent),) for index in operator.indices), 1)
-            if whole is None:
+            uncut = restore_candidate(operator, tuple(((0, index.extent),) for index in operator.indices), 1)
+            if uncut is None:
                 return None
-            cost = describe_operator(operator, whole.functions[0])
+            cost = describe_operator(operator, uncut.functions[0])
             known[operator] = compute_occupied_ms(cost, machine.sites[0], machine.kernel_latency_us)
         total += known[operator]
     return total

@@ -87,10 +87,10 @@ def tabulate_times(document: Document, groups: Sequence[Sequence[Document]]) -> 
             rows.append((f"output {output['name']}", times))
     rows.sort(key=lambda row: (-row[1][-1], -sum(row[1][:3])))
     predicted = document["predicted_ms"] or 1.0
-    listed, rest = rows[:MAX_TABLE_ROWS], rows[MAX_TABLE_ROWS:]
-    if rest:
+    listed, omitted = rows[:MAX_TABLE_ROWS], rows[MAX_TABLE_ROWS:]
+    if omitted:
         listed.append(
-            (f"{len(rest)} more", [sum(column) for column in zip(*(times for _, times in rest), strict=True)])
+            (f"{len(omitted)} more", [sum(column) for column in zip(*(times for _, times in omitted), strict=True)])
         )
     table = [["time in ms", "compute", "combine", "waiting", "exchange", "critical", ""]]
     for name, times in listed:

@@ -20,7 +20,7 @@ from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder
 from einc.physical.records import emit, require_valid
-from einc.physical.residency import Residency, Whole
+from einc.physical.residency import CompleteBlock, Residency
 from einc.physical.schedule import NaiveScheduler
 from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
 from einc.physical.verify import verify
@@ -115,7 +115,7 @@ def _move(
     residency = Residency(number, relocation.tensor, group, {})
     for site, blocks in enumerate(relocation.before):
         for block in blocks:
-            residency.add(Whole(site, builder.load(site, number, block), ()))
+            residency.add(CompleteBlock(site, builder.load(site, number, block), ()))
     placement = tuple(site for site, blocks in enumerate(relocation.after) if blocks)
     required = [relocation.after[site] for site in placement]
     reads, inflows = find_inflows({number: required}, {number: residency})

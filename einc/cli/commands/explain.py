@@ -92,7 +92,7 @@ def explain_command(source: str, **arguments: Any) -> None:
 
             phase("writing the page")
             trace = None if measured is None else (measured, str(request.measured))
-            page = write_plan_page(bundle, ideal=ideal, document=document, timing=timing, other=second, trace=trace)
+            page = write_plan_page(bundle, ideal=ideal, document=document, timing=timing, against=second, trace=trace)
         if request.html is not None and page is not None:
             output.write_text(request.html, page)
     _print(request, bundle, document, against_document, page)

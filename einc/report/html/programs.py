@@ -84,8 +84,8 @@ def _draw_text(text: str, machine: Machine, most: int) -> Document | None:
 
 
 def _list_exchanges(document: Document) -> Iterator[tuple[str, Document]]:
-    parts: Iterable[tuple[str, Document]] = [(one["name"], one) for one in document["ops"]]
-    outputs = [(f"output {one['name']}", one) for one in document["outputs"]]
+    parts: Iterable[tuple[str, Document]] = [(op["name"], op) for op in document["ops"]]
+    outputs = [(f"output {output['name']}", output) for output in document["outputs"]]
     for name, part in [*parts, *outputs]:
         if part["exchange"] is not None:
             yield name, part["exchange"]
