@@ -47,15 +47,39 @@ class GraphOperators:
     def call(self, operator: str, *arguments: Any, name: str | Sequence[str] | None = None, **keywords: Any) -> Any:
         """What the call `operator(*arguments, **keywords)` means in the language: a tensor, or a tuple of several.
 
-        Dimensions are aligned by name. Arguments are tensors, numbers, strings, and lists of numbers or strings.
+        Dimensions are aligned by name. Arguments are tensors, numbers, strings, and lists of numbers or strings. What
+        the library defines in the language (`einc library list`) is called so, too.
         """
+        if not registry.is_callable(operator):
+            from einc.frontend.shared_blocks import list_library
+
+            if operator in list_library():
+                return self._call_library(operator, arguments, keywords, name if isinstance(name, str) else None)
         values = [self._convert(value) for value in arguments]
         attributes = {key: self._convert(value) for key, value in keywords.items()}
         tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, Tensor)]
         results = self._apply(registry.call(operator, values, attributes), tensors, name)
         return results[0] if len(results) == 1 else results
 
-    def equation(self, text: str, name: str | None = None, **values: Tensor | Number) -> Tensor:
+    def _call_library(
+        self, operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any], name: str | None
+    ) -> Tensor:
+        from einc.frontend.expressions import TensorValue
+        from einc.frontend.single_equation import add_library_call
+
+        def convert(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return self._convert(value)
+            self._require_own(value)
+            return TensorValue(value.name, value.desc)
+
+        self._require_open()
+        given = [convert(value) for value in arguments]
+        named = {key: convert(value) for key, value in keywords.items()}
+        result = add_library_call(operator, given, named, self._builder, None if name is None else check_name(name))
+        return self._find(result)
+
+    def equation(self, text: str, name: str | None = None, **values: Tensor | Number | str) -> Tensor:
         """An index equation of the language: `graph.equation("y[i] = sum[j](a[i, j] * b[j])", a=x, b=v)`.
 
         `values` are what its names stand for. The result is called as on the left side, unless it has a `name`. Raises
@@ -64,13 +88,13 @@ class GraphOperators:
         from einc.frontend.single_equation import add_equation
 
         self._require_open()
-        known: dict[str, tuple[str, TensorDesc] | Number] = {}
+        known: dict[str, tuple[str, TensorDesc] | Number | str] = {}
         for key, value in values.items():
             if isinstance(value, Tensor):
                 self._require_own(value)
                 known[key] = value.name, value.desc
             else:
-                known[key] = read_number(value)
+                known[key] = value if isinstance(value, str) else read_number(value)
         result = add_equation(text, known, self._builder, None if name is None else check_name(name))
         return self._find(result)
 

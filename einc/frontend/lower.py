@@ -64,15 +64,15 @@ def lower_model(
         blocks=blocks,
         broken_blocks=broken_blocks,
         used_blocks=load_used_blocks(model, file, findings),
-        apply_call=partial(apply_call, lower_body=_lower_body),
+        apply_call=partial(apply_call, lower_body=lower_body),
     )
-    _lower_body(context, model.statements)
+    lower_body(context, model.statements)
     collect_outputs(context)
     save_outputs(context)
     return context.builder.build()
 
 
-def _lower_body(context: LoweringContext, statements: Sequence[ast.Statement]) -> None:
+def lower_body(context: LoweringContext, statements: Sequence[ast.Statement]) -> None:
     """Lowers the statements of a body. The `return` of a block is left to the caller."""
     for statement in statements:
         try:
@@ -240,7 +240,7 @@ def _lower_repeat(context: LoweringContext, statement: ast.RepeatStmt) -> None:
                 if statement.variable is not None:
                     context.check_new(statement.variable)
                     context.define(statement.variable, number)
-                _lower_body(context, statement.body)
+                lower_body(context, statement.body)
                 collect_outputs(context)
             if len(context.findings) > findings_before:
                 raise AlreadyReported  # the other iterations would report the same

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from einc.api import Graph
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import ModelError
 from einc.frontend import build
 from einc.frontend.parser import parse
@@ -88,6 +90,18 @@ def test_names_of_the_model_do_not_reach_a_definition() -> None:
 def test_a_block_of_the_model_comes_before_the_library() -> None:
     text = "model m\ndim n = 4\ninput x : f32[n]\nblock flip(x) {\n    return -x\n}\noutput y = flip(x)\n"
     assert build(text, "m.ein").nodes[0].operator.title == "neg"
+
+
+def test_definitions_are_called_from_python() -> None:
+    graph = Graph()
+    x = graph.insertTensor(TensorDesc(("n", "c", "h", "w"), (2, 3, 5, 4), DType.F32), "x")
+    k = graph.insertWeight(TensorDesc(("o", "c", "r", "s"), (2, 3, 3, 3), DType.F32), "k")
+    y = graph.call("conv2d", x, k, padding=1, name="y")
+    z = graph.equation("z[n, c, h, w] = cumsum(y, over)[n, c, h, w] * 2.0", y=y, over="h")
+    assert (y.name, y.desc.shape, y.desc.dims) == ("y", (2, 2, 5, 4), ("n", "c", "h", "w"))
+    assert z.desc.shape == y.desc.shape
+    with pytest.raises(ModelError, match="block 'conv2d' needs an argument for 'kernel'"):
+        graph.call("conv2d", x)
 
 
 MINE = """# A running mean
