@@ -74,9 +74,9 @@ class GraphOperators:
             return TensorValue(value.name, value.desc)
 
         self._require_open()
-        given = [convert(value) for value in arguments]
+        values = [convert(value) for value in arguments]
         named = {key: convert(value) for key, value in keywords.items()}
-        result = add_library_call(operator, given, named, self._builder, None if name is None else check_name(name))
+        result = add_library_call(operator, values, named, self._builder, None if name is None else check_name(name))
         return self._find(result)
 
     def equation(self, text: str, name: str | None = None, **values: Tensor | Number | str) -> Tensor:

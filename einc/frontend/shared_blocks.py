@@ -19,7 +19,7 @@ from einc.frontend import ast, limits
 from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parser import parse_text
 
-LIBRARY = Path(__file__).parent.parent / "library"
+LIBRARY_FOLDER = Path(__file__).parent.parent / "library"
 """The files of the library."""
 
 _DEFINITION = re.compile(r"^block +([A-Za-z_]\w*)\(", re.M | re.A)
@@ -36,10 +36,9 @@ class BlockOrigin(enum.Enum):
 @functools.cache
 def list_library() -> dict[str, Path]:
     """The file of each block of the library, by name in alphabetical order."""
-    found = {
-        name: file for file in sorted(LIBRARY.glob("*.ein")) for name in _DEFINITION.findall(file.read_text("utf-8"))
-    }
-    return dict(sorted(found.items()))
+    files = sorted(LIBRARY_FOLDER.glob("*.ein"))
+    definitions = {name: file for file in files for name in _DEFINITION.findall(file.read_text("utf-8"))}
+    return dict(sorted(definitions.items()))
 
 
 @functools.cache

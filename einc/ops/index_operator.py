@@ -87,7 +87,7 @@ class IndexOperator(Operator):
 
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         meaning, functions = self._meaning, []
-        cuts = [(form.name, own) for form, own in zip(meaning.indices, intervals, strict=True)]
+        cuts = [(form.name, chosen) for form, chosen in zip(meaning.indices, intervals, strict=True)]
         for ranges in enumerate_ranges(self.program, cuts):
             chosen = [ranges[name] for name, _ in cuts]
             inputs = tuple(self.program.read_block(k, desc.shape, ranges) for k, desc in enumerate(self.operands))
@@ -105,8 +105,8 @@ class IndexOperator(Operator):
     @property
     def kernel(self) -> KernelCall:
         meaning = self._meaning
-        own = [(name, value) for name, value in meaning.attributes.items() if not isinstance(value, list)]
-        return KernelCall(meaning.kernel, tuple(own))
+        attributes = [(name, value) for name, value in meaning.attributes.items() if not isinstance(value, list)]
+        return KernelCall(meaning.kernel, tuple(attributes))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import evaluate_index_program
@@ -133,7 +133,7 @@ class IndexOperator(Operator):
         if not self._is_contraction:
             return None
         ranges = self.find_ranges(function)
-        labels = [self.program.loops_of(read) for read in self.program.reads]
+        labels = [self.program.loops_of(self.program.reads[number]) for number in self.scalar.without_unread()[1]]
         shapes = [tuple(ranges[name][1] - ranges[name][0] for name in names) for names in labels]
         return describe_product(labels, self.program.result, shapes)
 
@@ -155,12 +155,12 @@ class IndexOperator(Operator):
     @property
     def _is_contraction(self) -> bool:
         """Whether it is a product of two tensors that is summed, such as a convolution."""
-        reads = self.program.reads
+        product, read = self.scalar.without_unread()
         return (
             self.program.aggregation == "sum"
-            and len(reads) == 2
-            and all(isinstance(read, TensorRead) for read in reads)
-            and self.scalar.product_factor is not None
+            and len(read) == 2
+            and all(isinstance(self.program.reads[number], TensorRead) for number in read)
+            and product.product_factor is not None
         )
 
     @property

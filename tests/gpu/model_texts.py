@@ -196,7 +196,32 @@ output y, few
 """
 """Each token is multiplied with two experts of five: many tokens, and a few."""
 
+POSITIONS = """
+model positions
+dim batch = 2
+dim channels = 24
+dim rows = 19
+dim columns = 17
+dim tokens = 13
+input  x      : f32[batch, channels, rows, columns]
+input  ids    : i64[tokens]
+input  table  : f32[40, 24]
+weight kernel : f32[32, channels, 3, 3]
+near = abs(ids) % 40
+images = conv2d(x, kernel, padding=1)
+halves = conv2d(x, kernel, stride=2)
+largest = max_pool2d(x, 3, 2, 1)
+moved = roll(pad(x, "rows", 1, 2, 0.5), "columns", 3)
+lines[tokens, c] = 2.0 * table[near[tokens], c]
+sums = cumsum(x, "columns")
+masked = tril(x) + repeat_places(flip(x, "channels"), "batch", 1)
+back[row = 40] = sum[t](where(near[t] == row, cast(t, "f32"), 0.0))
+output images, halves, largest, moved, lines, sums, masked, back
+"""
+"""Convolutions, shifts, lookups and running sums: reads at expressions of indices and at data."""
+
 TEXTS = {
+    "positions": POSITIONS,
     "epilogues": EPILOGUES,
     "elementwise": ELEMENTWISE,
     "reductions": REDUCTIONS,

@@ -79,7 +79,7 @@ def groupnorm(x: Array, gain: Array, bias: Array) -> Array:
 
 def grouped(x: Array, kernel: Array) -> Array:
     halves = zip(np.split(x, 2, 1), np.split(kernel, 2, 0), strict=True)
-    return np.concatenate([convolve(part, own, 1, 1) for part, own in halves], 1)
+    return np.concatenate([convolve(images, kernels, 1, 1) for images, kernels in halves], 1)
 
 
 _IDS = {"ids": lambda rng: rng.integers(0, 9, 5)}

@@ -32,13 +32,13 @@ def list_command(as_json: bool) -> None:
     """List the definitions of the library, each with its parameters and what it computes."""
     from einc.frontend.shared_blocks import describe_library_block, list_library
 
-    found = {name: describe_library_block(name) for name in list_library()}
+    definitions = {name: describe_library_block(name) for name in list_library()}
     if as_json:
-        entries = [{"name": name, "call": call, "about": about} for name, (call, about) in found.items()]
+        entries = [{"name": name, "call": call, "about": about} for name, (call, about) in definitions.items()]
         output.say_json({"definitions": entries})
         return
-    width = max((len(call) for call, _ in found.values()), default=0)
-    for call, about in found.values():
+    width = max((len(call) for call, _ in definitions.values()), default=0)
+    for call, about in definitions.values():
         output.say(f"{call:<{width}}  {about}".rstrip())
 
 

@@ -152,6 +152,19 @@ class ScalarProgram:
             steps.append(FunctionStep(function, tuple(_parse_operand(word, position) for word in words)))
         return ScalarProgram(arity, tuple(steps), indices)
 
+    def without_unread(self) -> tuple[ScalarProgram, tuple[int, ...]]:
+        """The same program without inputs that no step reads, and the positions of those that are left."""
+        read = {x.position for step in self.steps for x in step.operands if isinstance(x, ScalarInput)}
+        kept = tuple(sorted(read))
+        steps = tuple(
+            FunctionStep(
+                step.function,
+                tuple(ScalarInput(kept.index(x.position)) if isinstance(x, ScalarInput) else x for x in step.operands),
+            )
+            for step in self.steps
+        )
+        return ScalarProgram(len(kept), steps, self.indices), kept
+
     @property
     def product_factor(self) -> float | None:
         """The product of the numbers in a program (1 if there are none) that only multiplies numbers and all its

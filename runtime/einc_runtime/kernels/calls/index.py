@@ -187,21 +187,23 @@ class IndexCall:
     def join(self, made: MadeArrays) -> Invocation[Array]:
         """The product, the reduction or the map that it is of its views."""
         program = self.program
-        views = [self.view(number, made) for number in range(len(program.reads))]
+        # What is read for the sake of positions alone is in the arrays that are gathered.
+        scalar, read = ScalarProgram.parse(program.program, len(program.reads)).without_unread()
+        views = [self.view(number, made) for number in read]
         known = {name for view in views for name in view.names}
         views += [NamedArray((name,), made.indices[name]) for name in program.reduced if name not in known]
         equation = ", ".join(" ".join(view.names) for view in views) + " -> " + " ".join(program.result)
         arrays = [view.array for view in views]
         mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}
-        factor = ScalarProgram.parse(program.program, len(program.reads)).product_factor
-        tensors = all(isinstance(read, TensorRead) for read in program.reads) and len(views) == len(program.reads)
+        factor = scalar.product_factor
+        tensors = all(isinstance(program.reads[number], TensorRead) for number in read) and len(views) == len(read)
         if program.aggregation == "sum" and len(views) > 1 and tensors and factor is not None:
             if factor == 1:
                 return Invocation("contract", {"equation": equation, **mark}, arrays, [self.output])
             if dtype_name(self.output) in FLOATS:
                 scaled: dict[str, Attribute] = {"equation": equation, "scale": factor, **mark}
                 return Invocation("contract", scaled, arrays, [self.output])
-        attributes: dict[str, Attribute] = {"program": program.program, "indices": equation, **mark}
+        attributes: dict[str, Attribute] = {"program": scalar.text, "indices": equation, **mark}
         if program.aggregation:
             attributes["aggregation"] = program.aggregation
             return Invocation("reduce", attributes, arrays, [self.output])
