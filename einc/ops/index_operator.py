@@ -119,14 +119,18 @@ class IndexOperator(Operator):
         return count_index_vectors(self.find_ranges(function)) * (steps + bool(self.program.aggregation))
 
     def traffic(self, function: FunctionSpec) -> int:
-        """As of any operator; but of a tensor that is read at data, no more elements than are read."""
+        """As of any operator; but of a tensor that is read at data, no more elements than are read. Products of matrices
+        need the windows of a tensor as lines of a matrix, which are written and read once."""
         ranges = self.find_ranges(function)
         total = function.outputs[0].size * self.outputs[0].dtype.itemsize
         for operand, (block, desc) in enumerate(zip(function.inputs, self.operands, strict=True)):
-            elements = 0
+            elements, copied = 0, 0
             for read in self.program.operand_reads(operand):
-                elements += count_index_vectors({name: ranges[name] for name in self.program.loops_of(read)})
-            total += min(block.size, elements) * desc.dtype.itemsize
+                vectors = count_index_vectors({name: ranges[name] for name in self.program.loops_of(read)})
+                elements += vectors
+                if self._is_contraction and any(len(position.terms) > 1 for position in read.positions):
+                    copied += 2 * vectors
+            total += (min(block.size, elements) + copied) * desc.dtype.itemsize
         return total
 
     def work(self, function: FunctionSpec) -> Work | None:

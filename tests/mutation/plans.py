@@ -230,6 +230,25 @@ def _preset(**definitions: object) -> dict[str, Any]:
     return {"preset": "tiny", "definitions": tuple((name, str(value)) for name, value in definitions.items())}
 
 
+WINDOWS = """
+model windows
+dim c = 2
+dim height = 7
+dim width = 4
+dim tokens = 5
+input x    : f32[c, height, width]
+input ids  : i64[tokens]
+weight k   : f32[3, c, 3, 3]
+y[o, h = 7, w = 4] = x[c, h + r - 1, w + s - 1, outside = 0] * k[o, c, r, s]
+m[c, h = 3, w = 2] = max[r = 3, s = 2](x[c, 2 * h + r, 2 * w + s])
+z[c, i = 9, w = 4] = x[c, (i + 1) // 2, w] + x[c, i % 7, 3 - w] * 0.5
+g[c, tokens, w]    = x[c, ids[tokens], w] + cast(w, "f32")
+s[c, i, w]         = sum[k <= i](x[c, k, w])
+b[row = 7, c]      = sum[t = 5](where(ids[t] == row, x[c, t, 0], 0.0))
+output y, m, z, g, s, b
+"""
+"""Reads at sums of indices, at quotients and at data, running sums, and sums by position: cut with halos."""
+
 CASES: dict[str, PlanCase] = {
     "chain": PlanCase(CHAIN.format(dtype="f32"), "host", 4),
     "chain-inner": PlanCase(CHAIN.format(dtype="f32"), "host", 3, ("y=c/3", "h*=c/3")),
@@ -277,6 +296,8 @@ CASES: dict[str, PlanCase] = {
     "lookups": PlanCase(LOOKUPS, "host", 3, arrays={"places": [3, 0, 4, 1, 7, 2, 5], "keep": [1, 1, 0, 1, 0, 1, 1]}),
     "reproducible": PlanCase("llama_block", "host", 3, (), {"reproducible": True, **_preset(seq_lens=[3, 4])}),
     "rows": PlanCase(ROWS, "host", 2),
+    "windows": PlanCase(WINDOWS, "host", 3, ("y=h/3", "m=h/3", "z=i/3", "g=tokens/3", "s=k/3", "b=row/3"),
+                        arrays={"ids": [3, 0, 6, 3, 5]}),
 }  # fmt: skip
 
 

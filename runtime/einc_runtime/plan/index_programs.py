@@ -188,6 +188,19 @@ class IndexProgram:
     def operand_reads(self, operand: int) -> list[TensorRead]:
         return [read for read in self.reads if isinstance(read, TensorRead) and read.operand == operand]
 
+    def find_bound_loops(self, shapes: Sequence[Sequence[int]]) -> set[str]:
+        """The loops whose extents some dimension bounds: each step moves a position, and all steps together move it by
+        no more than twice the dimension."""
+        return {
+            name
+            for read in self.reads
+            if isinstance(read, TensorRead)
+            for position, extent in zip(read.positions, shapes[read.operand], strict=True)
+            if position.divisor == 1 and position.modulus == 0
+            for name, factor in position.terms
+            if name in self.extents and abs(factor) * (self.extents[name] - 1) < 2 * extent
+        }
+
     def cut_loops(self, shapes: Sequence[Sequence[int]]) -> tuple[str, ...]:
         """The loops along which it may be cut: those of the result, and each other one whose interval can be told from
         a block that is read, since some read has it alone at a position, always within the tensor."""

@@ -264,6 +264,7 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("convolution", {"dims": ["n", "o"]}, "2 names for 3 dimensions"),
     ("convolution", {"aggregation": "mean"}, "aggregation 'mean'"),
     ("convolution", {"program": "t0 = mul x0 x2"}, "no operand"),
+    ("convolution", {"loops": "n=2 o=4 t=7 c=3 r=3 z=90000000"}, "too many index vectors"),
     ("gather", {"reads": "0[@0, d]; 1[t]"}, "do not stand behind it"),
     ("gather", {"reads": "0[@2, d]; 1[t]"}, "'@2' in a position"),
     ("gather", {"1": form(5)}, "positions that are no integers"),

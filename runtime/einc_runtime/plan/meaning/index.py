@@ -25,6 +25,8 @@ from einc_runtime.plan.schema import Attribute, DTypeName
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 MAX_INDEX_VECTORS = 1 << 62
+MAX_FREE_VECTORS = 1 << 24
+"""The most index vectors of loops that no dimension bounds, so that a short text cannot ask for endless work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,10 @@ def index(applied: Application) -> OperatorMeaning:
     texts = {name: applied.value(name, str) for name in ("loops", "reads", "program", "aggregation")}
     program = parse_index_program(kept=applied.value("kept", int), shapes=shapes, **texts)
     applied.require(len(dims) == program.kept, f"{len(dims)} names for {program.kept} dimensions")
-    many = math.prod(program.extents.values()) < MAX_INDEX_VECTORS
-    applied.require(many, "it has too many index vectors")
+    few = math.prod(program.extents.values()) < MAX_INDEX_VECTORS
+    free = [program.extents[name] for name in program.reduced if name not in program.find_bound_loops(shapes)]
+    few = few and math.prod(free) <= MAX_FREE_VECTORS
+    applied.require(few, "it has too many index vectors")
     types: list[DTypeName] = [
         applied.inputs[read.operand].dtype if isinstance(read, TensorRead) else INDEX_TYPE for read in program.reads
     ]
