@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
@@ -13,7 +13,7 @@ from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import ProgramBuilder
-from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead, make_position
+from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
 from einc_runtime.text import did_you_mean
 
@@ -175,40 +175,24 @@ def _build_general(
     aggregation: str | None,
     span: SourceSpan,
 ) -> tuple[Operator, list[TensorValue]]:
-    """The operator of an index program. Its reads are ordered so that those come first that depend on elements."""
+    """The operator of an index program."""
     extents = _find_extents(context, join, result, span)
-    order = {name: place for place, name in enumerate(extents)}
-    numbers = sorted(range(len(join.reads)), key=lambda n: not any(p.elements for p in join.reads[n].positions))
-    places = {old: new for new, old in enumerate(numbers)}
     tensors: dict[str, TensorValue] = {}
-    for number in numbers:
-        tensor = join.reads[number].tensor
-        if tensor is not None:
-            tensors.setdefault(tensor.name, tensor)
+    for read in sorted(join.reads, key=lambda read: not any(position.elements for position in read.positions)):
+        if read.tensor is not None:
+            tensors.setdefault(read.tensor.name, read.tensor)
     operands = list(tensors)
     reads: list[Read] = []
-    for number in numbers:
-        read = join.reads[number]
+    for read in join.reads:
         if read.tensor is None:
             reads.append(IndexRead(read.positions[0].loops[0]))
-            continue
-        positions = tuple(_renumber(position, order, places) for position in read.positions)
-        _check_bounds(context, read, positions, extents)
-        reads.append(TensorRead(operands.index(read.tensor.name), positions, read.outside))
-    builder = ProgramBuilder(len(reads))
-    inputs = [ScalarInput(places[old]) for old in range(len(reads))]
-    program = builder.program(builder.insert(scalar, inputs))
-    kept = {index.index for index in result}
-    found = IndexProgram(
-        tuple(extents.items()), len(kept), tuple(reads), "", (aggregation or "") if len(extents) > len(kept) else ""
-    )
+        else:
+            _check_bounds(context, read, extents)
+            reads.append(TensorRead(operands.index(read.tensor.name), read.positions, read.outside))
+    aggregated = aggregation if aggregation is not None and len(extents) > len(result) else ""
+    program = IndexProgram(tuple(extents.items()), len(result), tuple(reads), "", aggregated)
     descs = [tensor.desc for tensor in tensors.values()]
-    try:
-        operator = build_index_operator(descs, found, program, [index.dim for index in result])
-    except OperatorError as error:
-        argument = numbers[error.argument] if isinstance(error.argument, int) else None
-        raise OperatorError(error.message, argument=argument, hint=error.hint) from None
-    return operator, list(tensors.values())
+    return build_index_operator(descs, program, scalar, [index.dim for index in result]), list(tensors.values())
 
 
 def _find_extents(
@@ -249,19 +233,12 @@ def _find_extents(
     return extents
 
 
-def _renumber(position: Position, order: Mapping[str, int], places: Mapping[int, int]) -> Position:
-    terms = [(f"@{places[int(name[1:])]}" if name[0] == "@" else name, factor) for name, factor in position.terms]
-    return replace(position, terms=make_position(terms, 0, order).terms)
-
-
-def _check_bounds(
-    context: LoweringContext, read: JoinRead, positions: Sequence[Position], extents: Mapping[str, int]
-) -> None:
+def _check_bounds(context: LoweringContext, read: JoinRead, extents: Mapping[str, int]) -> None:
     """A tensor is read within its bounds, or it is said what is found outside."""
     assert read.tensor is not None
     desc = read.tensor.desc
     whole = {name: (0, extent) for name, extent in extents.items()}
-    for position, dim, extent in zip(positions, desc.dims, desc.shape, strict=True):
+    for position, dim, extent in zip(read.positions, desc.dims, desc.shape, strict=True):
         span = position.span(whole)
         if span is not None and not read.outside and not (span[0] >= 0 and span[1] <= extent):
             raise context.findings.fail(

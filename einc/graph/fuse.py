@@ -14,6 +14,7 @@ from dataclasses import replace
 from einc.graph.graph import Graph, Node, TensorKind
 from einc.graph.rounding import round_inputs
 from einc.graph.slices import push_slices
+from einc.ops.index_fusion import fuse_index_programs
 
 
 def prune(graph: Graph) -> Graph:
@@ -66,6 +67,8 @@ def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
     while name in fused.inputs:
         k = fused.inputs.index(name)
         operator = fused.operator.fuse(k, producer.operator)
+        if operator is None:
+            operator = fuse_index_programs(fused.operator, k, producer.operator)
         if operator is None and len(fused.inputs) == 2 and (exchanged := fused.operator.exchange()) is not None:
             fused, k = replace(fused, operator=exchanged, inputs=fused.inputs[::-1]), 1 - k
             operator = exchanged.fuse(k, producer.operator)

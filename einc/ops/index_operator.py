@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,19 +25,22 @@ from einc.ops.base import (
     find_product_precision,
     find_vector_precision,
 )
-from einc.ops.scalar import parse_program, resolve_program
+from einc.ops.scalar import ProgramBuilder, parse_program, resolve_program
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.index_programs import (
     IndexProgram,
+    Position,
     Ranges,
+    Read,
     TensorRead,
     count_index_vectors,
     enumerate_ranges,
+    make_position,
     parse_index_program,
 )
 from einc_runtime.plan.meaning.index import index
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm, block_of
-from einc_runtime.plan.scalar_programs import ScalarProgram
+from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
@@ -119,8 +122,10 @@ class IndexOperator(Operator):
         return count_index_vectors(self.find_ranges(function)) * (steps + bool(self.program.aggregation))
 
     def traffic(self, function: FunctionSpec) -> int:
-        """As of any operator; but of a tensor that is read at data, no more elements than are read. Products of matrices
-        need the windows of a tensor as lines of a matrix, which are written and read once."""
+        """As of any operator; but of a tensor that is read at data, no more elements than are read.
+
+        Products of matrices need the windows of a tensor as lines of a matrix, which are written and read once.
+        """
         ranges = self.find_ranges(function)
         total = function.outputs[0].size * self.outputs[0].dtype.itemsize
         for operand, (block, desc) in enumerate(zip(function.inputs, self.operands, strict=True)):
@@ -207,16 +212,46 @@ def _derive(operator: IndexOperator) -> OperatorMeaning:
 
 def build_index_operator(
     operands: Sequence[TensorDesc], program: IndexProgram, scalar: ScalarProgram, dims: Sequence[str]
-) -> Operator:
-    """The operator of a program, whose scalar program has one input per read. Raises OperatorError."""
+) -> IndexOperator:
+    """The operator of a program, whose scalar program has one input per read.
+
+    Reads and the terms of positions may be in any order. Raises OperatorError, whose `argument` is the number of the
+    read at fault, if there is one.
+    """
     types = [operands[r.operand].dtype if isinstance(r, TensorRead) else DType.I64 for r in program.reads]
     resolved, _ = resolve_program(scalar, types)
-    canonical = IndexProgram(program.loops, program.kept, program.reads, resolved.text, program.aggregation)
+    reads, order = _order_reads(program)
+    builder = ProgramBuilder(len(reads))
+    ordered = builder.program(builder.insert(resolved, [ScalarInput(place) for place in order]))
+    canonical = IndexProgram(program.loops, program.kept, reads, ordered.text, program.aggregation)
     operator = IndexOperator(tuple(operands), canonical, tuple(dims))
     return restore(operator.operands, operator.attributes)
 
 
-def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+def _order_reads(program: IndexProgram) -> tuple[tuple[Read, ...], list[int]]:
+    """The reads with those first that depend on elements of others, and the new place of each; positions have their
+    terms in the order of loops."""
+    loops = {name: place for place, (name, _) in enumerate(program.loops)}
+
+    def depends(number: int) -> bool:
+        read = program.reads[number]
+        return isinstance(read, TensorRead) and any(position.elements for position in read.positions)
+
+    numbers = sorted(range(len(program.reads)), key=lambda number: not depends(number))
+    places = [numbers.index(number) for number in range(len(numbers))]
+
+    def renumber(position: Position) -> Position:
+        terms = [(f"@{places[int(name[1:])]}" if name[0] == "@" else name, factor) for name, factor in position.terms]
+        return replace(position, terms=make_position(terms, 0, loops).terms)
+
+    reads = [program.reads[number] for number in numbers]
+    return tuple(
+        replace(read, positions=tuple(map(renumber, read.positions))) if isinstance(read, TensorRead) else read
+        for read in reads
+    ), places
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> IndexOperator:
     """The operator with these attributes; raises OperatorError if they are not those of an index program."""
     names = ("loops", "kept", "reads", "program", "aggregation", "dims")
     loops, kept, reads, program, aggregation, dims = (attributes.get(name) for name in names)
