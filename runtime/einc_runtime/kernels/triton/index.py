@@ -137,9 +137,14 @@ class _GatherSource:
         return f'float("{outside}")' if self.target.dtype in FLOATS else outside
 
     def _cast(self) -> str:
-        reach = PointerOperand("x", "i8", (1,) * len(self.extents), 0)
-        wide = self.source.size >= 1 << 31 or any(max(shape, default=1) >= 1 << 30 for shape in self.call.shapes)
-        return ".to(tl.int64)" if wide else index_cast([self.target, reach, *self.elements.values()], self.extents)
+        """Positions of 64 bits where offsets in the source need them, or positions themselves before they are clipped."""
+        steps = zip(self.source.shape, self.source.strides, strict=True)
+        offset = sum((extent - 1) * abs(stride) // self.source.itemsize for extent, stride in steps)
+        spans = [position.span(self.call.ranges) or (0, 0) for position in self.gather.read.positions]
+        far = max((abs(end) for span in spans for end in span), default=0)
+        if max(offset, far) >= 1 << 30:
+            return ".to(tl.int64)"
+        return index_cast([self.target, *self.elements.values()], self.extents)
 
     def _source_strides(self) -> tuple[int, ...]:
         """Only its address is used: it has other dimensions than the target."""
