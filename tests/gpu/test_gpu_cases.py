@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from einc_runtime.environment import ATTENTION
 from einc_runtime.execution.cuda import executor as cuda
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.cuda.attention_libraries import ENVIRONMENT
 from einc_runtime.kernels.cuda.cublas import CublasError
 from einc_runtime.kernels.triton import builders
 from einc_runtime.plan.schema import AggregateTask, KernelTask
@@ -57,11 +57,11 @@ def test_cases_hold_on_the_fake_driver(case, sites):
 
 
 def test_attention_is_checked_with_and_without_libraries(monkeypatch):
-    monkeypatch.setenv(ENVIRONMENT, "torch")
+    monkeypatch.setenv(ATTENTION, "torch")
     asked = []
 
     def make_session(bundle):
-        asked.append(os.environ[ENVIRONMENT])
+        asked.append(os.environ[ATTENTION])
         return on_fake(bundle)
 
     for dtype, expected in (("f16", ["torch", "einc"]), ("f32", ["torch"])):
@@ -72,10 +72,10 @@ def test_attention_is_checked_with_and_without_libraries(monkeypatch):
         assert asked == expected
         assert list(result.errors) == (["library", "own kernel"] if dtype == "f16" else [])
     assert attentions(compiled(case, 1, "f16")).keys() == {"library", "own kernel"}
-    monkeypatch.setenv(ENVIRONMENT, "einc")
+    monkeypatch.setenv(ATTENTION, "einc")
     assert attentions(compiled(case, 1, "f16")) == {"library": None}  # nothing to be compared
-    monkeypatch.setenv(ENVIRONMENT, "torch")
-    assert os.environ[ENVIRONMENT] == "torch"
+    monkeypatch.setenv(ATTENTION, "torch")
+    assert os.environ[ATTENTION] == "torch"
 
 
 def test_every_operator_is_in_some_case():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from einc_runtime import environment
 from einc_runtime.cli import failures, output, signals
 from einc_runtime.errors import PlanFault, ReportedError
 
@@ -34,9 +35,6 @@ PR_SET_PDEATHSIG = 1
 
 MAX_TASKS = 1 << 32
 """Tasks of a plan, where ranks run several plans and a number names a task of any of them."""
-
-BOARD_VARIABLE = "EINC_RANKS"
-"""Names the file in which ranks say what they do, for whoever started them."""
 
 ENTRY = struct.Struct("=qq")
 """What the file has for every rank: its process, or 0 before it says anything; and the task that it has begun last."""
@@ -149,11 +147,12 @@ def join_ranks(
         return
     from einc_runtime.execution.ranks.watch import RankFailure, Watch
 
-    if BOARD_VARIABLE in os.environ:  # MPI waits forever for its own process on this machine, once that was killed
+    board = environment.read(environment.RANKS)
+    if board is not None:  # MPI waits forever for its own process on this machine, once that was killed
         end_with_parent(signal.SIGKILL)
         if os.getppid() == 1:
             os._exit(failures.MISSING)
-        _note_connecting(os.environ[BOARD_VARIABLE])
+        _note_connecting(board)
     links = mpi.connect()
     program = click.get_current_context().find_root().info_name or "einc"
     lock = threading.Lock()
@@ -203,7 +202,7 @@ def _note_connecting(path: str) -> None:
     """Says in the file of whoever started the ranks that this one is about to connect."""
     from einc_runtime.execution.ranks import mpi
 
-    rank = mpi.read_rank(os.environ)
+    rank = mpi.read_rank(environment.copy_all())
     if rank is not None and os.path.isfile(path) and (rank + 1) * ENTRY.size <= os.path.getsize(path):
         with open(path, "r+b") as board:
             board.seek(rank * ENTRY.size)
@@ -214,7 +213,7 @@ def _open_board(links: RankLinks) -> Any:
     """For every rank its process and the task that it has begun last, in a file that `start_ranks` made; or None."""
     import numpy as np
 
-    path = os.environ.get(BOARD_VARIABLE)
+    path = environment.read(environment.RANKS)
     if path is None or not os.path.isfile(path) or os.path.getsize(path) != ENTRY.size * links.size:
         return None
     return np.memmap(path, np.int64, "r+", shape=(links.size, 2))

@@ -9,17 +9,16 @@ invocations of a kind (type, width, causal, window, group), it must compute a sm
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from einc_runtime import environment
 from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
 from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention
 
-ENVIRONMENT = "EINC_ATTENTION"
 OWN = "einc"
 """The name of our own kernel; names after it are ignored."""
 
@@ -178,7 +177,7 @@ def sort_choices(
 ) -> list[tuple[AttentionLibrary, str, Attend]]:
     """Functions with their libraries and names, the fastest for this architecture first, unless the user says."""
     fastest = _FASTEST.get(capability[0], ())
-    if os.environ.get(ENVIRONMENT) is not None:
+    if environment.read(environment.ATTENTION) is not None:
         return list(choices)
 
     def rank(choice: tuple[AttentionLibrary, str, Attend]) -> int:
@@ -228,13 +227,16 @@ def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
     """The installed libraries that EINC_ATTENTION names, in their order, and notes on those that cannot be used."""
     found: list[AttentionLibrary] = []
     notes: list[str] = []
-    for name in os.environ.get(ENVIRONMENT, ",".join(LIBRARIES)).split(","):
+    named = environment.read(environment.ATTENTION)
+    for name in LIBRARIES if named is None else named.split(","):
         name = name.strip()
         if name == OWN:
             break
         if name not in LIBRARIES:
             if name:
-                notes.append(f"{ENVIRONMENT} names '{name[:40]}', and there are {', '.join((*LIBRARIES, OWN))}")
+                notes.append(
+                    f"{environment.ATTENTION} names '{name[:40]}', and there are {', '.join((*LIBRARIES, OWN))}"
+                )
             continue
         module, make = LIBRARIES[name]
         try:

@@ -19,15 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from einc_runtime import environment
 from einc_runtime.disk import DISK, Disk, replace_file, user_cache
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.triton.launches import KernelSource
 
 MAX_BYTES = 64 << 20
 """The size limit of files; larger ones are not read."""
-
-ENVIRONMENT = "EINC_KERNEL_CACHE"
-"""Further directories to look into, separated as in PATH."""
 
 _FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha256": str}
 
@@ -43,7 +41,7 @@ def add_directory(place: Path) -> None:
 
 def directories() -> tuple[Path, ...]:
     """The directories in which compiled kernels are looked for by default."""
-    named = tuple(Path(part) for part in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if part)
+    named = tuple(Path(part) for part in (environment.read(environment.KERNEL_CACHE) or "").split(os.pathsep) if part)
     return (*_further, *named, user_directory())
 
 
