@@ -243,7 +243,7 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     arrays = arrays_of(bundle)
     driver = FakeDriver(1)
     monkeypatch.setattr(cuda, "_load_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "_load_kernels", lambda tunings: NumpyKernels(driver))
+    monkeypatch.setattr(cuda, "_load_kernels", lambda folders, tunings: NumpyKernels(driver))
     outcome = benchmark.Outcome("chain_c")
     contender = benchmark._einc("einc", bundle, arrays, outcome, GPU)
     before = driver.counts["launch"]

@@ -21,6 +21,8 @@ from einc_runtime.cli import failures, output, signals
 from einc_runtime.errors import PlanFault, ReportedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.ranks.links import RankLinks
     from einc_runtime.execution.ranks.watch import Watch
@@ -87,7 +89,12 @@ class World:
         return all(text == b"1" for text in self.links.share(b"%d" % uses_gpus(bundle, backend)))
 
     def make_gpu_executor(
-        self, bundle: Bundle, devices: Sequence[int] | None, no_peer: str, tunings: Sequence[Tuning]
+        self,
+        bundle: Bundle,
+        devices: Sequence[int] | None,
+        no_peer: str,
+        tunings: Sequence[Tuning],
+        kernel_folders: Sequence[Path],
     ) -> RankExecutor:
         """An executor of the plan on GPUs; see `execution.session.Session` for the arguments."""
         from einc_runtime.execution.backends import require_device_count
@@ -100,6 +107,7 @@ class World:
             devices,
             no_peer=no_peer,
             tunings=tunings,
+            kernel_folders=kernel_folders,
             shares=self.shares,
             note_task=self.note_task,
         )

@@ -53,6 +53,7 @@ def make_executor(
     tunings: Sequence[Tuning] = (),
     common: SharedBuffers | None = None,
     workers: int | None = None,
+    kernel_folders: Sequence[Path] = (),
 ) -> Executor:
     """The executor of a backend; see `Session` for what the arguments mean."""
     if backend not in BACKENDS:
@@ -60,7 +61,9 @@ def make_executor(
     if uses_gpus(bundle, backend):
         from einc_runtime.execution.cuda.executor import CudaExecutor
 
-        return CudaExecutor(bundle, devices, no_peer=no_peer, tunings=tunings, common=common)
+        return CudaExecutor(
+            bundle, devices, no_peer=no_peer, tunings=tunings, kernel_folders=kernel_folders, common=common
+        )
     if backend == "null":
         from einc_runtime.execution.base import NullExecutor
 

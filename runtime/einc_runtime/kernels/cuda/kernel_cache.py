@@ -30,19 +30,10 @@ MAX_BYTES = 64 << 20
 _FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha256": str}
 
 
-_further: list[Path] = []
-
-
-def add_directory(place: Path) -> None:
-    """Looks for kernels in this directory first, from now on."""
-    if place not in _further:
-        _further.insert(0, place)
-
-
 def directories() -> tuple[Path, ...]:
-    """The directories in which compiled kernels are looked for by default."""
+    """The directories in which compiled kernels of all plans are looked for."""
     named = tuple(Path(part) for part in (environment.read(environment.KERNEL_CACHE) or "").split(os.pathsep) if part)
-    return (*_further, *named, user_directory())
+    return (*named, user_directory())
 
 
 def user_directory() -> Path:
