@@ -11,8 +11,8 @@ import pytest
 
 from einc_runtime.environment import ATTENTION
 from einc_runtime.kernels.cuda import attention_libraries
-from einc_runtime.kernels.cuda.attention_libraries import TorchAttention, UnusableLibrary
-from einc_runtime.kernels.cuda.varlen_attention import VarlenAttention, find_flaw
+from einc_runtime.kernels.cuda.attention_libraries import TorchAttention
+from einc_runtime.kernels.cuda.varlen_attention import UnusableLibrary, VarlenAttention, find_flaw
 from tests.support.library_attention import KINDS, by_pytorch
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from einc_runtime.environment import ATTENTION
 from einc_runtime.kernels.calls.attention import AttentionCall
-from einc_runtime.kernels.cuda import attention_libraries, fused_attention
+from einc_runtime.kernels.cuda import attention_libraries, cudnn_graphs, fused_attention
 from einc_runtime.kernels.cuda.attention_libraries import find_libraries, sort_choices
 from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
 from einc_runtime.kernels.cuda.fused_attention import AttentionLibraries
@@ -30,7 +30,7 @@ def graphs(monkeypatch):
     pytest.importorskip("torch")
     cudnn_fake.reset()
     monkeypatch.setitem(sys.modules, "cudnn", cudnn_fake)
-    monkeypatch.setattr(attention_libraries, "require_cuda", lambda torch: None)
+    monkeypatch.setattr(cudnn_graphs, "require_cuda", lambda torch: None)
     yield CudnnGraphs()
     cudnn_fake.reset()
 

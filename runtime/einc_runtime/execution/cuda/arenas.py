@@ -13,9 +13,8 @@ from functools import partial
 
 from einc_runtime import environment
 from einc_runtime.execution.cuda.devices import PeerAccess
-from einc_runtime.execution.cuda.driver import Driver, DriverError
+from einc_runtime.execution.cuda.driver import Driver, DriverError, VirtualMemory
 from einc_runtime.execution.cuda.resources import CudaResources
-from einc_runtime.execution.cuda.virtual_memory import VirtualMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from einc_runtime import environment
 from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
-from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention
+from einc_runtime.kernels.cuda.varlen_attention import Attend, UnusableLibrary, VarlenAttention, require_cuda
 
 OWN = "einc"
 """The name of our own kernel; names after it are ignored."""
@@ -201,21 +201,6 @@ def _find_version(*packages: str) -> str:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
     return "unknown"
-
-
-class UnusableLibrary(Exception):
-    """A library that is installed but cannot be used."""
-
-
-def require_cuda(torch: Any) -> None:
-    """Raises ImportError for a PyTorch without CUDA, and UnusableLibrary for one that cannot use this GPU."""
-    if torch.version.cuda is None:
-        raise ImportError("a build of PyTorch for the CPU")
-    if not torch.cuda.is_available():
-        raise UnusableLibrary(f"PyTorch {torch.__version__} finds no GPU")
-    calls = ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool", "_cuda_releasePool")
-    if not all(hasattr(torch._C, name) for name in calls) or not hasattr(torch.cuda.MemPool, "use_count"):
-        raise UnusableLibrary(f"PyTorch {torch.__version__} has no pools of memory that last")
 
 
 def is_hopper_or_later(torch: Any, tensor: Any) -> bool:
