@@ -1,4 +1,4 @@
-"""Every environment variable that is read is on the page that explains them, and is read in one module."""
+"""The page has every environment variable that is read, which one module reads, and what modules keep between calls."""
 
 from __future__ import annotations
 
@@ -66,3 +66,42 @@ def test_a_variable_that_nobody_is_told_of_cannot_be_read(monkeypatch: pytest.Mo
     for use in (environment.read, lambda name: environment.set_default(name, "1")):
         with pytest.raises(KeyError, match="EINC_OTHER"):
             use("EINC_OTHER")
+
+
+CHANGING = {"list", "dict", "set", "Counter", "defaultdict", "deque", "ContextVar", "WeakValueDictionary", "WeakSet"}
+"""What makes something that is filled later, if a module has it and it is empty at first."""
+
+
+def is_filled_later(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.List):
+        return not value.elts
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    called = value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else None
+    return called in CHANGING and all(isinstance(one, ast.Constant) for one in value.args)  # type: ignore[union-attr]
+
+
+def find_states(path: Path) -> set[str]:
+    """Names that a module assigns again in functions, and containers of it that are empty when it is imported."""
+    tree = ast.parse(path.read_text())
+    names = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and is_filled_later(node.value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_the_page_has_what_modules_keep() -> None:
+    rows = re.findall(r"^\| `([\w/.]+): (\w+)`((?:, `\w+`)*) \|", PAGE, re.M)
+    told = {(file, name) for file, first, more in rows for name in (first, *re.findall(r"\w+", more))}
+    package = ROOT / "runtime/einc_runtime"
+    found = {
+        (str(path.relative_to(package if path.is_relative_to(package) else ROOT)), name)
+        for path in SOURCES
+        for name in find_states(path)
+    }
+    assert found <= told
+    filled, assigned = ("kernels/numpy/libraries.py", "_given"), ("cli/output.py", "_results")
+    assert {filled, assigned} <= found  # both kinds are seen
+    assert all(re.search(rf"^{name}\b.* = ", (package / file).read_text(), re.M) for file, name in told)
