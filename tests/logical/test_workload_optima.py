@@ -23,6 +23,7 @@ def integer_optimum(problem: Problem) -> int:
     """The least cost: a 0-1 variable per candidate, and one per tiling on which both ends of an edge agree."""
     model = highspy.Highs()
     model.silent()
+    model.setOptionValue("threads", 1)  # HiGHS keeps the number of a process's first program, and einc asks for one
     base = 0
     chosen = []
     for options in problem.candidates:
