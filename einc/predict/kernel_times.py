@@ -149,11 +149,17 @@ def time_product_us(rates: ProductRates, work: ProductWork, size: int, itemsize:
     return time_us * _correct(rates.correction, {"rows": rows, "columns": columns, "inner": inner})
 
 
+def _is_nothing(work: AttentionWork) -> bool:
+    """Whether a plan of unknown origin, or one with empty blocks, says that nothing is computed."""
+    sizes = work.heads, work.group, work.sequences, work.queries, work.pairs, work.width + work.value_width
+    return 0 in sizes
+
+
 def time_prefill_us(
     rates: PrefillRates, work: AttentionWork, size: int, scale: float = 1.0, stored: float = 0.0
 ) -> float:
     """Attention of many queries of each sequence, which also writes `stored` bytes of keys and values."""
-    if not (work.pairs and work.queries and work.heads):
+    if _is_nothing(work):
         return rates.launch_us + size / (rates.memory_tbs * 1e6)
     queries, keys = work.queries / work.sequences, work.keys / work.sequences
     head_size = (work.width + work.value_width) / 2
@@ -185,7 +191,7 @@ def time_prefill_us(
 
 def time_decode_us(rates: DecodeRates, work: AttentionWork, size: int, itemsize: float, scale: float = 1.0) -> float:
     """Attention of one query of each sequence."""
-    if not (work.pairs and work.queries and work.heads):
+    if _is_nothing(work):
         return rates.launch_us + size / (rates.memory_tbs * 1e6)
     keys = max(1.0, work.pairs / work.queries)
     head_size = (work.width + work.value_width) / 2
