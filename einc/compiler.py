@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from einc.physical.program import DeviceProgram
     from einc.physical.refining import OtherPrograms
     from einc.search.competition import Competition
-    from einc.search.found import Found
+    from einc.search.result import SelectedPlan
     from einc_runtime.plan.schema import Bundle
 
 MAX_PLAN_SITES = 1024
@@ -83,7 +83,7 @@ class Compiled:
         return make_reproducible(graph) if self.options.reproducible else graph
 
     @cached_property
-    def found(self) -> Found:
+    def selected(self) -> SelectedPlan:
         """The answer of the selector `fastest`, which builds device programs to choose a plan."""
         from einc.search.fastest import find_fastest
 
@@ -112,7 +112,7 @@ class Compiled:
         from einc.logical.optimize import optimize
 
         if self.options.selector == FASTEST:
-            return self.found.plan
+            return self.selected.plan
 
         graph, sites = self.graph, len(self.target.devices)
         self._phase("choosing how operators are cut")
@@ -132,18 +132,18 @@ class Compiled:
     def program(self) -> DeviceProgram:
         from einc.physical.verify import verify
 
-        others = self.others  # first, so that a mistake in them is told before the cuts are chosen
+        user_programs = self.user_programs  # first, so that a mistake in them is told before the cuts are chosen
         plan = self.plan
-        if self.options.baselines and others is None:
+        if self.options.baselines and user_programs is None:
             program = self._competition.program
         else:
             self._phase("placing blocks and moving data")
-            program = self._build(plan, others)
+            program = self._build(plan, user_programs)
         verify(program)
         return program
 
     @cached_property
-    def others(self) -> OtherPrograms | None:
+    def user_programs(self) -> OtherPrograms | None:
         """The programs that may stand in place of the compiler's; None where nothing was asked for."""
         if not self.options.exchanges and not self.proposers:
             return None
@@ -151,20 +151,25 @@ class Compiled:
         from einc.physical.proposals import ProposedExchanges
         from einc.physical.refining import OtherPrograms
 
-        machine, given, proposed = self.target.machine, None, None
+        machine, given_exchanges, proposed = self.target.machine, None, None
         if self.options.exchanges:
-            given = GivenExchanges(self.options.exchanges, self.graph, machine, self.remarks)
+            given_exchanges = GivenExchanges(self.options.exchanges, self.graph, machine, self.remarks)
         if self.proposers:
             proposed = ProposedExchanges(machine, self.proposers, self.budget, self.proposals, self._report)
-        return OtherPrograms(given, proposed)
+        return OtherPrograms(given_exchanges, proposed)
 
-    def _build(self, plan: LogicalPlan, others: OtherPrograms | None = None) -> DeviceProgram:
+    def _build(self, plan: LogicalPlan, user_programs: OtherPrograms | None = None) -> DeviceProgram:
         from einc.physical.build import build, build_fast, refine
         from einc.physical.schedule import NaiveScheduler
         from einc.physical.synthesis import SynthesizingScheduler
 
-        if others is None and self.options.selector == FASTEST and plan is self.found.plan and self.found.program:
-            return self.found.program
+        if (
+            user_programs is None
+            and self.options.selector == FASTEST
+            and plan is self.selected.plan
+            and self.selected.program
+        ):
+            return self.selected.program
         machine = self.target.machine
         scheduler: NaiveScheduler | SynthesizingScheduler
         self._begin()
@@ -177,8 +182,8 @@ class Compiled:
             )
             program = build_fast(plan, machine, scheduler)
         self.budget.release()
-        if others is not None:
-            program = refine(program, machine, scheduler, others)
+        if user_programs is not None:
+            program = refine(program, machine, scheduler, user_programs)
         self.budget.end()
         return program
 
@@ -188,11 +193,11 @@ class Compiled:
         if self.proposers:
             self.budget.hold_back(FOR_PROPOSALS)
 
-    def _report_search(self, what: str, best_ms: float) -> None:
-        self._phase(f"{what}: {best_ms:.4g} ms" if best_ms else what)
+    def _report_search(self, step: str, best_ms: float) -> None:
+        self._phase(f"{step}: {best_ms:.4g} ms" if best_ms else step)
 
-    def _report(self, what: str, best_ms: float, bound_ms: float) -> None:
-        self._phase(f"{what}: {best_ms:.4g} ms, at least {bound_ms:.4g} ms")
+    def _report(self, step: str, best_ms: float, bound_ms: float) -> None:
+        self._phase(f"{step}: {best_ms:.4g} ms, at least {bound_ms:.4g} ms")
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -225,7 +230,7 @@ class Compiled:
             return None
         self._phase(f"comparing with a plan that {'is not reproducible' if options.reproducible else 'has no pins'}")
         chosen = replace(options, reproducible=False, pins=(), baselines=(), exchanges=())
-        program = Compiled(self.source, chosen).found.program
+        program = Compiled(self.source, chosen).selected.program
         return None if program is None else program.predicted_ms
 
 
@@ -266,8 +271,8 @@ def select_target(options: CompileOptions) -> Target:
         from einc.machines.detect import find_visible_gpus
 
         machine = find_visible_gpus() or load_machine(HOST, need)
-        what = "the visible GPUs are" if machine.name != HOST else "no GPU is visible, so it is"
-        note = f"no machine was named: {what} {machine.name}, {need or len(machine.sites)} sites"
+        found_hardware = "the visible GPUs are" if machine.name != HOST else "no GPU is visible, so it is"
+        note = f"no machine was named: {found_hardware} {machine.name}, {need or len(machine.sites)} sites"
     if need is not None and need > len(machine.sites):
         if isinstance(options.devices, int):
             request = f"{options.devices} sites were asked for"
@@ -287,7 +292,7 @@ def select_target(options: CompileOptions) -> Target:
 def _limit_memory(machine: Machine, size: int) -> Machine:
     most = max(site.memory_bytes for site in machine.sites)
     if size < 1:
-        raise UsageError(f"a plan needs memory, and {size} bytes of each site are none")
+        raise UsageError(f"expected a memory limit of at least 1 byte for each site, found {size}")
     if size > most:
         raise UsageError(
             f"no site of {machine.name} has {format_memory(size)} of memory; the most is {format_memory(most)}",

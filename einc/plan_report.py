@@ -26,7 +26,7 @@ REPORT_VERSION = 1
 
 MAX_PLANS = 64  # that a plan was compared with, of each kind
 
-_VERSION = struct.Struct(">I")
+_VERSION_FIELD = struct.Struct(">I")
 _WHERE = "report"
 
 _Plan = TypeVar("_Plan")
@@ -84,7 +84,7 @@ class PlanReport(Record, frozen=True):
     memory_points: tuple[MemoryPoint, ...] = ()
 
 
-UNKNOWN = PlanReport()
+UNKNOWN_REPORT = PlanReport()
 """What is known where a plan has no report, or one of another version."""
 
 _decoder = msgspec.msgpack.Decoder(PlanReport)
@@ -93,14 +93,14 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 def encode_report(report: PlanReport) -> bytes:
     """The bytes of a report section; equal reports give equal bytes."""
-    return _VERSION.pack(REPORT_VERSION) + _encoder.encode(report)
+    return _VERSION_FIELD.pack(REPORT_VERSION) + _encoder.encode(report)
 
 
 def read_report(bundle: Bundle) -> PlanReport:
-    """The report of a plan, or `UNKNOWN` where `explain_unknown` says why. Raises PlanFault where it is damaged."""
+    """The report of a plan, or `UNKNOWN_REPORT` where `explain_unknown` says why. Raises PlanFault."""
     if explain_unknown(bundle) is not None:
-        return UNKNOWN
-    payload = bundle.report[_VERSION.size :]
+        return UNKNOWN_REPORT
+    payload = bundle.report[_VERSION_FIELD.size :]
     try:
         report = _decoder.decode(payload)
         canonical = _encoder.encode(report)
@@ -116,9 +116,9 @@ def explain_unknown(bundle: Bundle) -> str | None:
     unknown = "how it was chosen, and what it was compared with, is not known: compile the model again"
     if not bundle.report:
         return f"the plan has no report; {unknown}"
-    if len(bundle.report) < _VERSION.size:
+    if len(bundle.report) < _VERSION_FIELD.size:
         raise PlanFault(f"it ends after {len(bundle.report)} of the bytes of its version", where=_WHERE)
-    (version,) = _VERSION.unpack_from(bundle.report)
+    (version,) = _VERSION_FIELD.unpack_from(bundle.report)
     if version != REPORT_VERSION:
         return f"the plan's report has version {version}, and this einc reads version {REPORT_VERSION}; {unknown}"
     return None

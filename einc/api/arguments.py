@@ -7,14 +7,14 @@ from typing import Any, TypeAlias
 
 from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc
 from einc.errors import OperatorError, UsageError
+from einc_runtime.plan.schema import MAX_RANK
 
 Number: TypeAlias = bool | int | float
 
-MAX_NAME = 1000
+MAX_TENSOR_NAME = 1000
 """Characters of a tensor's name, as in the language."""
 
-MAX_RANK = 32
-MAX_BYTES = 2**63
+MAX_TENSOR_BYTES = 2**63
 
 Shape = Sequence[int] | Mapping[str, int] | Sequence[tuple[str, int]]
 """Extents, or names of dimensions with their extents; pairs of both where two dimensions have one name."""
@@ -28,16 +28,16 @@ def read_shape(shape: Shape) -> tuple[tuple[str, ...], tuple[int, ...]]:
     pairs = [entry if isinstance(entry, tuple) else (f"d{d}", entry) for d, entry in enumerate(entries)]
     if any(len(pair) != 2 for pair in pairs):
         raise UsageError(f"a dimension is an extent, or a name with an extent, not {entries!r:.80}")
-    names, given = tuple(pair[0] for pair in pairs), [pair[1] for pair in pairs]
+    names, listed = tuple(pair[0] for pair in pairs), [pair[1] for pair in pairs]
     for name in names:
-        if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_NAME:
+        if not isinstance(name, str) or not name.isidentifier() or len(name) > MAX_TENSOR_NAME:
             raise UsageError(f"a dimension's name consists of letters, digits and _, unlike {name!r:.80}")
     extents = []
-    for extent in given:
+    for extent in listed:
         if isinstance(extent, bool) or not hasattr(extent, "__index__"):
             raise UsageError(f"a dimension must be an integer, not {extent!r:.80}")
         number = int(extent.__index__())
-        if not 1 <= number < MAX_BYTES:
+        if not 1 <= number < MAX_TENSOR_BYTES:
             raise UsageError(f"a dimension must be at least 1 and fit 63 bits, not {number}")
         extents.append(number)
     return names, tuple(extents)
@@ -50,8 +50,8 @@ def read_dtype(dtype: Any) -> DType:
     known = {member.value: member for member in ELEMENT_TYPES}
     numpy_names = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int32": "i32",
                    "int64": "i64", "bool_": "bool"}  # fmt: skip
-    given = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", "")
-    name = numpy_names.get(str(given), str(given))
+    dtype_name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", "")
+    name = numpy_names.get(str(dtype_name), str(dtype_name))
     if name not in known:
         raise UsageError(f"unknown dtype {dtype!r:.80}", hint=f"dtypes are {', '.join(known)}")
     return known[name]
@@ -66,9 +66,9 @@ def resolve_axis(axis: int, desc: TensorDesc) -> int:
 
 def check_name(name: str) -> str:
     """The name of a tensor. Raises UsageError for one that no tensor can have."""
-    if not isinstance(name, str) or not name or len(name) > MAX_NAME or not name.isprintable():
+    if not isinstance(name, str) or not name or len(name) > MAX_TENSOR_NAME or not name.isprintable():
         raise UsageError(
-            f"a tensor's name cannot be empty, has at most {MAX_NAME:,} printable characters: {name!r:.80}"
+            f"a tensor's name cannot be empty, has at most {MAX_TENSOR_NAME:,} printable characters: {name!r:.80}"
         )
     return name
 
@@ -77,7 +77,7 @@ def check_size(desc: TensorDesc) -> None:
     """Raises OperatorError for a tensor that the language refuses, too."""
     if desc.rank > MAX_RANK:
         raise OperatorError(f"a tensor has at most {MAX_RANK} dimensions, and this one {desc.rank}")
-    if desc.type.size * desc.dtype.itemsize >= MAX_BYTES:
+    if desc.type.size * desc.dtype.itemsize >= MAX_TENSOR_BYTES:
         raise OperatorError(f"this tensor is too large: {desc} has 2**63 bytes or more")
 
 

@@ -19,10 +19,10 @@ from einc_runtime.text import did_you_mean
 if TYPE_CHECKING:
     from einc.exchange.synthesis.proposers import Proposer
 
-_OWN = {"devices", "schedule", "pins", "baselines", "exchanges"}
+_GRAPH_OPTIONS = {"devices", "schedule", "pins", "baselines", "exchanges"}
 """Options that `compileGraph` has under other names or in another form."""
 
-_OF_TEXTS = {"definitions", "preset", "dtype"}
+_TEXT_OPTIONS = {"definitions", "preset", "dtype"}
 """Options about model texts; in a graph, Python decides these."""
 
 
@@ -73,7 +73,9 @@ def compileGraph(
 
     if schedule_mode not in SCHEDULES:
         raise UsageError(f"schedule_mode is 'synthesized' (the paper's 'ai') or 'naive', not {schedule_mode!r:.80}")
-    known = [field.name for field in dataclasses.fields(CompileOptions) if field.name not in _OWN | _OF_TEXTS]
+    known = [
+        field.name for field in dataclasses.fields(CompileOptions) if field.name not in _GRAPH_OPTIONS | _TEXT_OPTIONS
+    ]
     for name in options:
         if name not in known:
             hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
@@ -81,7 +83,7 @@ def compileGraph(
     names = [baselines] if isinstance(baselines, str) else list(baselines)
     for name in names:
         if name not in BASELINES:
-            raise UsageError(f"{name!r:.80} is no baseline", hint=f"baselines is a list of {', '.join(BASELINES)}")
+            raise UsageError(f"{name!r:.80} is not a baseline", hint=f"baselines is a list of {', '.join(BASELINES)}")
     where = options.get("input_placement", INPUT_PLACEMENTS[0])
     if where not in INPUT_PLACEMENTS:
         raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {where!r:.80}")
@@ -93,7 +95,9 @@ def compileGraph(
         exchanges=tuple(_read_exchange(name, program) for name, program in (exchanges or {}).items()),
         **options,
     )
-    return graph._take_plan(Compiled(graph._build(), chosen, proposers=[_read_proposer(one) for one in proposers]))
+    return graph._take_plan(
+        Compiled(graph._build(), chosen, proposers=[_read_proposer(source) for source in proposers])
+    )
 
 
 def _read_exchange(name: str, program: str | os.PathLike[str]) -> GivenExchange:

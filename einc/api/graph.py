@@ -116,9 +116,9 @@ class Graph(GraphOperators):
                 "the graph is compiled already, and cannot be added to", hint="start another createGraph()"
             )
 
-    def _require_session(self, what: str) -> Session:
+    def _require_session(self, action: str) -> Session:
         if self._plan is None:
-            raise UsageError(f"{what} before compileGraph: the graph has no plan yet")
+            raise UsageError(f"{action} before compileGraph: the graph has no plan yet")
         if self._session is None:
             from einc_runtime.execution.session import Session as RuntimeSession
 

@@ -28,8 +28,10 @@ from einc.ops.arguments import Argument, make_unique
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.functions import AGGREGATIONS
-from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput, make_step
+from einc.ops.scalar import ProgramBuilder, make_step
 from einc.ops.slicing import cut_out
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean
 
 
@@ -45,15 +47,39 @@ class GraphOperators:
     def call(self, operator: str, *arguments: Any, name: str | Sequence[str] | None = None, **keywords: Any) -> Any:
         """What the call `operator(*arguments, **keywords)` means in the language: a tensor, or a tuple of several.
 
-        Dimensions are aligned by name. Arguments are tensors, numbers, strings, and lists of numbers or strings.
+        Dimensions are aligned by name. Arguments are tensors, numbers, strings, and lists of numbers or strings. What
+        the library defines in the language (`einc library list`) is called so, too.
         """
+        if not registry.is_callable(operator):
+            from einc.frontend.shared_blocks import list_library
+
+            if operator in list_library():
+                return self._call_library(operator, arguments, keywords, name if isinstance(name, str) else None)
         values = [self._convert(value) for value in arguments]
         attributes = {key: self._convert(value) for key, value in keywords.items()}
         tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, Tensor)]
         results = self._apply(registry.call(operator, values, attributes), tensors, name)
         return results[0] if len(results) == 1 else results
 
-    def equation(self, text: str, name: str | None = None, **values: Tensor | Number) -> Tensor:
+    def _call_library(
+        self, operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any], name: str | None
+    ) -> Tensor:
+        from einc.frontend.expressions import TensorValue
+        from einc.frontend.single_equation import add_library_call
+
+        def convert(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return self._convert(value)
+            self._require_own(value)
+            return TensorValue(value.name, value.desc)
+
+        self._require_open()
+        values = [convert(value) for value in arguments]
+        named = {key: convert(value) for key, value in keywords.items()}
+        result = add_library_call(operator, values, named, self._builder, None if name is None else check_name(name))
+        return self._find(result)
+
+    def equation(self, text: str, name: str | None = None, **values: Tensor | Number | str) -> Tensor:
         """An index equation of the language: `graph.equation("y[i] = sum[j](a[i, j] * b[j])", a=x, b=v)`.
 
         `values` are what its names stand for. The result is called as on the left side, unless it has a `name`. Raises
@@ -62,13 +88,13 @@ class GraphOperators:
         from einc.frontend.single_equation import add_equation
 
         self._require_open()
-        known: dict[str, tuple[str, TensorDesc] | Number] = {}
+        known: dict[str, tuple[str, TensorDesc] | Number | str] = {}
         for key, value in values.items():
             if isinstance(value, Tensor):
                 self._require_own(value)
                 known[key] = value.name, value.desc
             else:
-                known[key] = read_number(value)
+                known[key] = value if isinstance(value, str) else read_number(value)
         result = add_equation(text, known, self._builder, None if name is None else check_name(name))
         return self._find(result)
 
@@ -81,7 +107,8 @@ class GraphOperators:
         like; other functions do not use it.
         """
         (desc,) = self._descs(x)
-        if function in ("add", "sub", "mul", "div", "pow", "max", "min") or (function == "relu" and value != 0):
+        takes_two = function in SCALAR_FUNCTIONS and SCALAR_FUNCTIONS[function].arity == 2
+        if takes_two or (function == "relu" and value != 0):
             literal = int(value) if not desc.dtype.is_float and float(value).is_integer() else value
             return self._one("max" if function == "relu" else function, (x, literal), {}, name)
         if value != 0:
@@ -99,6 +126,10 @@ class GraphOperators:
     def where(self, condition: Tensor, a: Tensor | Number, b: Tensor | Number, name: str | None = None) -> Tensor:
         """`a` where the bool tensor `condition` holds, else `b`; dimensions are matched as in `binary`."""
         return self._elementwise("where", (condition, a, b), name)
+
+    def clip(self, x: Tensor, low: Tensor | Number, high: Tensor | Number, name: str | None = None) -> Tensor:
+        """`x`, or `low` where it is less, or `high` where it is more; dimensions are matched as in `binary`."""
+        return self.binary(self.binary(x, low, "max"), high, "min", name)
 
     def cast(self, x: Tensor, dtype: Any, name: str | None = None) -> Tensor:
         """Another element type, by its name or as a numpy type."""
@@ -258,8 +289,8 @@ class GraphOperators:
         keywords: Mapping[str, Any],
         name: str | Sequence[str] | None,
     ) -> tuple[Tensor, ...]:
-        found = self.call(operator, *arguments, name=name, **keywords)
-        return found if isinstance(found, tuple) else (found,)
+        outputs = self.call(operator, *arguments, name=name, **keywords)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def _elementwise(self, function: str, operands: Sequence[Tensor | Number], name: str | None) -> Tensor:
         """By the names of dimensions where they say the same as their positions, so that plans have these names."""
@@ -277,9 +308,9 @@ class GraphOperators:
         labels = [tuple(f"i{d}" for d in range(wide.rank - desc.rank, wide.rank)) for desc in descs]
         inputs = iter(range(len(tensors)))
         program = ProgramBuilder(len(tensors))
-        values = [ScalarInput(next(inputs)) if isinstance(one, Tensor) else one for one in operands]
+        values = [ScalarInput(next(inputs)) if isinstance(value, Tensor) else value for value in operands]
         result = program.program(program.add(function, *values))
-        names = next(own for desc, own in zip(descs, labels, strict=True) if desc is wide)
+        names = next(tensor_labels for desc, tensor_labels in zip(descs, labels, strict=True) if desc is wide)
         dims = list(zip(names, wide.dims, strict=True))
         return self._apply(build_equation(list(zip(descs, labels, strict=True)), dims, result, None), tensors, name)[0]
 
@@ -306,12 +337,12 @@ class GraphOperators:
         names = [] if name is None else [name] if isinstance(name, str) else list(name)
         if len(names) > len(operator.outputs):
             raise UsageError(f"{operator.title} has {len(operator.outputs)} results, and {len(names)} names were given")
-        for one in names:
-            check_name(one)
+        for output_name in names:
+            check_name(output_name)
         if names:
             names += [f"{names[0]}.{k}" for k in range(1, len(operator.outputs) - len(names) + 1)]
-        found = self._builder.apply(operator, [tensor.name for tensor in tensors], names)
-        return tuple(map(self._find, found))
+        output_names = self._builder.apply(operator, [tensor.name for tensor in tensors], names)
+        return tuple(map(self._find, output_names))
 
     def _find(self, name: str) -> Tensor:
         """The tensor that has just been added under this name."""

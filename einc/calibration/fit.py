@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from einc.machines.model import KernelRate
 
-ROUNDS = 12
+FIT_ROUNDS = 12
 """Of re-weighting, which lets outliers count little."""
 USUAL_DEVIATION = 0.25
 """Relative deviations up to this count by their squares, and larger ones by themselves."""
@@ -43,9 +43,9 @@ def fit_rates(samples: Iterable[Sample]) -> dict[str, KernelRate]:
         kinds.setdefault(sample.task, {}).setdefault(sample.precision, []).append(sample)
     rates: dict[str, KernelRate] = {}
     for task, by_precision in sorted(kinds.items()):
-        for precision, own in sorted(by_precision.items()):
+        for precision, precision_samples in sorted(by_precision.items()):
             name = task if len(by_precision) == 1 else f"{task}.{precision}"
-            rates[name] = fit_rate(own)
+            rates[name] = fit_rate(precision_samples)
     return rates
 
 
@@ -62,12 +62,12 @@ def fit_rate(samples: Sequence[Sample]) -> KernelRate:
     known = [k for k in range(3) if len(samples) >= MIN_SAMPLES or k == 2 or not columns[:, 2].any()]
     weights = 1 / np.sqrt(np.maximum(times, 1e-9))
     factors = np.ones_like(times)
-    found = np.zeros(3)
-    for _ in range(ROUNDS):
-        found = solve_nonnegative(columns / scale, times, weights * factors, known)
-        deviation = np.abs(columns / scale @ found / np.maximum(times, 1e-9) - 1)
+    coefficients = np.zeros(3)
+    for _ in range(FIT_ROUNDS):
+        coefficients = solve_nonnegative(columns / scale, times, weights * factors, known)
+        deviation = np.abs(columns / scale @ coefficients / np.maximum(times, 1e-9) - 1)
         factors = np.sqrt(1 / np.maximum(deviation / USUAL_DEVIATION, 1))
-    per_task, per_flop, per_byte = (float(value) for value in found / scale)
+    per_task, per_flop, per_byte = (float(value) for value in coefficients / scale)
     return KernelRate(
         round_to_digits(per_task * 1e3),
         round_to_digits(1e3 / per_flop) if per_flop > 0 and columns[:, 1].any() else math.inf,

@@ -1,7 +1,8 @@
-"""Machines with measured rates: the processor of this computer, and its GPUs."""
+"""The processor of this computer, with measured rates."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -9,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from einc.calibration.fit import fit_rates, list_ratios, round_to_digits
 from einc.calibration.models import list_probes
-from einc.calibration.samples import Clock, Measurements, Phase, SessionRunner, StartRunner, measure_probes
+from einc.calibration.samples import Clock, Phase, SessionRunner, StartRunner, measure_probes
+from einc.machines.gpu import SIZES
 from einc.machines.load import count_host_cores, load_machine
-from einc.machines.model import KernelRate, Machine, Resource
+from einc.machines.model import KernelRate, Machine, Site
 from einc_runtime.kernels.processor import name_processor
 from einc_runtime.plan.schema import HOST
 from einc_runtime.text import format_count
@@ -20,16 +22,16 @@ SECONDS, QUICK_SECONDS = 60.0, 15.0
 DTYPES = ("f32", "f64", "f16", "bf16")
 SITES_PER_CORE = 4
 """Plans for several sites per core have smaller tasks, and more that move or combine."""
-PRODUCTS = ("contract", "attention")
-"""The kernels whose operations run at the peak of their dtype."""
+PRODUCT_KERNEL = "contract"
+"""The kernel whose operations run at the peak of their dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """A machine with measured rates.
 
-    `ratios` has, by kind of task, predicted over measured time of every task that was timed; `rounds` is how often.
-    `left_out` of the `probes` models were not run, as the computer was too slow for them.
+    `ratios` has, by kind of task, predicted over measured time of every task that was timed; `rounds` is how often
+    whole plans were run. `left_out` of the `probes` models were not run, as the computer was too slow for them.
     """
 
     machine: Machine
@@ -57,10 +59,10 @@ def calibrate_host(
     probed = [replace(load_machine(HOST, number), cores=count) for number in (count, SITES_PER_CORE * count)]
     seconds = QUICK_SECONDS if quick else SECONDS
     probes = list_probes(quick, ("f32",) if quick else DTYPES)
-    found = measure_probes(probes, probed, start, seconds, phase, clock)
-    rates = fit_rates(found.samples)
-    ratios = list_ratios(found.samples, rates)
-    begun = {name: add_start(rate, found.start_ms) for name, rate in rates.items()}
+    measurements = measure_probes(probes, probed, start, seconds, phase, clock)
+    rates = fit_rates(measurements.samples)
+    ratios = list_ratios(measurements.samples, rates)
+    begun = {name: add_start(rate, measurements.start_ms) for name, rate in rates.items()}
     moving = begun.get("copy", KernelRate(0.0, gbs=base.sites[0].hbm_gbs))
     begun["transfer"] = moving
     machine = replace(
@@ -77,61 +79,11 @@ def calibrate_host(
         ),
         resources=tuple(replace(resource, gbs=min(moving.gbs / 2, 1e6)) for resource in base.resources),
         transfer_latency_us=moving.us,
-        kernel_latency_us=round_to_digits(found.start_ms * 1e3),
+        kernel_latency_us=round_to_digits(measurements.start_ms * 1e3),
         cores=count,
         measured=f"{name_processor()}, {format_count(count, 'core')}",
     )
-    return Calibration(machine, ratios, found.rounds, len(probes), found.left_out)
-
-
-def calibrate_gpus(
-    machine: Machine,
-    *,
-    quick: bool = False,
-    phase: Phase = lambda _: None,
-    start: StartRunner = lambda bundle: SessionRunner.start(bundle, "cuda"),
-    clock: Clock = time.monotonic,
-) -> Calibration:
-    """Measures the GPUs of a detected machine: the rates of kernels on all of them, and of the paths between them.
-
-    The capacities of the machine's resources are set so that the pairs that cross them reach what was measured.
-    """
-    seconds = QUICK_SECONDS if quick else SECONDS
-    dtypes = ("f32",) if quick else ("f16", "bf16", "f32")
-    probes = list_probes(quick, dtypes)
-    found = measure_probes(probes, [machine], start, seconds, phase, clock)
-    rates = fit_rates(found.samples)
-    latency, resources = fit_links(found, machine)
-    sites = tuple(
-        replace(site, kernels=tuple(sorted(rates.items())), flops=_list_peaks(rates) or site.flops)
-        for site in machine.sites
-    )
-    name = f"{format_count(len(sites), 'site')} of {machine.name}"
-    measured = replace(machine, sites=sites, resources=resources, transfer_latency_us=latency, measured=name)
-    return Calibration(measured, list_ratios(found.samples, rates), found.rounds, len(probes), found.left_out)
-
-
-def fit_links(found: Measurements, machine: Machine) -> tuple[float, tuple[Resource, ...]]:
-    """The latency of transfers in microseconds, and the resources with the greatest rate that a pair reached over each.
-
-    Transfers that share a resource at the same time are slower than alone, so only the fastest pair says what a
-    resource has. A resource that nothing crossed keeps its rate.
-    """
-    from einc.calibration.fit import Sample, fit_rate
-
-    if not found.transfers:
-        return machine.transfer_latency_us, machine.resources
-    whole = fit_rate([Sample("transfer", "", 0.0, size, ms) for _, _, size, ms in found.transfers])
-    reached: dict[int, float] = {}
-    for source, target, size, ms in found.transfers:
-        flowing = max(ms - whole.us * 1e-3, ms * 0.1)
-        for resource in machine.routes[source, target]:
-            reached[resource] = max(reached.get(resource, 0.0), size / flowing / 1e6)
-    resources = tuple(
-        replace(resource, gbs=round_to_digits(reached[number])) if reached.get(number) else resource
-        for number, resource in enumerate(machine.resources)
-    )
-    return whole.us, resources
+    return Calibration(machine, ratios, measurements.rounds, len(probes), measurements.left_out)
 
 
 def add_start(rate: KernelRate, start_ms: float) -> KernelRate:
@@ -144,7 +96,7 @@ def _list_peaks(rates: dict[str, KernelRate]) -> tuple[tuple[str, float], ...]:
     peaks = {}
     for name, rate in rates.items():
         task, _, dtype = name.partition(".")
-        if task == PRODUCTS[0] and rate.flops < 1e30:
+        if task == PRODUCT_KERNEL and rate.flops < 1e30:
             peaks[dtype or "f32"] = rate.flops
     return tuple(sorted(peaks.items()))
 
@@ -154,6 +106,17 @@ def _measure_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return 0
+
+
+def list_measured_rates(site: Site) -> list[tuple[str, KernelRate]]:
+    """What was measured at a site, by the names that the ratios have. Of forms, these are the launch and the rates that
+    large kernels come near to."""
+    forms = []
+    for kind in SIZES if site.gpu is not None else ():
+        for rates in getattr(site.gpu, kind):
+            flops = 1e12 * getattr(rates, "tensor_tflops", math.inf)
+            forms.append((f"{kind}.{rates.dtype}", KernelRate(rates.launch_us, flops, 1e3 * rates.memory_tbs)))
+    return [*forms, *site.kernels]
 
 
 def summarize_ratios(ratios: Sequence[float]) -> tuple[float, float, float]:

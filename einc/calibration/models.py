@@ -20,7 +20,7 @@ y = matmul(p, q)
 output y
 """
 
-BLOCK = """
+TRANSFORMER_LAYER = """
 model layer
 param seq_lens = [256, 256]
 dim tokens   = sum(seq_lens)
@@ -115,7 +115,8 @@ def _products(rows: int, inner: int, columns: int) -> Probe:
 def _block(seq_lens: Sequence[int], d_model: int, heads: int, groups: int, d_head: int, d_ff: int) -> Probe:
     lengths = f"[{seq_lens[0]}]*{len(seq_lens)}"
     return Probe(
-        BLOCK, _define(seq_lens=lengths, d_model=d_model, heads=heads, groups=groups, d_head=d_head, d_ff=d_ff)
+        TRANSFORMER_LAYER,
+        _define(seq_lens=lengths, d_model=d_model, heads=heads, groups=groups, d_head=d_head, d_ff=d_ff),
     )
 
 
@@ -154,5 +155,5 @@ MORE = (
 def list_probes(quick: bool, dtypes: Sequence[str]) -> tuple[Probe, ...]:
     """The models to measure, those that matter most first. Other dtypes than f32 are measured on few of them."""
     f32 = QUICK if quick else (*QUICK, *MORE, *(replace(probe, seed=1) for probe in QUICK))
-    others = [replace(probe, dtype=dtype) for dtype in dtypes if dtype != "f32" for probe in QUICK[:4]]
-    return (*(f32 if "f32" in dtypes else ()), *others)
+    converted = [replace(probe, dtype=dtype) for dtype in dtypes if dtype != "f32" for probe in QUICK[:4]]
+    return (*(f32 if "f32" in dtypes else ()), *converted)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import numpy as np
 
 from einc.calibration.fit import Sample
@@ -15,22 +17,27 @@ from einc.calibration.models import Probe
 from einc.machines.model import Machine
 from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
+from einc_runtime.dtypes import Array
 from einc_runtime.execution.trace import Trace
-from einc_runtime.plan.schema import Bundle
+from einc_runtime.plan.schema import Bundle, Tensor
 
 if TYPE_CHECKING:
     from einc_runtime.execution.session import Session
 
-MAX_ROUNDS = 12
+MAX_SAMPLE_ROUNDS = 12
+MAX_DRAWN = 1 << 22
+"""Values of a tensor that are drawn one by one."""
 
 Phase = Callable[[str], None]
 Clock = Callable[[], float]
 
 
 class Runner(Protocol):
-    """Runs one plan. `run` returns the times of its tasks."""
+    """Runs one plan. `run` returns the times of its tasks, and `replay` only the milliseconds of the whole."""
 
     def run(self) -> Trace: ...
+
+    def replay(self) -> float: ...
 
     def close(self) -> None: ...
 
@@ -42,11 +49,9 @@ class SessionRunner:
     """Runs a plan in a session, with random inputs and weights."""
 
     def __init__(self, session: Session) -> None:
-        from einc_runtime.execution.data.random_arrays import make_random_array
-
         self._session = session
         tensors = [tensor for tensor in session.bundle.tensors if tensor.kind != "value"]
-        session.load_all({tensor.name: make_random_array(tensor, 0) for tensor in tensors})
+        session.load_all((tensor.name, make_data(tensor)) for tensor in tensors)
 
     @staticmethod
     def start(bundle: Bundle, backend: str) -> SessionRunner:
@@ -63,23 +68,65 @@ class SessionRunner:
         assert trace is not None
         return trace
 
+    def replay(self) -> float:
+        return self._session.execute()
+
     def close(self) -> None:
         self._session.close()
+
+
+def make_data(tensor: Tensor) -> Array:
+    """Random values; those of a large tensor repeat, as drawing them would take longer than all that is measured."""
+    from einc_runtime.execution.data.random_arrays import make_random_array
+
+    if math.prod(tensor.shape) <= MAX_DRAWN:
+        return make_random_array(tensor, 0)
+    part = make_random_array(msgspec.structs.replace(tensor, shape=(MAX_DRAWN,)), 0)
+    return np.resize(part, tensor.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedTask:
+    """A task that ran once in every round, and the milliseconds that it took in each."""
+
+    cost: TaskCost
+    times: tuple[float, ...]
+
+    @property
+    def ms(self) -> float:
+        """The median."""
+        return float(np.median(self.times))
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
     """The tasks that were timed; `start_ms`: what starting one takes, the median of the gaps between two of a worker.
 
-    `transfers` has those between two sites: source, target, bytes and milliseconds. `left_out` counts the probes for
-    which there was no time.
+    `left_out` counts the probes for which there was no time.
     """
 
-    samples: tuple[Sample, ...]
-    transfers: tuple[tuple[int, int, int, float], ...]
+    tasks: tuple[TimedTask, ...]
     start_ms: float
     rounds: int
     left_out: int
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Those that occupy a site."""
+        return [
+            Sample(task.cost.task, task.cost.precision, task.cost.flops, task.cost.size, task.ms)
+            for task in self.tasks
+            if task.cost.kind is not TaskKind.TRANSFER
+        ]
+
+    @property
+    def transfers(self) -> list[tuple[int, int, int, float]]:
+        """Those between two sites: source, target, bytes and milliseconds."""
+        return [
+            (task.cost.site, task.cost.target, task.cost.size, task.ms)
+            for task in self.tasks
+            if task.cost.kind is TaskKind.TRANSFER
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +171,7 @@ def measure_probes(
             phase(f"preparing plan {number + 1} of {len(probes)}")
             plans += [_start_plan(compile_probe(probe, machine), machine, start) for machine in machines]
         rounds = 0
-        while rounds < MAX_ROUNDS and (not rounds or clock() - begin < seconds):
+        while rounds < MAX_SAMPLE_ROUNDS and (not rounds or clock() - begin < seconds):
             rounds += 1
             phase(f"measuring, round {rounds}: {min(1.0, (clock() - begin) / seconds):.0%} of the time")
             for plan in plans:
@@ -132,12 +179,11 @@ def measure_probes(
     finally:
         for plan in plans:
             plan.runner.close()
-    samples = [sample for plan in plans for sample in _list_samples(plan)]
-    transfers = [transfer for plan in plans for transfer in _list_transfers(plan)]
+    tasks = [task for plan in plans for task in _list_times(plan)]
     gaps = [gap for plan in plans for trace in plan.traces for gap in _list_gaps(trace)]
     start_ms = float(np.median(gaps)) if gaps else 0.0
     left_out = len(probes) - len(plans) // len(machines)
-    return Measurements(tuple(samples), tuple(transfers), start_ms, rounds, left_out)
+    return Measurements(tuple(tasks), start_ms, rounds, left_out)
 
 
 def _start_plan(bundle: Bundle, machine: Machine, start: StartRunner) -> _TimedPlan:
@@ -154,27 +200,14 @@ def _start_plan(bundle: Bundle, machine: Machine, start: StartRunner) -> _TimedP
     return _TimedPlan(once, runner, [])
 
 
-def _list_times(plan: _TimedPlan) -> Iterator[tuple[TaskCost, float]]:
-    """The tasks of a plan that ran once in every round, and the medians of their times."""
+def _list_times(plan: _TimedPlan) -> Iterator[TimedTask]:
     times: dict[int, list[float]] = {}
     for trace in plan.traces:
         for run in trace.runs:
             times.setdefault(run.task, []).append(run.end_ms - run.start_ms)
-    for position, own in sorted(times.items()):
-        if position in plan.costs and len(own) == len(plan.traces):
-            yield plan.costs[position], float(np.median(own))
-
-
-def _list_samples(plan: _TimedPlan) -> Iterator[Sample]:
-    for cost, ms in _list_times(plan):
-        if cost.kind is not TaskKind.TRANSFER:
-            yield Sample(cost.task, cost.precision, cost.flops, cost.size, ms)
-
-
-def _list_transfers(plan: _TimedPlan) -> Iterator[tuple[int, int, int, float]]:
-    for cost, ms in _list_times(plan):
-        if cost.kind is TaskKind.TRANSFER:
-            yield cost.site, cost.target, cost.size, ms
+    for position, task_times in sorted(times.items()):
+        if position in plan.costs and len(task_times) == len(plan.traces):
+            yield TimedTask(plan.costs[position], tuple(task_times))
 
 
 def _list_gaps(trace: Trace) -> Iterator[float]:

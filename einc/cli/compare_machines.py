@@ -29,18 +29,18 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
     from einc.machines.load import load_machine
     from einc_runtime.plan.schema import HOST
 
-    asked = len(options.devices) if isinstance(options.devices, tuple) else options.devices
-    others = []
+    named = len(options.devices) if isinstance(options.devices, tuple) else options.devices
+    machine_options = []
     for text in machines:
         name, devices = _split_sites(text)
         if devices is None:
             sites = len(load_machine(name).sites)
-            devices = asked if asked is None or name == HOST else min(asked, sites)
+            devices = named if named is None or name == HOST else min(named, sites)
         most = max(site.memory_bytes for site in load_machine(name).sites)
         memory = options.memory if options.memory is not None and options.memory <= most else None
-        others.append(replace(options, machine=name, devices=devices, memory=memory, exchanges=()))
-        select_target(others[-1])
-    return tuple(others)
+        machine_options.append(replace(options, machine=name, devices=devices, memory=memory, exchanges=()))
+        select_target(machine_options[-1])
+    return tuple(machine_options)
 
 
 def _split_sites(text: str) -> tuple[str, int | tuple[int, ...] | None]:
@@ -52,20 +52,20 @@ def _split_sites(text: str) -> tuple[str, int | tuple[int, ...] | None]:
 
 
 def compare_costs(
-    compiled: Compiled, others: Sequence[CompileOptions], phase: Callable[[str], None] = lambda _: None
+    compiled: Compiled, machine_options: Sequence[CompileOptions], phase: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
     """A row for the compilation and one for each of the others; see `einc.report.machine_costs`."""
     from einc.compiler import Compiled
     from einc.report.machine_costs import add_ratios, describe_costs, describe_failure
 
     rows = [describe_costs(compiled.bundle)]
-    for options in others:
+    for options in machine_options:
         name = str(options.machine)
-        other = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
-        target = other.target
+        on_machine = Compiled(compiled.source, options, lambda stage, name=name: phase(f"{name}: {stage}"))  # type: ignore[misc]
+        target = on_machine.target
         try:
-            with keep_best_on_interrupt(other.budget):
-                rows.append(describe_costs(other.bundle))
+            with keep_best_on_interrupt(on_machine.budget):
+                rows.append(describe_costs(on_machine.bundle))
         except (CapacityError, MachineError, UsageError) as error:  # it does not fit there, or a pin does not
             rows.append(describe_failure(target.machine.name, len(target.devices), error.message))
     return add_ratios(rows)

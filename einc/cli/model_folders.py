@@ -12,7 +12,7 @@ CONFIGURATION = "config.json"
 
 def read_configuration(folder: str) -> bytes:
     """The bytes of the folder's config.json, at most one more than a configuration may have."""
-    from einc.importers.config import MAX_BYTES
+    from einc.importers.config import MAX_CONFIG_BYTES
 
     files.require_present(folder, or_folder=True)
     path = os.path.join(folder, CONFIGURATION)
@@ -23,7 +23,7 @@ def read_configuration(folder: str) -> bytes:
         if not os.path.isfile(path):
             raise ReadError("cannot read: it is not a regular file", where=path)
         with open(path, "rb") as file:
-            return file.read(MAX_BYTES + 1)
+            return file.read(MAX_CONFIG_BYTES + 1)
 
 
 def read_stored_names(folder: str) -> frozenset[str] | None:

@@ -138,10 +138,10 @@ def _complete(chosen: ServeArguments) -> CompileOptions:
     )
 
 
-def _choose_places(asked: int | None, longest: int) -> int:
-    if asked is not None and asked > longest:
+def _choose_places(requested: int | None, longest: int) -> int:
+    if requested is not None and requested > longest:
         raise UsageError(f"--context: the model reads texts of {longest:,} tokens at most")
-    return asked or min(longest, MAX_CONTEXT)
+    return requested or min(longest, MAX_CONTEXT)
 
 
 def _find_template(folder: ModelFolder) -> ChatTemplate | None:

@@ -120,7 +120,7 @@ class BaselineList(ParamType):
         names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",")))
         for name in names:
             if name not in BASELINES:
-                self.fail(f"{name!r} is no baseline; there are {', '.join(BASELINES)}", param, ctx)
+                self.fail(f"{name!r} is not a baseline; there are {', '.join(BASELINES)}", param, ctx)
         return names
 
     def shell_complete(
@@ -239,11 +239,11 @@ def read_options(arguments: dict[str, Any]) -> CompileOptions:
     for name in names:
         if names.count(name) > 1:
             raise click.UsageError(f"-D gives {name} twice")
-    given = {name: value for name, value in arguments.items() if value is not None}
-    given["exchanges"] = tuple(GivenExchange(name, read_text(file), file) for name, file in arguments["exchanges"])
-    given["pins"] = tuple(pin for some in arguments["pins"] for pin in some)
-    del given["proposers"]
-    return CompileOptions(**given)
+    values = {name: value for name, value in arguments.items() if value is not None}
+    values["exchanges"] = tuple(GivenExchange(name, read_text(file), file) for name, file in arguments["exchanges"])
+    values["pins"] = tuple(pin for some in arguments["pins"] for pin in some)
+    del values["proposers"]
+    return CompileOptions(**values)
 
 
 def read_proposers(arguments: dict[str, Any]) -> tuple[Proposer, ...]:
@@ -257,14 +257,14 @@ def read_proposers(arguments: dict[str, Any]) -> tuple[Proposer, ...]:
 
 def find_option(name: str) -> str:
     """The spelling of the option whose value has this name among the arguments."""
-    others = {
+    spelled = {
         "definitions": "-D",
         "pins": "--pin",
         "baselines": "--baseline",
         "proposers": "--propose",
         "exchanges": "--exchange",
     }
-    return others.get(name, f"--{name.replace('_', '-')}")
+    return spelled.get(name, f"--{name.replace('_', '-')}")
 
 
 @contextmanager

@@ -38,5 +38,5 @@ def load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
 
 def list_given(arguments: dict[str, Any], besides: tuple[str, ...] = ("ideal",)) -> list[str]:
     """The options among `arguments` that were given, apart from those named in `besides`, as they are written."""
-    given = [name for name, value in arguments.items() if name not in besides and value not in (None, (), False)]
-    return [find_option(name) for name in given]
+    names = [name for name, value in arguments.items() if name not in besides and value not in (None, (), False)]
+    return [find_option(name) for name in names]

@@ -28,6 +28,7 @@ root = LazyGroup(
         "describe": (f"{_COMMANDS}.describe:describe_command", "Show what a plan takes, gives and needs."),
         "exprog": (f"{_COMMANDS}.exprog:group", "Check, simulate and optimize exchange programs."),
         "machine": (f"{_COMMANDS}.machine:group", "List, show, detect and import machines."),
+        "library": (f"{_COMMANDS}.library:group", "List and print the definitions that come with einc."),
         "models": (f"{_COMMANDS}.models:group", "List and copy the models that come with einc."),
         "quantize": (f"{_COMMANDS}.quantize:quantize_command", "Make weights of 8 or 4 bits from a published folder."),
         "import": (f"{_COMMANDS}.imports:group", "Make models from other formats."),

@@ -231,11 +231,11 @@ def _find_plans(
     """The plans for prompts of these lengths, to be run on so many ranks; a line on standard error says what is new."""
     batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
     places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 1, 1)[1])
-    wanted = CompileOptions(
+    options = CompileOptions(
         machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype, price_pins=chosen.price_pins
     )
     sizes = (batch, places, choose_lengths(prompts, places))
-    plans = find_plans(source, complete_options(wanted, ranks), open_cache(chosen.plans), sizes, phase)
+    plans = find_plans(source, complete_options(options, ranks), open_cache(chosen.plans), sizes, phase)
     note_compiled((plans.step, *plans.pieces))
     for piece in plans.pieces if chosen.price_pins else ():
         _note_price(piece.bundle)
@@ -244,15 +244,15 @@ def _find_plans(
 
 def _note_price(bundle: Bundle) -> None:
     """Says what it costs that a plan for prompts has the weights and caches of the plan of a step."""
-    found, other = bundle.predicted_ms, read_report(bundle).unrestricted_ms
-    if found and other:
+    predicted_ms, unrestricted_ms = bundle.predicted_ms, read_report(bundle).unrestricted_ms
+    if predicted_ms and unrestricted_ms:
         from einc.report.tables import describe_trust
         from einc.report.times import describe_prediction
 
         trust = describe_trust(describe_prediction(bundle))
         output.note(
-            f"einc: a prompt's plan with the step's weights and caches: {found:.4g} ms predicted{trust}, "
-            f"{found / other:.2f} times the {other:.4g} ms of one without them"
+            f"einc: a prompt's plan with the step's weights and caches: {predicted_ms:.4g} ms predicted{trust}, "
+            f"{predicted_ms / unrestricted_ms:.2f} times the {unrestricted_ms:.4g} ms of one without them"
         )
 
 
@@ -264,9 +264,9 @@ def _run(
     printed = 0
     for new in generator.stream(rows, chosen.max_tokens, sampling, chosen.stops):
         clock.note("first_token_ms")
-        one = results[new.sequence]
-        one.tokens.append(new.token)
-        one.text, one.ended = one.text + new.text, new.ended
+        result = results[new.sequence]
+        result.tokens.append(new.token)
+        result.text, result.ended = result.text + new.text, new.ended
         if chosen.as_json:
             continue
         if len(results) == 1:
@@ -308,8 +308,8 @@ def _make_document(
         **({} if facts.ranks is None else {"ranks": facts.ranks}),
         "memory_bytes": None if facts.cpu is None else dataclasses.asdict(facts.cpu.memory_bytes),
         "sequences": [
-            {"prompt_tokens": one.prompt_tokens, "tokens": one.tokens, "text": one.text, "ended": one.ended}
-            for one in results
+            {"prompt_tokens": result.prompt_tokens, "tokens": result.tokens, "text": result.text, "ended": result.ended}
+            for result in results
         ],
         "times": {
             **clock.phases,

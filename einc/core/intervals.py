@@ -86,9 +86,9 @@ def enumerate_requests(indices: Sequence[ShardableIndex], counts: Sequence[int])
 
 def limit_intervals(indices: Sequence[ShardableIndex], further: ShardableIndex | None = None) -> list[int]:
     """The most intervals of every index in the paper's candidates; or in those that also cut the index `further`."""
-    whole = further.instead_of if further is not None else ()
+    uncut = further.instead_of if further is not None else ()
     return [
-        1 if index.name in whole or (index.instead_of and index != further) else index.max_intervals
+        1 if index.name in uncut or (index.instead_of and index != further) else index.max_intervals
         for index in indices
     ]
 
@@ -101,8 +101,8 @@ def enumerate_factorizations(product: int, limits: Sequence[int]) -> Iterator[tu
         return
     for factor in range(1, min(product, limits[0]) + 1):
         if product % factor == 0:
-            for rest in enumerate_factorizations(product // factor, limits[1:]):
-                yield (factor, *rest)
+            for factors in enumerate_factorizations(product // factor, limits[1:]):
+                yield (factor, *factors)
 
 
 def count_reachable_sites(sites: int, limits: Sequence[int]) -> int:

@@ -33,8 +33,8 @@ class Overlay:
 
     __slots__ = ("cuts",)
 
-    def __init__(self, whole: TensorType, *families: Iterable[TensorType]) -> None:
-        bounds: list[set[int]] = [{lo, up} for lo, up in zip(whole.lower, whole.upper, strict=True)]
+    def __init__(self, full: TensorType, *families: Iterable[TensorType]) -> None:
+        bounds: list[set[int]] = [{lo, up} for lo, up in zip(full.lower, full.upper, strict=True)]
         for block in itertools.chain(*families):
             for cuts, lo, up in zip(bounds, block.lower, block.upper, strict=True):
                 cuts.add(lo)
@@ -50,15 +50,15 @@ class Overlay:
         return [TensorType(tuple(r[0] for r in cell), tuple(r[1] for r in cell)) for cell in itertools.product(*ranges)]
 
 
-def find_tiling_fault(whole: TensorType, blocks: Tiling) -> str | None:
-    """The reason why `blocks` do not tile `whole`, or None if they do (Definition 2)."""
+def find_tiling_fault(full: TensorType, blocks: Tiling) -> str | None:
+    """The reason why `blocks` do not tile `full`, or None if they do (Definition 2)."""
     for block in blocks:
-        if not whole.contains(block):
-            return f"block {block} is no projection of {whole}"
+        if not full.contains(block):
+            return f"block {block} is no projection of {full}"
     covered = sum(block.size for block in blocks)
-    if covered != whole.size:
-        return f"the blocks hold {covered} elements where {whole} holds {whole.size}"
-    overlay = Overlay(whole, blocks)
+    if covered != full.size:
+        return f"the blocks hold {covered} elements where {full} holds {full.size}"
+    overlay = Overlay(full, blocks)
     seen: set[TensorType] = set()
     for block in blocks:
         for cell in overlay.cells(block):
@@ -94,11 +94,11 @@ def find_spec_fault(spec: JoinAggSpec, inputs: Sequence[TensorType], outputs: Se
     for function in spec.functions:
         if len(function.inputs) != len(inputs) or len(function.outputs) != len(outputs):
             return f"a function specification has {len(function.inputs)} inputs, {len(function.outputs)} outputs"
-        for k, (block, whole) in enumerate(zip(function.inputs, inputs, strict=True)):
-            if not whole.contains(block):
-                return f"input {k}: block {block} is no projection of {whole}"
-    for j, whole in enumerate(outputs):
-        fault = find_tiling_fault(whole, build_tiling(function.outputs[j] for function in spec.functions))
+        for k, (block, full) in enumerate(zip(function.inputs, inputs, strict=True)):
+            if not full.contains(block):
+                return f"input {k}: block {block} is no projection of {full}"
+    for j, full in enumerate(outputs):
+        fault = find_tiling_fault(full, build_tiling(function.outputs[j] for function in spec.functions))
         if fault is not None:
             return f"output {j}: {fault}"
     return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from einc.errors import InternalError
+from einc_runtime.plan import schema
 from einc_runtime.plan.schema import Block
 
 if TYPE_CHECKING:
@@ -56,24 +57,17 @@ class DType(enum.Enum):
 
             bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
             return bfloat16
-        return np.dtype(_NUMPY[self])
+        return np.dtype(_NUMPY_NAMES[self])
 
     def __str__(self) -> str:
         return self.value
 
 
-_ITEMSIZE = {
-    DType.F16: 2, DType.BF16: 2, DType.F32: 4, DType.F64: 8, DType.I32: 4, DType.I64: 8, DType.BOOL: 1,
-    DType.I8: 1, DType.I4X2: 1,
-}  # fmt: skip
+_ITEMSIZE = {DType(name): width for name, width in schema.ITEMSIZE.items()}
 ELEMENT_TYPES = tuple(dtype for dtype in DType if not dtype.is_quantized)
 """The types in which models compute."""
-_FLOATS = frozenset({DType.F16, DType.BF16, DType.F32, DType.F64})
-_NUMPY = {
-    DType.F16: "float16", DType.F32: "float32", DType.F64: "float64",
-    DType.I32: "int32", DType.I64: "int64", DType.BOOL: "bool",
-    DType.I8: "int8", DType.I4X2: "uint8",
-}  # fmt: skip
+_FLOATS = frozenset(DType(name) for name in schema.FLOATS)
+_NUMPY_NAMES = {DType(name): numpy_name for name, numpy_name in schema.NUMPY_NAMES.items()}
 
 
 TensorType = Block

@@ -19,7 +19,7 @@ from einc.exchange.solver import make_solver
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-_PART = 2.0**-17
+_PERTURBATION = 2.0**-17
 """The most that costs or sides are changed by, as a part of them; of 1 where they are 0."""
 
 _GRID = 2.0**-22
@@ -28,7 +28,7 @@ _GRID = 2.0**-22
 _SCALE = 2.0**10
 """Costs and sides are this many times as large for the solver, whose tolerances are absolute."""
 
-_TOLERANCE = 1e-10
+_SOLVER_TOLERANCE = 1e-10
 """The least that the solver accepts."""
 
 
@@ -43,8 +43,8 @@ class LinearProgram:
         import highspy
 
         self._solver = make_solver()
-        self._solver.setOptionValue("primal_feasibility_tolerance", _TOLERANCE)
-        self._solver.setOptionValue("dual_feasibility_tolerance", _TOLERANCE)
+        self._solver.setOptionValue("primal_feasibility_tolerance", _SOLVER_TOLERANCE)
+        self._solver.setOptionValue("dual_feasibility_tolerance", _SOLVER_TOLERANCE)
         self._optimal = highspy.HighsModelStatus.kOptimal
         self._unfinished = highspy.HighsModelStatus.kUnknown
         self._priced = priced
@@ -124,7 +124,7 @@ def _measure(side: float) -> float:
 
 
 class _Parts:
-    """Parts of `_PART`, one for every number of a column or row, in no order."""
+    """Parts of `_PERTURBATION`, one for every number of a column or row, in no order."""
 
     def __init__(self) -> None:
         self._random = random.Random(0)
@@ -132,5 +132,5 @@ class _Parts:
 
     def __getitem__(self, number: int) -> float:
         while number >= len(self._drawn):
-            self._drawn.append(self._random.random() * _PART)
+            self._drawn.append(self._random.random() * _PERTURBATION)
         return self._drawn[number]

@@ -14,7 +14,7 @@ from einc.exchange.language.program import Partition, Program
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-MAX_SITES = 8
+MAX_COMPARED_SITES = 8
 """Up to this many sites, all memberships are compared: at most 8!."""
 
 
@@ -36,12 +36,12 @@ def enumerate_masks(program: Program, sites: Sequence[int]) -> Ints:
     at = {site: position for position, site in enumerate(sites)}
     rows: Ints = np.zeros((1, 0), np.int64)
     for partition in open_:
-        own = np.array(
+        partition_masks = np.array(
             [sum(1 << at[site] for site in chosen) for chosen in itertools.combinations(free, partition.size)], np.int64
         )
         taken = np.bitwise_or.reduce(rows, axis=1) if rows.shape[1] else np.zeros(len(rows), np.int64)
-        row, column = np.nonzero((taken[:, None] & own[None, :]) == 0)
-        rows = np.column_stack((rows[row], own[column]))
+        row, column = np.nonzero((taken[:, None] & partition_masks[None, :]) == 0)
+        rows = np.column_stack((rows[row], partition_masks[column]))
     return rows
 
 
@@ -57,8 +57,8 @@ def decode_masks(program: Program, row: Sequence[int], sites: Sequence[int]) -> 
 def compute_target_masks(program: Program, masks: Ints, sites: Sequence[int], targets: Sequence[int | str]) -> Ints:
     """The sites that some targets stand for, under every membership."""
     number = {site: position for position, site in enumerate(sites)}
-    fixed = {one.name: one.members for one in program.partitions if one.members is not None}
-    names = [one.name for one in program.partitions if one.members is None]
+    fixed = {partition.name: partition.members for partition in program.partitions if partition.members is not None}
+    names = [partition.name for partition in program.partitions if partition.members is None]
     union: Ints = np.zeros(len(masks), np.int64)
     for target in targets:
         if isinstance(target, str) and target not in fixed:

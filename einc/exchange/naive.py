@@ -15,7 +15,7 @@ from einc.exchange.language.closure import State
 from einc.exchange.language.exact_cover import CoverBudget, find_cheapest_partition
 from einc.exchange.language.printer import format_aggregate
 from einc.exchange.language.program import Action, Aggregate, Program, list_targets
-from einc.exchange.relays import Ways
+from einc.exchange.routing import Routing
 from einc.machines.model import Machine
 
 
@@ -37,7 +37,7 @@ def build_naive_body(program: Program, machine: Machine) -> Program:
         for atom in aggregate:
             by_atom.setdefault(atom, []).append(aggregate)
     present = {(aggregate, site) for aggregate, sites in holders.items() for site in sites}
-    ways = Ways(machine, range(len(machine.sites)) if program.gpus is None else program.gpus)
+    ways = Routing(machine, range(len(machine.sites)) if program.gpus is None else program.gpus)
     budget = CoverBudget()
     sends: dict[tuple[Aggregate, int], list[int]] = {}  # aggregate and its holder, or a relay -> destinations
     sent: Counter[int] = Counter()  # bytes by sender
@@ -75,7 +75,7 @@ def _choose_parts(
     site: int,
     holders: dict[Aggregate, list[int]],
     by_atom: dict[str, list[Aggregate]],
-    ways: Ways,
+    ways: Routing,
     budget: CoverBudget,
 ) -> tuple[Aggregate, ...]:
     """What to combine into `aggregate` at `site`: parts that IN holds there, or somewhere with a way to there."""

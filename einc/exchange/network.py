@@ -12,8 +12,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from einc.exchange.levels import Clusters, Ints, compute_offsets, find_levels
-from einc.exchange.relays import Ways
+from einc.exchange.routing import Routing
+from einc.exchange.topology_clusters import Clusters, Ints, compute_offsets, find_levels
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 
 Path = tuple[int, ...]
@@ -56,7 +56,7 @@ class Network:
             [resource.gbs * BYTES_PER_MS for resource in machine.resources]
             + [site.sustained_gbs * BYTES_PER_MS for site in machine.sites]
         )
-        self.ways = Ways(machine, self.sites)
+        self.ways = Routing(machine, self.sites)
         self.names = [resource.name for resource in machine.resources]
         self.transfer_latency = machine.transfer_latency_us * MS_PER_US
         self.kernel_latency = machine.kernel_latency_us * MS_PER_US
@@ -129,8 +129,8 @@ class Network:
         chosen = {path[0] for path in open_paths if len(path) == 1}
         open_paths = {path for path in open_paths if chosen.isdisjoint(path)}
         two: set[Path] = {path for path in open_paths if len(path) == 2}
-        for one, other in _find_sides(two):
-            chosen |= min(one, other, key=lambda side: sum(self.rates[resource] for resource in sorted(side)))
+        for sides in _find_sides(two):
+            chosen |= min(sides, key=lambda side: sum(self.rates[resource] for resource in sorted(side)))
         for path in sorted(open_paths - two):
             if chosen.isdisjoint(path):
                 chosen.add(min(path, key=lambda resource: self.rates[resource]))
@@ -150,9 +150,9 @@ def _find_sides(paths: set[Path]) -> list[tuple[set[int], set[int]]]:
     Where no such sides exist, one side has all resources.
     """
     beside: dict[int, list[int]] = {}
-    for one, other in sorted(paths):
-        beside.setdefault(one, []).append(other)
-        beside.setdefault(other, []).append(one)
+    for resource, peer in sorted(paths):
+        beside.setdefault(resource, []).append(peer)
+        beside.setdefault(peer, []).append(resource)
     side: dict[int, int] = {}
     sides = []
     for start in beside:
@@ -162,11 +162,11 @@ def _find_sides(paths: set[Path]) -> list[tuple[set[int], set[int]]]:
         reached = [start]
         even = True
         for resource in reached:
-            for other in beside[resource]:
-                if other not in side:
-                    side[other] = 1 - side[resource]
-                    reached.append(other)
-                even &= side[other] != side[resource]
+            for neighbour in beside[resource]:
+                if neighbour not in side:
+                    side[neighbour] = 1 - side[resource]
+                    reached.append(neighbour)
+                even &= side[neighbour] != side[resource]
         both = ({r for r in reached if not side[r]}, {r for r in reached if side[r]})
         sides.append(both if even else (set(reached), set(reached)))
     return sides

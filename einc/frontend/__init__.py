@@ -41,7 +41,7 @@ def build(
     parsed = parse_text(text, file, findings)
     name = _find_model_name(parsed.model, file, findings)
     parameters = evaluate_parameters(parsed.model, definitions, preset, parsed.lost_names, findings)
-    graph = lower_model(parsed.model, name, parameters, parsed.lost_names, replacement, findings)
+    graph = lower_model(parsed.model, file, name, parameters, parsed.lost_names, replacement, findings)
     if not graph.outputs:
         end = parsed.model.statements[-1].span if parsed.model.statements else SourceSpan(file, 1, 1, 2, "")
         findings.check()

@@ -15,19 +15,20 @@ from einc.frontend import constants, limits
 from einc.frontend.context import LoweringContext, SavedOutput
 from einc.frontend.expressions import EvaluatedCall, MultipleResults, TensorValue, Value
 from einc.frontend.findings import AlreadyReported
-from einc.frontend.parameters import DTYPES
+from einc.frontend.parameters import DTYPE_NAMES
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import TensorKind
 from einc.ops import registry
 from einc.ops.arguments import Argument
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
-from einc.ops.scalar import ScalarInput, make_step
+from einc.ops.scalar import make_step
+from einc_runtime.plan.scalar_programs import ScalarInput
 
 
 def resolve_dtype(context: LoweringContext, name: str) -> str:
     """The element type that a name stands for: `--dtype` replaces all floating ones. Other words stay as they are."""
-    if context.dtype is None or name not in DTYPES or not DType(name).is_float:
+    if context.dtype is None or name not in DTYPE_NAMES or not DType(name).is_float:
         return name
     return context.dtype.value
 
@@ -48,8 +49,8 @@ def declare_tensor(
 
 def apply_operator(context: LoweringContext, call: EvaluatedCall) -> TensorValue | MultipleResults:
     """Applies an operator of the library to the arguments of a call."""
-    given = (*call.arguments, *call.keywords.values())
-    tensors = [argument for argument in given if isinstance(argument, TensorValue)]
+    operands = (*call.arguments, *call.keywords.values())
+    tensors = [argument for argument in operands if isinstance(argument, TensorValue)]
     try:
         operator = registry.call(
             call.function,
@@ -83,8 +84,8 @@ def collect_outputs(context: LoweringContext) -> None:
                 raise context.findings.fail(f"'{name}' is saved already", syntax.span)
             value = context.look_up(syntax)
             if not isinstance(value, TensorValue):
-                found = constants.describe_value(value)
-                raise context.findings.fail(f"expected a tensor, found {found}", syntax.span)
+                described = constants.describe_value(value)
+                raise context.findings.fail(f"expected a tensor, found {described}", syntax.span)
             context.outputs[name] = SavedOutput(syntax, name, value)
 
 
@@ -172,7 +173,7 @@ def _check_size(context: LoweringContext, desc: TensorDesc, span: SourceSpan) ->
     if desc.rank > limits.RANK:
         message = f"this tensor has {desc.rank:,} dimensions; at most {limits.RANK} are allowed"
         raise context.findings.fail(message, span)
-    if math.prod(desc.shape) * desc.dtype.itemsize >= limits.INTEGER:
+    if math.prod(desc.shape) * desc.dtype.itemsize >= limits.INTEGER_BOUND:
         raise context.findings.fail(f"this tensor is too large: {desc} has 2**63 bytes or more", span)
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 from einc.errors import SourceSpan
 
-_NOWHERE = SourceSpan("", 1, 1, 1, "")
+_NO_SPAN = SourceSpan("", 1, 1, 1, "")
 
 
 @dataclass(frozen=True, slots=True)
 class SyntaxNode:
     """A piece of syntax with its place in the text."""
 
-    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False, kw_only=True)
+    span: SourceSpan = field(default=_NO_SPAN, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,28 @@ class CallExpr(SyntaxNode):
 
 
 @dataclass(frozen=True, slots=True)
+class IndexItem(SyntaxNode):
+    """What stands between the commas of `[ ]`: `i`, `2 * i + 1`, `i = extent`, `dimension: i`, or `...`.
+
+    `value` is None for `...`.
+    """
+
+    value: Expression | None
+    dimension: Name | None = None
+    extent: Expression | None = None
+
+    @property
+    def name(self) -> Name | None:
+        """The index, where the value is one, or the dimension of a declared tensor."""
+        return self.value if isinstance(self.value, Name) else None
+
+
+@dataclass(frozen=True, slots=True)
 class IndexedExpr(SyntaxNode):
     """`base[i, j]`: an element of a tensor, in an index equation."""
 
     base: Expression
-    indices: tuple[Name, ...]
+    indices: tuple[IndexItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +115,7 @@ class AggregateExpr(SyntaxNode):
     """`operation[i, j](body)`: an aggregation over indices, in an index equation."""
 
     operation: Name
-    indices: tuple[Name, ...]
+    indices: tuple[IndexItem, ...]
     body: Expression
 
 
@@ -137,7 +154,7 @@ class InputDecl(SyntaxNode):
 
     name: Name
     dtype: Name
-    dims: tuple[Name, ...]
+    dims: tuple[IndexItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +163,7 @@ class StateDecl(SyntaxNode):
 
     name: Name
     dtype: Name
-    dims: tuple[Name, ...]
+    dims: tuple[IndexItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +172,7 @@ class WeightDecl(SyntaxNode):
 
     name: Name
     dtype: Name
-    dims: tuple[Name, ...]
+    dims: tuple[IndexItem, ...]
     stored: LiteralExpr | None = None
     storage: Name | CallExpr | None = None
 
@@ -173,7 +190,7 @@ class EquationStmt(SyntaxNode):
     """`target[i, j] = value`"""
 
     target: Name
-    indices: tuple[Name, ...]
+    indices: tuple[IndexItem, ...]
     value: Expression
 
 
@@ -193,11 +210,19 @@ class ReturnStmt(SyntaxNode):
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter(SyntaxNode):
+    """`name` or `name = default` among the parameters of a block."""
+
+    name: Name
+    default: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BlockDecl(SyntaxNode):
     """`block name(parameters) { body }`"""
 
     name: Name
-    parameters: tuple[Name, ...]
+    parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
 
 
@@ -218,8 +243,16 @@ class PresetDecl(SyntaxNode):
     body: tuple[Statement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class UseStmt(SyntaxNode):
+    """`use "file.ein"`: the blocks of another file."""
+
+    file: LiteralExpr
+
+
 Statement = (
     ModelDecl
+    | UseStmt
     | ParamDecl
     | DimDecl
     | InputDecl
@@ -269,14 +302,20 @@ def unfold_chain(last: BinaryExpr) -> list[BinaryExpr]:
 def list_own_expressions(statement: Statement) -> tuple[Expression, ...]:
     """The expressions that stand in a statement itself, not in its body."""
     match statement:
-        case ParamDecl() | DimDecl() | AssignStmt() | EquationStmt():
+        case EquationStmt():
+            return (*list_item_values(statement.indices), statement.value)
+        case ParamDecl() | DimDecl() | AssignStmt():
             return (statement.value,)
         case OutputStmt():
-            return () if statement.definition is None else (statement.definition.value,)
+            return () if statement.definition is None else list_own_expressions(statement.definition)
+        case InputDecl() | StateDecl() | WeightDecl():
+            return list_item_values(statement.dims)
         case ReturnStmt():
             return statement.values
         case RepeatStmt():
             return (statement.count,)
+        case BlockDecl():
+            return tuple(parameter.default for parameter in statement.parameters if parameter.default is not None)
         case _:
             return ()
 
@@ -308,8 +347,14 @@ def _list_operands(expression: Expression) -> tuple[Expression, ...]:
         case CallExpr():
             return (*expression.arguments, *(keyword.value for keyword in expression.keywords))
         case IndexedExpr():
-            return (expression.base,)
+            return (expression.base, *list_item_values(expression.indices))
         case AggregateExpr():
-            return (expression.body,)
+            return (*list_item_values(expression.indices), expression.body)
         case _:
             return ()
+
+
+def list_item_values(items: tuple[IndexItem, ...]) -> tuple[Expression, ...]:
+    """The expressions among the items of `[ ]` that are more than a name."""
+    parts = (part for item in items for part in (item.value, item.extent))
+    return tuple(part for part in parts if part is not None and not isinstance(part, Name))

@@ -21,12 +21,12 @@ _ARITHMETIC: dict[str, Callable[[int | float, int | float], int | float]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
     "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
 }  # fmt: skip
-_COMPARISONS: dict[str, Callable[[int | float, int | float], bool]] = {
+_COMPARISON_OPERATORS: dict[str, Callable[[int | float, int | float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_FUNCTIONS: dict[str, Callable[[Sequence[int | float]], int | float]] = {"sum": sum, "max": max, "min": min}
+_BUILTIN_FUNCTIONS: dict[str, Callable[[Sequence[int | float]], int | float]] = {"sum": sum, "max": max, "min": min}
 
-FUNCTIONS = ("sum", "prod", "max", "min", "len")
+LIST_FUNCTIONS = ("sum", "prod", "max", "min", "len")
 """The functions of lists of numbers."""
 
 
@@ -42,7 +42,9 @@ def describe_value(value: Static) -> str:
 
 
 def negate(value: Static) -> Static:
-    """`-value`"""
+    """`-value`; that of `inf` is the only number besides that is not finite"""
+    if value == math.inf:
+        return -math.inf
     return _check_bounds(-_require_number("-", value, 0))
 
 
@@ -59,8 +61,8 @@ def apply_infix(symbol: str, left: Static, right: Static) -> Static:
     if symbol == "*" and (isinstance(left, tuple | str) or isinstance(right, tuple | str)):
         return _repeat(left, right)
     a, b = _require_number(symbol, left, 0), _require_number(symbol, right, 1)
-    if symbol in _COMPARISONS:
-        return _COMPARISONS[symbol](a, b)
+    if symbol in _COMPARISON_OPERATORS:
+        return _COMPARISON_OPERATORS[symbol](a, b)
     if symbol == "**" and isinstance(a, int) and isinstance(b, int) and abs(a) > 1 and b > 64:
         raise _make_overflow_error()  # before it is computed
     try:
@@ -89,7 +91,7 @@ def apply_function(name: str, arguments: Sequence[Static]) -> Static:
             total = _check_bounds(total * number)
         return total
     try:
-        return _check_bounds(_FUNCTIONS[name](numbers))
+        return _check_bounds(_BUILTIN_FUNCTIONS[name](numbers))
     except OverflowError:
         raise _make_overflow_error() from None
 
@@ -121,7 +123,7 @@ def _check_length(length: int, limit: int, noun: str, position: int) -> None:
 def _check_bounds(value: int | float | complex) -> int | float:
     if isinstance(value, complex) or value != value:
         raise OperatorError("the result is not a real number")
-    if abs(value) == math.inf or (isinstance(value, int) and abs(value) >= limits.INTEGER):
+    if abs(value) == math.inf or (isinstance(value, int) and abs(value) >= limits.INTEGER_BOUND):
         raise _make_overflow_error()
     return value
 

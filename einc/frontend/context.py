@@ -6,19 +6,25 @@ A tensor at the top keeps its name in the graph. In iteration 3 of a repeat it i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from einc.core.tensor import DType
 from einc.errors import SourceSpan
-from einc.frontend import ast
+from einc.frontend import ast, limits
+from einc.frontend.ast import iterate_parts, list_own_expressions
 from einc.frontend.expressions import EvaluatedCall, EvaluationContext, MultipleResults, TensorValue, Value
 from einc.frontend.findings import FOREIGN_NAMES, AlreadyReported
-from einc.frontend.parameters import DTYPES, Parameters, check_new_name
+from einc.frontend.parameters import DTYPE_NAMES, Parameters, check_new_name
+from einc.frontend.shared_blocks import BlockOrigin
 from einc.graph.builder import GraphBuilder
 from einc.ops import registry
 from einc_runtime.text import did_you_mean
+
+INFINITY = "inf"
+"""The name of the number that is larger than all others, where nothing else has this name."""
 
 
 class Poison:
@@ -97,9 +103,12 @@ class LoweringContext(EvaluationContext):
     """In which line each name at the top is defined first."""
     blocks: Mapping[str, ast.BlockDecl]
     broken_blocks: frozenset[str]
+    used_blocks: Mapping[str, ast.BlockDecl]
     apply_call: Callable[[LoweringContext, EvaluatedCall], Value | MultipleResults]
 
     scope: Scope = field(default_factory=Scope)
+    origin: BlockOrigin = BlockOrigin.MODEL
+    """The text whose statements are being lowered."""
     active_blocks: list[str] = field(default_factory=list)
     """The blocks that are being applied, the innermost last."""
     block_labels: set[str] = field(default_factory=set)
@@ -126,8 +135,10 @@ class LoweringContext(EvaluationContext):
             raise AlreadyReported
         if value is not None:
             return value
-        if word in DTYPES:
+        if word in DTYPE_NAMES:
             return word
+        if word == INFINITY:
+            return math.inf
         if self.may_be_lost(word):
             raise AlreadyReported
         raise self.findings.fail(f"'{word}' is not defined", name.span, self._suggest(word, name.span.line))
@@ -149,6 +160,18 @@ class LoweringContext(EvaluationContext):
             self.scope = before
 
     @contextmanager
+    def enter_origin(self, origin: BlockOrigin) -> Iterator[None]:
+        """Within this context, statements are those of another text, which sees no params and dims of the model."""
+        before = self.origin, self.parameters
+        self.origin = origin
+        if origin is not BlockOrigin.MODEL:
+            self.parameters = Parameters()
+        try:
+            yield
+        finally:
+            self.origin, self.parameters = before
+
+    @contextmanager
     def enter_statement(self, name: str) -> Iterator[None]:
         """Within this context, parts are named after another statement."""
         before = self.statement, self.part_count
@@ -161,6 +184,22 @@ class LoweringContext(EvaluationContext):
     def start_statement(self, name: str) -> None:
         """From now on, parts are named after this statement."""
         self.statement, self.part_count = name, 0
+
+    def count_steps(self, statement: ast.Statement) -> None:
+        """Bounds the work of unrolling."""
+        sizes = self.statement_sizes
+        if id(statement) not in sizes:
+            sizes[id(statement)] = 1 + sum(1 for part in list_own_expressions(statement) for _ in iterate_parts(part))
+        self.step_count += sizes[id(statement)]
+        if self.step_count <= limits.MAX_UNROLLED_STEPS:
+            return
+        if not self.is_exhausted:
+            self.is_exhausted = True
+            message = (
+                f"unrolling this model takes more than {limits.MAX_UNROLLED_STEPS:,} steps, the most that are allowed"
+            )
+            self.findings.add(message, statement.span, "blocks and repeats are unrolled; repeat fewer times")
+        raise AlreadyReported
 
     def check_new(self, name: ast.Name) -> None:
         """Fails if a name is known: inputs, weights and the variable of a repeat must have new names."""
@@ -187,11 +226,13 @@ class LoweringContext(EvaluationContext):
         """What may help where a name is not defined."""
         if self.scope.is_block and word in self.definition_lines:
             return f"a block sees params, dims and its own names only; pass '{word}' to it as an argument"
-        there = self.definition_lines.get(word, line)
-        if there < line:
-            return f"it is local to the repeat around line {there}; assign it to a name from before the repeat"
-        if there > line:
-            return f"it is defined further down, in line {there}; statements run in order"
+        definition_line = self.definition_lines.get(word, line)
+        if definition_line < line:
+            return (
+                f"it is local to the repeat around line {definition_line}; assign it to a name from before the repeat"
+            )
+        if definition_line > line:
+            return f"it is defined further down, in line {definition_line}; statements run in order"
         if registry.is_callable(word):
             return f"'{word}' is an operator; call it: `{word}(...)`"
         return FOREIGN_NAMES.get(word) or did_you_mean(word, [*self.scope.known_names(), *self.parameters.spans])

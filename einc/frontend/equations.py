@@ -6,72 +6,48 @@ call or infix expression that is indexed (paper, Section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast, constants, limits
 from einc.frontend.assembly import apply_equation, resolve_dtype
 from einc.frontend.ast import iterate_parts, unfold_chain
 from einc.frontend.constants import Static
 from einc.frontend.context import LoweringContext
-from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_value
+from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_integer, evaluate_value
 from einc.frontend.findings import evaluate_each
+from einc.frontend.index_positions import (
+    CONDITIONS,
+    ReadContext,
+    find_dimension,
+    find_index_names,
+    name_dimension,
+    name_items,
+    read_element,
+)
+from einc.frontend.joins import Element, EquationScope, Join, ResultIndex, build_join_operator
 from einc.ops import registry
-from einc.ops.equation import build_equation
-from einc.ops.functions import AGGREGATIONS, FUNCTIONS
-from einc.ops.scalar import Operand, ProgramBuilder, ScalarInput
+from einc.ops.functions import AGGREGATIONS, CALL_SIGNATURES, COMPOSED, find_identity
+from einc.ops.scalar import resolve_program
+from einc_runtime.plan.index_programs import MAX_NUMBER, Position
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean, format_count
-
-Element = Operand | bool | int | float | str
-"""The value of an expression at one index vector: an operand of the scalar program, or a literal."""
-
-
-@dataclass(slots=True)
-class Join:
-    """The tensors that an expression reads, each with its indices, and the scalar program over their elements.
-
-    In a `product` every factor is an operand of its own, because the kernels of contractions expect that.
-    """
-
-    product: bool = False
-    inputs: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
-    tensors: list[TensorValue] = field(default_factory=list)
-    labels: list[tuple[str, ...]] = field(default_factory=list)
-    spans: list[SourceSpan] = field(default_factory=list)
-    program: ProgramBuilder = field(default_factory=lambda: ProgramBuilder(0))
-    step_count: int = 0
-
-    def read(self, tensor: TensorValue, labels: tuple[str, ...], span: SourceSpan) -> ScalarInput:
-        """The element of a tensor at these indices. Except in a product, a tensor read twice alike is one input."""
-        key = tensor.name, labels
-        if key not in self.inputs or self.product:
-            self.inputs[key] = len(self.tensors)
-            self.tensors.append(tensor)
-            self.labels.append(labels)
-            self.spans.append(span)
-        return ScalarInput(self.inputs[key])
-
-    def indices(self) -> tuple[str, ...]:
-        """All indices, in the order in which the expression first mentions them."""
-        return tuple(dict.fromkeys(label for labels in self.labels for label in labels))
-
-    def first_place(self, index: str, otherwise: SourceSpan) -> SourceSpan:
-        """Where the first tensor with an index stands."""
-        places = (span for labels, span in zip(self.labels, self.spans, strict=True) if index in labels)
-        return next(places, otherwise)
 
 
 def lower_equation(context: LoweringContext, statement: ast.EquationStmt, name: str) -> TensorValue:
     """The tensor that an equation defines, with this preferred name."""
     value = statement.value
-    _check_unique(context, statement.indices)
+    scope = EquationScope(find_index_names(value) | frozenset(name_items(statement.indices)))
+    _note_extents(context, scope, statement.indices)
     if isinstance(value, ast.AggregateExpr):
-        return _aggregate(context, value, statement.indices, (name,), statement.span)
-    join = Join(_is_product(value))
+        return _aggregate(context, scope, value, statement.indices, (name,), statement.span)
+    join = Join(scope, _is_product(value))
     element = _evaluate(context, join, value)
-    left = {index.text for index in statement.indices}
+    result = _list_result(context, join, statement.indices)
+    left = {index.index for index in result}
     missing = [index for index in join.indices() if index not in left]
     if missing and not _is_product(value):
         raise context.findings.fail(
@@ -79,18 +55,18 @@ def lower_equation(context: LoweringContext, statement: ast.EquationStmt, name: 
             join.first_place(missing[0], statement.span),
             f"write the aggregation out, such as `sum[{', '.join(missing)}](...)` around what it covers",
         )
-    result = [(index.text, index.span) for index in statement.indices]
     return _apply(context, join, element, result, "sum" if missing else None, (name,), statement.span)
 
 
 def _aggregate(
     context: LoweringContext,
+    scope: EquationScope,
     syntax: ast.AggregateExpr,
-    result: Sequence[ast.Name] | None,
+    items: Sequence[ast.IndexItem] | None,
     result_names: tuple[str, ...],
     span: SourceSpan,
 ) -> TensorValue:
-    """An aggregation as an operator. Without a given result, its result has all other indices, in order."""
+    """An aggregation as an operator. Where `items` do not name its result, that has all other indices, in order."""
     operation = syntax.operation
     if operation.text not in AGGREGATIONS:
         raise context.findings.fail(
@@ -100,66 +76,151 @@ def _aggregate(
         )
     if not syntax.indices:
         raise context.findings.fail(f"expected indices to aggregate over, found '{operation.text}[]'", operation.span)
-    _check_unique(context, syntax.indices)
-    join = Join(operation.text == "sum" and _is_product(syntax.body))
+    _note_extents(context, scope, syntax.indices)
+    aggregated = _list_aggregated(context, syntax.indices)
+    conditions = [item.value for item in syntax.indices if isinstance(item.value, ast.BinaryExpr)]
+    join = Join(scope, operation.text == "sum" and not conditions and _is_product(syntax.body))
     element = _evaluate(context, join, syntax.body)
-    present, aggregated = join.indices(), [index.text for index in syntax.indices]
-    for index in syntax.indices:
-        if index.text not in present:
-            hint = did_you_mean(index.text, present)
+    for condition in conditions:
+        element = _add_condition(context, join, element, condition, operation.text)
+    for index in aggregated:
+        if index.text not in join.indices():
+            if index.text in scope.extents:
+                join.read_index(index.text, index.span)
+                continue
+            hint = did_you_mean(index.text, join.indices())
             message = f"index '{index.text}' does not occur in what is aggregated"
             raise context.findings.fail(message, index.span, hint)
-    left = [name for name in present if name not in aggregated]
-    if result is None:
-        named = [(name, join.first_place(name, syntax.span)) for name in left]
-    else:
-        named = [(index.text, index.span) for index in result]
-        for name, place in named:
-            if name in aggregated:
-                raise context.findings.fail(f"index '{name}' is aggregated and cannot be in the result", place)
-        missing = [name for name in left if name not in {index.text for index in result}]
-        if missing:
-            together = ", ".join([*aggregated, *missing])
-            raise context.findings.fail(
-                f"index '{missing[0]}' stands only on the right of '='",
-                join.first_place(missing[0], syntax.span),
-                f"aggregate over it too, `{operation.text}[{together}]`, or name it on the left",
-            )
-    return _apply(context, join, element, named, operation.text, result_names, span)
+    gone = {index.text for index in aggregated}
+    left = [name for name in join.indices() if name not in gone]
+    if items is None:
+        return _apply(context, join, element, join.name_result(left, span), operation.text, result_names, span)
+    result = _list_result(context, join, items)
+    named = {named_index.index for named_index in result}
+    for named_index in result:
+        if named_index.index in gone:
+            message = f"index '{named_index.index}' is aggregated and cannot be in the result"
+            raise context.findings.fail(message, named_index.span)
+    missing = [name for name in left if name not in named]
+    if missing:
+        together = ", ".join([*(index.text for index in aggregated), *missing])
+        raise context.findings.fail(
+            f"index '{missing[0]}' stands only on the right of '='",
+            join.first_place(missing[0], syntax.span),
+            f"aggregate over it too, `{operation.text}[{together}]`, or name it on the left",
+        )
+    return _apply(context, join, element, result, operation.text, result_names, span)
+
+
+def _note_extents(context: LoweringContext, scope: EquationScope, items: Sequence[ast.IndexItem]) -> None:
+    """Keeps the extents that items give."""
+    for item in items:
+        if item.extent is not None and item.name is not None:
+            extent = evaluate_integer(context, item.extent, "an extent")
+            if not 1 <= extent < MAX_NUMBER:
+                raise context.findings.fail(f"an extent is at least 1, found {extent:,}", item.extent.span)
+            if scope.extents.setdefault(item.name.text, extent) != extent:
+                raise context.findings.fail(f"index '{item.name.text}' has two extents", item.span)
+
+
+def _list_aggregated(context: LoweringContext, items: Sequence[ast.IndexItem]) -> list[ast.Name]:
+    """The indices that are aggregated over: alone, with an extent, or with a condition."""
+    names = []
+    for item in items:
+        condition = item.value if isinstance(item.value, ast.BinaryExpr) else None
+        name = condition.left if condition is not None and condition.operator in CONDITIONS else item.value
+        if not isinstance(name, ast.Name) or item.dimension is not None:
+            message = "expected an index to aggregate over"
+            raise context.findings.fail(message, item.span, "such as `k`, `k = 8` or `k <= t`")
+        names.append(name)
+    _check_unique(context, names)
+    return names
+
+
+def _list_result(context: LoweringContext, join: Join, items: Sequence[ast.IndexItem]) -> list[ResultIndex]:
+    """The indices of a result. With `...`, they are in the order of the dimensions of the first tensor that is read
+    with it, and an index that stands for one of these dimensions takes its place."""
+    scope = join.scope
+    reference = scope.reference if any(item.value is None for item in items) else None
+    result: list[ResultIndex] = []
+    placed: dict[str, ResultIndex] = {}
+    for item in items:
+        if item.value is None:
+            continue
+        if item.name is None:
+            hint = "the left side has names, `name = extent`, or `dimension: name`"
+            raise context.findings.fail("expected an index of the result", item.span, hint)
+        index = ResultIndex(item.name.text, item.name.text, item.span)
+        if item.dimension is None:
+            result.append(index)
+        elif reference is None:
+            result.append(replace(index, dim=name_dimension(context, item.dimension)))
+        else:
+            place = find_dimension(context, item.dimension, reference.dims)
+            placed[reference.dims[place]] = replace(index, dim=reference.dims[place])
+            scope.extents.setdefault(index.index, reference.shape[place])
+    if reference is not None:
+        at = next(place for place, item in enumerate(items) if item.value is None)
+        before = sum(item.dimension is None for item in items[:at])
+        result[before:before] = _spread_result(scope, reference, placed, items[at].span)
+    for k, index in enumerate(result):
+        if index.index in {earlier.index for earlier in result[:k]}:
+            message = f"index '{index.index}' stands twice here"
+            raise context.findings.fail(message, index.span, "each index may stand once")
+    return result
+
+
+def _spread_result(
+    scope: EquationScope, reference: TensorDesc, placed: Mapping[str, ResultIndex], span: SourceSpan
+) -> list[ResultIndex]:
+    """What `...` stands for in a result: the dimensions of its tensor, then those of others that are read with it."""
+    indices = {dim: name for name, dim in scope.spread.items()}
+    result = []
+    for dim in (*reference.dims, *(dim for dim in indices if dim not in reference.dims)):
+        if dim in placed:
+            result.append(placed[dim])
+        elif dim in indices:
+            result.append(ResultIndex(indices[dim], dim, span))
+    return result
 
 
 def _apply(
     context: LoweringContext,
     join: Join,
     element: Element,
-    result: Sequence[tuple[str, SourceSpan]],
+    result: Sequence[ResultIndex],
     aggregation: str | None,
     result_names: tuple[str, ...],
     span: SourceSpan,
 ) -> TensorValue:
-    """The operator of a join; `result` lists the indices of its result, and where they stand."""
-    present = join.indices()
-    if not join.tensors:
+    """The operator of a join in the graph."""
+    if not join.reads:
         raise context.findings.fail("expected a tensor with indices on the right of '='", span)
-    for name, place in result:
-        if name not in present:
-            message = f"index '{name}' of the result is in no tensor on the right of '='"
-            raise context.findings.fail(message, place, did_you_mean(name, present))
+    operator, tensors = build_join_operator(context, join, element, result, aggregation, span)
+    return apply_equation(context, operator, tensors, result_names, span)
+
+
+def _apply_position(context: LoweringContext, join: Join, element: Element, span: SourceSpan) -> TensorValue:
+    """A join whose result has all its indices: positions that are read afterwards."""
+    return _apply(context, join, element, join.name_result(join.indices(), span), None, (), span)
+
+
+def _add_condition(
+    context: LoweringContext, join: Join, element: Element, condition: ast.BinaryExpr, aggregation: str
+) -> Element:
+    """The element where a condition holds, else what changes no aggregate."""
+    if not isinstance(element, Operand):
+        raise context.findings.fail("expected a tensor with indices in what is aggregated", condition.span)
+    holds = _evaluate(context, join, condition)
+    if isinstance(condition.right, ast.Name) and isinstance(condition.left, ast.Name):
+        join.scope.alike.setdefault(condition.right.text, condition.left.text)
+    join.program.arity = len(join.reads)
+    types = [DType.I64 if read.tensor is None else read.tensor.desc.dtype for read in join.reads]
     try:
-        if isinstance(element, str):
-            raise OperatorError(f'expected numbers, found the string "{element[:40]}"')
-        join.program.arity = len(join.tensors)
-        last = element if isinstance(element, Operand) else join.program.add("copy", element)
-        operator = build_equation(
-            [(tensor.desc, labels) for tensor, labels in zip(join.tensors, join.labels, strict=True)],
-            [(name, name) for name, _ in result],
-            join.program.program(last),
-            aggregation,
-        )
+        dtype = resolve_program(join.program.program(element), types)[1][-1]
+        return join.program.add("where", _require_number(holds), element, find_identity(aggregation, dtype))
     except OperatorError as error:
-        place = join.spans[error.argument] if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, place, error.hint) from None
-    return apply_equation(context, operator, join.tensors, result_names, span)
+        raise context.findings.fail(error.message, condition.span, error.hint) from None
 
 
 # -- expressions at one index vector ----------------------------------------------------------------------------------
@@ -173,8 +234,9 @@ def _evaluate(context: LoweringContext, join: Join, syntax: ast.Expression) -> E
             case ast.IndexedExpr():
                 return _read(context, join, syntax)
             case ast.AggregateExpr():
-                inner = _aggregate(context, syntax, None, (), syntax.span)
-                return join.read(inner, inner.desc.dims, syntax.span)
+                return _read_aggregate(context, join, syntax)
+            case ast.Name() if _is_index(context, join, syntax):
+                return join.read_index(syntax.text, syntax.span)
             case ast.NegativeExpr():
                 operand = _evaluate(context, join, syntax.operand)
                 return _add_step(context, join, syntax, NEGATION, [operand], constants.negate)
@@ -188,26 +250,30 @@ def _evaluate(context: LoweringContext, join: Join, syntax: ast.Expression) -> E
         context.leave()
 
 
+def _is_index(context: LoweringContext, join: Join, name: ast.Name) -> bool:
+    """Whether a name stands for the value of an index: params and dims stand for their numbers."""
+    return name.text in join.scope.indices and name.text not in context.parameters.values
+
+
+def _read_aggregate(context: LoweringContext, join: Join, syntax: ast.AggregateExpr) -> ScalarInput:
+    """The element of an aggregation, which has a scope of its own for what `...` stands for and for extents."""
+    inner = replace(join.scope, extents=dict(join.scope.extents), spread=dict(join.scope.spread))
+    value = _aggregate(context, inner, syntax, None, (), syntax.span)
+    if join.scope.reference is None:
+        join.scope.reference = inner.reference
+    indices = {dim: name for name, dim in inner.spread.items()}
+    join.scope.spread.update({indices[dim]: dim for dim in value.desc.dims if dim in indices})
+    positions = tuple(Position(((indices.get(dim, dim), 1),)) for dim in value.desc.dims)
+    return join.read(value, positions, syntax.span)
+
+
 def _read(context: LoweringContext, join: Join, syntax: ast.IndexedExpr) -> ScalarInput:
-    """An element of a tensor; indices with the name of a declared dim must have its extent."""
+    """An element of a tensor."""
     base = evaluate_value(context, syntax.base)
     if not isinstance(base, TensorValue):
         found = constants.describe_value(base)
         raise context.findings.fail(f"expected a tensor, found {found}", syntax.base.span)
-    desc = base.desc
-    if len(syntax.indices) != desc.rank:
-        expected = format_count(desc.rank, "index", "indices")
-        message = f"expected {expected} for {desc}, found {len(syntax.indices)}"
-        raise context.findings.fail(message, syntax.span, "write one index per dimension")
-    for position, (index, dim, extent) in enumerate(zip(syntax.indices, desc.dims, desc.shape, strict=True), 1):
-        declared = context.parameters.dims.get(index.text)
-        if declared is not None and declared != extent:
-            raise context.findings.fail(
-                f"index '{index.text}' has extent {declared:,}, but dimension {position} of {desc} has {extent:,}",
-                index.span,
-                f"use '{dim}' here, or an index that is not declared" if index.text != dim else None,
-            )
-    return join.read(base, tuple(index.text for index in syntax.indices), syntax.span)
+    return read_element(ReadContext(context, join, _evaluate, _apply_position), base, syntax)
 
 
 def _evaluate_chain(context: LoweringContext, join: Join, syntax: ast.BinaryExpr) -> Element:
@@ -226,21 +292,32 @@ def _evaluate_call(context: LoweringContext, join: Join, syntax: ast.CallExpr) -
     if syntax.keywords:
         message = f"functions in an index equation have no named arguments; '{name}' has one"
         raise context.findings.fail(message, syntax.keywords[0].span)
-    if not any(isinstance(part, ast.IndexedExpr | ast.AggregateExpr) for part in iterate_parts(syntax)):
+    if not any(
+        isinstance(part, ast.IndexedExpr | ast.AggregateExpr)
+        or (isinstance(part, ast.Name) and _is_index(context, join, part))
+        for part in iterate_parts(syntax)
+    ):
         return _evaluate_literal(context, syntax)
     operands = evaluate_each(partial(_evaluate, context, join), syntax.arguments)
     function = name
-    if name not in FUNCTIONS and operands and isinstance(last := operands[-1], str):  # an element type, as in a cast
+    if (
+        name not in CALL_SIGNATURES and operands and isinstance(last := operands[-1], str)
+    ):  # an element type, as in a cast
         function = f"{name}:{resolve_dtype(context, last)}"
         operands.pop()
-    signature = FUNCTIONS.get(function)
+    signature = CALL_SIGNATURES.get(function)
     if signature is None:
         raise context.findings.fail(*_describe_unknown_function(syntax))
     if signature.arity != len(operands):
         expected = format_count(signature.arity, "operand")
         hint = f"to aggregate, name the indices: `{name}[i](...)`" if name in AGGREGATIONS else None
         raise context.findings.fail(f"{name} takes {expected}, found {len(operands)}", syntax.span, hint)
-    return _add_step(context, join, syntax, function, operands)
+    if function not in COMPOSED:
+        return _add_step(context, join, syntax, function, operands)
+    result, *others = operands
+    for step, operand in zip(COMPOSED[function], others, strict=True):
+        result = _add_step(context, join, syntax, step, [result, operand])
+    return result
 
 
 def _describe_unknown_function(syntax: ast.CallExpr) -> tuple[str, SourceSpan, str | None]:
@@ -249,13 +326,13 @@ def _describe_unknown_function(syntax: ast.CallExpr) -> tuple[str, SourceSpan, s
     message = f"there is no scalar function '{name}' for index equations"
     if name in AGGREGATIONS:
         return message, syntax.span, f"to aggregate, name the indices: `{name}[i](...)`"
-    types = [function.partition(":")[2] for function in FUNCTIONS if function.startswith(f"{name}:")]
+    types = [function.partition(":")[2] for function in CALL_SIGNATURES if function.startswith(f"{name}:")]
     if types:
         return f"{name} takes an element type last", syntax.span, f"the element types are {', '.join(types)}"
     if registry.is_callable(name):
         hint = f"'{name}' takes whole tensors: index its result, `{name}(...)[i, j]`, or name it in a line before"
         return message, syntax.span, hint
-    return message, syntax.span, did_you_mean(name, [function for function in FUNCTIONS if ":" not in function])
+    return message, syntax.span, did_you_mean(name, [function for function in CALL_SIGNATURES if ":" not in function])
 
 
 def _add_step(

@@ -61,9 +61,9 @@ class EvaluatedCall:
     def span_of(self, argument: int | str | None) -> SourceSpan:
         """Where an argument stands, by position or keyword; the whole call if it has no such argument."""
         match self.syntax:
-            case ast.CallExpr(arguments=given, keywords=keywords):
-                if isinstance(argument, int) and 0 <= argument < len(given):
-                    return given[argument].span
+            case ast.CallExpr(arguments=arguments, keywords=keywords):
+                if isinstance(argument, int) and 0 <= argument < len(arguments):
+                    return arguments[argument].span
                 return next((k.span for k in keywords if k.name.text == argument), self.syntax.span)
             case ast.BinaryExpr(left=left, right=right):
                 return left.span if argument == 0 else right.span if argument == 1 else self.syntax.span
@@ -88,8 +88,10 @@ class EvaluationContext(ABC):
 
     def enter(self, span: SourceSpan) -> None:
         """Goes one level deeper, into an expression or the body of a repeat; fails where that is too deep."""
-        if self.depth == limits.DEPTH:
-            message = f"blocks, repeats and expressions nest too deeply; at most {limits.DEPTH} levels are allowed"
+        if self.depth == limits.MAX_NESTING:
+            message = (
+                f"blocks, repeats and expressions nest too deeply; at most {limits.MAX_NESTING} levels are allowed"
+            )
             raise self.findings.fail(message, span)
         self.depth += 1
 
@@ -123,9 +125,9 @@ def evaluate_integer(context: EvaluationContext, syntax: ast.Expression, meaning
     """The value of an expression that must be an integer; `meaning` says in errors what it is for."""
     value = evaluate_value(context, syntax)
     if isinstance(value, bool) or not isinstance(value, int):
-        found = f"the tensor '{value.name}'" if isinstance(value, TensorValue) else constants.describe_value(value)
+        described = f"the tensor '{value.name}'" if isinstance(value, TensorValue) else constants.describe_value(value)
         hint = "`//` divides integers" if isinstance(value, float) else None
-        raise context.findings.fail(f"expected an integer for {meaning}, found {found}", syntax.span, hint)
+        raise context.findings.fail(f"expected an integer for {meaning}, found {described}", syntax.span, hint)
     return value
 
 
@@ -150,7 +152,8 @@ def _evaluate(
             raise context.findings.fail(
                 "indices are allowed in index equations only, and here the result has none",
                 syntax.span,
-                "name the result's indices: `y[i, j] = ...`, or `y[] = ...` for a single number",
+                "name the result's indices: `y[i, j] = ...`, or `y[] = ...` for a number; for a part of a tensor, "
+                "`slice(x, rows=[0, 1])`",
             )
 
 
@@ -171,20 +174,20 @@ def _evaluate_chain(
 ) -> Value | MultipleResults:
     links = unfold_chain(syntax)
     operands = [links[0].left, *(link.right for link in links)]
-    first, *others = evaluate_each(partial(evaluate_value, context), operands)
+    first, *further_operands = evaluate_each(partial(evaluate_value, context), operands)
     result: Value | MultipleResults = first
-    for link, other in zip(links, others, strict=True):
+    for link, operand in zip(links, further_operands, strict=True):
         assert not isinstance(result, MultipleResults)  # infix operators have one result
         names = result_names if link is syntax else ()
-        result = _operate(context, EvaluatedCall(INFIX[link.operator], (result, other), {}, link, names))
+        result = _operate(context, EvaluatedCall(INFIX[link.operator], (result, operand), {}, link, names))
     return result
 
 
 def _evaluate_call(
     context: EvaluationContext, syntax: ast.CallExpr, result_names: tuple[str, ...]
 ) -> Value | MultipleResults:
-    given = [*syntax.arguments, *(keyword.value for keyword in syntax.keywords)]
-    values = evaluate_each(partial(evaluate_value, context), given)
+    expressions = [*syntax.arguments, *(keyword.value for keyword in syntax.keywords)]
+    values = evaluate_each(partial(evaluate_value, context), expressions)
     arguments = tuple(values[: len(syntax.arguments)])
     keywords: dict[str, Value] = {}
     for keyword, value in zip(syntax.keywords, values[len(arguments) :], strict=True):
@@ -192,7 +195,7 @@ def _evaluate_call(
             raise context.findings.fail(f"argument '{keyword.name.text}' is given twice", keyword.span)
         keywords[keyword.name.text] = value
     call = EvaluatedCall(syntax.function.text, arguments, keywords, syntax, result_names)
-    if call.function in constants.FUNCTIONS and not keywords:
+    if call.function in constants.LIST_FUNCTIONS and not keywords:
         return _operate(context, call)
     return context.apply(call)
 

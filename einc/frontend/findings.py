@@ -40,6 +40,14 @@ class Findings:
         self.add(message, span, hint)
         return AlreadyReported()
 
+    def move(self, first: int, span: SourceSpan, name: str) -> None:
+        """Puts errors after the first ones, which were found in the text of a block, at the call of the block."""
+        for key in list(self._found)[first:]:
+            found = self._found.pop(key)
+            inner = key[0]
+            hint = "; ".join(filter(None, (found.hint, f"in {inner.file}:{inner.line}: `{inner.text.strip()}`")))
+            self.add(f"{name}: {found.message}", span, hint)
+
     def check(self) -> None:
         """Raises ModelError with all errors noted so far, if there are any."""
         if not self._found:
@@ -76,24 +84,24 @@ _WRITTEN = {
     "NAME": "a name", "STRING": "a string", SEPARATOR: "the end of the line",
 }  # fmt: skip
 _EXPRESSION = frozenset({"NAME", "INTEGER", "FLOAT", "STRING", "TRUE", "FALSE", "LSQB", "LPAR", "MINUS"})
-_COMPARISONS = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
-_OPERATORS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "FLOOR", "PERCENT", "POWER"}) | _COMPARISONS
+_COMPARISON_TOKENS = frozenset({"EQ", "NE", "LT", "LE", "GT", "GE"})
+_OPERATOR_TOKENS = frozenset({"PLUS", "MINUS", "STAR", "SLASH", "FLOOR", "PERCENT", "POWER"}) | _COMPARISON_TOKENS
 
 
 def describe_expected(terminals: Collection[str]) -> str:
     """`a name, ')' or ','`: the terminals in words; some groups of terminals have one name."""
-    rest = set(terminals)
+    remaining = set(terminals)
     words = []
-    if rest >= STATEMENT_WORDS:
-        rest -= STATEMENT_WORDS | {"NAME", SEPARATOR, "$END"}
+    if remaining >= STATEMENT_WORDS:
+        remaining -= STATEMENT_WORDS | {"NAME", SEPARATOR, "$END"}
         words.append("a statement")
-    if rest >= _EXPRESSION:
-        rest -= _EXPRESSION
+    if remaining >= _EXPRESSION:
+        remaining -= _EXPRESSION
         words.append("an expression")
-    if rest & _OPERATORS:
-        rest -= _OPERATORS
+    if remaining & _OPERATOR_TOKENS:
+        remaining -= _OPERATOR_TOKENS
         words.append("an operator")
-    words += [_WRITTEN.get(terminal, terminal.lower()) for terminal in sorted(rest)]
+    words += [_WRITTEN.get(terminal, terminal.lower()) for terminal in sorted(remaining)]
     if len(words) == 1:
         return words[0]
     return f"{', '.join(words[:-1])} or {words[-1]}"
@@ -119,7 +127,7 @@ def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Co
         return did_you_mean(first, (word.lower() for word in STATEMENT_WORDS))
     if first.type == "NAME" and len(start) == 1 and token.type == "LPAR":
         return "the result of a call needs a name: `y = ...`"
-    if token.type in _COMPARISONS and "_EQUAL" not in terminals:
+    if token.type in _COMPARISON_TOKENS and "_EQUAL" not in terminals:
         return "comparisons do not chain; put parentheses around one of them"
     if {"RPAR", "RSQB"} & set(terminals) and start and token.span.line > start[-1].span.line:
         return f"a bracket is still open after line {start[-1].span.line}"
@@ -127,55 +135,49 @@ def suggest_syntax(start: list[SpannedToken], token: SpannedToken, terminals: Co
         return f"a tensor is declared as `{first.lower()} name : dtype[dims]`"
     if first.type == "OUTPUT" and len(start) == 2 and token.type == "LPAR":
         return f"name the result: `output y = {start[1]}(...)`"
-    if "LSQB" in [lexeme.type for lexeme in start] and {"NAME", "RSQB"} & set(terminals):
-        return _suggest_index(first, token)
-    return None
-
-
-def _suggest_index(first: SpannedToken, token: SpannedToken) -> str | None:
-    """What to write in place of a token that can be neither a dimension nor an index."""
-    if first.type in ("INPUT", "WEIGHT", "STATE") and (token.type in ("INTEGER", "LPAR") or token.type in _OPERATORS):
-        return "dimensions are names; declare the number with `dim name = ...`"
-    if token.type in ("INTEGER", "_COLON") and first.type not in ("PARAM", "DIM"):
-        return "indices are names; `slice(x, rows=[0, 1])` takes positions"
+    if "LSQB" in [lexeme.type for lexeme in start] and token.type == "_COLON" and first.type not in ("PARAM", "DIM"):
+        return "there are no ranges in brackets; `slice(x, rows=[0, 1])` takes positions"
     return None
 
 
 # -- names from other libraries ---------------------------------------------------------------------------------------
 
 _SHAPE = "`reshape(x, rows=4, columns=5)` gives the same elements new dimensions"
-_PRODUCT = "`matmul(a, b)` multiplies matrices, an index equation anything: `y[i, k] = a[i, j] * b[j, k]`"
-_CONSTANT = "numbers stand in expressions (`x + 1.0`); a tensor of them, positions too, is an input"
-_LOOKUP = "`embedding(ids, table)` picks rows by integers"
-_SCATTER = "an index equation: `y[n] = sum[e](where(to[e] == at[n], x[e], 0.0))`, at = 0, 1, 2, ..."
-_CONVOLUTION = "a convolution is a sum of products with slices: `matmul(slice(x, time=[k, k + length]), w)` for each k"
+_PRODUCT_HINT = "`matmul(a, b)` multiplies matrices, an index equation anything: `y[i, k] = a[i, j] * b[j, k]`"
+_CONSTANT = "numbers stand in expressions (`x + 1.0`), and positions in equations: `y[i = 8] = i`"
+_LOOKUP = '`gather(x, positions, "dim")`, or `embedding(ids, table)` for rows of a table'
+_SCATTER = '`scatter_add(x, positions, "dim", 8)`, or an equation: `y[n = 8] = sum[e](where(to[e] == n, x[e], 0.0))`'
+_CONVOLUTION = "`conv1d(x, kernel)`, `conv2d(x, kernel)`, or an equation: `y[t = 8] = x[t + r] * kernel[r]`"
 _MAX, _MIN = '`max(a, b)`, or `max(x, over="dim")`', '`min(a, b)`, or `min(x, over="dim")`'
 
 FOREIGN_CALLS: Mapping[str, str] = {
     **dict.fromkeys(("view", "flatten", "squeeze", "unsqueeze"), _SHAPE),
-    **dict.fromkeys(("einsum", "dot", "bmm", "mm", "linear"), _PRODUCT),
+    **dict.fromkeys(("einsum", "dot", "bmm", "mm", "linear"), _PRODUCT_HINT),
     **dict.fromkeys(("zeros", "ones", "full", "arange", "range", "iota"), _CONSTANT),
-    **dict.fromkeys(("gather", "take", "index_select", "onehot", "one_hot"), _LOOKUP),
+    **dict.fromkeys(("take", "index_select"), _LOOKUP),
     **dict.fromkeys(("maximum", "amax", "reduce_max"), _MAX),
     **dict.fromkeys(("minimum", "amin", "reduce_min"), _MIN),
     **dict.fromkeys(("cat", "stack"), '`concat(a, b, over="dim")`'),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add", "segment_sum"), _SCATTER),
-    **dict.fromkeys(("conv", "conv1d", "conv2d", "unfold"), _CONVOLUTION),
-    **dict.fromkeys(("clip", "clamp"), "`min(max(x, 0.0), 1.0)`"),
+    **dict.fromkeys(("scatter", "index_add", "segment_sum"), _SCATTER),
+    **dict.fromkeys(("conv", "convolution", "unfold"), _CONVOLUTION),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), "`clip(x, 0.0, 1.0)`, `max(x, 0.0)`, `min(x, 1.0)`"),
+    **dict.fromkeys(("arctan", "arctan2"), "`atan(x)`, `atan2(y, x)`"),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), "`bitand(i, j)`, `bitor(i, j)`, `bitxor(i, j)`"),
+    **dict.fromkeys(("left_shift", "right_shift"), "`shiftleft(i, n)`, `shiftright(i, n)`"),
+    **dict.fromkeys(("rint", "fix"), "`round(x)` with ties to even, `trunc(x)` towards 0"),
     **dict.fromkeys(("sort", "argsort"), '`topk(x, 5, "dim")` gives the largest in descending order, and their places'),
     **dict.fromkeys(("split", "chunk", "narrow"), "`slice(x, dim=[start, stop])`"),
     **dict.fromkeys(
         ("expand", "broadcast_to", "tile"), "elementwise operands are broadcast by the names of dimensions"
     ),
-    "cumsum": "sums up to a place: `y[i] = sum[j](where(at[j] <= at[i], x[j], 0.0))`, at = 0, 1, 2, ...",
-    "pad": 'what to pad with is an input: `concat(x, zeros, over="dim")`',
+    "onehot": "`one_hot(positions, 8)`",
     "dropout": "a plan runs what has been trained: leave it out",
     "permute": '`transpose(x, "dim", ...)` takes all dimensions in their new order',
     "scaled_dot_product_attention": "`attention(q, k, v, causal=true)`",
 }
 
 FOREIGN_NAMES: Mapping[str, str] = dict.fromkeys(
-    ("inf", "nan", "infinity"),
+    ("nan", "infinity"),
     "numbers are finite; -1e30 (-60000.0 in f16) is low enough to count for nothing in a softmax",
 )
 """The same for names that are not those of operators."""

@@ -16,10 +16,10 @@ NAME_CHARACTERS: Final = 100
 NESTING: Final = 50
 """Deepest nesting of brackets and braces, and of operands in one statement."""
 
-DEPTH: Final = 80
+MAX_NESTING: Final = 80
 """Deepest nesting of blocks, repeats and expressions when blocks are applied."""
 
-INTEGER: Final = 1 << 63
+INTEGER_BOUND: Final = 1 << 63
 """All integers are smaller in magnitude; so is every tensor in bytes."""
 
 LIST_ITEMS: Final = 100_000
@@ -37,7 +37,7 @@ RANK: Final = 32
 NODES: Final = 20_000
 """Largest number of operators in one graph."""
 
-STEPS: Final = 200_000
+MAX_UNROLLED_STEPS: Final = 200_000
 """Largest number of statements and expressions that are evaluated while blocks and repeats are unrolled."""
 
 EQUATION_TERMS: Final = 1_000
@@ -45,3 +45,6 @@ EQUATION_TERMS: Final = 1_000
 
 ERRORS: Final = 50
 """Largest number of errors that are reported at once."""
+
+USED_FILES: Final = 16
+"""Largest number of files whose blocks a model uses."""

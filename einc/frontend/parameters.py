@@ -21,7 +21,7 @@ from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parser import parse_text
 from einc_runtime.text import did_you_mean
 
-DTYPES = tuple(dtype.value for dtype in ELEMENT_TYPES)
+DTYPE_NAMES = tuple(dtype.value for dtype in ELEMENT_TYPES)
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ def evaluate_parameters(
 
 def check_new_name(name: ast.Name, known: Mapping[str, SourceSpan], findings: Findings) -> None:
     """Fails unless a name is free; element types cannot be names."""
-    if name.text in DTYPES:
+    if name.text in DTYPE_NAMES:
         raise findings.fail(f"'{name.text}' is an element type and cannot be a name", name.span)
     if name.text in known:
         line = known[name.text].line
@@ -150,11 +150,11 @@ class ParameterContext(EvaluationContext):
         raise self.findings.fail(f"there is no param or dim '{name.text}'", name.span, hint)
 
     def apply(self, call: EvaluatedCall) -> NoReturn:
-        hint = did_you_mean(call.function, constants.FUNCTIONS)
+        hint = did_you_mean(call.function, constants.LIST_FUNCTIONS)
         raise self.findings.fail(
             f"there is no function '{call.function}' for params and dims",
             call.syntax.span,
-            hint or f"the functions of lists are {', '.join(constants.FUNCTIONS)}",
+            hint or f"the functions of lists are {', '.join(constants.LIST_FUNCTIONS)}",
         )
 
 

@@ -184,7 +184,7 @@ def _starts_statement(token: SpannedToken, start: SpannedToken) -> bool:
 
     It is a name that comes first on its line, and stands no further right than the faulty statement's start.
     """
-    here, there = token.span, start.span
-    if token.type != "NAME" or here.line == there.line or here.column > there.column:
+    span, start_span = token.span, start.span
+    if token.type != "NAME" or span.line == start_span.line or span.column > start_span.column:
         return False
-    return not here.text[: here.column - 1].strip()
+    return not span.text[: span.column - 1].strip()

@@ -27,7 +27,7 @@ def _format_body(statements: Sequence[ast.Statement], indent: str) -> Iterable[s
     for statement in statements:
         match statement:
             case ast.BlockDecl():
-                head = f"block {statement.name.text}({_format_names(statement.parameters)})"
+                head = f"block {statement.name.text}({', '.join(map(_format_parameter, statement.parameters))})"
             case ast.RepeatStmt():
                 variable = "" if statement.variable is None else f" as {statement.variable.text}"
                 head = f"repeat {print_expression(statement.count)}{variable}"
@@ -50,21 +50,23 @@ def _format_statement(statement: ast.Statement) -> str:
         case ast.DimDecl():
             return f"dim {statement.name.text} = {print_expression(statement.value)}"
         case ast.InputDecl():
-            return f"input {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]"
+            return f"input {statement.name.text} : {statement.dtype.text}[{_format_items(statement.dims)}]"
         case ast.StateDecl():
-            return f"state {statement.name.text} : {statement.dtype.text}[{_format_names(statement.dims)}]"
+            return f"state {statement.name.text} : {statement.dtype.text}[{_format_items(statement.dims)}]"
         case ast.WeightDecl():
             stored = "" if statement.stored is None else f" from {print_expression(statement.stored)}"
             storage = "" if statement.storage is None else f" as {print_expression(statement.storage)}"
-            declared = f"{statement.dtype.text}[{_format_names(statement.dims)}]"
+            declared = f"{statement.dtype.text}[{_format_items(statement.dims)}]"
             return f"weight {statement.name.text} : {declared}{storage}{stored}"
         case ast.AssignStmt():
             return f"{_format_names(statement.targets)} = {print_expression(statement.value)}"
         case ast.EquationStmt():
-            return f"{statement.target.text}[{_format_names(statement.indices)}] = {print_expression(statement.value)}"
+            return f"{statement.target.text}[{_format_items(statement.indices)}] = {print_expression(statement.value)}"
         case ast.OutputStmt():
             saved = statement.definition
             return f"output {_format_names(statement.names) if saved is None else _format_statement(saved)}"
+        case ast.UseStmt():
+            return f"use {print_expression(statement.file)}"
         case ast.ReturnStmt():
             return f"return {', '.join(map(print_expression, statement.values))}"
         case _:
@@ -73,6 +75,23 @@ def _format_statement(statement: ast.Statement) -> str:
 
 def _format_names(names: Iterable[ast.Name]) -> str:
     return ", ".join(name.text for name in names)
+
+
+def _format_parameter(parameter: ast.Parameter) -> str:
+    default = "" if parameter.default is None else f" = {print_expression(parameter.default)}"
+    return f"{parameter.name.text}{default}"
+
+
+def _format_items(items: Iterable[ast.IndexItem]) -> str:
+    return ", ".join(map(_format_item, items))
+
+
+def _format_item(item: ast.IndexItem) -> str:
+    if item.value is None:
+        return "..."
+    dimension = "" if item.dimension is None else f"{item.dimension.text}: "
+    extent = "" if item.extent is None else f" = {print_expression(item.extent)}"
+    return f"{dimension}{print_expression(item.value)}{extent}"
 
 
 def _format_expression(expression: ast.Expression, binding: int) -> str:
@@ -95,10 +114,10 @@ def _format_expression(expression: ast.Expression, binding: int) -> str:
         case ast.IndexedExpr():
             base = print_expression(expression.base)
             plain = isinstance(expression.base, ast.Name | ast.CallExpr)
-            return f"{base if plain else f'({base})'}[{_format_names(expression.indices)}]"
+            return f"{base if plain else f'({base})'}[{_format_items(expression.indices)}]"
         case ast.AggregateExpr():
             body = print_expression(expression.body)
-            return f"{expression.operation.text}[{_format_names(expression.indices)}]({body})"
+            return f"{expression.operation.text}[{_format_items(expression.indices)}]({body})"
     return f"({text})" if own < binding else text
 
 

@@ -19,15 +19,15 @@ from einc.ops.dequantize import INPUT_BITS, Dequantize, QuantizedForm
 from einc_runtime.text import did_you_mean
 
 _STORAGES = {"i8": DType.I8, "i4": DType.I4X2}
-_LAYOUTS = {
+_STORED_NAMES = {
     "plain": ("{}", "{}_scale", "{}_zero_point"),
     "gptq": ("gptq:{}.qweight", "gptq:{}.scales", "gptq:{}.qzeros"),
     "gptq_v2": ("gptq_v2:{}.qweight", "gptq_v2:{}.scales", "gptq_v2:{}.qzeros"),
     "awq": ("awq:{}.qweight", "awq:{}.scales", "awq:{}.qzeros"),
 }
 """For each layout of files, the stored names of values, scales and zero points."""
-_PARTS = ("values", "scales", "zeros")
-_ROWS = re.compile(r"(.+)(\[\d+:\d+\])")
+_WEIGHT_PARTS = ("values", "scales", "zeros")
+_ROW_RANGE = re.compile(r"(.+)(\[\d+:\d+\])")
 
 
 def declare_quantized(
@@ -41,15 +41,17 @@ def declare_quantized(
     except OperatorError as error:
         raise context.findings.fail(error.message, statement.storage.span, error.hint) from None
     name = context.scope.full_name(statement.name.text)
-    rows = _ROWS.fullmatch(stored or "")
+    rows = _ROW_RANGE.fullmatch(stored or "")
     base, part = (rows[1], rows[2]) if rows else (stored or name, "")
     parts = []
-    for word, pattern, operand in zip(_PARTS, _LAYOUTS[layout], operands, strict=False):
-        own = f"{name}.{word}"
-        if own in context.declared:
-            raise context.findings.fail(f"there is already a tensor '{own}'", statement.span, "rename one of the two")
+    for word, pattern, operand in zip(_WEIGHT_PARTS, _STORED_NAMES[layout], operands, strict=False):
+        part_name = f"{name}.{word}"
+        if part_name in context.declared:
+            raise context.findings.fail(
+                f"there is already a tensor '{part_name}'", statement.span, "rename one of the two"
+            )
         file_name = pattern.format(base) + part
-        parts.append(declare_tensor(context, TensorKind.WEIGHT, own, operand, file_name, statement.span))
+        parts.append(declare_tensor(context, TensorKind.WEIGHT, part_name, operand, file_name, statement.span))
     return apply_equation(context, Dequantize(operands, form.group, rounds_inputs), parts, (name,), statement.span)
 
 
@@ -63,13 +65,13 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     if isinstance(storage, ast.CallExpr):
         if storage.arguments:
             raise fail("options have names here", storage.arguments[0].span, "as in i4(group=32, zeros=true)")
-        given: set[str] = set()
+        named: set[str] = set()
         for keyword in storage.keywords:
             name, value = keyword.name.text, evaluate_value(context, keyword.value)
             if name not in options:
                 hint = did_you_mean(name, tuple(options)) or f"the options are {', '.join(options)}"
                 raise fail(f"there is no option '{name}'", keyword.span, hint)
-            if name in given:
+            if name in named:
                 raise fail(f"argument '{name}' is given twice", keyword.span)
             if type(value) is not type(options[name]):
                 kind = {
@@ -80,11 +82,11 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
                     "layout": "a string",
                 }[name]
                 raise fail(f"expected {kind} for '{name}'", keyword.value.span)
-            given.add(name)
+            named.add(name)
             options[name] = value
     layout = str(options["layout"])
-    if layout not in _LAYOUTS:
-        raise fail(f"there is no layout '{layout[:40]}'", storage.span, f"the layouts are {', '.join(_LAYOUTS)}")
+    if layout not in _STORED_NAMES:
+        raise fail(f"there is no layout '{layout[:40]}'", storage.span, f"the layouts are {', '.join(_STORED_NAMES)}")
     group, channels = options["group"], options["channels"]
     assert isinstance(group, int)
     assert isinstance(channels, int)

@@ -1,58 +1,48 @@
-"""One index equation on its own, for graphs that are built from Python."""
+"""One index equation, or one call of the library, on its own, for graphs that are built from Python."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from einc.core.tensor import TensorDesc
 from einc.errors import SourceSpan
 from einc.frontend import ast
-from einc.frontend.assembly import apply_operator
+from einc.frontend.blocks import apply_call
 from einc.frontend.context import LoweringContext
 from einc.frontend.equations import lower_equation
-from einc.frontend.expressions import EvaluatedCall, MultipleResults, TensorValue, Value
+from einc.frontend.expressions import EvaluatedCall, TensorValue, Value
 from einc.frontend.findings import AlreadyReported, Findings
+from einc.frontend.lower import lower_body
 from einc.frontend.parameters import Parameters
 from einc.frontend.parser import parse_text
 from einc.graph.builder import GraphBuilder
-from einc.ops import registry
-from einc_runtime.text import did_you_mean
 
-FILE = "equation"
+SOURCE_NAME = "equation"
 """What errors call the text."""
 
 
 def add_equation(
     text: str,
-    values: Mapping[str, tuple[str, TensorDesc] | bool | int | float],
+    values: Mapping[str, tuple[str, TensorDesc] | bool | int | float | str],
     builder: GraphBuilder,
     name: str | None = None,
 ) -> str:
     """Adds the operators of an equation to a graph under construction; returns the name of its result.
 
-    `values` are what its names stand for: numbers, and tensors by their names in the graph. `name` is the preferred
-    name of the result, by default that on the left side. Raises ModelError.
+    `values` are what its names stand for: numbers, strings, and tensors by their names in the graph. `name` is the
+    preferred name of the result, by default that on the left side. Raises ModelError.
     """
     findings = Findings()
-    model = parse_text(text, FILE, findings).model
+    model = parse_text(text, SOURCE_NAME, findings).model
     findings.check()
     statements = model.statements
     if len(statements) != 1 or not isinstance(statement := statements[0], ast.EquationStmt):
-        place = statements[-1].span if statements else SourceSpan(FILE, 1, 1, 2, "")
-        findings.add("expected one index equation", place, "such as y[i] = sum[j](a[i, j])")
+        span = statements[-1].span if statements else SourceSpan(SOURCE_NAME, 1, 1, 2, "")
+        findings.add("expected one index equation", span, "such as y[i] = sum[j](a[i, j])")
         findings.check()
     assert isinstance(statement, ast.EquationStmt)
-    context = LoweringContext(
-        findings=findings,
-        parameters=Parameters(),
-        builder=builder,
-        dtype=None,
-        lost_names=frozenset(),
-        definition_lines={},
-        blocks={},
-        broken_blocks=frozenset(),
-        apply_call=_apply_call,
-    )
+    context = _make_context(builder, findings)
     for key, value in values.items():
         context.scope.values[key] = TensorValue(*value) if isinstance(value, tuple) else value
     preferred = statement.target.text if name is None else name
@@ -64,8 +54,42 @@ def add_equation(
         raise
 
 
-def _apply_call(context: LoweringContext, call: EvaluatedCall) -> Value | MultipleResults:
-    if registry.is_callable(call.function):
-        return apply_operator(context, call)
-    hint = did_you_mean(call.function, registry.list_names())
-    raise context.findings.fail(f"there is no operator '{call.function}'", call.syntax.span, hint)
+def add_library_call(
+    function: str,
+    arguments: Sequence[Value],
+    keywords: Mapping[str, Value],
+    builder: GraphBuilder,
+    name: str | None = None,
+) -> str:
+    """Adds a call of a definition of the library to a graph under construction; returns the name of its result.
+
+    `name` is the preferred name of the result. Raises ModelError.
+    """
+    findings = Findings()
+    context = _make_context(builder, findings)
+    preferred = function if name is None else name
+    context.start_statement(preferred)
+    span = SourceSpan("call", 1, 1, len(function) + 1, function)
+    call = EvaluatedCall(function, tuple(arguments), keywords, ast.Name(function, span=span), (preferred,))
+    try:
+        result = context.apply(call)
+    except AlreadyReported:
+        findings.check()
+        raise
+    assert isinstance(result, TensorValue), "every definition of the library has one result"
+    return builder.rename(result.name, builder.unique_name(preferred))
+
+
+def _make_context(builder: GraphBuilder, findings: Findings) -> LoweringContext:
+    return LoweringContext(
+        findings=findings,
+        parameters=Parameters(),
+        builder=builder,
+        dtype=None,
+        lost_names=frozenset(),
+        definition_lines={},
+        blocks={},
+        broken_blocks=frozenset(),
+        used_blocks={},
+        apply_call=partial(apply_call, lower_body=lower_body),
+    )

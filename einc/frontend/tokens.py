@@ -20,7 +20,7 @@ OPENING = frozenset({"LPAR", "LSQB", "_LBRACE"})
 CLOSING = frozenset({"RPAR", "RSQB", "_RBRACE"})
 BRACES = frozenset({"_LBRACE", "_RBRACE"})
 STATEMENT_WORDS = frozenset(
-    {"MODEL", "PARAM", "DIM", "INPUT", "WEIGHT", "STATE", "OUTPUT", "RETURN", "BLOCK", "REPEAT", "PRESET"}
+    {"MODEL", "PARAM", "DIM", "INPUT", "WEIGHT", "STATE", "OUTPUT", "RETURN", "BLOCK", "REPEAT", "PRESET", "USE"}
 )  # they start a statement, and stand nowhere else
 
 
@@ -60,7 +60,7 @@ def _make_length_error(file: str) -> Diagnostic:
 
 
 class LineJoiner:
-    """Drops line ends inside ( ) and [ ], and ends the last statement of every body and of the text.
+    """Drops line ends inside ( ) and [ ] and after `=`, and ends the last statement of every body and of the text.
 
     A word that starts a statement, at the start of a line, closes brackets that were left open before it: a missing
     parenthesis does not swallow the rest of the text. Each text needs its own joiner.
@@ -80,7 +80,8 @@ class LineJoiner:
         last: Token | None = None
         for token in stream:
             kind = token.type
-            if kind == SEPARATOR and token == "\n" and self._opened and self._opened[-1] != "_LBRACE":
+            inside = bool(self._opened) and self._opened[-1] != "_LBRACE"
+            if kind == SEPARATOR and token == "\n" and (inside or (last is not None and last.type == "_EQUAL")):
                 newline = token
                 continue
             if newline is not None and kind in STATEMENT_WORDS:
@@ -133,7 +134,7 @@ def find_fault(token: SpannedToken) -> tuple[str, str | None] | None:
         return f"unexpected character {quote_token(token)}", hint
     if token.type == "NAME" and len(token) > limits.NAME_CHARACTERS:
         return f"this name has {len(token):,} characters; at most {limits.NAME_CHARACTERS} are allowed", None
-    if token.type == "INTEGER" and (len(token) > limits.NAME_CHARACTERS or int(token) >= limits.INTEGER):
+    if token.type == "INTEGER" and (len(token) > limits.NAME_CHARACTERS or int(token) >= limits.INTEGER_BOUND):
         return f"this integer is too large: expected one below 2**63, found {quote_token(token)}", None
     if token.type == "FLOAT" and (len(token) > limits.NAME_CHARACTERS or math.isinf(float(token))):
         return f"this number is too large or too long: {quote_token(token)}", None

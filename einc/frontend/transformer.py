@@ -18,9 +18,9 @@ Children = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Bracketed:
-    """Names in square brackets, and where the bracket closes."""
+    """What stands in square brackets, and where the bracket closes."""
 
-    names: tuple[ast.Name, ...]
+    items: tuple[ast.IndexItem, ...]
     end: SourceSpan
 
 
@@ -62,7 +62,25 @@ class AstBuilder:
         return children[0]
 
     def bracketed(self, children: Children) -> _Bracketed:
-        return _Bracketed(_make_names(children[1]) if len(children) == 3 else (), children[-1].span)
+        return _Bracketed(tuple(children[1]) if len(children) == 3 else (), children[-1].span)
+
+    def plain_item(self, children: Children) -> ast.IndexItem:
+        return ast.IndexItem(children[0], span=children[0].span)
+
+    def item_with_extent(self, children: Children) -> ast.IndexItem:
+        name, extent = children
+        return ast.IndexItem(_make_name(name), None, extent, span=join_spans(name.span, extent.span))
+
+    def item_of_dimension(self, children: Children) -> ast.IndexItem:
+        dimension, value = children[:2]
+        extent = children[2] if len(children) == 3 else None
+        if extent is not None:
+            value = _make_name(value)
+        end = (value if extent is None else extent).span
+        return ast.IndexItem(value, _make_name(dimension), extent, span=join_spans(dimension.span, end))
+
+    def other_items(self, children: Children) -> ast.IndexItem:
+        return ast.IndexItem(None, span=children[0].span)
 
     # -- statements --
 
@@ -80,23 +98,23 @@ class AstBuilder:
 
     def input_tensor(self, children: Children) -> ast.InputDecl:
         word, name, dtype, dims = children
-        return ast.InputDecl(_make_name(name), _make_name(dtype), dims.names, span=join_spans(word.span, dims.end))
+        return ast.InputDecl(_make_name(name), _make_name(dtype), dims.items, span=join_spans(word.span, dims.end))
 
     def state(self, children: Children) -> ast.StateDecl:
         word, name, dtype, dims = children
-        return ast.StateDecl(_make_name(name), _make_name(dtype), dims.names, span=join_spans(word.span, dims.end))
+        return ast.StateDecl(_make_name(name), _make_name(dtype), dims.items, span=join_spans(word.span, dims.end))
 
     def weight(self, children: Children) -> ast.WeightDecl:
         word, name, dtype, dims = children[:4]
         stored: ast.LiteralExpr | None = children[4] if len(children) > 4 else None
         end = dims.end if stored is None else stored.span
-        return ast.WeightDecl(_make_name(name), _make_name(dtype), dims.names, stored, span=join_spans(word.span, end))
+        return ast.WeightDecl(_make_name(name), _make_name(dtype), dims.items, stored, span=join_spans(word.span, end))
 
     def quantized_weight(self, children: Children) -> ast.WeightDecl:
         word, name, dtype, dims, storage = children[:5]
         stored: ast.LiteralExpr | None = children[5] if len(children) > 5 else None
         span = join_spans(word.span, (stored or storage).span)
-        return ast.WeightDecl(_make_name(name), _make_name(dtype), dims.names, stored, storage, span=span)
+        return ast.WeightDecl(_make_name(name), _make_name(dtype), dims.items, stored, storage, span=span)
 
     def output_names(self, children: Children) -> ast.OutputStmt:
         word, names = children
@@ -117,7 +135,7 @@ class AstBuilder:
 
     def equation(self, children: Children) -> ast.EquationStmt:
         target, indices, value = children
-        return ast.EquationStmt(_make_name(target), indices.names, value, span=join_spans(target.span, value.span))
+        return ast.EquationStmt(_make_name(target), indices.items, value, span=join_spans(target.span, value.span))
 
     def return_values(self, children: Children) -> ast.ReturnStmt:
         word, values = children
@@ -125,8 +143,17 @@ class AstBuilder:
 
     def block(self, children: Children) -> ast.BlockDecl:
         word, name = children[:2]
-        parameters = _make_names(children[3]) if len(children) == 6 else ()
+        parameters = tuple(children[3]) if len(children) == 6 else ()
         return ast.BlockDecl(_make_name(name), parameters, tuple(children[-1]), span=join_spans(word.span, name.span))
+
+    def parameter(self, children: Children) -> ast.Parameter:
+        name, default = children[0], children[1] if len(children) == 2 else None
+        end = name.span if default is None else default.span
+        return ast.Parameter(_make_name(name), default, span=join_spans(name.span, end))
+
+    def use(self, children: Children) -> ast.UseStmt:
+        word, file = children
+        return ast.UseStmt(file, span=join_spans(word.span, file.span))
 
     def repeat(self, children: Children) -> ast.RepeatStmt:
         word, count = children[:2]
@@ -191,8 +218,8 @@ class AstBuilder:
 
     def indexed(self, children: Children) -> ast.IndexedExpr:
         base, indices = children
-        return ast.IndexedExpr(base, indices.names, span=join_spans(base.span, indices.end))
+        return ast.IndexedExpr(base, indices.items, span=join_spans(base.span, indices.end))
 
     def aggregate(self, children: Children) -> ast.AggregateExpr:
         operation, indices, _, body, end = children
-        return ast.AggregateExpr(_make_name(operation), indices.names, body, span=join_spans(operation.span, end.span))
+        return ast.AggregateExpr(_make_name(operation), indices.items, body, span=join_spans(operation.span, end.span))

@@ -42,8 +42,8 @@ class DecoderSource:
     def write_model(self, batch: int, tokens: int, places: int) -> tuple[str, int]:
         """The text of a step of so many tokens of each of `batch` sequences, and how long a text may become."""
         request = ImportRequest(batch=batch, tokens=tokens, decode=True, cache=places, logits="last")
-        found = import_hf(self.config, self.where, self.name, request, self.stored)
-        return found.text, found.longest
+        imported = import_hf(self.config, self.where, self.name, request, self.stored)
+        return imported.text, imported.longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def choose_lengths(prompts: Sequence[int], places: int) -> tuple[int, ...]:
     needed = set()
     for count in prompts:
         if count > 1:
-            whole, rest = divmod(count, lengths[-1])
-            needed |= {lengths[-1]} if whole else set()
-            needed |= {next(length for length in lengths if length >= rest)} if rest > 1 else set()
+            full_pieces, remaining = divmod(count, lengths[-1])
+            needed |= {lengths[-1]} if full_pieces else set()
+            needed |= {next(length for length in lengths if length >= remaining)} if remaining > 1 else set()
     return tuple(sorted(needed))
 
 
@@ -108,8 +108,8 @@ def find_plans(
         return cache.get(text, f"decode-{tokens}", chosen, phase)
 
     step = find(1, options)
-    alike = replace(options, pins=make_pins(step.bundle))
-    return DecoderPlans(step, tuple(find(length, alike) for length in lengths))
+    pinned_options = replace(options, pins=make_pins(step.bundle))
+    return DecoderPlans(step, tuple(find(length, pinned_options) for length in lengths))
 
 
 def make_pins(bundle: Bundle) -> tuple[Pin, ...]:

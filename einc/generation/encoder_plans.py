@@ -29,13 +29,13 @@ class EncoderSource:
         request = ImportRequest(
             batch=batch, tokens=tokens, pool=self.pooling.kind, normalize=self.pooling.is_normalized
         )
-        found = import_hf(self.config, self.where, self.name, request, self.stored)
-        return found.text, found.longest
+        imported = import_hf(self.config, self.where, self.name, request, self.stored)
+        return imported.text, imported.longest
 
 
 def is_encoder(config: bytes, where: str) -> bool:
     """Whether a config.json is that of an encoder."""
-    return import_hf(config, where, "model", ImportRequest(), None).architecture in encoders.ARCHITECTURES
+    return import_hf(config, where, "model", ImportRequest(), None).architecture in encoders.ENCODER_OUTPUTS
 
 
 def find_encoder_plans(
@@ -43,10 +43,10 @@ def find_encoder_plans(
     phase: Callable[[str], None],
 ) -> tuple[KeptPlan, ...]:  # fmt: skip
     """The plans for texts of up to `places` tokens, the shortest first. All cut weights as that one does."""
-    found: list[KeptPlan] = []
+    kept: list[KeptPlan] = []
     for length in [*(length for length in LENGTHS if length < places), places]:
         phase(f"planning texts of {length} tokens")
         text, _ = source.write_model(batch, length)
-        chosen = replace(options, pins=make_pins(found[0].bundle)) if found else options
-        found.append(cache.get(text, f"encode-{length}", chosen, phase))
-    return tuple(found)
+        chosen = replace(options, pins=make_pins(kept[0].bundle)) if kept else options
+        kept.append(cache.get(text, f"encode-{length}", chosen, phase))
+    return tuple(kept)

@@ -20,7 +20,7 @@ from einc_runtime.plan.codec import encode, read_bundle
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle
 from einc_runtime.version import VERSION
 
-MAX_PLANS = 400
+MAX_CACHED_PLANS = 400
 """Plans that are kept; if there are more, the older half of them is removed."""
 
 
@@ -64,13 +64,13 @@ class PlanCache:
     def _forget(self) -> None:
         """Removes the older half where there are too many. Another process may do the same at this time."""
         files = [path for path in self._folder.iterdir() if path.suffix == ".bin"]
-        if len(files) <= MAX_PLANS:
+        if len(files) <= MAX_CACHED_PLANS:
             return
         ages = {}
         for path in files:
             with contextlib.suppress(OSError):
                 ages[path] = path.stat().st_mtime_ns
-        for path in sorted(ages, key=lambda one: (ages[one], one.name))[: len(ages) // 2]:
+        for path in sorted(ages, key=lambda file: (ages[file], file.name))[: len(ages) // 2]:
             with contextlib.suppress(OSError):
                 path.unlink()
 

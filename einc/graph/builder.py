@@ -82,9 +82,9 @@ class GraphBuilder:
             raise OperatorError(f"there is no tensor '{name}' to save")
         tensor = self._tensors[self._places[name]]
         if tensor.kind is not TensorKind.VALUE:
-            what = {TensorKind.INPUT: "an input", TensorKind.WEIGHT: "a weight"}.get(tensor.kind, "a state")
+            kind = {TensorKind.INPUT: "an input", TensorKind.WEIGHT: "a weight"}.get(tensor.kind, "a state")
             raise OperatorError(
-                f"'{name}' is {what}, and only what is computed can be saved", hint=f"save a copy of it: copy({name})"
+                f"'{name}' is {kind}, and only what is computed can be saved", hint=f"save a copy of it: copy({name})"
             )
         if name not in self._outputs:
             self._outputs.append(name)

@@ -43,12 +43,12 @@ def fuse(graph: Graph) -> Graph:
         consumers = [kept[name] for name in readers.get(node.outputs[0], ())]
         shared = len(consumers) > 1 and not node.operator.joins_every_reader
         if len(node.outputs) == 1 and consumers and not shared and node.outputs[0] not in saved:
-            fused = [one for consumer in consumers if (one := _fuse_nodes(consumer, node)) is not None]
+            fused = [fused_node for consumer in consumers if (fused_node := _fuse_nodes(consumer, node)) is not None]
             if len(fused) == len(consumers):
-                for consumer, one in zip(consumers, fused, strict=True):
+                for consumer, fused_node in zip(consumers, fused, strict=True):
                     _remove_reader(readers, consumer)
-                    kept[one.name] = one
-                    _add_reader(readers, one)
+                    kept[fused_node.name] = fused_node
+                    _add_reader(readers, fused_node)
                 continue
         kept[node.name] = _merge_repeated_inputs(node)
         _add_reader(readers, kept[node.name])

@@ -66,8 +66,10 @@ class Graph:
     @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:
         """For every node, the positions of the nodes whose outputs it reads, ascending and each once."""
-        made = {output: n for n, node in enumerate(self.nodes) for output in node.outputs}
-        return tuple(tuple(sorted({made[name] for name in node.inputs if name in made})) for node in self.nodes)
+        producers = {output: n for n, node in enumerate(self.nodes) for output in node.outputs}
+        return tuple(
+            tuple(sorted({producers[name] for name in node.inputs if name in producers})) for node in self.nodes
+        )
 
     def tensor_table(self) -> dict[str, GraphTensor]:
         return {tensor.name: tensor for tensor in self.tensors}
@@ -124,7 +126,7 @@ def verify_graph(graph: Graph) -> None:
     _require(present == set(table), "a computed tensor has no producer")
     _require(len(set(graph.outputs)) == len(graph.outputs), "a tensor is saved twice")
     for name in graph.outputs:
-        _require(name in table and table[name].kind is TensorKind.VALUE, f"output {name} is no computed tensor")
+        _require(name in table and table[name].kind is TensorKind.VALUE, f"output {name} is not a computed tensor")
 
 
 def _require(holds: bool, message: str) -> None:
@@ -132,8 +134,8 @@ def _require(holds: bool, message: str) -> None:
         raise InternalError(f"broken graph: {message}")
 
 
-def _require_type(node: str, tensor: str, found: TensorDesc, expected: TensorDesc) -> None:
-    _require(found == expected, f"node {node} takes {tensor} for {expected}, but it is {found}")
+def _require_type(node: str, tensor: str, actual: TensorDesc, expected: TensorDesc) -> None:
+    _require(actual == expected, f"node {node} takes {tensor} for {expected}, but it is {actual}")
 
 
 def dump_graph(graph: Graph) -> str:

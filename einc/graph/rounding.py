@@ -18,7 +18,7 @@ from einc.ops.rounded_product import RoundedProduct, find_rounding_fault
 def round_inputs(graph: Graph) -> Graph:
     """The graph after fusion with rounded products in it; names of new tensors end with `.largest`."""
     taken = {tensor.name for tensor in graph.tensors}
-    found: dict[tuple[str, Operator], str] = {}
+    largest_names: dict[tuple[str, Operator], str] = {}
     nodes: list[Node] = []
     tensors = list(graph.tensors)
     for node in graph.nodes:
@@ -33,19 +33,19 @@ def round_inputs(graph: Graph) -> Graph:
         product = RoundedProduct(plain)
         source, *weight = node.inputs
         search = product.find_largest()
-        name = found.get((source, search))
+        name = largest_names.get((source, search))
         if name is None:
-            name = found[source, search] = _choose_name(f"{source}.largest", taken)
+            name = largest_names[source, search] = _choose_name(f"{source}.largest", taken)
             nodes.append(Node(name, search, (source,), (name,), node.span))
             tensors.append(GraphTensor(name, product.largest, TensorKind.VALUE, span=node.span))
         nodes.append(replace(node, operator=product, inputs=(source, name, *weight)))
     return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes))
 
 
-def _choose_name(wanted: str, taken: set[str]) -> str:
-    name, count = wanted, 1
+def _choose_name(preferred: str, taken: set[str]) -> str:
+    name, count = preferred, 1
     while name in taken:
         count += 1
-        name = f"{wanted}_{count}"
+        name = f"{preferred}_{count}"
     taken.add(name)
     return name

@@ -17,7 +17,7 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.ops.base import Restriction
 from einc.ops.slicing import cut_out
 
-MAX_PARTS = 256
+MAX_SLICES = 256
 """A tensor with more slices than this is computed whole: each pair of them is compared."""
 
 
@@ -66,8 +66,8 @@ class _Pusher:
                 desc = self._table[name].desc
                 if box != desc.type and (name, box) not in tensors:
                     cut = cut_out(desc, box)
-                    made = tensors[name, box] = self._declare(name, cut.outputs[0])
-                    cuts.append(Node(made.name, cut, (name,), (made.name,), node.span))
+                    slice_tensor = tensors[name, box] = self._declare(name, cut.outputs[0])
+                    cuts.append(Node(slice_tensor.name, cut, (name,), (slice_tensor.name,), node.span))
                 inputs.append(name if box == desc.type else tensors[name, box].name)
             del self._kept[slicer.name]
             self._keep(replace(slicer, operator=part.operator, inputs=tuple(inputs)))
@@ -77,17 +77,17 @@ class _Pusher:
 
     def _join(self, node: Node, readers: Sequence[Node]) -> list[Node]:
         """Makes slices of a slice slices of what it reads; returns its other readers."""
-        others: list[Node] = []
+        remaining_readers: list[Node] = []
         for reader in readers:
             joined = None if reader.operator.part is None else reader.operator.fuse(0, node.operator)
             if joined is None:
-                others.append(reader)
+                remaining_readers.append(reader)
             else:
                 self._keep(replace(reader, operator=joined, inputs=node.inputs))
-        self._readers[node.outputs[0]] = [other.name for other in others]
-        if not others:
+        self._readers[node.outputs[0]] = [remaining.name for remaining in remaining_readers]
+        if not remaining_readers:
             self._instead[node.outputs[0]] = []
-        return others
+        return remaining_readers
 
     def finish(self) -> Graph:
         """The graph that is left."""
@@ -111,17 +111,19 @@ class _Pusher:
 
 def _find_parts(node: Node, slices: Sequence[Node]) -> list[Restriction] | None:
     """What computes every slice of the node's output in its place; None where the node is better left whole."""
-    if len(node.outputs) != 1 or not 1 <= len(slices) <= MAX_PARTS:
+    if len(node.outputs) != 1 or not 1 <= len(slices) <= MAX_SLICES:
         return None
     boxes = [box for slicer in slices if (box := slicer.operator.part) is not None]
-    if len(boxes) != len(slices) or any(one.overlaps(other) for one, other in combinations(boxes, 2)):
+    if len(boxes) != len(slices) or any(
+        first_box.overlaps(second_box) for first_box, second_box in combinations(boxes, 2)
+    ):
         return None
     parts = [part for box in boxes if (part := node.operator.restrict(box)) is not None]
     if len(parts) != len(boxes):
         return None
-    whole, copied = node.operator.outputs[0], sum(box.size for box in boxes)
-    width = whole.dtype.itemsize
-    present = _count_bytes(node.operator.inputs, node.operator.reads) + (whole.type.size + 2 * copied) * width
+    sliced, copied = node.operator.outputs[0], sum(box.size for box in boxes)
+    width = sliced.dtype.itemsize
+    present = _count_bytes(node.operator.inputs, node.operator.reads) + (sliced.type.size + 2 * copied) * width
     pushed = sum(_count_bytes(node.operator.inputs, part.boxes) for part in parts) + copied * width
     return parts if pushed <= present else None
 

@@ -31,21 +31,21 @@ class ImportRequest:
 
 MAX_EXTENT = 2**24
 """The largest extent of a dimension that is not a vocabulary or a length; the largest models have 2**17."""
-MAX_LENGTH = 2**31
+MAX_POSITIONS = 2**31
 """The largest vocabulary, length or number of positions."""
 MAX_LAYERS = 1000
 
-ACTIVATIONS = {
+ACTIVATION_NAMES = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh", "relu": "relu", "tanh": "tanh",
 }  # fmt: skip
 """What a name of an activation in a configuration is called in the operator library."""
 
-_DTYPES = {
+_CONFIG_DTYPES = {
     "float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32", "float64": "f64",
 }  # fmt: skip
 
-HARMLESS = (
+HARMLESS_FIELDS = (
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
     "attention_probs_dropout_prob", "auto_map", "begin_suppress_tokens", "bos_token_id", "classifier_dropout",
     "decoder_start_token_id", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
@@ -64,15 +64,15 @@ HARMLESS = (
 
 def read_element_type(fields: ConfigFields) -> str:
     """The type of the weights."""
-    found = fields.value("dtype", "torch_dtype")
-    if found is None:
+    value = fields.value("dtype", "torch_dtype")
+    if value is None:
         fields.note("dtype is not given: float32, the default of transformers")
         return "f32"
-    if isinstance(found, str):
-        found = found.removeprefix("torch.")
-        if found in _DTYPES:
-            return _DTYPES[found]
-    fields.fail(f"dtype: {describe_json(found)} is not supported", f"supported are {', '.join(_DTYPES)}")
+    if isinstance(value, str):
+        value = value.removeprefix("torch.")
+        if value in _CONFIG_DTYPES:
+            return _CONFIG_DTYPES[value]
+    fields.fail(f"dtype: {describe_json(value)} is not supported", f"supported are {', '.join(_CONFIG_DTYPES)}")
     return "f32"
 
 

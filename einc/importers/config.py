@@ -15,17 +15,17 @@ from einc.errors import Diagnostic, ModelError
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import did_you_mean, escape_text
 
-MAX_BYTES = 4 * 2**20
+MAX_CONFIG_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
 
 _MAX_PROBLEMS = 50
-_REQUIRED = object()
+_NO_DEFAULT = object()
 
 
 def parse_config(data: bytes, where: str) -> Mapping[str, Any]:
     """The JSON object in `data`; raises ModelError where there is none, or where a name stands twice in one object."""
-    if len(data) > MAX_BYTES:
-        raise _make_config_error(where, f"it holds more than {MAX_BYTES // 2**20} MiB")
+    if len(data) > MAX_CONFIG_BYTES:
+        raise _make_config_error(where, f"it holds more than {MAX_CONFIG_BYTES // 2**20} MiB")
     try:
         document = parse_json(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
@@ -43,7 +43,7 @@ class ConfigFields:
         self.notes: list[str] = []
         self._problems: list[Diagnostic] = []
         self._document = document
-        self._asked: set[str] = set()
+        self._read_names: set[str] = set()
 
     def fail(self, message: str, hint: str | None = None) -> None:
         """Notes a problem."""
@@ -56,50 +56,50 @@ class ConfigFields:
         """Raises ModelError with all problems, if there are any."""
         if not self._problems:
             return
-        found = self._problems[:_MAX_PROBLEMS]
-        if len(found) < len(self._problems):
-            found = [*found, Diagnostic(f"{self.where}: and {len(self._problems) - len(found)} more problems")]
-        raise ModelError(found)
+        problems = self._problems[:_MAX_PROBLEMS]
+        if len(problems) < len(self._problems):
+            problems = [*problems, Diagnostic(f"{self.where}: and {len(self._problems) - len(problems)} more problems")]
+        raise ModelError(problems)
 
     def names(self) -> frozenset[str]:
         """The names of all fields, which count as known then."""
-        self._asked.update(self._document)
+        self._read_names.update(self._document)
         return frozenset(self._document)
 
     def value(self, *names: str) -> Any:
         """What stands under the first of these names that has something other than null, else None."""
-        self._asked.update(names)
+        self._read_names.update(names)
         return next((self._document[name] for name in names if self._document.get(name) is not None), None)
 
     def is_null(self, name: str) -> bool:
         """Whether a field is there and null."""
-        self._asked.add(name)
+        self._read_names.add(name)
         return name in self._document and self._document[name] is None
 
-    def integer(self, name: str, maximum: int, default: object = _REQUIRED, minimum: int = 1) -> int:
+    def integer(self, name: str, maximum: int, default: object = _NO_DEFAULT, minimum: int = 1) -> int:
         """An integer between `minimum` and `maximum`; with no default the field must be there."""
-        found = self.value(name)
-        if found is None:
+        value = self.value(name)
+        if value is None:
             return int(self._missing(name, default, minimum))
-        if isinstance(found, bool) or not isinstance(found, int):
-            self.fail(f"{name}: expected an integer, found {describe_json(found)}")
-        elif not minimum <= found <= maximum:
-            self.fail(f"{name}: expected an integer from {minimum:,} to {maximum:,}, found {describe_json(found)}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(f"{name}: expected an integer, found {describe_json(value)}")
+        elif not minimum <= value <= maximum:
+            self.fail(f"{name}: expected an integer from {minimum:,} to {maximum:,}, found {describe_json(value)}")
         else:
-            return found
+            return value
         return minimum
 
-    def real(self, name: str, default: object = _REQUIRED, *, above: float = 0.0, maximum: float = 1e12) -> float:
+    def real(self, name: str, default: object = _NO_DEFAULT, *, above: float = 0.0, maximum: float = 1e12) -> float:
         """A finite number above a bound; an integer is accepted, too."""
-        found = self.value(name)
-        if found is None:
+        value = self.value(name)
+        if value is None:
             return float(self._missing(name, default, 1.0))
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            self.fail(f"{name}: expected a number, found {describe_json(found)}")
-        elif not above < found <= maximum or not math.isfinite(found):
-            self.fail(f"{name}: expected a number above {above:g}, at most {maximum:g}, found {describe_json(found)}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.fail(f"{name}: expected a number, found {describe_json(value)}")
+        elif not above < value <= maximum or not math.isfinite(value):
+            self.fail(f"{name}: expected a number above {above:g}, at most {maximum:g}, found {describe_json(value)}")
         else:
-            return float(found)
+            return float(value)
         return 1.0
 
     def optional_real(self, name: str, default: float, *, maximum: float) -> float:
@@ -108,73 +108,73 @@ class ConfigFields:
 
     def reals(self, name: str, count: int) -> tuple[float, ...]:
         """A list of exactly `count` numbers above 0."""
-        found = self.value(name)
-        if isinstance(found, list) and len(found) == count:
-            numbers = [n for n in found if isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < 1e12]
+        value = self.value(name)
+        if isinstance(value, list) and len(value) == count:
+            numbers = [n for n in value if isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < 1e12]
             if len(numbers) == count:
                 return tuple(map(float, numbers))
-        self.fail(f"{name}: expected a list of {count} numbers above 0, found {describe_json(found)}")
+        self.fail(f"{name}: expected a list of {count} numbers above 0, found {describe_json(value)}")
         return (1.0,) * count
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
-        found = self.value(name)
-        if found is None:
+        value = self.value(name)
+        if value is None:
             return bool(self._missing(name, default, default))
-        if not isinstance(found, bool):
-            self.fail(f"{name}: expected true or false, found {describe_json(found)}")
+        if not isinstance(value, bool):
+            self.fail(f"{name}: expected true or false, found {describe_json(value)}")
             return default
-        return found
+        return value
 
-    def text(self, name: str, default: object = _REQUIRED) -> str:
+    def text(self, name: str, default: object = _NO_DEFAULT) -> str:
         """A string."""
-        found = self.value(name)
-        if found is None:
+        value = self.value(name)
+        if value is None:
             return str(self._missing(name, default, ""))
-        if not isinstance(found, str):
-            self.fail(f"{name}: expected a string, found {describe_json(found)}")
+        if not isinstance(value, str):
+            self.fail(f"{name}: expected a string, found {describe_json(value)}")
             return ""
-        return found
+        return value
 
-    def choice(self, name: str, meanings: Mapping[str, str], default: object = _REQUIRED) -> str:
+    def choice(self, name: str, meanings: Mapping[str, str], default: object = _NO_DEFAULT) -> str:
         """What the string in a field means; all others are not supported."""
-        found = self.text(name, default)
-        if found not in meanings:
-            if found:
+        value = self.text(name, default)
+        if value not in meanings:
+            if value:
                 known = ", ".join(meanings)
-                self.fail(f"{name}: {describe_json(found)} is not supported", f"supported are {known}")
+                self.fail(f"{name}: {describe_json(value)} is not supported", f"supported are {known}")
             return next(iter(meanings.values()))
-        return meanings[found]
+        return meanings[value]
 
     def nested(self, *names: str) -> ConfigFields | None:
         """The fields of the object under the first of these names, or None if there is none.
 
         They share the notes and problems of these fields.
         """
-        found = self.value(*names)
-        if found is None:
+        value = self.value(*names)
+        if value is None:
             return None
         name = next(name for name in names if self._document.get(name) is not None)
-        if not isinstance(found, dict):
-            self.fail(f"{name}: expected an object or null, found {describe_json(found)}")
+        if not isinstance(value, dict):
+            self.fail(f"{name}: expected an object or null, found {describe_json(value)}")
             return None
-        inner = ConfigFields(found, f"{self.where}: {name}")
+        inner = ConfigFields(value, f"{self.where}: {name}")
         inner._problems, inner.notes = self._problems, self.notes
         return inner
 
     def require(self, name: str, expected: Collection[object], why: str) -> None:
         """Notes a problem if the field has another value: that would be another computation, which is not supported."""
-        found = self.value(name)
-        if found is not None and not any(type(found) is type(e) and found == e for e in expected):
-            self.fail(f"{name}: {describe_json(found)} is not supported: {why}")
+        value = self.value(name)
+        if value is not None and not any(type(value) is type(e) and value == e for e in expected):
+            self.fail(f"{name}: {describe_json(value)} is not supported: {why}")
 
     def check_unknown(self, harmless: Iterable[str], ignored: Iterable[str]) -> None:
         """Every field that nobody asked for may change what is computed: it is a problem, unless it is null or known
         to be harmless."""
-        known = self._asked | set(harmless)
+        known = self._read_names | set(harmless)
         ignored = set(ignored)
-        for name, found in self._document.items():
-            if name in known or found is None:
+        for name, value in self._document.items():
+            if name in known or value is None:
                 continue
             if name in ignored:
                 self.note(f"{escape_text(name, 80)} is ignored, as asked")
@@ -182,10 +182,10 @@ class ConfigFields:
             is_shown = len(self._problems) < _MAX_PROBLEMS  # finding a similar name is slow
             likely = did_you_mean(name, known, cutoff=0.8) if is_shown else None
             hint = likely or f"--ignore {escape_text(name, 80)} ignores it"
-            self.fail(f"{escape_text(name, 80)}: unknown field, {describe_json(found)}", hint)
+            self.fail(f"{escape_text(name, 80)}: unknown field, {describe_json(value)}", hint)
 
     def _missing(self, name: str, default: object, stand_in: object) -> Any:
-        if default is _REQUIRED:
+        if default is _NO_DEFAULT:
             self.fail(f"{name} is missing")
             return stand_in
         self.note(f"{name} is not given: {describe_json(default)}, the default of transformers")

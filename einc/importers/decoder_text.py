@@ -39,10 +39,10 @@ def write_decoder(
     model: Decoder, request: ImportRequest, stored: StoredNames, name: str, fields: ConfigFields
 ) -> list[str]:
     """The lines of the model's text after its heading."""
-    whole, layer = (quantize_weights(model.quantization, table, stored) for table in list_weights(model))
-    stored.check([(whole, 1), (layer, model.n_layers)])
+    outer, layer = (quantize_weights(model.quantization, table, stored) for table in list_weights(model))
+    stored.check([(outer, 1), (layer, model.n_layers)])
     lines = [*_write_heading(request), f"model {name}", "", *_write_numbers(model, request, fields), ""]
-    lines += [*_write_inputs(request), "", *declare_weights(whole, model.dtype), ""]
+    lines += [*_write_inputs(request), "", *declare_weights(outer, model.dtype), ""]
     return [*lines, *_write_layer(model, request, layer), "", *_write_body(model, request)]
 
 
@@ -157,10 +157,10 @@ def _write_attention(model: Decoder, request: ImportRequest) -> list[str]:
     ]
     q, k = ("q + b_q", "k + b_k") if model.qkv_bias else ("q", "k")
     if model.family.head_norms:
-        lines += [line for x, given in (("q", q), ("k", k)) for line in _write_head_norm(model, x, given)]
+        lines += [line for x, source in (("q", q), ("k", k)) for line in _write_head_norm(model, x, source)]
         q, k = "nq", "nk"
     places = "positions=positions" if request.decode else "seq_lens=lengths"
-    lines += [f"    r{x} = {model.rotary.apply(given, places, model.d_head)}" for x, given in (("q", q), ("k", k))]
+    lines += [f"    r{x} = {model.rotary.apply(source, places, model.d_head)}" for x, source in (("q", q), ("k", k))]
     if model.qkv_bias:
         lines += ["    bv = v + b_v"]
     if request.decode:
@@ -185,20 +185,20 @@ def _write_output(model: Decoder) -> list[str]:
     ]
 
 
-def _write_head_norm(model: Decoder, x: str, given: str) -> list[str]:
+def _write_head_norm(model: Decoder, x: str, source: str) -> list[str]:
     """`nq` or `nk`, normalized over each head, or over all heads together. For the latter, squares are summed in f32 at
     least, so that plans may cut heads and add up a number for each token."""
     if model.family.head_norms == "each":
-        return [f"    n{x} = {_write_norm(model, given, f'g_{x}')}"]
+        return [f"    n{x} = {_write_norm(model, source, f'g_{x}')}"]
     heads = "heads_q" if x == "q" else "heads_kv"
     name = f"b{x}" if model.qkv_bias else x
-    whole, element = name, f"{name}[{heads}, tokens, d_head]"
+    operand, element = name, f"{name}[{heads}, tokens, d_head]"
     narrow = model.dtype != find_wide_type(model)
     if narrow:
-        whole, element = (f'cast({value}, "{find_wide_type(model)}")' for value in (whole, element))
-    normed = f"{whole} * rsqrt(square_{x} / ({heads} * d_head) + {model.eps!r}) * g_{x}"
+        operand, element = (f'cast({value}, "{find_wide_type(model)}")' for value in (operand, element))
+    normed = f"{operand} * rsqrt(square_{x} / ({heads} * d_head) + {model.eps!r}) * g_{x}"
     return [
-        *([f"    {name} = {given}"] if model.qkv_bias else []),
+        *([f"    {name} = {source}"] if model.qkv_bias else []),
         f"    square_{x}[tokens] = sum[{heads}, d_head]({element} * {element})",
         f'    n{x} = cast({normed}, "{model.dtype}")' if narrow else f"    n{x} = {normed}",
     ]
@@ -265,11 +265,11 @@ def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
             "}",
         ]
     lines += [f"last_x = {_write_norm(model, 'x', 'g_last')}"]
-    each, given = ("sequences", "rows") if wants_last(request) else ("tokens", "last_x")
-    if given == "rows":
+    each, rows_name = ("sequences", "rows") if wants_last(request) else ("tokens", "last_x")
+    if rows_name == "rows":
         lines += ["rows = embedding(last, last_x)  # of the last tokens only"]
     logits = "logits" if model.final_cap is None else "raw"
-    lines += [f"{logits}[{each}, vocab] = {given}[{each}, d_model] * {head}[vocab, d_model]"]
+    lines += [f"{logits}[{each}, vocab] = {rows_name}[{each}, d_model] * {head}[vocab, d_model]"]
     if model.final_cap is not None:
         lines += [f"logits = {model.final_cap!r} * tanh(raw / {model.final_cap!r})"]
     return [*lines, "", "output logits"]
@@ -283,12 +283,12 @@ GAINS = ("g_attn", "g_attn_out", "g_mlp", "g_mlp_out")
 
 def list_weights(model: Decoder) -> tuple[list[StoredWeight], list[StoredWeight]]:
     """The weights of the whole model, and those of a layer."""
-    whole = [
+    outer = [
         StoredWeight("table", "vocab, d_model", "model.embed_tokens.weight"),
         StoredWeight("g_last", "d_model", "model.norm.weight"),
     ]
     if not model.tied:
-        whole.append(StoredWeight("head", "vocab, d_model", "lm_head.weight"))
+        outer.append(StoredWeight("head", "vocab, d_model", "lm_head.weight"))
     before, *between, after = (
         [StoredWeight(name, "d_model", f"{stored}.weight")] if stored is not None else []
         for name, stored in zip(GAINS, model.family.norms, strict=True)
@@ -301,7 +301,7 @@ def list_weights(model: Decoder) -> tuple[list[StoredWeight], list[StoredWeight]
         *after,
         *_list_small(model),
     ]
-    return whole, [replace(weight, stored=f"model.layers.{{i}}.{weight.stored}") for weight in layer]
+    return outer, [replace(weight, stored=f"model.layers.{{i}}.{weight.stored}") for weight in layer]
 
 
 def _list_attention(model: Decoder) -> list[StoredWeight]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from einc.importers.common import MAX_EXTENT, MAX_LAYERS, MAX_LENGTH, read_element_type, refuse_other_forms
+from einc.importers.common import MAX_EXTENT, MAX_LAYERS, MAX_POSITIONS, read_element_type, refuse_other_forms
 from einc.importers.config import ConfigFields
-from einc.importers.families import FAMILIES, DecoderFamily
+from einc.importers.families import DECODER_FAMILIES, DecoderFamily
 from einc.importers.quantization import Quantization, read_quantization
 from einc.importers.rotary import RotaryEmbedding, read_rotary
 from einc_runtime.strict_json import describe_json
 
-ARCHITECTURES = {family.architecture: kind for kind, family in FAMILIES.items()}
-REFUSED_OPTIONS = ("pool", "normalize", "segments")
+DECODER_ARCHITECTURES = {family.architecture: kind for kind, family in DECODER_FAMILIES.items()}
+ENCODER_OPTIONS = ("pool", "normalize", "segments")
 """Options of a request that mean nothing for a decoder."""
 
 
@@ -57,7 +57,7 @@ class Decoder:
 
 def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
     """The decoder that a configuration describes; problems are noted in the fields."""
-    family = FAMILIES[kind]
+    family = DECODER_FAMILIES[kind]
     d_model = fields.integer("hidden_size", MAX_EXTENT)
     heads_q = fields.integer("num_attention_heads", MAX_EXTENT)
     default_kv = heads_q if fields.is_null("num_key_value_heads") else family.heads_kv or heads_q
@@ -66,7 +66,7 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
         fields.fail(f"num_attention_heads: expected a multiple of the {heads_kv} num_key_value_heads, found {heads_q}")
     d_head = _read_head_width(fields, family, d_model, heads_q)
     n_layers = fields.integer("num_hidden_layers", MAX_LAYERS)
-    longest = fields.integer("max_position_embeddings", MAX_LENGTH, family.longest)
+    longest = fields.integer("max_position_embeddings", MAX_POSITIONS, family.longest)
     experts, picks, shares = _read_experts(fields, family)
     window, local = _read_window(fields, family, n_layers)
     refuse_other_forms(fields)
@@ -85,7 +85,7 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
         experts=experts,
         picks=picks,
         shares=shares,
-        vocab=fields.integer("vocab_size", MAX_LENGTH),
+        vocab=fields.integer("vocab_size", MAX_POSITIONS),
         eps=fields.real("rms_norm_eps", family.eps, maximum=1.0),
         activation=fields.choice(family.activation_field, family.activations, family.activation),
         rotary=read_rotary(fields, family, d_head, longest),
@@ -116,11 +116,11 @@ def _read_experts(fields: ConfigFields, family: DecoderFamily) -> tuple[int, int
     table = family.experts
     if table is None:
         return (0, 0, True)
-    name, other = "num_experts", "num_local_experts"
+    name, alternative = "num_experts", "num_local_experts"
     if fields.value(name) is None:
-        name, other = other, name
+        name, alternative = alternative, name
     count = fields.integer(name, MAX_EXTENT, table.count)
-    fields.require(other, (count,), f"{name} says {count}")
+    fields.require(alternative, (count,), f"{name} says {count}")
     picks = fields.integer("num_experts_per_tok", MAX_EXTENT, table.picks)
     if picks > count:
         fields.fail(f"num_experts_per_tok: expected at most the {count} {name}, found {picks}")
@@ -144,7 +144,7 @@ def _read_window(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> 
         fields.value("sliding_window")
         window, first = 0, n_layers
     else:
-        window = fields.integer("sliding_window", MAX_LENGTH, family.window)
+        window = fields.integer("sliding_window", MAX_POSITIONS, family.window)
         first = min(n_layers, fields.integer("max_window_layers", MAX_LAYERS, 28, minimum=0) if last else 0)
     kinds = fields.value("layer_types")
     if kinds not in (None, ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)):
@@ -159,7 +159,7 @@ def _read_pattern(fields: ConfigFields, family: DecoderFamily, n_layers: int) ->
     """As `_read_window`, for families in which every `period`-th layer sees all keys."""
     kinds, period = fields.value("layer_types"), family.period
     if fields.value("sliding_window_pattern") is not None:
-        period = fields.integer("sliding_window_pattern", MAX_LENGTH)
+        period = fields.integer("sliding_window_pattern", MAX_POSITIONS)
     elif isinstance(kinds, list):
         period = kinds.index("full_attention") + 1 if "full_attention" in kinds else n_layers + 1
     else:
@@ -170,7 +170,7 @@ def _read_pattern(fields: ConfigFields, family: DecoderFamily, n_layers: int) ->
         )
     if fields.is_null("sliding_window"):
         fields.fail("sliding_window: null is not supported: some layers have one")
-    window = fields.integer("sliding_window", MAX_LENGTH, family.window)
+    window = fields.integer("sliding_window", MAX_POSITIONS, family.window)
     fields.require("sliding_window_size", (window,), f"sliding_window says {window}")
     return (window, f"min(1, (i + 1) % {period})")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from einc.importers.common import (
-    ACTIVATIONS,
+    ACTIVATION_NAMES,
     MAX_EXTENT,
     MAX_LAYERS,
-    MAX_LENGTH,
+    MAX_POSITIONS,
     ImportRequest,
     read_element_type,
     refuse_other_forms,
@@ -23,7 +23,7 @@ from einc.importers.writing import (
     declare_weights,
 )
 
-ARCHITECTURES = {
+ENCODER_OUTPUTS = {
     "BertModel": "hidden",
     "BertForMaskedLM": "words",
     "BertForSequenceClassification": "sequences",
@@ -31,7 +31,7 @@ ARCHITECTURES = {
 }
 """What each architecture computes from the hidden states."""
 
-REFUSED_OPTIONS = ("decode", "cache", "logits")
+DECODER_OPTIONS = ("decode", "cache", "logits")
 """Options of a request that mean nothing for an encoder."""
 
 _PLANNED = 128  # tokens of a sequence, by default
@@ -39,7 +39,7 @@ _PLANNED = 128  # tokens of a sequence, by default
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder's numbers; `head` is a value of ARCHITECTURES."""
+    """An encoder's numbers; `head` is a value of ENCODER_OUTPUTS."""
 
     head: str
     dtype: str
@@ -73,12 +73,12 @@ def read_encoder(fields: ConfigFields, head: str) -> Encoder:
         d_model=d_model,
         heads=heads,
         d_ff=fields.integer("intermediate_size", MAX_EXTENT),
-        vocab=fields.integer("vocab_size", MAX_LENGTH),
-        longest=fields.integer("max_position_embeddings", MAX_LENGTH, 512),
-        segments=fields.integer("type_vocab_size", MAX_LENGTH, 2),
+        vocab=fields.integer("vocab_size", MAX_POSITIONS),
+        longest=fields.integer("max_position_embeddings", MAX_POSITIONS, 512),
+        segments=fields.integer("type_vocab_size", MAX_POSITIONS, 2),
         labels=_count_labels(fields) if head in ("sequences", "tokens") else 0,
         eps=fields.real("layer_norm_eps", 1e-12, maximum=1.0),
-        activation=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
+        activation=fields.choice("hidden_act", ACTIVATION_NAMES, "gelu"),
         tied=fields.flag("tie_word_embeddings", True) if head == "words" else _skip_tied(fields),
     )
 
@@ -187,7 +187,7 @@ def _list_weights(model: Encoder) -> tuple[list[StoredWeight], list[StoredWeight
     """The weights before the layers, those of a layer, and those after."""
     bert = "" if model.head == "hidden" else "bert."
     embeddings, at = f"{bert}embeddings.", f"{bert}encoder.layer.{{i}}."
-    own = f"{at}attention.self."
+    prefix = f"{at}attention.self."
     before = [
         StoredWeight("words", "vocab, d_model", f"{embeddings}word_embeddings.weight"),
         StoredWeight("place_table", "positions, d_model", f"{embeddings}position_embeddings.weight"),
@@ -198,8 +198,8 @@ def _list_weights(model: Encoder) -> tuple[list[StoredWeight], list[StoredWeight
     layer = []
     for short, long in (("q", "query"), ("k", "key"), ("v", "value")):
         layer += [
-            StoredWeight(f"w_{short}", "heads, d_head, d_model", f"{own}{long}.weight"),
-            StoredWeight(f"b_{short}", "heads, d_head", f"{own}{long}.bias"),
+            StoredWeight(f"w_{short}", "heads, d_head, d_model", f"{prefix}{long}.weight"),
+            StoredWeight(f"b_{short}", "heads, d_head", f"{prefix}{long}.bias"),
         ]
     layer += [
         StoredWeight("w_o", "d_model, heads, d_head", f"{at}attention.output.dense.weight"),

@@ -27,10 +27,10 @@ def write_experts(model: Decoder) -> list[str]:
         return [*lines, *_write_dense(model, narrow)]
     shares = 'chances / sum(chances, "slots")' if model.shares else "chances"
     shares = f'cast({shares}, "{model.dtype}")' if narrow else shares
-    found = "shares" if shares == "chances" else "chances"
+    picked_values = "shares" if shares == "chances" else "chances"
     return [
         *lines,
-        f'    {found}, picks = topk(softmax(scores, "experts"), top_k, "experts", into="slots")',
+        f'    {picked_values}, picks = topk(softmax(scores, "experts"), top_k, "experts", into="slots")',
         *([] if shares == "chances" else [f"    shares = {shares}"]),
         "    gate = expert_matmul(n, w_gate, picks)",
         "    up = expert_matmul(n, w_up, picks)",

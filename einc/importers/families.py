@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from einc.importers.common import ACTIVATIONS
+from einc.importers.common import ACTIVATION_NAMES
 
 Norms = tuple[str | None, str | None, str | None, str | None]
 """The names of a layer's norms: before and after attention, before and after the MLP; None is no norm."""
@@ -52,7 +52,7 @@ class DecoderFamily:
     final_cap: float | None = None  # the soft cap of logits
 
     # what the fields mean
-    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
+    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATION_NAMES)
     biases: tuple[str, ...] = ()  # fields that say whether projections have biases
     windows: str = "none"  # which layers have one: none, all, a pattern; used or last need `use_sliding_window`
     local_theta: float | None = None  # theta of layers with a window, if it differs
@@ -75,7 +75,7 @@ _GEMMA_NORMS: Norms = (
     "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
 )  # fmt: skip
 
-FAMILIES = {
+DECODER_FAMILIES = {
     family.kind: family
     for family in (
         DecoderFamily("llama", "LlamaForCausalLM", longest=2048, biases=("attention_bias", "mlp_bias")),
@@ -93,7 +93,8 @@ FAMILIES = {
         ),
         DecoderFamily(
             "gemma", "GemmaForCausalLM", longest=8192, heads_kv=16, d_head=256, tied=True, biases=("attention_bias",),
-            activation="gelu_pytorch_tanh", activations=ACTIVATIONS | {"gelu": "gelu_tanh"}, offset=1.0, scaled=True,
+            activation="gelu_pytorch_tanh", activations=ACTIVATION_NAMES | {"gelu": "gelu_tanh"},
+            offset=1.0, scaled=True,
             only={"hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": (False,)},
         ),
         DecoderFamily(

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from einc.errors import UsageError
 from einc.importers import decoders, encoders
-from einc.importers.common import HARMLESS, ImportRequest
+from einc.importers.common import HARMLESS_FIELDS, ImportRequest
 from einc.importers.config import ConfigFields, parse_config
 from einc.importers.decoder_text import write_decoder
 from einc.importers.decoders import read_decoder
 from einc.importers.encoders import read_encoder, write_encoder
-from einc.importers.families import FAMILIES
+from einc.importers.families import DECODER_FAMILIES
 from einc.importers.writing import StoredNames, comment_lines, make_name
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import escape_text
@@ -34,7 +34,10 @@ class ImportedModel:
     longest: int = 0
 
 
-_DEFAULTS = {**{family: name for name, family in decoders.ARCHITECTURES.items()}, "bert": "BertModel"}
+_DEFAULT_ARCHITECTURES = {
+    **{family: name for name, family in decoders.DECODER_ARCHITECTURES.items()},
+    "bert": "BertModel",
+}
 
 
 def import_hf(
@@ -53,19 +56,19 @@ def import_hf(
     longest = 0
     lines = comment_lines(f"{escape_text(name)}: {architecture or 'a model'}, imported from its config.json.", "")
     if architecture is not None:
-        decodes = architecture in decoders.ARCHITECTURES
-        for option in decoders.REFUSED_OPTIONS if decodes else encoders.REFUSED_OPTIONS:
+        decodes = architecture in decoders.DECODER_ARCHITECTURES
+        for option in decoders.ENCODER_OPTIONS if decodes else encoders.DECODER_OPTIONS:
             if getattr(request, option):
                 raise UsageError(f"--{option} means nothing for a {architecture}")
         if decodes:
-            decoder = read_decoder(fields, decoders.ARCHITECTURES[architecture])
-            fields.check_unknown(HARMLESS, request.ignored)
+            decoder = read_decoder(fields, decoders.DECODER_ARCHITECTURES[architecture])
+            fields.check_unknown(HARMLESS_FIELDS, request.ignored)
             longest = min(decoder.longest, decoder.rotary.longest)
             lines += write_decoder(decoder, request, files, make_name(name), fields)
         else:
-            encoder = read_encoder(fields, encoders.ARCHITECTURES[architecture])
+            encoder = read_encoder(fields, encoders.ENCODER_OUTPUTS[architecture])
             longest = encoder.longest
-            fields.check_unknown(HARMLESS, request.ignored)
+            fields.check_unknown(HARMLESS_FIELDS, request.ignored)
             lines += write_encoder(encoder, request, files, make_name(name), fields)
     fields.check()
     return ImportedModel(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes), longest)
@@ -74,26 +77,28 @@ def import_hf(
 def _read_architecture(fields: ConfigFields) -> str | None:
     """The architecture that is to be imported; None where there is none that einc knows."""
     kind, listed = fields.value("model_type"), fields.value("architectures")
-    known = {*decoders.ARCHITECTURES, *encoders.ARCHITECTURES}
+    known = {*decoders.DECODER_ARCHITECTURES, *encoders.ENCODER_OUTPUTS}
     if listed is not None:
         if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], str):
             fields.fail(f"architectures: expected a list of one name, found {describe_json(listed)}")
             return None
         (architecture,) = listed
         if architecture not in known:
-            hint = f"supported are language models of {', '.join(FAMILIES)}, and encoders of bert"
+            hint = f"supported are language models of {', '.join(DECODER_FAMILIES)}, and encoders of bert"
             start = "`einc models copy llama` is a text to start from"
             fields.fail(f"architectures: {describe_json(architecture)} is not supported", f"{hint}; {start}")
             return None
-        family = decoders.ARCHITECTURES.get(architecture, "bert")
+        family = decoders.DECODER_ARCHITECTURES.get(architecture, "bert")
         if kind is not None and kind != family:
             fields.fail(f"model_type: expected {family!r} for a {architecture}, found {describe_json(kind)}")
         return str(architecture)
     if kind is None:
         fields.fail("model_type and architectures are missing", "this may be no configuration of a model")
         return None
-    if not isinstance(kind, str) or kind not in _DEFAULTS:
-        fields.fail(f"model_type: {describe_json(kind)} is not supported", f"supported are {', '.join(_DEFAULTS)}")
+    if not isinstance(kind, str) or kind not in _DEFAULT_ARCHITECTURES:
+        fields.fail(
+            f"model_type: {describe_json(kind)} is not supported", f"supported are {', '.join(_DEFAULT_ARCHITECTURES)}"
+        )
         return None
-    fields.note(f"architectures is not given: {_DEFAULTS[kind]}")
-    return _DEFAULTS[kind]
+    fields.note(f"architectures is not given: {_DEFAULT_ARCHITECTURES[kind]}")
+    return _DEFAULT_ARCHITECTURES[kind]

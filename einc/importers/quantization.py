@@ -13,9 +13,9 @@ from einc.importers.config import ConfigFields
 from einc.importers.writing import StoredNames, StoredWeight
 from einc_runtime.strict_json import describe_json
 
-MAX_GROUP = 2**20
+MAX_GROUP_SIZE = 2**20
 _WEIGHT = ".weight"
-_HARMLESS = (
+_HARMLESS_QUANTIZATION = (
     "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "dataset", "do_fuse",
     "exllama_config", "fuse_max_seq_len", "global_compression_ratio", "hub_config", "is_marlin_format", "lm_head",
     "meta", "model_file_base_name", "model_name_or_path", "model_seqlen", "modules_in_block_to_quantize",
@@ -67,16 +67,16 @@ def read_quantization(fields: ConfigFields) -> Quantization | None:
         if method:
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
         return None
-    found = readers[method](inner)
-    inner.check_unknown(_HARMLESS, ())
-    return found
+    quantization = readers[method](inner)
+    inner.check_unknown(_HARMLESS_QUANTIZATION, ())
+    return quantization
 
 
 def _read_group(fields: ConfigFields, name: str = "group_size") -> int:
     """The size of groups, 0 where a row is one."""
     if fields.value(name) in (-1, None):
         return 0
-    group = fields.integer(name, MAX_GROUP)
+    group = fields.integer(name, MAX_GROUP_SIZE)
     if group % 32:
         fields.fail(f"{name}: {group} is not supported: groups are multiples of 32")
     return group
@@ -105,11 +105,11 @@ def _read_awq(fields: ConfigFields) -> Quantization:
     return _require_groups(fields, Quantization("awq", _read_bits(fields, name, (4,)), group, True))
 
 
-def _require_groups(fields: ConfigFields, found: Quantization) -> Quantization:
+def _require_groups(fields: ConfigFields, quantization: Quantization) -> Quantization:
     """GPTQ and AWQ store scales as rows of groups, also if there is one group."""
-    if not found.group:
+    if not quantization.group:
         fields.fail("group_size: one group for a whole row is not supported in this layout")
-    return found
+    return quantization
 
 
 def _read_compressed(fields: ConfigFields) -> Quantization | None:
@@ -167,7 +167,7 @@ def quantize_weights(
     if quantization is None:
         return list(table)
     part = quantization.parts[0]
-    return [_quantize(one, quantization) if stored.has_quantized(one, part) else one for one in table]
+    return [_quantize(weight, quantization) if stored.has_quantized(weight, part) else weight for weight in table]
 
 
 def _quantize(weight: StoredWeight, quantization: Quantization) -> StoredWeight:

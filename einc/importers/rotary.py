@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from einc.importers.common import MAX_LENGTH
+from einc.importers.common import MAX_POSITIONS
 from einc.importers.config import ConfigFields
 from einc.importers.families import DecoderFamily
 from einc_runtime.strict_json import describe_json
 
-_LONG = ("longrope", "su", "yarn")
+_LONGROPE_NAMES = ("longrope", "su", "yarn")
 """What configurations of Phi-3 have called longrope."""
 
 
@@ -26,15 +26,17 @@ class RotaryEmbedding:
     width: int
     amplitude: float = 1.0
     factors: tuple[float, ...] = ()
-    longest: int = MAX_LENGTH
+    longest: int = MAX_POSITIONS
 
     def apply(self, tensor: str, places: str, d_head: int) -> str:
         """An expression for `tensor` with its heads rotated."""
         amplitude = "" if self.amplitude == 1.0 else f" * {self.amplitude!r}"
         if self.width == d_head:
             return f"rope({tensor}, {places}, {self.arguments}){amplitude}"
-        first, rest = (f"slice({tensor}, d_head=[{lo}, {up}])" for lo, up in ((0, self.width), (self.width, d_head)))
-        return f'concat(rope({first}, {places}, {self.arguments}){amplitude}, {rest}, over="d_head")'
+        first, unrotated = (
+            f"slice({tensor}, d_head=[{lo}, {up}])" for lo, up in ((0, self.width), (self.width, d_head))
+        )
+        return f'concat(rope({first}, {places}, {self.arguments}){amplitude}, {unrotated}, over="d_head")'
 
 
 def read_rotary(fields: ConfigFields, family: DecoderFamily, d_head: int, longest: int) -> RotaryEmbedding:
@@ -58,7 +60,7 @@ def read_rotary(fields: ConfigFields, family: DecoderFamily, d_head: int, longes
             f"{width} elements of each head are rotated, and rotary embedding rotates pairs", "expected an even width"
         )
     arguments = f"theta={theta!r}"
-    if family.partial and inner is not None and inner.value("rope_type", "type") in _LONG:
+    if family.partial and inner is not None and inner.value("rope_type", "type") in _LONGROPE_NAMES:
         return _read_longrope(fields, inner, arguments, width, longest)
     return RotaryEmbedding(arguments if inner is None else arguments + _read_scaling(inner), width)
 
@@ -95,7 +97,7 @@ def _read_longrope(
     """Each pair of elements has a factor for short texts and one for long texts. A plan cannot choose by the length of
     a text, so only the factors for short texts are taken."""
     original = _find_holder([inner, fields], "original_max_position_embeddings").integer(
-        "original_max_position_embeddings", MAX_LENGTH, 4096, minimum=2
+        "original_max_position_embeddings", MAX_POSITIONS, 4096, minimum=2
     )
     inner.value("long_factor")
     factors = inner.reals("short_factor", width // 2)
@@ -108,11 +110,11 @@ def _read_longrope(
 
 def _find_holder(holders: list[ConfigFields], name: str) -> ConfigFields:
     """The object that has a field. If both have it, their values must agree."""
-    found = [holder for holder in holders if holder.value(name) is not None]
-    values = [holder.value(name) for holder in found]
+    matching = [holder for holder in holders if holder.value(name) is not None]
+    values = [holder.value(name) for holder in matching]
     if len(values) == 2 and values[0] != values[1]:
         holders[-1].fail(f"{name} stands twice: {describe_json(values[1])} and {describe_json(values[0])}")
-    return found[0] if found else holders[-1]
+    return matching[0] if matching else holders[-1]
 
 
 def _read_scaling(inner: ConfigFields) -> str:
@@ -125,7 +127,7 @@ def _read_scaling(inner: ConfigFields) -> str:
         factor, low, high = (
             inner.real(name, maximum=1e6) for name in ("factor", "low_freq_factor", "high_freq_factor")
         )
-        original = inner.integer("original_max_position_embeddings", MAX_LENGTH)
+        original = inner.integer("original_max_position_embeddings", MAX_POSITIONS)
         if low >= high:
             inner.fail(f"expected a low_freq_factor below the high_freq_factor, found {low!r} and {high!r}")
         arguments = (

@@ -11,7 +11,7 @@ from einc.core.tensor import DType
 from einc.importers.config import ConfigFields
 from einc_runtime.text import did_you_mean
 
-MAX_WIDTH = 120
+MAX_LINE_WIDTH = 120
 """Characters in a line of a call."""
 
 Rows = Sequence[tuple[str, str, str]]
@@ -61,10 +61,10 @@ def declare_inputs(rows: Rows, indent: str = "") -> list[str]:
 
 def _align_columns(start: str, between: str, rows: Rows) -> list[str]:
     first = max(len(name) for name, _, _ in rows)
-    second = max((len(what) for _, what, comment in rows if comment), default=0)
+    second = max((len(value) for _, value, comment in rows if comment), default=0)
     return [
-        f"{start}{name:<{first}}{between}{what:<{second}}{f'  # {comment}' if comment else ''}".rstrip()
-        for name, what, comment in rows
+        f"{start}{name:<{first}}{between}{value:<{second}}{f'  # {comment}' if comment else ''}".rstrip()
+        for name, value, comment in rows
     ]
 
 
@@ -87,7 +87,7 @@ def wrap_lines(lines: Sequence[str]) -> list[str]:
     for line in lines:
         bracket = re.search(r"[(\[]", line)
         indent = " " * (bracket.end() if bracket else 0)
-        while len(line) > MAX_WIDTH and (cut := line.rfind(", ", len(indent) + 1, MAX_WIDTH)) > 0:
+        while len(line) > MAX_LINE_WIDTH and (cut := line.rfind(", ", len(indent) + 1, MAX_LINE_WIDTH)) > 0:
             result.append(line[: cut + 1])
             line = indent + line[cut + 2 :]
         result.append(line)
@@ -120,8 +120,8 @@ class StoredNames:
         spelled = []
         for weight in table:
             names = [weight.stored, *(change(weight.stored) for change in alternatives)]
-            found = (name for name in names if name.replace("{i}", "0") in (self._names or ()))
-            spelled.append(replace(weight, stored=next(found, weight.stored)))
+            known = (name for name in names if name.replace("{i}", "0") in (self._names or ()))
+            spelled.append(replace(weight, stored=next(known, weight.stored)))
         return spelled
 
     def has_quantized(self, weight: StoredWeight, part: str) -> bool:

@@ -31,14 +31,16 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
     node.
     """
     choices = {choice.node: choice for choice in plan.choices}
-    here = plan.graph.nodes[plan.graph.positions[node]]
+    this_node = plan.graph.nodes[plan.graph.positions[node]]
     producers, readers = plan.graph.producers(), plan.graph.consumers()
     arriving: list[tuple[int, Tiling, int]] = []  # input position, its producer's tiling of what is read, size
-    for k, tensor in enumerate(here.inputs):
+    for k, tensor in enumerate(this_node.inputs):
         if tensor in producers:
             source, j = producers[tensor]
-            made = clip_tiling(choices[source.name].candidate.output_tilings[j], find_part(here.operator, k))
-            arriving.append((k, made, here.operator.reads[k].size))
+            output_tilings = clip_tiling(
+                choices[source.name].candidate.output_tilings[j], find_part(this_node.operator, k)
+            )
+            arriving.append((k, output_tilings, this_node.operator.reads[k].size))
     leaving = [  # output position, what a consumer reads of it, its tiling, size
         (
             j,
@@ -46,27 +48,38 @@ def list_alternatives(plan: LogicalPlan, node: str) -> tuple[Alternative, ...]:
             choices[reader.name].candidate.input_tilings[k],
             reader.operator.reads[k].size,
         )
-        for j, tensor in enumerate(here.outputs)
+        for j, tensor in enumerate(this_node.outputs)
         for reader, k in readers[tensor]
     ]
 
     def sum_local_costs(candidate: Candidate) -> tuple[int, int]:
         repartition = sum(size for k, tiling, size in arriving if candidate.input_tilings[k] != tiling)
-        made = candidate.output_tilings
-        return repartition, sum(size for j, part, asked, size in leaving if clip_tiling(made[j], part) != asked)
+        output_tilings = candidate.output_tilings
+        return repartition, sum(
+            size for j, part, required, size in leaving if clip_tiling(output_tilings[j], part) != required
+        )
 
     chosen = choices[node].candidate
-    others = plan.total_cost - chosen.join - chosen.aggregation - sum(sum_local_costs(chosen))
-    found = []
-    offer = enumerate_candidates(here.operator, plan.sites)
+    other_costs = plan.total_cost - chosen.join - chosen.aggregation - sum(sum_local_costs(chosen))
+    alternatives = []
+    offer = enumerate_candidates(this_node.operator, plan.sites)
     for candidate in offer if chosen in offer else (*offer, chosen):
         repartition, handover = sum_local_costs(candidate)
-        total = others + candidate.join + candidate.aggregation + repartition + handover
-        found.append(Alternative(candidate, repartition, handover, total))
-    return tuple(sorted(found, key=lambda one: (one.total_cost, one.candidate.intervals, one.candidate.replicas)))
+        total = other_costs + candidate.join + candidate.aggregation + repartition + handover
+        alternatives.append(Alternative(candidate, repartition, handover, total))
+    return tuple(
+        sorted(
+            alternatives,
+            key=lambda alternative: (
+                alternative.total_cost,
+                alternative.candidate.intervals,
+                alternative.candidate.replicas,
+            ),
+        )
+    )
 
 
 def find_next_best(plan: LogicalPlan, node: str) -> Alternative | None:
     """The cheapest alternative to the chosen candidate, or None if the operator has no other candidate."""
     chosen = plan.choices[plan.graph.positions[node]].candidate
-    return next((one for one in list_alternatives(plan, node) if one.candidate != chosen), None)
+    return next((alternative for alternative in list_alternatives(plan, node) if alternative.candidate != chosen), None)

@@ -44,7 +44,7 @@ MAX_EXTRA = 3, 2
 MIN_EXTRA = 64, 32
 """It may have as many in any case, since a prime number of sites has few strict candidates."""
 
-MAX_FURTHER = 64, 16
+MAX_FURTHER_CUTS = 64, 16
 """So many candidates beside these may cut further indices."""
 
 
@@ -91,23 +91,32 @@ def enumerate_flexible_candidates(
     many = sites > FEW_SITES
     most = max(MIN_EXTRA[many], MAX_EXTRA[many] * len(strict))
     known = {candidate.spec for candidate in strict}
-    further = [one for one in enumeration.build_further(used, sites, MAX_FURTHER[many]) if one.spec not in known]
+    further = [
+        option for option in enumeration.build_further(used, sites, MAX_FURTHER_CUTS[many]) if option.spec not in known
+    ]
     if spares:
         below = count_reachable_sites(sites - 1, enumeration.limits)
         known |= {candidate.spec for candidate in further}
         further += [
-            one for one in enumeration.build_further(below, sites - 1, MAX_FURTHER[many]) if one.spec not in known
+            option
+            for option in enumeration.build_further(below, sites - 1, MAX_FURTHER_CUTS[many])
+            if option.spec not in known
         ]
-    found = [*offer(strict, alone=False)]
-    left = most - len(found)
+    offered = [*offer(strict, alone=False)]
+    left = most - len(offered)
     offers: dict[int, list[Candidate]] = {}
     for count in enumeration.list_smaller_counts(used, sites) if fewer or may_replicate else ():
         if enumeration.count(count, left) <= left:
-            own = [*offer([*enumeration.build_all(count)], alone=fewer)]
-            if len(own) <= left:
-                offers[count] = own
-                left -= len(own)
-    return (*strict, *further, *found, *(one for count in sorted(offers, reverse=True) for one in offers[count]))
+            smaller = [*offer([*enumeration.build_all(count)], alone=fewer)]
+            if len(smaller) <= left:
+                offers[count] = smaller
+                left -= len(smaller)
+    return (
+        *strict,
+        *further,
+        *offered,
+        *(option for count in sorted(offers, reverse=True) for option in offers[count]),
+    )
 
 
 def is_replicable(operator: Operator) -> bool:
@@ -145,8 +154,8 @@ def restore_candidate(operator: Operator, intervals: Intervals, replicas: int = 
     """
     if len(intervals) != len(operator.indices):
         raise ValueError(f"operator {operator.title} has {len(operator.indices)} indices, not {len(intervals)}")
-    for index, own in zip(operator.indices, intervals, strict=True):
-        if own not in index.choices(len(own)):
+    for index, index_intervals in zip(operator.indices, intervals, strict=True):
+        if index_intervals not in index.choices(len(index_intervals)):
             raise ValueError(f"index {index.name} is never cut into these intervals")
     return _build_replicated(operator, intervals, replicas)
 
@@ -205,7 +214,7 @@ class _Enumeration:
 
         ways = self.count(used, MAX_BOUNDS)
         ranks = {count: rank(count) for count in range(1, used) if self.count(count, 1)}
-        return sorted((count for count, one in ranks.items() if one is not None), key=lambda c: (ranks[c], c))
+        return sorted((count for count, ranked in ranks.items() if ranked is not None), key=lambda c: (ranks[c], c))
 
     def build_all(self, functions: int) -> Iterator[Candidate]:
         """The candidates with as many function specifications, in lexicographic order of their intervals."""
@@ -221,16 +230,16 @@ class _Enumeration:
         Those that cut the fewest indices come before others up to `most`; the order is that of their intervals.
         """
         indices = self._operator.indices
-        found: list[Intervals] = []
-        for place, further in enumerate(indices):
+        requests: list[Intervals] = []
+        for position, further in enumerate(indices):
             if further.instead_of:
                 limits = limit_intervals(indices, further)
                 functions = count_reachable_sites(sites, limits)
                 if functions >= used:
-                    counts = (cut for cut in enumerate_factorizations(functions, limits) if cut[place] > 1)
-                    found += chain.from_iterable(enumerate_requests(indices, cut) for cut in counts)
-        found.sort(key=lambda request: (sum(len(own) > 1 for own in request), request))
-        return map(self.build, sorted(found[:most]))
+                    counts = (cut for cut in enumerate_factorizations(functions, limits) if cut[position] > 1)
+                    requests += chain.from_iterable(enumerate_requests(indices, cut) for cut in counts)
+        requests.sort(key=lambda request: (sum(len(index_intervals) > 1 for index_intervals in request), request))
+        return map(self.build, sorted(requests[:most]))
 
     def build(self, request: Intervals) -> Candidate:
         return _build_candidate(self._operator, request, self._inputs, self._outputs)
@@ -243,10 +252,10 @@ class _BlockCache:
     of them, and from then on blocks are compared by identity.
     """
 
-    __slots__ = ("blocks", "must_tile", "tilings", "whole")
+    __slots__ = ("blocks", "full", "must_tile", "tilings")
 
     def __init__(self, desc: TensorDesc, must_tile: bool) -> None:
-        self.whole = desc.type
+        self.full = desc.type
         self.must_tile = must_tile
         self.blocks: dict[TensorType, tuple[TensorType, int]] = {}  # to the first equal one, and its size
         self.tilings: dict[tuple[int, ...], Tiling] = {}  # by the identities of its blocks
@@ -257,14 +266,14 @@ class _BlockCache:
         for block in {id(block): block for block in blocks}.values():
             first = self.blocks.get(block)
             if first is None:
-                if not self.whole.contains(block):
+                if not self.full.contains(block):
                     return None
                 first = self.blocks[block] = (block, block.size)
             known[id(block)] = first
         tiling = tuple(sorted({id(first): first for first, _ in known.values()}.values(), key=_get_bounds))
         key = tuple(map(id, tiling))
         if key not in self.tilings:
-            if self.must_tile and find_tiling_fault(self.whole, tiling) is not None:
+            if self.must_tile and find_tiling_fault(self.full, tiling) is not None:
                 return None
             self.tilings[key] = tiling
         return self.tilings[key], sum(known[id(block)][1] for block in blocks)
@@ -298,7 +307,7 @@ def _build_candidate(
         spec=spec,
         join=sum(size for _, size in sound_reads),
         # The distinct blocks tile the tensor, so what exceeds its size is the partial copies that must be moved.
-        aggregation=sum(size - output.whole.size for (_, size), output in zip(sound_writes, outputs, strict=True)),
+        aggregation=sum(size - output.full.size for (_, size), output in zip(sound_writes, outputs, strict=True)),
         input_tilings=tuple(tiling for tiling, _ in sound_reads),
         output_tilings=tuple(tiling for tiling, _ in sound_writes),
     )
@@ -311,10 +320,11 @@ def _find_fault(operator: Operator, spec: JoinAggSpec) -> str:
 
 
 def _make_refusal(operator: Operator, request: Intervals, fault: str) -> InternalError:
-    asked = ", ".join(
+    requested = ", ".join(
         f"{index.name} in {len(intervals)}" for index, intervals in zip(operator.indices, request, strict=True)
     )
     return InternalError(
-        f"operator {operator.title} ({operator.family}) returned no join-agg spec for the request [{asked}]: {fault}",
+        f"operator {operator.title} ({operator.family}) returned no join-agg spec for the request [{requested}]: "
+        f"{fault}",
         hint="this is a bug in the operator's build_spec",
     )

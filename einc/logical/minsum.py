@@ -36,7 +36,7 @@ class CostTable:
         import numpy as np
 
         chosen: Array = self.costs[
-            np.ix_(*(own[values[v]] for v, own in zip(self.variables, self.classes, strict=True)))
+            np.ix_(*(classes[values[v]] for v, classes in zip(self.variables, self.classes, strict=True)))
         ]
         return chosen
 
@@ -44,7 +44,7 @@ class CostTable:
 MAX_COMPARISONS = 1 << 25
 """Two values are compared for all joint values of their neighbours if that takes at most this many comparisons."""
 
-MAX_AT_ONCE = 1 << 16
+MAX_COMPARISONS_AT_ONCE = 1 << 16
 """So many comparisons are made in one go; more would leave the processor's caches."""
 
 
@@ -70,19 +70,20 @@ def prune_values(costs: Sequence[Array], tables: Sequence[CostTable]) -> list[Ar
         kept = left[v]
         if len(kept) == 1:
             continue
-        # How much the second value is better than the first, at least.
+        # How much the second value is better than the first, at least. Tables are bounded one by one, each by its worst
+        # neighbours, which may contradict each other: the sum is below the true gain, and no value is lost wrongly.
         gain = costs[v][kept][:, None] - costs[v][kept][None, :]
         same = gain == 0
         for table, axis in views[v]:
             ports = zip(table.variables, table.classes, table.costs.shape, strict=True)
-            axes = [_list_distinct(own[left[u]], count) for u, own, count in ports]
+            axes = [_list_distinct(classes[left[u]], count) for u, classes, count in ports]
             mine = axes[axis]
             position = np.searchsorted(mine, table.classes[axis][kept])
             rows = np.moveaxis(table.costs[np.ix_(*axes)], axis, 0).reshape(len(mine), -1)
             least = _find_least_differences(rows)
             gain = gain + least[np.ix_(position, position)]
-            alike = (least == 0) & (least.T == 0)  # neither is ever worse
-            same &= alike[np.ix_(position, position)]
+            interchangeable = (least == 0) & (least.T == 0)  # neither is ever worse
+            same &= interchangeable[np.ix_(position, position)]
         earlier = np.tri(len(kept), k=-1, dtype=bool)
         lost = ((gain > 0) | (same & earlier)).any(axis=1)
         if lost.any():
@@ -110,7 +111,7 @@ def _find_least_differences(rows: Array) -> Array:
         least = rows.min(axis=1)[:, None] - rows.max(axis=1)[None, :]
         np.fill_diagonal(least, 0)
         return least
-    if count * count * columns <= MAX_AT_ONCE:
+    if count * count * columns <= MAX_COMPARISONS_AT_ONCE:
         least = (rows[:, None, :] - rows[None, :, :]).min(axis=2)
         return least
     return np.stack([(row[None, :] - rows).min(axis=1) for row in rows])
@@ -275,8 +276,8 @@ def _find_components(model: _MinSumProblem) -> list[list[int]]:
         return v
 
     for variables in model.tables:
-        for other in variables[1:]:
-            low, high = sorted((find(variables[0]), find(other)))
+        for joined in variables[1:]:
+            low, high = sorted((find(variables[0]), find(joined)))
             leader[high] = low
     groups: dict[int, list[int]] = {}
     for v in leader:

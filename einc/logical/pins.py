@@ -27,14 +27,14 @@ from einc_runtime.text import did_you_mean, escape_text, format_count, quote_nam
 MAX_PINS = 2000
 """Each is compared with the names of all operators."""
 
-MAX_LENGTH = 1000
+MAX_PIN_CHARACTERS = 1000
 """Characters of a pin."""
 
 REPLICAS = "replicas"
 REST = "..."
 _UNCUT = ("whole", "1")
 _REPLICATED = "replicated"
-_USAGE = (
+_PIN_USAGE = (
     "write a cut as 'tokens/8', 'heads_kv/2,keys/4', 'whole' or 'replicated'; '...' at its end leaves the rest open"
 )
 
@@ -62,15 +62,17 @@ class PinnedCut:
 
 def parse_pin(text: str, where: str | None = None) -> Pin:
     """The pin of `PATTERN=CUT`. Raises UsageError for any other text; indices are checked where operators are known."""
-    if len(text) > MAX_LENGTH:
+    if len(text) > MAX_PIN_CHARACTERS:
         raise UsageError(
-            f"a pin of {len(text):,} characters; it may have {MAX_LENGTH:,}",
+            f"a pin of {len(text):,} characters; it may have {MAX_PIN_CHARACTERS:,}",
             where=where,
             hint="'*' stands for any name",
         )
     pattern, equals, cut = (part.strip() for part in text.partition("="))
     if not equals or not pattern or not cut:
-        raise UsageError(f"{text[:100]!r} is no pin", where=where, hint="write PATTERN=CUT: 'layer.*.up=d_ff/8'")
+        raise UsageError(
+            f"{text[:100]!r} is not a valid pin", where=where, hint="write PATTERN=CUT: 'layer.*.up=d_ff/8'"
+        )
     pin = Pin(pattern, "".join(cut.split()), where)
     parse_cut(pin)
     return pin
@@ -79,7 +81,7 @@ def parse_pin(text: str, where: str | None = None) -> Pin:
 def parse_pin_file(text: str, file: str) -> tuple[Pin, ...]:
     """The pins of a file: one a line; empty lines, and what follows a `#`, are left out.
 
-    Raises UsageError for a line that is no pin, and at the first that is too many.
+    Raises UsageError for a line that is not a pin, and at the first that is too many.
     """
     pins: list[Pin] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -107,7 +109,9 @@ def parse_cut(pin: Pin) -> PinnedCut:
     for part in parts:
         name, _, number = part.rpartition("/")
         if not name or not re.fullmatch("[1-9][0-9]{0,8}", number):
-            raise UsageError(f"pin {_quote(pin)}: {part[:60]!r} is no index and count", where=pin.where, hint=_USAGE)
+            raise UsageError(
+                f"pin {_quote(pin)}: {part[:60]!r} is not an index and a count", where=pin.where, hint=_PIN_USAGE
+            )
         if name in counts:
             raise UsageError(f"pin {_quote(pin)}: index '{name}' is named twice", where=pin.where)
         counts[name] = int(number)
@@ -121,14 +125,14 @@ def find_pinned(graph: Graph, pins: Sequence[Pin]) -> Mapping[str, Pin]:
     """
     if len(pins) > MAX_PINS:
         raise _refuse_many(f"{len(pins):,} pins")
-    found: dict[str, Pin] = {}
+    pinned: dict[str, Pin] = {}
     for pin in pins:
         matches = re.compile(translate(pin.pattern)).match
         names = [node.name for node in graph.nodes if any(map(matches, node.outputs))]
         if not names:
             raise UsageError(f"pin {_quote(pin)} matches no operator", where=pin.where, hint=_suggest(graph, pin))
-        found.update(dict.fromkeys(names, pin))
-    return found
+        pinned.update(dict.fromkeys(names, pin))
+    return pinned
 
 
 def _suggest(graph: Graph, pin: Pin) -> str:
@@ -188,30 +192,33 @@ def _select(node: Node, offered: Sequence[Candidate], pin: Pin, sites: int) -> t
     used = prod(named.values())
     replicas = replicas or sites // used
     if used * replicas > sites:
-        whole = f"the cut takes {format_count(used * replicas, 'site')}, and there are {sites}"
-        raise _refuse(node, pin, whole, "the product of the counts is at most the number of sites (--devices)")
+        message = f"the cut takes {format_count(used * replicas, 'site')}, and there are {sites}"
+        raise _refuse(node, pin, message, "the product of the counts is at most the number of sites (--devices)")
     fitting: tuple[Candidate, ...] = ()
     if cut.is_open:
         fitting = tuple(
-            one
-            for one in offered
-            if (replicas == 1 or one.replicas == replicas)
-            and all(named.get(i.name, len(own)) == len(own) for i, own in zip(indices, one.intervals, strict=True))
+            candidate
+            for candidate in offered
+            if (replicas == 1 or candidate.replicas == replicas)
+            and all(
+                named.get(i.name, len(index_intervals)) == len(index_intervals)
+                for i, index_intervals in zip(indices, candidate.intervals, strict=True)
+            )
         )
         # The paper's candidates come first in every offer. Where none of them fits, the cut as it is written is added.
-        if any(len(one.spec.functions) == len(offered[0].spec.functions) for one in fitting):
+        if any(len(candidate.spec.functions) == len(offered[0].spec.functions) for candidate in fitting):
             return fitting
     try:
         exact = build_candidates(node.operator, tuple(named.get(index.name, 1) for index in indices), replicas)
     except ValueError as error:
         raise _refuse(node, pin, str(error)) from None
-    return fitting + tuple(one for one in exact if one not in fitting)
+    return fitting + tuple(candidate for candidate in exact if candidate not in fitting)
 
 
 def _find_index(node: Node, pin: Pin, name: str, count: int) -> ShardableIndex:
     """The index that a pin means, after checking that it can be cut into so many intervals."""
-    found = find_index(node.operator, name)
-    index = next((index for index in node.operator.indices if index.name == found), None)
+    index_name = find_index(node.operator, name)
+    index = next((index for index in node.operator.indices if index.name == index_name), None)
     if index is None:
         offers = [
             f"{_list_names(node.operator, index.name)} (up to {index.max_intervals})" for index in node.operator.indices

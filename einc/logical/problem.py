@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 class Edge:
     """A computed tensor, or `size` elements of it, that goes from a node to one input of another.
 
-    Nodes are numbered in the graph's order. `made` and `asked` hold, per candidate of the producer and of the
+    Nodes are numbered in the graph's order. `produced` and `required` hold, per candidate of the producer and of the
     consumer, the number of its tiling of what is read: equal numbers are equal tilings.
     """
 
     producer: int
     consumer: int
     size: int
-    made: Array
-    asked: Array
+    produced: Array
+    required: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,11 @@ class Problem:
     def repartitions(self, chosen: Sequence[int]) -> list[int]:
         """Per node the repartition cost of its inputs, for one candidate number per node."""
         return [
-            sum(edge.size for edge in edges if edge.made[chosen[edge.producer]] != edge.asked[chosen[edge.consumer]])
+            sum(
+                edge.size
+                for edge in edges
+                if edge.produced[chosen[edge.producer]] != edge.required[chosen[edge.consumer]]
+            )
             for edges in self.arriving
         ]
 
@@ -60,16 +64,18 @@ class Problem:
         """The problem with the candidates at positions `kept` of every node; these are `candidates`."""
 
         def restrict(edge: Edge) -> Edge:
-            made, asked = edge.made[kept[edge.producer]], edge.asked[kept[edge.consumer]]
-            return replace(edge, made=made, asked=asked)
+            produced, required = edge.produced[kept[edge.producer]], edge.required[kept[edge.consumer]]
+            return replace(edge, produced=produced, required=required)
 
         arriving = tuple(tuple(map(restrict, edges)) for edges in self.arriving)
         return Problem(candidates, arriving, tuple(tuple(map(restrict, edges)) for edges in self.leaving))
 
     def cost(self, chosen: Sequence[int]) -> int:
         """The total cost of a plan."""
-        own = (options[c] for options, c in zip(self.candidates, chosen, strict=True))
-        return sum(candidate.join + candidate.aggregation for candidate in own) + sum(self.repartitions(chosen))
+        chosen_candidates = (options[c] for options, c in zip(self.candidates, chosen, strict=True))
+        return sum(candidate.join + candidate.aggregation for candidate in chosen_candidates) + sum(
+            self.repartitions(chosen)
+        )
 
 
 def build_problem(graph: Graph, sites: int, *, flexible: bool = False, pins: Sequence[Pin] = ()) -> Problem:
@@ -97,9 +103,9 @@ def connect(graph: Graph, options: tuple[tuple[Candidate, ...], ...]) -> Problem
             if tensor in producers:
                 source, j = producers[tensor]
                 producer = graph.positions[source.name]
-                made = numbers.of(options[producer], "output_tilings", j, find_part(node.operator, k))
-                asked = numbers.of(options[consumer], "input_tilings", k)
-                edge = Edge(producer, consumer, node.operator.reads[k].size, made, asked)
+                produced = numbers.of(options[producer], "output_tilings", j, find_part(node.operator, k))
+                required = numbers.of(options[consumer], "input_tilings", k)
+                edge = Edge(producer, consumer, node.operator.reads[k].size, produced, required)
                 arriving[consumer].append(edge)
                 leaving[producer].append(edge)
     return Problem(options, tuple(map(tuple, arriving)), tuple(map(tuple, leaving)))

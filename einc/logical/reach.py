@@ -44,9 +44,9 @@ def find_reaches(operator: Operator) -> tuple[Reach, ...]:
             sides.append(
                 tuple(
                     (k, d)
-                    for k, whole in enumerate(wholes)
-                    for d in range(whole.rank)
-                    if _is_cut([(own[k].lower[d], own[k].upper[d]) for own in blocks], whole.shape[d])
+                    for k, desc in enumerate(wholes)
+                    for d in range(desc.rank)
+                    if _is_cut([(block[k].lower[d], block[k].upper[d]) for block in blocks], desc.shape[d])
                 )
             )
         inputs, outputs = sides
@@ -58,7 +58,7 @@ def find_reaches(operator: Operator) -> tuple[Reach, ...]:
 def _is_cut(intervals: Sequence[Interval], extent: int) -> bool:
     """Whether the two parts of an operator read or write different parts of a dimension."""
     (_, end), (start, _) = sorted(intervals)
-    return any(own != (0, extent) for own in intervals) and end - start <= 1
+    return any(interval != (0, extent) for interval in intervals) and end - start <= 1
 
 
 def find_index(operator: Operator, name: str) -> str | None:
@@ -71,8 +71,8 @@ def find_index(operator: Operator, name: str) -> str | None:
         return name
     for side, tensors in (("outputs", operator.outputs), ("inputs", operator.inputs)):
         places = {(k, d) for k, tensor in enumerate(tensors) for d, dim in enumerate(tensor.dims) if dim == name}
-        found = [i for i, reach in zip(indices, reaches, strict=True) if places.intersection(getattr(reach, side))]
-        for chosen in (found, [index for index in found if not index.instead_of]):
+        matching = [i for i, reach in zip(indices, reaches, strict=True) if places.intersection(getattr(reach, side))]
+        for chosen in (matching, [index for index in matching if not index.instead_of]):
             if len(chosen) == 1:
                 return chosen[0].name
     return None

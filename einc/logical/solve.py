@@ -38,13 +38,13 @@ def solve(
         early = count - node
         for edge in problem.arriving[node]:
             if edge.producer in variable:
-                shared.append((variable[edge.producer], v, edge.size, early, edge.made, edge.asked))
+                shared.append((variable[edge.producer], v, edge.size, early, edge.produced, edge.required))
             elif edge.producer in fixed:
-                differs = edge.asked != edge.made[fixed[edge.producer]]
+                differs = edge.required != edge.produced[fixed[edge.producer]]
                 _charge(costs[v], earliness[v], differs, edge.size, early)
         for edge in problem.leaving[node]:
             if edge.consumer in fixed:
-                differs = edge.made != edge.asked[fixed[edge.consumer]]
+                differs = edge.produced != edge.required[fixed[edge.consumer]]
                 _charge(costs[v], earliness[v], differs, edge.size, count - edge.consumer)
     # Cost and earliness as one integer: the whole earliness of any plan stays below one unit of cost.
     unit = gcd(*(c for cost in costs for c in cost), *(size for _, _, size, *_ in shared)) or 1
@@ -53,7 +53,9 @@ def solve(
         [c // unit * scale + early for c, early in zip(*both, strict=True)]
         for both in zip(costs, earliness, strict=True)
     ]
-    links = [(a, b, size // unit * scale + early, made, asked) for a, b, size, early, made, asked in shared]
+    links = [
+        (a, b, size // unit * scale + early, produced, required) for a, b, size, early, produced, required in shared
+    ]
     return _minimize(nodes, joint, links, bounded)
 
 
@@ -82,9 +84,9 @@ def _minimize(nodes: Sequence[int], costs: list[list[int]], links: list[_Link], 
 def _build_table(link: _Link, dtype: np.dtype[Any]) -> CostTable:
     import numpy as np
 
-    a, b, weight, made, asked = link
-    numbers_a, classes_a = np.unique(made, return_inverse=True)
-    numbers_b, classes_b = np.unique(asked, return_inverse=True)
+    a, b, weight, produced, required = link
+    numbers_a, classes_a = np.unique(produced, return_inverse=True)
+    numbers_b, classes_b = np.unique(required, return_inverse=True)
     costs = np.zeros((len(numbers_a), len(numbers_b)), dtype)
     costs[numbers_a[:, None] != numbers_b[None, :]] = weight
     return CostTable((a, b), (classes_a, classes_b), costs)

@@ -20,6 +20,10 @@ _KNOWN = (("GB200", "gb200-nvl72"), ("H100", "dgx-h100"), ("H200", "dgx-h100"), 
 """Parts of a GPU's name, and the preset whose peaks and switch it has."""
 
 
+_MULTIPROCESSORS, _CLOCK, _CACHE = 16, 13, 38
+"""CUDA's attributes of a device: multiprocessors, kHz of the clock, bytes of the L2 cache."""
+
+
 def detect() -> Machine:
     """The visible GPUs as a machine, or `host` with this machine's cores, memory and measured copy bandwidth."""
     return find_visible_gpus() or _describe_host()
@@ -52,6 +56,26 @@ def build_gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What a GPU says of itself: that its kernels are timed by."""
+
+    name: str
+    multiprocessors: int
+    clock_ghz: float
+    cache_mb: float
+
+
+def describe_chip(device: int = 0) -> Chip:
+    """One of the GPUs that cupy sees."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    count, clock_khz, cache = (int(runtime.deviceGetAttribute(a, device)) for a in (_MULTIPROCESSORS, _CLOCK, _CACHE))
+    name: bytes = runtime.getDeviceProperties(device)["name"]
+    return Chip(name.decode(errors="replace"), count, clock_khz * 1e-6 or 1.5, cache * 1e-6 or 4.0)
+
+
 def _leave_reserve(memory: int) -> int:
     """Of the memory of a GPU, the bytes that a plan may take; half of a part that is hardly larger than the reserve."""
     return max(memory - RESERVED, memory // 2)
@@ -61,13 +85,13 @@ def _list_gpus() -> list[tuple[str, int, float]]:
     try:
         import cupy
 
-        found = []
+        gpus = []
         for device in range(cupy.cuda.runtime.getDeviceCount()):
             facts: dict[str, Any] = cupy.cuda.runtime.getDeviceProperties(device)
             clock_khz, bus_bits = facts.get("memoryClockRate", 0), facts.get("memoryBusWidth", 0)
             bandwidth = 2 * clock_khz * 1e3 * bus_bits / 8 / 1e9  # double data rate
-            found.append((facts["name"].decode(), int(facts["totalGlobalMem"]), round(bandwidth, 1)))
-        return found
+            gpus.append((facts["name"].decode(), int(facts["totalGlobalMem"]), round(bandwidth, 1)))
+        return gpus
     except Exception:  # cupy has its own exceptions for a missing driver, no device or an old library
         return []
 

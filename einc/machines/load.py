@@ -23,7 +23,7 @@ from einc.machines.datasheets import list_datasheets, load_scaled_gpu
 from einc.machines.gpu import GpuRates, check_gpu
 from einc.machines.model import KernelRate, Machine, Resource, Site
 from einc.machines.rules import add_peak, check_pairs, expand_rules
-from einc.machines.schema import MAX_SITES, MAX_TEXT, MachineFile, RepeatedSite, SiteEntry, decode_machine_file
+from einc.machines.schema import MAX_MACHINE_TEXT, MAX_SITES, MachineFile, RepeatedSite, SiteEntry, decode_machine_file
 from einc_runtime.plan.schema import HOST
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import did_you_mean
@@ -76,13 +76,13 @@ def _read_file(path: str) -> str:
         raise UsageError(f"there is no machine {path[:100]!r}", hint=hint)
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_TEXT + 1)
+            data = file.read(MAX_MACHINE_TEXT + 1)
     except FileNotFoundError:
         raise UsageError(f"there is no machine file {path}") from None
     except OSError as error:
         raise ReadError(f"cannot read the machine file {path}: {error.strerror}") from None
-    if len(data) > MAX_TEXT:
-        raise MachineError(f"the machine file is larger than {MAX_TEXT} bytes", where=path)
+    if len(data) > MAX_MACHINE_TEXT:
+        raise MachineError(f"the machine file is larger than {MAX_MACHINE_TEXT} bytes", where=path)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -212,10 +212,10 @@ def require_connected(machine: Machine, where: str, hint: str | None = None) -> 
         neighbours.setdefault(a, []).append(b)
     reached, open_sites = {0}, [0]
     while open_sites:
-        for other in neighbours.get(open_sites.pop(), ()):
-            if other not in reached:
-                reached.add(other)
-                open_sites.append(other)
+        for neighbour in neighbours.get(open_sites.pop(), ()):
+            if neighbour not in reached:
+                reached.add(neighbour)
+                open_sites.append(neighbour)
     if len(reached) < len(machine.sites):
         lost = next(site for site in range(len(machine.sites)) if site not in reached)
         raise MachineError(

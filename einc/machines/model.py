@@ -64,13 +64,13 @@ class Site:
 
     def find_rate(self, kind: str, precision: str) -> KernelRate | None:
         """What was measured of a kind of task, if anything; a rate for the precision goes before one for all."""
-        found = None
+        rate_of_kind = None
         for name, rate in self.kernels:
             if name == f"{kind}.{precision}":
                 return rate
             if name == kind:
-                found = rate
-        return found
+                rate_of_kind = rate
+        return rate_of_kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from einc_runtime.text import format_count
 
 _MAX_NUMBERED, _MAX_DRAWN = 16, 100
 """Up to this many sites the matrix has numbers, if they fit in a line, and up to this many one symbol per pair."""
-_MAX_WIDTH = 80
+_MAX_PICTURE_WIDTH = 80
 """Characters of a line of numbers."""
 _MARKS = "#*+=-:abcdefgh"
 _TINTS = ("32", "36", "33", "35", "34")
@@ -31,7 +31,7 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
     uniform = len(rates) == 1 and len(speeds) == count * (count - 1)
     if uniform and count <= _MAX_DRAWN and len(names) == 1 and "link" not in {shape for _, shape, _ in groups}:
         lines = _draw_bus(count, names.pop())
-    elif count <= _MAX_NUMBERED and 4 + count * _compute_width(speeds) <= _MAX_WIDTH:
+    elif count <= _MAX_NUMBERED and 4 + count * _compute_width(speeds) <= _MAX_PICTURE_WIDTH:
         lines = _draw_numbers(count, speeds, tints)
     elif count <= _MAX_DRAWN:
         lines = _draw_symbols(count, speeds, tints)
@@ -45,7 +45,7 @@ def draw(machine: Machine, *, colour: bool = False) -> str:
         lines.append(f"not alike both ways: {a}>{b} {speeds[a, b]:g} GB/s, {b}>{a} {speeds[b, a]:g} GB/s{more}")
     apart = sum((a, b) not in speeds for a in range(count) for b in range(a))
     if apart:
-        lines.append(f"{format_count(apart, 'pair')} of sites cannot talk directly")
+        lines.append(f"{format_count(apart, 'pair')} of sites without a direct link")
     return "\n".join(lines)
 
 

@@ -86,10 +86,10 @@ def build_switch(name: str, gbs: Mapping[int, float]) -> list[Resource]:
     """A switch over the sites that `gbs` gives a rate per direction: an egress each, then an ingress each."""
     if len(gbs) < 2:
         return []
-    others = {site: tuple(other for other in gbs if other != site) for site in gbs}
+    peers = {site: tuple(peer for peer in gbs if peer != site) for site in gbs}
     return [
-        *(Resource(f"{name} out {site}", gbs[site], tuple((site, other) for other in others[site])) for site in gbs),
-        *(Resource(f"{name} in {site}", gbs[site], tuple((other, site) for other in others[site])) for site in gbs),
+        *(Resource(f"{name} out {site}", gbs[site], tuple((site, peer) for peer in peers[site])) for site in gbs),
+        *(Resource(f"{name} in {site}", gbs[site], tuple((peer, site) for peer in peers[site])) for site in gbs),
     ]
 
 
@@ -97,9 +97,9 @@ def _build_network(name: str, gbs: float, groups: Sequence[Sequence[int]], each_
     """An egress and an ingress for each group, or for each site, over its pairs with the sites of other groups."""
     resources = []
     for number, group in enumerate(groups):
-        others = [site for other in groups if other is not group for site in other]
+        peers = [site for peer_group in groups if peer_group is not group for site in peer_group]
         for end, members in [(site, [site]) for site in group] if each_site else [(number, group)]:
-            out = tuple((a, b) for a in members for b in others)
+            out = tuple((a, b) for a in members for b in peers)
             into = tuple((b, a) for a, b in out)
             resources += [Resource(f"{name} out {end}", gbs, out), Resource(f"{name} in {end}", gbs, into)]
     return resources
@@ -111,22 +111,23 @@ def _build_rails(name: str, gbs: float, spine_gbs: float, groups: Sequence[Seque
     A spine that can carry all that the sites of a rail can send is never full, and adds no resources. Without a spine
     (zero), transfers stay within their rail.
     """
-    rail = {site: place for group in groups for place, site in enumerate(group)}
+    rail = {site: position for group in groups for position, site in enumerate(group)}
     resources = _build_network(name, gbs, groups, True)
     if not spine_gbs:
         return [
-            Resource(one.name, one.gbs, tuple((a, b) for a, b in one.pairs if rail[a] == rail[b])) for one in resources
+            Resource(resource.name, resource.gbs, tuple((a, b) for a, b in resource.pairs if rail[a] == rail[b]))
+            for resource in resources
         ]
     if spine_gbs >= gbs * len(groups):
         return resources
-    crossing = sorted({(a, b) for one in resources for a, b in one.pairs if rail[a] != rail[b]})
+    crossing = sorted({(a, b) for resource in resources for a, b in resource.pairs if rail[a] != rail[b]})
     return [
         *resources,
         *(
-            Resource(f"{name} spine {way} {own}", spine_gbs, pairs)
+            Resource(f"{name} spine {way} {rail_number}", spine_gbs, pairs)
             for way, end in (("out", 0), ("in", 1))
-            for own in sorted(set(rail.values()))
-            if (pairs := tuple(pair for pair in crossing if rail[pair[end]] == own))
+            for rail_number in sorted(set(rail.values()))
+            if (pairs := tuple(pair for pair in crossing if rail[pair[end]] == rail_number))
         ),
     ]
 

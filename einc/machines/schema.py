@@ -19,11 +19,11 @@ from einc_runtime.plan.schema import DTypeName
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import escape_text
 
-MAX_TEXT = 32 * 2**20
+MAX_MACHINE_TEXT = 32 * 2**20
 MAX_SITES = 1024
 MAX_RESOURCES = 100_000
 MAX_RULES = 1000
-MAX_NAME = 100
+MAX_PRINTED_NAME = 100
 MAX_KERNELS = 200
 MAX_GPUS = 16
 
@@ -169,8 +169,8 @@ class MachineFile(FilePart, frozen=True):
 
 def decode_machine_file(text: str) -> MachineFile:
     """The records of a text. Raises MachineError, which names the place of the first mistake."""
-    if len(text) > MAX_TEXT:
-        raise MachineError(f"the machine file is larger than {MAX_TEXT} characters")
+    if len(text) > MAX_MACHINE_TEXT:
+        raise MachineError(f"the machine file is larger than {MAX_MACHINE_TEXT} characters")
     try:
         tree = parse_json(text)
     except ValueError as error:
@@ -191,7 +191,7 @@ def decode_machine_file(text: str) -> MachineFile:
 
 
 def _check_name(name: str, at: str) -> None:
-    if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+    if not 1 <= len(name) <= MAX_PRINTED_NAME or not name.isprintable():
         raise MachineError(f"{at}: expected {_EXPECTED['name']}, found {describe_json(name)}")
 
 
@@ -208,9 +208,9 @@ _EXPECTED = {
     "us": "a number from 0 to 1e+09",
     **dict.fromkeys(("sites.kernels[].flops", "sites[].kernels[].flops"), "a number from 1 to 1e+30"),
     "cores": f"a whole number from 1 to {MAX_SITES}",
-    "measured": f"a text of at most {MAX_NAME} printable characters",
+    "measured": f"a text of at most {MAX_PRINTED_NAME} printable characters",
     "resources": f"a list of at most {MAX_RESOURCES} resources",
-    "name": f"a name of 1 to {MAX_NAME} printable characters",
+    "name": f"a name of 1 to {MAX_PRINTED_NAME} printable characters",
     **dict.fromkeys(("gbs", "peak_gbs"), _RATE),
     "pairs": "a list of pairs of sites",
     "rules": f"a list of at most {MAX_RULES} rules",
@@ -253,8 +253,8 @@ def _describe_mistake(error: msgspec.ValidationError, tree: Any) -> MachineError
     reason, _, inside = str(error).partition(" - at `$.gpus")
     if inside:  # a mapping, of whose keys msgspec does not say which
         return MachineError(f"gpus{inside.rstrip('`')}: {reason[:1].lower()}{reason[1:]}")
-    found = _PATH.search(str(error))
-    path = found[1] if found else ""
+    match = _PATH.search(str(error))
+    path = match[1] if match else ""
     try:
         value = tree
         for name, position in re.findall(r"\.([a-z0-9_]+)|\[([0-9]+)\]", path):
@@ -262,17 +262,17 @@ def _describe_mistake(error: msgspec.ValidationError, tree: Any) -> MachineError
     except (LookupError, TypeError):  # the name of an unknown field that looks like the end of a message
         path, value = "", tree
     path = path.removeprefix(".")
-    at, place = path or "the machine", re.sub(r"\[[0-9]+\]", "[]", path)
+    at, pattern = path or "the machine", re.sub(r"\[[0-9]+\]", "[]", path)
     if isinstance(value, Mapping):
-        part = _RULES.get(str(value.get("kind"))) if place == "rules[]" else _OBJECTS.get(place)
-        known = [*["kind"] * (place == "rules[]"), *(part.__struct_fields__ if part else ())]
+        part = _RULES.get(str(value.get("kind"))) if pattern == "rules[]" else _OBJECTS.get(pattern)
+        known = [*["kind"] * (pattern == "rules[]"), *(part.__struct_fields__ if part else ())]
         for name in value:
             if part is not None and name not in known:
                 return MachineError(f"{at}: unknown field '{escape_text(name, 40)}' (known: {', '.join(known)})")
         for field in [] if part is None else msgspec.structs.fields(part):
             if field.required and field.name not in value:
                 return MachineError(f"{at}: the field '{field.name}' is missing")
-        if part is None and place == "rules[]":
+        if part is None and pattern == "rules[]":
             return MachineError(f"{at}: the field 'kind' is missing")
-    expected = _EXPECTED.get(place) or _EXPECTED.get(place.rpartition(".")[2], "an object")
+    expected = _EXPECTED.get(pattern) or _EXPECTED.get(pattern.rpartition(".")[2], "an object")
     return MachineError(f"{at}: expected {expected}, found {describe_json(value)}")

@@ -10,13 +10,21 @@ from einc.errors import OperatorError
 from einc.ops.arguments import Argument, format_value, make_unique, reject_others, take_tensor_and_names
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
-from einc.ops.functions import FUNCTIONS, fit_literal, infer_step_types
-from einc.ops.scalar import FunctionStep, Operand, ScalarInput, ScalarLiteral, ScalarProgram, make_step
+from einc.ops.functions import CALL_SIGNATURES, COMPOSED, fit_literal, infer_step_types
+from einc.ops.scalar import make_literal, make_step
+from einc_runtime.plan.scalar_programs import (
+    EarlierStep,
+    FunctionStep,
+    Operand,
+    ScalarInput,
+    ScalarLiteral,
+    ScalarProgram,
+)
 
 BINARY_EXTREMES = ("max", "min")
 """Called through `shorthands`, where the same names are reductions of one operand."""
 
-CALLS = (*(name for name in FUNCTIONS if ":" not in name and name not in BINARY_EXTREMES), "cast")
+CALLS = (*(name for name in CALL_SIGNATURES if ":" not in name and name not in BINARY_EXTREMES), "cast")
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -24,7 +32,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if name == "cast":
         return _make_cast(arguments, attributes)
     reject_others(name, attributes)
-    arity = FUNCTIONS[name].arity
+    arity = CALL_SIGNATURES[name].arity
     if len(arguments) != arity:
         raise OperatorError(
             f"{name} takes {arity} operand{'s' * (arity > 1)}, not {len(arguments)}",
@@ -41,7 +49,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
                 f"{name}: operand {position + 1} is {format_value(argument)}, not a tensor or number", argument=position
             )
         else:
-            operands.append(ScalarLiteral.of(argument))
+            operands.append(make_literal(argument))
     if not descs:
         raise OperatorError(f"{name}: at least one operand must be a tensor", argument=0)
     # checked here too, where positions are those of the arguments, literals included
@@ -50,7 +58,15 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
         if isinstance(operand, ScalarLiteral):
             _check_literal(name, position, operand, dtype)
     places = [position for position, argument in enumerate(arguments) if isinstance(argument, TensorDesc)]
-    return _align(name, descs, places, ScalarProgram(len(descs), (FunctionStep(name, tuple(operands)),)))
+    return _align(name, descs, places, ScalarProgram(len(descs), _list_steps(name, operands)))
+
+
+def _list_steps(name: str, operands: Sequence[Operand]) -> tuple[FunctionStep, ...]:
+    """One step, or those of a composition."""
+    if name not in COMPOSED:
+        return (FunctionStep(name, tuple(operands)),)
+    values = [operands[0], *(EarlierStep(number) for number in range(len(operands) - 2))]
+    return tuple(map(FunctionStep, COMPOSED[name], zip(values, operands[1:], strict=True)))
 
 
 def _make_cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:

@@ -32,14 +32,15 @@ from einc.ops.base import (
 from einc.ops.dequantize import Dequantize
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.quantized_product import make_quantized_product
-from einc.ops.scalar import ScalarProgram, compose, exchange_inputs, merge_inputs
+from einc.ops.scalar import compose, exchange_inputs, merge_inputs, parse_program, resolve_program
 from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
+from einc_runtime.plan.scalar_programs import ScalarProgram
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
 
-MAX_STEPS = 128
+MAX_FUSED_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
 
 MAX_INDICES = 30
@@ -194,7 +195,7 @@ class Equation(MappedOperator):
         read = self.labels[k]
         if len(set(read)) != len(read) or len(read) != len(self.result):
             return None
-        if len(self.program.steps) + len(producer.program.steps) > MAX_STEPS:
+        if len(self.program.steps) + len(producer.program.steps) > MAX_FUSED_STEPS:
             return None
         narrow = producer.dtype in (DType.F16, DType.BF16)
         rounding = producer.dtype if narrow and self.program.is_discontinuous else None
@@ -312,7 +313,7 @@ def build_equation(
     names = tuple(name for name, _ in result)
     gone = [name for name in extents if name not in names]
     _check_result(names, gone, extents, aggregation)
-    program, types = program.resolve([desc.dtype for desc, _ in inputs])
+    program, types = resolve_program(program, [desc.dtype for desc, _ in inputs])
     if gone and types[-1] is DType.BOOL:
         raise OperatorError(f"{aggregation} does not take bool", hint='convert it: cast(x, "i32")')
     return Equation(
@@ -388,7 +389,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     return build_equation(
         list(zip(inputs, labels, strict=True)),
         [(name, str(dim)) for name, dim in zip(result, dims, strict=True)],
-        ScalarProgram.parse(program, len(inputs)),
+        parse_program(program, len(inputs)),
         aggregation or None,
         parse_windows(attributes.get("windows"), inputs),
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from einc.core.tensor import DType
-from einc.ops.scalar import Operand, ScalarLiteral, ScalarProgram, Temp
+from einc.ops.scalar import resolve_program
+from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Ranges, TensorRead
+from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, ScalarProgram
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -28,6 +30,11 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def _is_within(x: Any, count: Any) -> Any:
+    """Where x can be shifted by so many bits without losing all of them."""
+    return (count >= 0) & (count < 8 * x.itemsize)
+
+
 _MEANING: dict[str, Callable[..., Any]] = {
     "copy": lambda x: x,
     "neg": np.negative,
@@ -42,6 +49,29 @@ _MEANING: dict[str, Callable[..., Any]] = {
     "log": np.log,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "erf": lambda x: _erf(x).astype(x.dtype),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,  # ties to even
+    "trunc": np.trunc,
+    "sign": np.sign,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "isfinite": np.isfinite,
+    "bitand": np.bitwise_and,
+    "bitor": np.bitwise_or,
+    "bitxor": np.bitwise_xor,
+    "shiftleft": lambda x, n: np.where(_is_within(x, n), x << np.where(_is_within(x, n), n, 0), 0),
+    "shiftright": lambda x, n: x >> np.where(_is_within(x, n), n, 8 * x.itemsize - 1),
     "not": np.logical_not,
     "add": np.add,
     "sub": np.subtract,
@@ -78,16 +108,23 @@ def find_accumulating_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(np.int64)
 
 
-def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType]) -> Array:
-    """The program's result, not yet rounded, on arrays that broadcast against one another."""
-    program, types = program.resolve(dtypes)
+def evaluate(
+    program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType], indices: Sequence[Array] = ()
+) -> Array:
+    """The program's result, not yet rounded, on arrays that broadcast against one another.
+
+    `indices` are the values of the indices that the program may read, in i64.
+    """
+    program, types = resolve_program(program, dtypes)
     inputs = [array.astype(find_computing_dtype(dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
     results: list[Array] = []
 
     def value(operand: Operand, dtype: np.dtype[Any] | None) -> Array:
         if isinstance(operand, ScalarLiteral):
             return np.asarray(operand.value, dtype)
-        return results[operand.position] if isinstance(operand, Temp) else inputs[operand.position]
+        if isinstance(operand, ScalarInput):
+            return inputs[operand.position]
+        return (indices if isinstance(operand, IndexValue) else results)[operand.position]
 
     with np.errstate(all="ignore"):  # infinities and nan are results, as on every device
         for step, dtype in zip(program.steps, types, strict=True):
@@ -123,7 +160,7 @@ def join_and_aggregate(
 ) -> Array:
     """The program at every index vector, aggregated over every index that `result` lacks."""
     number = _number_indices(labels)
-    dtype = program.resolve(dtypes)[1][-1]
+    dtype = resolve_program(program, dtypes)[1][-1]
     operands = [
         _align(a, [number[name] for name in names], len(number)) for a, names in zip(arrays, labels, strict=True)
     ]
@@ -146,3 +183,68 @@ def _align(array: Array, axes: Sequence[int], rank: int) -> Array:
     kept = sorted(set(axes))
     array = np.einsum(array, list(axes), kept)
     return array.reshape([array.shape[kept.index(axis)] if axis in kept else 1 for axis in range(rank)])
+
+
+PIECE = 1 << 22
+"""Index vectors that are evaluated at once."""
+
+
+def evaluate_index_program(
+    program: IndexProgram, arrays: Sequence[Array], dtypes: Sequence[DType], scalar: ScalarProgram, dtype: DType
+) -> Array:
+    """The scalar program at every index vector, on the elements that its reads find, then aggregated over all loops but
+    those of the result. `dtypes` are those of the reads. Pieces along the first loops bound the memory."""
+    shape = [extent for _, extent in program.loops[: program.kept]]
+    result = np.empty(shape, dtype.numpy())
+    inner, axis = math.prod(program.extents.values()), 0
+    while axis < program.kept and inner > PIECE:
+        inner //= shape[axis]
+        axis += 1
+    for prefix in np.ndindex(*shape[:axis]):
+        ranges = {**program.whole, **{name: (at, at + 1) for name, at in zip(program.result, prefix, strict=False)}}
+        result[prefix] = evaluate_ranges(program, arrays, dtypes, scalar, dtype, ranges).reshape(shape[axis:])
+    return result
+
+
+def evaluate_ranges(
+    program: IndexProgram,
+    arrays: Sequence[Array],
+    dtypes: Sequence[DType],
+    scalar: ScalarProgram,
+    dtype: DType,
+    ranges: Ranges,
+) -> Array:
+    """What an index program computes within these ranges of its loops."""
+    grids = dict(zip(ranges, np.ix_(*(np.arange(lower, upper) for lower, upper in ranges.values())), strict=True))
+    elements: dict[int, Array] = {}
+    for number, read in reversed(list(enumerate(program.reads))):  # positions name later reads
+        elements[number] = grids[read.loop] if isinstance(read, IndexRead) else _read(read, arrays, grids, elements)
+    value = evaluate(scalar, [elements[number] for number in range(len(dtypes))], dtypes)
+    value = np.broadcast_to(value, [upper - lower for lower, upper in ranges.values()])
+    if program.aggregation:
+        gone = tuple(range(program.kept, value.ndim))
+        value = _REDUCTIONS[program.aggregation](value.astype(find_accumulating_dtype(dtype)), axis=gone)
+    return value.astype(dtype.numpy())
+
+
+def _read(
+    read: TensorRead, arrays: Sequence[Array], grids: Mapping[str, Array], elements: Mapping[int, Array]
+) -> Array:
+    """What a read finds at each index vector."""
+    array = arrays[read.operand]
+    places: list[Array] = []
+    outside: Array = np.zeros((1,) * len(grids), bool)
+    for position, extent in zip(read.positions, array.shape, strict=True):
+        place: Array = np.full((1,) * len(grids), position.constant, np.int64)
+        for name, factor in position.terms:
+            place = place + factor * (elements[int(name[1:])].astype(np.int64) if name[0] == "@" else grids[name])
+        place = place // position.divisor % position.modulus if position.modulus else place // position.divisor
+        outside = outside | (place < 0) | (place >= extent)
+        places.append(np.clip(place, 0, extent - 1))
+    if not read.outside and outside.any():
+        raise ValueError(f"an index program reads outside of a tensor of shape {array.shape}")
+    found = np.broadcast_to(array[tuple(places)], np.broadcast_shapes(outside.shape, *(p.shape for p in places)))
+    if read.outside in ("", "nearest"):
+        return found
+    literal = ScalarLiteral(read.outside).value
+    return np.where(outside, np.asarray(literal).astype(array.dtype), found)

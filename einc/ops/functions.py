@@ -1,55 +1,43 @@
-"""The scalar functions of join expressions: their names, arities, and what they do to element types.
+"""Scalar functions as the compiler checks them: the types of operands and results, with hints, and fitted literals.
 
-This is the compiler's only list of them; `evaluate` defines their meaning on numpy arrays.
+The table of functions is `einc_runtime.plan.scalar_functions`; `evaluate` defines their meaning on numpy arrays.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from einc.core.tensor import ELEMENT_TYPES, DType
+from einc.core.tensor import DType
 from einc.errors import OperatorError
-
-_FLOAT = tuple(dtype for dtype in DType if dtype.is_float)
-_NUMERIC = tuple(dtype for dtype in ELEMENT_TYPES if dtype is not DType.BOOL)
-_ANY = ELEMENT_TYPES
-_BOOL = (DType.BOOL,)
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """`arity` operands of one common type among `accepts`; the result has that type, or `result` if it is set."""
-
-    arity: int
-    accepts: tuple[DType, ...]
-    result: DType | None = None
-
-
-FUNCTIONS: dict[str, Signature] = {
-    **dict.fromkeys(["copy"], Signature(1, _ANY)),
-    **dict.fromkeys(["neg", "abs", "relu"], Signature(1, _NUMERIC)),
-    **dict.fromkeys(
-        ["gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt"], Signature(1, _FLOAT)
-    ),
-    **dict.fromkeys(["add", "sub", "mul", "floordiv", "mod", "max", "min"], Signature(2, _NUMERIC)),
-    **dict.fromkeys(["div", "pow"], Signature(2, _FLOAT)),
-    **dict.fromkeys(["eq", "ne"], Signature(2, _ANY, DType.BOOL)),
-    **dict.fromkeys(["lt", "le", "gt", "ge"], Signature(2, _NUMERIC, DType.BOOL)),
-    **dict.fromkeys(["and", "or"], Signature(2, _BOOL)),
-    **dict.fromkeys(["not"], Signature(1, _BOOL)),
-    **dict.fromkeys(["where"], Signature(3, _ANY)),  # its first operand is the condition, a bool of its own
-    **{f"cast:{dtype}": Signature(1, _ANY, dtype) for dtype in ELEMENT_TYPES},
-}
+from einc_runtime.plan.scalar_functions import (
+    NUMBER_TYPES,
+    SCALAR_FUNCTIONS,
+    Number,
+    OperandFault,
+    ScalarFunction,
+    infer_types,
+)
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 """The operations that combine partial results; all of them take numbers."""
 
+COMPOSED = {"clip": ("max", "min")}
+"""Calls that apply functions one after the other, each to what the last one resulted in and to the next operand."""
 
-def is_discontinuous(function: str) -> bool:
-    """Whether a rounding error in an operand can change the result by more than a rounding error."""
-    return function in {"eq", "ne", "lt", "le", "gt", "ge", "floordiv", "mod"} or function.startswith("cast:")
+CALL_SIGNATURES = {**SCALAR_FUNCTIONS, "clip": ScalarFunction(3, NUMBER_TYPES)}
+"""What calls of functions, and of compositions of them, take."""
+
+
+def find_identity(aggregation: str, dtype: DType) -> int | float:
+    """The value that an aggregation of numbers of a type leaves others unchanged by."""
+    if aggregation in ("sum", "prod"):
+        return int(aggregation == "prod")
+    if dtype.is_float:
+        return -math.inf if aggregation == "max" else math.inf
+    bits = 8 * dtype.itemsize - 1
+    return -(1 << bits) if aggregation == "max" else (1 << bits) - 1
 
 
 def infer_step_types(function: str, operands: Sequence[DType | None]) -> tuple[DType, tuple[DType, ...]]:
@@ -58,43 +46,39 @@ def infer_step_types(function: str, operands: Sequence[DType | None]) -> tuple[D
     A literal takes the type of the operands beside it. Raises OperatorError, whose `argument` is the position of the
     operand at fault.
     """
-    signature = FUNCTIONS[function]
-    start = 1 if function == "where" else 0
-    if start and operands[0] is not DType.BOOL:
-        found = "a literal" if operands[0] is None else operands[0]
-        raise OperatorError(
-            f"where: the condition must be a bool tensor, not {found}", argument=0, hint="compare first: x > 0"
-        )
-    common = next((dtype for dtype in operands[start:] if dtype is not None), None)
-    if common is None:
-        which = "one operand beside the condition" if start else "one operand"
-        hint = 'for 1 and 0, cast the condition: cast(c, "f32")' if start else None
-        raise OperatorError(f"{function}: at least {which} must be a tensor", argument=start, hint=hint)
-    first = operands.index(common, start)
-    for position, dtype in enumerate(operands[start:], start):
-        if dtype is not None and dtype is not common:
-            raise OperatorError(
-                f"{function}: operand {position + 1} is {dtype} where operand {first + 1} is {common}",
-                argument=position,
-                hint=f'convert one of them: cast(x, "{common}")',
-            )
-    if common not in signature.accepts:
-        raise OperatorError(
-            f"{function} does not take {common}", argument=first, hint=_suggest_conversion(function, common)
-        )
-    return signature.result or common, (DType.BOOL,) * start + (common,) * (len(operands) - start)
+    try:
+        names = [None if dtype is None else dtype.value for dtype in operands]
+        common, result = infer_types(function, CALL_SIGNATURES[function], names)
+    except OperandFault as fault:
+        raise OperatorError(fault.message, argument=fault.operand, hint=_suggest(function, operands, fault)) from None
+    conditions = CALL_SIGNATURES[function].conditions
+    return DType(result), (DType.BOOL,) * conditions + (DType(common),) * (len(operands) - conditions)
 
 
-def _suggest_conversion(function: str, dtype: DType) -> str:
-    if FUNCTIONS[function].accepts == _BOOL:
+def _suggest(function: str, operands: Sequence[DType | None], fault: OperandFault) -> str | None:
+    """What to do about operands of the wrong types."""
+    known = CALL_SIGNATURES[function]
+    if fault.reason == "condition":
+        return "compare first: x > 0"
+    if fault.reason == "literals":
+        return 'for 1 and 0, cast the condition: cast(c, "f32")' if known.conditions else None
+    common = next(dtype for dtype in operands[known.conditions :] if dtype is not None)
+    if fault.reason == "mixed":
+        return f'convert one of them: cast(x, "{common}")'
+    if known.accepts == ("bool",):
         return "compare first, for example x != 0"
-    if dtype is DType.BOOL:
-        alternative = {"max": "or", "min": "and", "add": "or", "mul": "and", "neg": "not"}.get(function)
+    if common is DType.BOOL:
+        alternative = {
+            "max": "or", "min": "and", "add": "or", "mul": "and", "neg": "not",
+            "bitor": "or", "bitand": "and", "bitxor": "ne",
+        }.get(function)  # fmt: skip
         return 'convert it: cast(x, "i32")' + (f", or use '{alternative}'" if alternative else "")
+    if common.is_float:
+        return 'convert it: cast(x, "i32")'
     return 'convert it: cast(x, "f32")' + (", or divide with floordiv (//)" if function == "div" else "")
 
 
-def fit_literal(value: bool | int | float, dtype: DType) -> bool | int | float:
+def fit_literal(value: Number, dtype: DType) -> Number:
     """A literal as a value of `dtype`; for f16 and bf16 it is rounded to the nearest one.
 
     Raises OperatorError if the kinds differ or the value is out of range.
@@ -114,11 +98,11 @@ def fit_literal(value: bool | int | float, dtype: DType) -> bool | int | float:
     return value
 
 
-def _format_literal(value: bool | int | float) -> str:
+def _format_literal(value: Number) -> str:
     return f"of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 128 else repr(value)
 
 
-def _suggest_literal(value: bool | int | float, dtype: DType) -> str:
+def _suggest_literal(value: Number, dtype: DType) -> str:
     if dtype is DType.BOOL:
         return "write true or false"
     if isinstance(value, bool):

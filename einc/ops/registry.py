@@ -19,6 +19,7 @@ from einc.ops import (
     embedding,
     equation,
     expert_matmul,
+    index_operator,
     meanpool,
     norm,
     quantized_product,
@@ -35,7 +36,8 @@ from einc.ops.base import Attributes, Operator
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, dequantize, elementwise, embedding, equation, expert_matmul, meanpool, norm,
+    append, attention, concat, dequantize, elementwise, embedding, equation, expert_matmul, index_operator,
+    meanpool, norm,
     quantized_product, reshape, rope, rounded_product, selection, shorthands, slicing, softmax,
 )  # fmt: skip
 """The files of the library. Each defines at least one of these:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CALLS = ("rope",)
 EXTRAS = ("positions",)
 THETA = 10000.0
-SCALINGS = ("none", "linear", "llama3", "longrope")
+SCALING_NAMES = ("none", "linear", "llama3", "longrope")
 _PARAMETERS = {
     "none": (),
     "linear": ("factor",),
@@ -144,11 +144,11 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
     If positions are given, `seq_lens` has no effect on them.
     """
-    scaling = read_word(name, attributes, "scaling", SCALINGS)
+    scaling = read_word(name, attributes, "scaling", SCALING_NAMES)
     unused = {key for keys in _PARAMETERS.values() for key in keys} - set(_PARAMETERS[scaling])
     for key in attributes:
         if key in unused:
-            users = " or ".join(f'scaling="{s}"' for s in SCALINGS if key in _PARAMETERS[s])
+            users = " or ".join(f'scaling="{s}"' for s in SCALING_NAMES if key in _PARAMETERS[s])
             raise OperatorError(f"{name}: '{key}' goes with {users}, not with {scaling!r}", argument=key)
     reject_others(name, attributes, "theta", "seq_lens", "scaling", *_PARAMETERS[scaling], "extras")
     return restore(require_tensors(name, arguments, 2 if attributes.get("extras") else 1), attributes)
@@ -179,7 +179,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
 
 
 def _read_frequencies(attributes: Attributes, pairs: int) -> Frequencies:
-    scaling = read_word("rope", attributes, "scaling", SCALINGS)
+    scaling = read_word("rope", attributes, "scaling", SCALING_NAMES)
     if scaling == "longrope":
         parameters = _read_factors(attributes, pairs)
     else:

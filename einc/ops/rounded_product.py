@@ -24,7 +24,7 @@ from einc.ops import quantized_product
 from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
-from einc.ops.scalar import ScalarProgram
+from einc_runtime.plan.scalar_programs import ScalarProgram
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:

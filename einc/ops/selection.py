@@ -3,7 +3,7 @@
 Larger values come first; of equal values, the one with the smaller index. Not-a-number counts as larger than any
 number. Every dimension is shardable anywhere: partial results are tuples of indices and values, which are combined by
 the operations of the same names. A block with fewer than k elements fills its list with the least value of its type and
-the index NOWHERE, which comes last.
+the index NO_INDEX, which comes last.
 """
 
 from __future__ import annotations

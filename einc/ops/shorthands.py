@@ -20,7 +20,8 @@ from einc.ops.arguments import (
 )
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
-from einc.ops.scalar import ScalarInput, make_step
+from einc.ops.scalar import make_step
+from einc_runtime.plan.scalar_programs import ScalarInput
 
 CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose")
 

@@ -11,7 +11,7 @@ from einc.errors import OperatorError
 Windows = tuple[TensorType | None, ...]
 """Per operand the part of it that is read, None where all of it is; empty if all operands are read whole."""
 
-_RANGE = re.compile(r"(\d{1,18}):(\d{1,18})", re.ASCII)
+_RANGE = re.compile(r"(\d{1,18}):(\d{1,18})", re.A)
 
 
 def list_boxes(operands: Sequence[TensorDesc], windows: Windows) -> tuple[TensorType, ...]:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from einc.core.spec import Overlay
-from einc.physical.residency import Copy, Residency, Whole
+from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc_runtime.plan.schema import ITEMSIZE, Block, Region
 
 Cuts = tuple[tuple[int, ...], ...]
@@ -30,8 +30,8 @@ class Grid:
 
     def __init__(self, cuts: Cuts) -> None:
         self.cuts = cuts
-        self.counts = tuple(len(own) - 1 for own in cuts)
-        self._positions = [{cut: i for i, cut in enumerate(own)} for own in cuts]
+        self.counts = tuple(len(axis_cuts) - 1 for axis_cuts in cuts)
+        self._positions = [{cut: i for i, cut in enumerate(axis_cuts)} for axis_cuts in cuts]
         self._blocks: dict[int, Block] = {}
         self._cells: dict[Block, list[int]] = {}
 
@@ -53,9 +53,9 @@ class Grid:
         """The block that a cell stands for."""
         known = self._blocks.get(cell)
         if known is None:
-            lower, upper, rest = [], [], cell
+            lower, upper, remaining = [], [], cell
             for count, cuts in zip(reversed(self.counts), reversed(self.cuts), strict=True):
-                rest, i = divmod(rest, count)
+                remaining, i = divmod(remaining, count)
                 lower.append(cuts[i])
                 upper.append(cuts[i + 1])
             known = self._blocks[cell] = Block(tuple(reversed(lower)), tuple(reversed(upper)))
@@ -78,19 +78,21 @@ class Read:
     grid that site s has already, fully aggregated.
     """
 
-    __slots__ = ("blocks", "grid", "residency", "whole")
+    __slots__ = ("blocks", "grid", "residency", "settled")
 
     def __init__(self, residency: Residency, blocks: Sequence[tuple[Block, ...]], grid: Grid) -> None:
         self.residency = residency
         self.blocks = tuple(blocks)
         self.grid = grid
-        self.whole: dict[int, set[int]] = {}
-        for whole in residency.wholes:
-            self.whole.setdefault(whole.site, set()).update(grid.cells(whole.block))
+        self.settled: dict[int, set[int]] = {}
+        for complete in residency.wholes:
+            self.settled.setdefault(complete.site, set()).update(grid.cells(complete.block))
 
     def needs(self) -> list[set[int]]:
         """The cells that every function specification reads."""
-        return [{cell for block in own for cell in self.grid.cells(block)} for own in self.blocks]
+        return [
+            {cell for block in function_blocks for cell in self.grid.cells(block)} for function_blocks in self.blocks
+        ]
 
 
 class Inflow:
@@ -102,7 +104,7 @@ class Inflow:
     name and is whole somewhere. `wholes` are the blocks that sites have already, and `whole[s]` the cells.
     """
 
-    __slots__ = ("_sizes", "carried", "copies", "dims", "grid", "needs", "owners", "whole", "wholes")
+    __slots__ = ("_sizes", "carried", "copies", "dims", "grid", "needs", "owners", "settled", "wholes")
 
     def __init__(
         self,
@@ -110,22 +112,22 @@ class Inflow:
         dims: Sequence[tuple[int, ...]],
         grid: Grid,
         needs: Iterable[Iterable[int]],
-        copies: Mapping[Block, tuple[Copy, ...]],
-        wholes: Iterable[Whole] = (),
-        whole: Mapping[int, set[int]] | None = None,
+        copies: Mapping[Block, tuple[PartialCopy, ...]],
+        wholes: Iterable[CompleteBlock] = (),
+        settled: Mapping[int, set[int]] | None = None,
     ) -> None:
         self.carried = tuple(carried)
         self.dims = tuple(dims)
         self.grid = grid
-        self.needs = tuple(tuple(sorted(own)) for own in needs)
+        self.needs = tuple(tuple(sorted(cells)) for cells in needs)
         self.copies = copies
         self.wholes = tuple(wholes)
-        self.whole: Mapping[int, set[int]] = whole or {}
+        self.settled: Mapping[int, set[int]] = settled or {}
         self._sizes: list[int] | None = None
-        self.owners: list[tuple[Copy, ...]] = [()] * len(grid)
-        for block, own in copies.items():
+        self.owners: list[tuple[PartialCopy, ...]] = [()] * len(grid)
+        for block, block_copies in copies.items():
             for cell in grid.cells(block):
-                self.owners[cell] = own
+                self.owners[cell] = block_copies
 
     @property
     def name(self) -> str:
@@ -140,8 +142,13 @@ class Inflow:
             self.dims,
             self.carried[0].group.whole,
             self.needs,
-            tuple([(block, tuple([(copy.function, copy.site) for copy in own])) for block, own in self.copies.items()]),
-            tuple([(whole.site, whole.block) for whole in self.wholes]),
+            tuple(
+                [
+                    (block, tuple([(copy.function, copy.site) for copy in block_copies]))
+                    for block, block_copies in self.copies.items()
+                ]
+            ),
+            tuple([(complete.site, complete.block) for complete in self.wholes]),
         )
 
     def sizes(self) -> list[int]:
@@ -150,8 +157,8 @@ class Inflow:
             sizes = [0] * len(self.grid)
             for residency, dims in zip(self.carried, self.dims, strict=True):
                 itemsize = ITEMSIZE[residency.tensor.dtype]
-                own = self.grid.volumes(dims)
-                sizes = [total + volume * itemsize for total, volume in zip(sizes, own, strict=True)]
+                volumes = self.grid.volumes(dims)
+                sizes = [total + volume * itemsize for total, volume in zip(sizes, volumes, strict=True)]
             self._sizes = sizes
         return self._sizes
 
@@ -171,8 +178,8 @@ class Inflow:
             return (Region(first.buffer, block),)
         regions = []
         for residency, dims, part in zip(self.carried, self.dims, self.parts(block), strict=True):
-            own = residency.copies[first.block.projected(dims)][number]
-            regions.append(Region(own.region.buffer, part))
+            partial = residency.copies[first.block.projected(dims)][number]
+            regions.append(Region(partial.region.buffer, part))
         return tuple(regions)
 
 
@@ -180,31 +187,33 @@ def find_inflows(
     reads: Mapping[int, Sequence[tuple[Block, ...]]], residencies: Mapping[int, Residency]
 ) -> tuple[list[Read], list[Inflow]]:
     """The tensors (by position) that an operator reads, with blocks per function specification, and their atoms."""
-    found: dict[int, Read] = {}
+    finished: dict[int, Read] = {}
     inflows: list[Inflow] = []
     for number, blocks in reads.items():
-        if number in found:
+        if number in finished:
             continue
         residency = residencies[number]
         if len(residency.group.tensors) == 1:
-            existing = itertools.chain(residency.copies, (whole.block for whole in residency.wholes))
+            existing = itertools.chain(residency.copies, (complete.block for complete in residency.wholes))
             grid = Grid(Overlay(Block.whole(residency.tensor.shape), set(itertools.chain(existing, *blocks))).cuts)
-            found[number] = Read(residency, blocks, grid)
-            inflows.append(_build_single_inflow(found[number], residency.copies, found[number].needs()))
+            finished[number] = Read(residency, blocks, grid)
+            inflows.append(_build_single_inflow(finished[number], residency.copies, finished[number].needs()))
         else:
-            own = {member: reads[member] for member in residency.group.tensors if member in reads}
-            made, flows = _build_joint_inflows(own, [residencies[member] for member in residency.group.tensors])
-            found.update(made)
+            member_reads = {member: reads[member] for member in residency.group.tensors if member in reads}
+            joint_reads, flows = _build_joint_inflows(
+                member_reads, [residencies[member] for member in residency.group.tensors]
+            )
+            finished.update(joint_reads)
             inflows += flows
-    return [found[number] for number in reads], inflows
+    return [finished[number] for number in reads], inflows
 
 
 def _build_single_inflow(
-    read: Read, copies: Mapping[Block, tuple[Copy, ...]], needs: Sequence[Iterable[int]]
+    read: Read, copies: Mapping[Block, tuple[PartialCopy, ...]], needs: Sequence[Iterable[int]]
 ) -> Inflow:
     residency = read.residency
     dims = (tuple(range(len(residency.tensor.shape))),)
-    return Inflow((residency,), dims, read.grid, needs, copies, residency.wholes, read.whole)
+    return Inflow((residency,), dims, read.grid, needs, copies, residency.wholes, read.settled)
 
 
 def _build_joint_inflows(
@@ -219,30 +228,32 @@ def _build_joint_inflows(
     blocks = set(primary.copies)
     for residency, dims in zip(members, group.dims, strict=True):
         required = itertools.chain(*reads.get(residency.number, ()))
-        for block in itertools.chain(required, (whole.block for whole in residency.wholes)):
+        for block in itertools.chain(required, (complete.block for complete in residency.wholes)):
             blocks.add(_lift_block(block, dims, extent))
     cuts = Overlay(extent, blocks).cuts
-    tuples = Grid(tuple((own[0], own[-1]) if d in group.whole else own for d, own in enumerate(cuts)))
-    found: dict[int, Read] = {}
+    tuples = Grid(
+        tuple((axis_cuts[0], axis_cuts[-1]) if d in group.whole else axis_cuts for d, axis_cuts in enumerate(cuts))
+    )
+    finished: dict[int, Read] = {}
     inflows: list[Inflow] = []
     open_needs: list[set[int]] = [set() for _ in next(iter(reads.values()))]
     for residency, dims in zip(members, group.dims, strict=True):
         if residency.number not in reads:
             continue
         grid = Grid(tuple(cuts[d] for d in dims))
-        read = found[residency.number] = Read(residency, reads[residency.number], grid)
-        settled = set().union(*read.whole.values())
+        read = finished[residency.number] = Read(residency, reads[residency.number], grid)
+        settled = set().union(*read.settled.values())
         needs = read.needs()
-        if any(own & settled for own in needs):
-            inflows.append(_build_single_inflow(read, {}, [own & settled for own in needs]))
-        for own, needed in zip(needs, open_needs, strict=True):
-            there = {tuples.block(cell).projected(dims) for cell in needed}
-            for cell in sorted(own - settled):
-                if not any(part.contains(grid.block(cell)) for part in there):
+        if any(cells & settled for cells in needs):
+            inflows.append(_build_single_inflow(read, {}, [cells & settled for cells in needs]))
+        for cells, needed in zip(needs, open_needs, strict=True):
+            needed_tuples = {tuples.block(cell).projected(dims) for cell in needed}
+            for cell in sorted(cells - settled):
+                if not any(part.contains(grid.block(cell)) for part in needed_tuples):
                     needed.add(_find_first_cell(tuples, grid.block(cell), dims))
     if any(open_needs):
         inflows.append(Inflow(members, group.dims, tuples, open_needs, primary.copies))
-    return found, inflows
+    return finished, inflows
 
 
 def _find_first_cell(grid: Grid, block: Block, dims: Sequence[int]) -> int:
@@ -257,9 +268,9 @@ def _find_first_cell(grid: Grid, block: Block, dims: Sequence[int]) -> int:
     return cell
 
 
-def _lift_block(block: Block, dims: Sequence[int], whole: Block) -> Block:
+def _lift_block(block: Block, dims: Sequence[int], full: Block) -> Block:
     """The block of the primary that projects to `block`, whole in the dimensions that `dims` lacks."""
-    lower, upper = list(whole.lower), list(whole.upper)
+    lower, upper = list(full.lower), list(full.upper)
     for d, lo, up in zip(dims, block.lower, block.upper, strict=True):
         lower[d], upper[d] = lo, up
     return Block(tuple(lower), tuple(upper))

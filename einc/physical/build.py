@@ -25,7 +25,7 @@ from einc.physical.occupancy import Occupancy
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
 from einc.physical.records import OperationRecorder, make_tensor_records, place_operation
 from einc.physical.refining import OtherPrograms, RefiningScheduler
-from einc.physical.residency import Copy, Residency, Whole
+from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
 from einc.predict.timeline import predict_ms
@@ -118,7 +118,7 @@ def refine(
     program: DeviceProgram,
     machine: Machine,
     scheduler: Scheduler,
-    others: OtherPrograms,
+    user_programs: OtherPrograms,
     records: PlanRecords | None = None,
 ) -> DeviceProgram:
     """The program with the exchanges that a person gives, and with proposals where the whole is faster with them.
@@ -127,14 +127,14 @@ def refine(
     not valid.
     """
     plan = program.plan
-    given, proposed = others.given, others.proposed
-    if given is not None:
-        program = build(plan, machine, RefiningScheduler(scheduler, OtherPrograms(given)), records)
-        given.require_used()
+    given_exchanges, proposed = user_programs.given_exchanges, user_programs.proposed
+    if given_exchanges is not None:
+        program = build(plan, machine, RefiningScheduler(scheduler, OtherPrograms(given_exchanges)), records)
+        given_exchanges.require_used()
     if proposed is not None:
         proposed.restart(len(plan.graph.nodes) + len(plan.graph.outputs))
         try:
-            faster = build(plan, machine, RefiningScheduler(scheduler, others), records)
+            faster = build(plan, machine, RefiningScheduler(scheduler, user_programs), records)
         except CapacityError as error:
             proposed.lines.append(f"the proposals are not used, as the plan with them does not fit: {error.message}")
             return program
@@ -152,7 +152,7 @@ def _count_proposed(program: DeviceProgram) -> int:
     """The number of exchanges whose program is from a proposer."""
     operators = (operation.exchange for operation in program.operations)
     outputs = (output.exchange for output in program.outputs)
-    return sum(one is not None and one.author == "proposer" for one in chain(operators, outputs))
+    return sum(exchange is not None and exchange.author == "proposer" for exchange in chain(operators, outputs))
 
 
 def _find_last_users(plan: LogicalPlan) -> dict[str, str]:
@@ -212,7 +212,7 @@ class _Placer:
             if not isinstance(task, TransferTask):
                 owed.setdefault(task.site, []).append(t)
         brought = {tensor: r for r, tensor in enumerate(blocks)}
-        copies: list[list[Copy]] = [[] for _ in operation.outputs]
+        copies: list[list[PartialCopy]] = [[] for _ in operation.outputs]
         for f, (function, site) in enumerate(zip(functions, placed.sites, strict=True)):
             reads: list[Region] = []
             after = [*owed.get(site, ())]
@@ -230,15 +230,15 @@ class _Placer:
                 for tensor, block in zip(operation.outputs, function.outputs, strict=True)
             ]
             kernel = self._builder.add_kernel(site, number, f, tuple(reads), tuple(writes), after)
-            for own, region in zip(copies, writes, strict=True):
-                own.append(Copy(f, site, region, kernel))
+            for output_copies, region in zip(copies, writes, strict=True):
+                output_copies.append(PartialCopy(f, site, region, kernel))
         operation = self._operations[number] = place_operation(operation, placed.sites, placed.exchange)
         if self._occupancy is not None:
             self._occupancy.add(operation)
         groups = groups_of(operation, self._tensors)
-        for tensor, own in zip(operation.outputs, copies, strict=True):
+        for tensor, output_copies in zip(operation.outputs, copies, strict=True):
             self._residencies[tensor] = Residency.of(
-                tensor, self._tensors[tensor], groups[tensor], own, operation.replicas
+                tensor, self._tensors[tensor], groups[tensor], output_copies, operation.replicas
             )
 
     def bring_home(self, name: str) -> Output:
@@ -257,10 +257,10 @@ class _Placer:
     def load_output(self, name: str) -> Output:
         """A saved input or weight: the whole of it, loaded at site 0; with homes, its blocks where they lie."""
         tensor = self._number[name]
-        whole = Block.whole(self._tensors[tensor].shape)
+        full_block = Block.whole(self._tensors[tensor].shape)
         if not self._once:
-            return Output(tensor, (self._builder.load(0, tensor, whole),), None)
-        self._add_homes(self._homes.settle({tensor: [(whole,)]}, (0,)))
+            return Output(tensor, (self._builder.load(0, tensor, full_block),), None)
+        self._add_homes(self._homes.settle({tensor: [(full_block,)]}, (0,)))
         homes = [home.region for home in self._residencies[tensor].wholes if not home.ready]  # no task brought them
         return Output(tensor, tuple(sorted(homes, key=lambda region: region.block)), None)
 
@@ -311,10 +311,14 @@ class _Placer:
 
         These are placed by the inputs that exist already.
         """
-        loaded = {tensor: own for tensor, own in blocks.items() if self._tensors[tensor].kind != "value"}
+        loaded = {
+            tensor: function_blocks
+            for tensor, function_blocks in blocks.items()
+            if self._tensors[tensor].kind != "value"
+        }
         if not loaded or self._nearby is None:
             return
-        present = {tensor: own for tensor, own in blocks.items() if tensor in self._residencies}
+        present = {tensor: function_blocks for tensor, function_blocks in blocks.items() if tensor in self._residencies}
         _, inflows = find_inflows(present, self._residencies)
         self._add_homes(self._homes.settle(loaded, self._nearby.place(inflows, functions, busy_ms)))
 
@@ -327,7 +331,7 @@ class _Placer:
                 group = AggregationGroup.single("sum", tensor, len(record.shape))
                 self._residencies[tensor] = Residency(tensor, record, group, {})
             region = self._builder.add_buffer(site, tensor, block, record.kind)
-            self._residencies[tensor].add(Whole(site, region, ()))
+            self._residencies[tensor].add(CompleteBlock(site, region, ()))
 
     def _place(
         self,

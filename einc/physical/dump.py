@@ -41,8 +41,8 @@ def _format_lines(program: DeviceProgram) -> Iterator[str]:
         yield ""
         yield f"output {name} = {_format_regions(output.regions)}"
         yield from _format_exchange(output.exchange)
-        own = positions.get(name, [])
-        yield from _format_tasks(program, own[len(_take_until_kernels(program, own)) :])
+        task_positions = positions.get(name, [])
+        yield from _format_tasks(program, task_positions[len(_take_until_kernels(program, task_positions)) :])
 
 
 def _take_until_kernels(program: DeviceProgram, positions: list[int]) -> list[int]:
@@ -64,12 +64,12 @@ def _format_tasks(program: DeviceProgram, positions: Sequence[int]) -> Iterator[
 
 
 def _format_task(task: AnyTask) -> str:
-    what = str(task.__struct_config__.tag)
+    kind = str(task.__struct_config__.tag)
     if isinstance(task, KernelTask):
-        what += f" {task.function}"
+        kind += f" {task.function}"
     if isinstance(task, AggregateTask):
-        what += f" {task.aggregation}"
-    text = f"{what} at {task.site}"
+        kind += f" {task.aggregation}"
+    text = f"{kind} at {task.site}"
     reads, writes = reads_of(task), writes_of(task)
     if reads or writes:
         text += f": {_format_regions(reads)} -> {_format_regions(writes)}"

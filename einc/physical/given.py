@@ -43,18 +43,18 @@ class GivenExchanges:
     A name counts before patterns, and an earlier pattern before later ones. `lines` gets a line on every program used.
     """
 
-    def __init__(self, given: Sequence[GivenExchange], graph: Graph, machine: Machine, lines: list[str]) -> None:
+    def __init__(self, exchanges: Sequence[GivenExchange], graph: Graph, machine: Machine, lines: list[str]) -> None:
         """Raises ProgramError for a text that is no program, UsageError for a name that no exchange can have."""
         self.lines = lines
         self._machine = machine
         self._told: set[str] = set()
-        self._trees = [(one.name, parse(one.text, one.file)) for one in given]
+        self._trees = [(exchange.name, parse(exchange.text, exchange.file)) for exchange in exchanges]
         names = [node.name for node in graph.nodes] + [OUTPUT.format(name) for name in graph.outputs]
-        for one in given:
-            if not any(fnmatch.fnmatchcase(name, one.name) for name in names):
+        for exchange in exchanges:
+            if not any(fnmatch.fnmatchcase(name, exchange.name) for name in names):
                 raise UsageError(
-                    f"--exchange: the model has no operator '{one.name}', and no output of this name",
-                    hint=suggest_name(one.name, names),
+                    f"--exchange: the model has no operator '{exchange.name}', and no output of this name",
+                    hint=suggest_name(exchange.name, names),
                 )
 
     def find(self, name: str, scheduled: ScheduledExchange) -> ProgramTree | None:
@@ -80,16 +80,16 @@ class GivenExchanges:
         resolved = resolve_located(tree, self._machine)
         program, file = resolved.program, tree.source.file
         placement = _read_placement(name, resolved, scheduled.sites)
-        whole = build_preamble(inflows, placement, len(self._machine.sites))
-        if whole is None:
+        preamble = build_preamble(inflows, placement, len(self._machine.sites))
+        if preamble is None:
             raise ProgramError(
                 f"{name} reads nothing that has to move, so it has no exchange",
                 where=file,
                 hint="leave its --exchange out",
             )
         try:
-            splits = find_splits(program, whole.program)
-            cut = cut_as_asked(inflows, whole, splits)
+            splits = find_splits(program, preamble.program)
+            cut = cut_as_asked(inflows, preamble, splits)
             _compare_preambles(name, resolved, cut.program)
             used = use_actions(cut, program.actions)
         except ProgramError as error:
@@ -139,7 +139,7 @@ def _read_placement(name: str, resolved: Resolved, scheduled: Sequence[int]) -> 
         return tuple(scheduled)
     members = {partition.name: partition.members or () for partition in partitions}
     expected = [f"S{f + 1}" for f in range(len(scheduled))]
-    if sorted(members) != sorted(expected) or any(len(own) != 1 for own in members.values()):
+    if sorted(members) != sorted(expected) or any(len(sites) != 1 for sites in members.values()):
         raise ProgramError(
             f"{name} has {len(scheduled)} function specifications, so its program declares the partitions"
             f" {_shorten_list(expected)} of one site each, or none",
@@ -154,31 +154,39 @@ def _compare_preambles(name: str, resolved: Resolved, expected: Program) -> None
     program = resolved.program
     if program.gpus is not None and expected.gpus is not None and set(program.gpus) - set(expected.gpus):
         raise ProgramError(f"its GPUS are not those of the plan, {_shorten_list(list(map(str, expected.gpus)))}")
-    held, wanted = _collect_held(program), _collect_held(expected)
+    held, expected_held = _collect_held(program), _collect_held(expected)
     for (aggregate, site), size in held.items():
-        if (aggregate, site) not in wanted:
+        if (aggregate, site) not in expected_held:
             _fail(resolved, aggregate, f"IN has {format_aggregate(aggregate)} at site {site}, where the plan has none")
-        true = wanted[aggregate, site]
+        true = expected_held[aggregate, site]
         if size != true and not any("." in atom for atom in aggregate):
             message = f"IN has {format_aggregate(aggregate)} with {format_size(size)}, and in the plan it has"
             _fail(resolved, aggregate, f"{message} {format_size(true)}")
-    for aggregate, site in sorted(wanted.keys() - held.keys()):
+    for aggregate, site in sorted(expected_held.keys() - held.keys()):
         raise ProgramError(f"IN lacks {format_aggregate(aggregate)} @ {site}, which the plan has there")
-    asked = {(one.aggregate, site) for one in program.requirements for site in list_targets(program, one)}
-    needed = {(one.aggregate, site) for one in expected.requirements for site in list_targets(expected, one)}
-    for aggregate, site in sorted(asked - needed):
+    stated = {
+        (requirement.aggregate, site)
+        for requirement in program.requirements
+        for site in list_targets(program, requirement)
+    }
+    needed = {
+        (requirement.aggregate, site)
+        for requirement in expected.requirements
+        for site in list_targets(expected, requirement)
+    }
+    for aggregate, site in sorted(stated - needed):
         _fail(resolved, aggregate, f"OUT has {format_aggregate(aggregate)} at site {site}, where nothing reads it")
-    for aggregate, site in sorted(needed - asked):
+    for aggregate, site in sorted(needed - stated):
         raise ProgramError(f"OUT lacks {format_aggregate(aggregate)} @ {site}, which {name} reads there")
 
 
 def _collect_held(program: Program) -> dict[tuple[Aggregate, int], int]:
-    return {(one.aggregate, site): one.size for one in program.holdings for site in one.sites}
+    return {(holding.aggregate, site): holding.size for holding in program.holdings for site in holding.sites}
 
 
 def _fail(resolved: Resolved, aggregate: Aggregate, message: str) -> None:
-    place = resolved.places.get(aggregate)
-    raise ProgramError(message) if place is None else resolved.source.error(message, place)
+    text_range = resolved.places.get(aggregate)
+    raise ProgramError(message) if text_range is None else resolved.source.error(message, text_range)
 
 
 def _shorten_list(names: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from einc_runtime.plan.schema import ITEMSIZE, Block, Tensor
 MIN_PIECE = 1 << 16
 """Bytes of a piece at least: smaller ones would take no less time, because of latencies."""
 
-MAX_PIECES = 16
+MAX_HOME_PIECES = 16
 """Pieces of a block at most: each is sent to all other readers of the block, so transfers grow with their number."""
 
 Home = tuple[int, Block, int]
@@ -30,7 +30,7 @@ class Homes:
     def __init__(self, tensors: Sequence[Tensor], sites: int) -> None:
         self._tensors = tensors
         self._bytes = [0] * sites
-        self._asked: set[tuple[int, Block]] = set()
+        self._settled: set[tuple[int, Block]] = set()
         self.blocks: dict[int, list[Block]] = {}
 
     def settle(self, reads: Mapping[int, Sequence[tuple[Block, ...]]], placement: Sequence[int]) -> list[Home]:
@@ -40,10 +40,12 @@ class Homes:
         """
         new: list[Home] = []
         for tensor, blocks in reads.items():
-            first = {block for own in blocks for block in own if (tensor, block) not in self._asked}
+            first = {
+                block for function_blocks in blocks for block in function_blocks if (tensor, block) not in self._settled
+            }
             if not first:
                 continue
-            self._asked.update((tensor, block) for block in first)
+            self._settled.update((tensor, block) for block in first)
             record, held = self._tensors[tensor], self.blocks.setdefault(tensor, [])
             for block, functions in find_new_blocks(record.shape, held, blocks).items():
                 sites = [placement[f] for f in functions]
@@ -63,7 +65,7 @@ class Homes:
 
 def cut_home(block: Block, readers: int, itemsize: int) -> list[Block]:
     """The pieces that a block that so many sites read is cut into."""
-    count = min(readers, MAX_PIECES, max(1, block.size * itemsize // MIN_PIECE))
+    count = min(readers, MAX_HOME_PIECES, max(1, block.size * itemsize // MIN_PIECE))
     return cut_block(block, count, range(block.rank))
 
 
@@ -75,19 +77,23 @@ def find_new_blocks(
     `reads[f]` are the blocks that reader f wants. The blocks of `held` are disjoint, and so are the parts: whole blocks
     where these overlap with nothing, else cells of the overlay.
     """
-    wanted: dict[Block, list[int]] = {}
-    for f, own in enumerate(reads):
-        for block in own:
-            wanted.setdefault(block, []).append(f)
+    functions_of_block: dict[Block, list[int]] = {}
+    for f, function_blocks in enumerate(reads):
+        for block in function_blocks:
+            functions_of_block.setdefault(block, []).append(f)
     known = set(held)
-    new = [block for block in wanted if block not in known and not any(other.contains(block) for other in held)]
-    if not any(block.overlaps(other) for block in new for other in held) and are_disjoint(new):
-        return {block: wanted[block] for block in new}
+    new = [
+        block
+        for block in functions_of_block
+        if block not in known and not any(held_block.contains(block) for held_block in held)
+    ]
+    if not any(block.overlaps(held_block) for block in new for held_block in held) and are_disjoint(new):
+        return {block: functions_of_block[block] for block in new}
     overlay = Overlay(Block.whole(shape), held, new)
     covered = {cell for block in held for cell in overlay.cells(block)}
     readers: dict[Block, set[int]] = {}
     for block in new:
         for cell in overlay.cells(block):
             if cell not in covered:
-                readers.setdefault(cell, set()).update(wanted[block])
-    return {cell: sorted(own) for cell, own in sorted(readers.items())}
+                readers.setdefault(cell, set()).update(functions_of_block[block])
+    return {cell: sorted(functions) for cell, functions in sorted(readers.items())}

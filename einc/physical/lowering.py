@@ -20,7 +20,7 @@ from einc.machines.model import Machine
 from einc.physical.atoms import Inflow, Read
 from einc.physical.preamble import Atom
 from einc.physical.program import DeviceProgramBuilder
-from einc.physical.residency import Residency, Whole
+from einc.physical.residency import CompleteBlock, Residency
 from einc.physical.schedule import make_route_error
 from einc_runtime.plan.schema import Block, Region
 
@@ -39,7 +39,7 @@ class Slot:
     read: Read
     site: int
     region: Region
-    whole: Whole | None
+    complete: CompleteBlock | None
     writers: set[int] = field(default_factory=set)
     direct: set[int] = field(default_factory=set)
     awaited: int = 0
@@ -81,7 +81,7 @@ class Lowering:
                 slots = self._slots[r, site] = [
                     self._slot(read, site, block) for block in _drop_contained_blocks(blocks)
                 ]
-                filled = [slot for slot in slots if slot.whole is None]
+                filled = [slot for slot in slots if slot.complete is None]
                 if filled:
                     self._expect(read, f, site, filled)
 
@@ -125,31 +125,31 @@ class Lowering:
         """Copies what sites have already into the blocks that need it, and records what is whole now."""
         for slots in self._slots.values():
             for slot in slots:
-                if slot.whole is None:
+                if slot.complete is None:
                     self._copy(slot)
             for slot in slots:
-                if slot.whole is None:
-                    slot.read.residency.add(Whole(slot.site, slot.region, tuple(sorted(slot.writers))))
+                if slot.complete is None:
+                    slot.read.residency.add(CompleteBlock(slot.site, slot.region, tuple(sorted(slot.writers))))
         for landing, arrival in self._arrivals.items():
             if landing not in self._landings and arrival.complete and arrival.buffer is not None:
                 ready = tuple(sorted({task for _, task in arrival.pieces}))
-                whole = Whole(landing[2], Region(arrival.buffer, arrival.block), ready)
-                self._inflows[landing[0]].carried[landing[1]].add(whole)
+                complete = CompleteBlock(landing[2], Region(arrival.buffer, arrival.block), ready)
+                self._inflows[landing[0]].carried[landing[1]].add(complete)
 
     def operand(self, read: int, site: int, block: Block) -> tuple[Region, tuple[int, ...]]:
         """The region where a consumer at `site` reads `block` of a tensor, and the tasks that it waits for."""
         for slot in self._slots[read, site]:
             if slot.region.block.contains(block):
-                if slot.whole is not None:
-                    return Region(slot.region.buffer, block), self._ready(slot.whole)
+                if slot.complete is not None:
+                    return Region(slot.region.buffer, block), self._ready(slot.complete)
                 return Region(slot.region.buffer, block), tuple(sorted(slot.writers))
         raise InternalError(f"{self._builder.serves}: block {block} was not brought to site {site}")
 
     def _slot(self, read: Read, site: int, block: Block) -> Slot:
         residency = read.residency
-        whole = residency.find(block, site)
-        if whole is not None:
-            return Slot(read, site, Region(whole.region.buffer, block), whole)
+        complete = residency.find(block, site)
+        if complete is not None:
+            return Slot(read, site, Region(complete.region.buffer, block), complete)
         return Slot(read, site, self._builder.add_buffer(site, residency.number, block), None)
 
     def _expect(self, read: Read, f: int, site: int, slots: Sequence[Slot]) -> None:
@@ -161,7 +161,7 @@ class Lowering:
             if read.residency not in inflow.carried:
                 continue
             c = inflow.carried.index(read.residency)
-            present = inflow.whole.get(site, ())
+            present = inflow.settled.get(site, ())
             for cell in inflow.needs[f]:
                 if cell in present:
                     continue
@@ -176,11 +176,11 @@ class Lowering:
                     slot.direct.update(cells)
                     slot.awaited += part.size
 
-    def _ready(self, whole: Whole) -> tuple[int, ...]:
+    def _ready(self, complete: CompleteBlock) -> tuple[int, ...]:
         """The tasks that a reader of an earlier whole block waits for: one fence, however many filled the block."""
-        if len(whole.ready) > 1:
-            whole.ready = (self._builder.add_fence(whole.site, whole.ready),)
-        return whole.ready
+        if len(complete.ready) > 1:
+            complete.ready = (self._builder.add_fence(complete.site, complete.ready),)
+        return complete.ready
 
     def _find(self, atom: Atom, aggregate: Aggregate, site: int) -> Located | None:
         """Where the site already has this aggregate, or None."""
@@ -189,10 +189,10 @@ class Lowering:
             return known
         inflow = self._inflows[atom.inflow]
         if aggregate == atom.aggregate:
-            if atom.cell in inflow.whole.get(site, ()):
-                whole = inflow.carried[0].find(inflow.grid.block(atom.cell), site)
-                assert whole is not None
-                known = ((Region(whole.region.buffer, atom.block),), self._ready(whole))
+            if atom.cell in inflow.settled.get(site, ()):
+                complete = inflow.carried[0].find(inflow.grid.block(atom.cell), site)
+                assert complete is not None
+                known = ((Region(complete.region.buffer, atom.block),), self._ready(complete))
         elif len(aggregate) == 1:
             number = atom.copies.index(aggregate[0])
             copy = inflow.owners[atom.cell][number]
@@ -282,17 +282,17 @@ class Lowering:
         for held, regions, ready in self._present(residency, slot.site):
             common = held.intersect(block) if left else None
             cells = [] if common is None else grid.cells(common)
-            found = left.intersection(cells)
-            if common is None or not found:
+            covered = left.intersection(cells)
+            if common is None or not covered:
                 continue
             after.extend(ready())
-            for part in [common] if len(found) == len(cells) else [grid.block(cell) for cell in sorted(found)]:
+            for part in [common] if len(covered) == len(cells) else [grid.block(cell) for cell in sorted(covered)]:
                 for region in regions:
                     shared = region.block.intersect(part)
                     if shared is not None:
                         reads.append(Region(region.buffer, shared))
                         writes.append(Region(slot.region.buffer, shared))
-            left -= found
+            left -= covered
         if left:
             raise InternalError(f"{self._builder.serves}: the exchange program leaves out a block for site {slot.site}")
         slot.writers.add(self._builder.add_copy(slot.site, tuple(reads), tuple(writes), after))
@@ -301,8 +301,8 @@ class Lowering:
         self, residency: Residency, site: int
     ) -> Iterator[tuple[Block, Sequence[Region], Callable[[], Iterable[int]]]]:
         """The whole blocks at a site, earlier ones first, with their regions and the tasks that readers wait for."""
-        for whole in residency.there.get(site, ()):
-            yield whole.block, (whole.region,), partial(self._ready, whole)
+        for complete in residency.complete_at.get(site, ()):
+            yield complete.block, (complete.region,), partial(self._ready, complete)
         for arrival in self._brought.get((residency.number, site), ()):
             if arrival.complete:
                 tasks = [task for _, task in arrival.pieces]
@@ -321,12 +321,12 @@ def _find_gathered_cells(firings: Sequence[Firing], atoms: Mapping[str, Atom]) -
         if action.aggregate == atom.aggregate:
             for site in (action.source, *action.destinations):
                 brought.setdefault((atom.inflow, atom.cell, site), set()).add(action.aggregate)
-    return {key for key, found in brought.items() if len(found) == len(pieces[key[:2]])}
+    return {key for key, aggregates in brought.items() if len(aggregates) == len(pieces[key[:2]])}
 
 
 def _drop_contained_blocks(blocks: Sequence[Block]) -> list[Block]:
     """The blocks that no other one contains."""
     return [
         block for i, block in enumerate(blocks)
-        if not any(other.contains(block) and other != block for other in blocks) and block not in blocks[:i]
+        if not any(larger.contains(block) and larger != block for larger in blocks) and block not in blocks[:i]
     ]  # fmt: skip

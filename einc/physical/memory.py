@@ -188,7 +188,7 @@ class _Dependencies:
         """Makes every write of `buffer` wait for the last uses of the evicted buffers."""
         use = self._uses[buffer]
         assert use is not None
-        before = {task for other in evicted for task in self._last_uses(other)}
+        before = {task for evicted_buffer in evicted for task in self._last_uses(evicted_buffer)}
         if len(before) > 1 and len(use.writers) > 1:
             first = use.writers[0]
             fences = self._fences.setdefault(first, [])
@@ -208,13 +208,13 @@ class _Dependencies:
     def _find_last_uses(self, buffer: int) -> set[int]:
         use = self._uses[buffer]
         assert use is not None
-        found = {*use.writers, *use.readers}
+        last_uses = {*use.writers, *use.readers}
         for reader in use.readers:
             for task in self._tasks[reader].after:
-                found.discard(task)
+                last_uses.discard(task)
                 if isinstance(self._tasks[task], FenceTask):
-                    found.difference_update(self._tasks[task].after)
-        return found
+                    last_uses.difference_update(self._tasks[task].after)
+        return last_uses
 
     def tasks(self) -> tuple[AnyTask, ...]:
         """All tasks in order, with the fences, without dependencies that another dependency implies directly."""
@@ -235,12 +235,12 @@ class _Dependencies:
         for position, task in enumerate(self._tasks):
             for k, (site, before) in enumerate(self._fences.get(position, ())):
                 fence = FenceTask(site, task.serves, ())
-                fence_number[position, k] = append(fence, {number[other] for other in before})
+                fence_number[position, k] = append(fence, {number[earlier] for earlier in before})
             after: Collection[int] = task.after
             if position in self._added:
                 after = self._added[position].union(after)
             if fence_number:
-                after = {number[other] for other in after}
+                after = {number[earlier] for earlier in after}
                 after.update(fence_number[fence] for fence in self._behind.get(position, ()))
             number.append(append(task, after))
         return tuple(result)

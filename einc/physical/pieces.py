@@ -38,8 +38,12 @@ def split_atoms(inflows: Sequence[Inflow], preamble: Preamble, splits: Mapping[s
     for name, atom in preamble.atoms.items():
         if (atom.inflow, atom.cell) not in pieces:
             pieces[atom.inflow, atom.cell] = _cut_atom(atom, splits.get(name, 1), inflows[atom.inflow])
-        own = pieces[atom.inflow, atom.cell]
-        atoms.update({name: atom} if own == [atom] else {f"{name}.{k}": piece for k, piece in enumerate(own, start=1)})
+        atom_pieces = pieces[atom.inflow, atom.cell]
+        atoms.update(
+            {name: atom}
+            if atom_pieces == [atom]
+            else {f"{name}.{k}": piece for k, piece in enumerate(atom_pieces, start=1)}
+        )
     holdings = [
         Holding(
             _name_pieces(holding.aggregate, k, piece, atoms), holding.sites, inflows[piece.inflow].bytes_of(piece.block)
@@ -60,11 +64,11 @@ def _cut_atom(atom: Atom, count: int, inflow: Inflow) -> list[Atom]:
     if count == 1:
         return [atom]
     boxes = cut_block(atom.block, count, _list_cuttable_dims(inflow))
-    found = []
+    cut_atoms = []
     for k, box in enumerate(boxes, start=1):
         names = tuple(f"{copy}.{k}" for copy in atom.copies)
-        found.append(Atom(atom.inflow, atom.cell, box, names, tuple(sorted(names))))
-    return found
+        cut_atoms.append(Atom(atom.inflow, atom.cell, box, names, tuple(sorted(names))))
+    return cut_atoms
 
 
 def _get_pieces(
@@ -87,14 +91,14 @@ def cut_block(block: Block, pieces: int, dims: Sequence[int]) -> list[Block]:
 
     There must be as many elements in these dimensions. Halves are cut again, each where it comes out evenest.
     """
-    found: list[Block] = []
-    _halve(block, pieces, dims, found)
-    return sorted(found, key=lambda box: (-box.size, box))
+    boxes: list[Block] = []
+    _halve(block, pieces, dims, boxes)
+    return sorted(boxes, key=lambda box: (-box.size, box))
 
 
-def _halve(block: Block, pieces: int, dims: Sequence[int], found: list[Block]) -> None:
+def _halve(block: Block, pieces: int, dims: Sequence[int], boxes: list[Block]) -> None:
     if pieces == 1:
-        found.append(block)
+        boxes.append(block)
         return
     share = (pieces + 1) // 2 / pieces
     shape = block.shape
@@ -107,12 +111,12 @@ def _halve(block: Block, pieces: int, dims: Sequence[int], found: list[Block]) -
                 best = distance, d, at
     assert best is not None, "there are at least as many elements as pieces"
     _, d, at = best
-    others = math.prod(shape[o] for o in dims if o != d)
+    across = math.prod(shape[o] for o in dims if o != d)
     first = (pieces + 1) // 2
-    first = min(max(first, pieces - (shape[d] - at) * others), at * others)
+    first = min(max(first, pieces - (shape[d] - at) * across), at * across)
     middle = block.lower[d] + at
-    _halve(Block(block.lower, (*block.upper[:d], middle, *block.upper[d + 1 :])), first, dims, found)
-    _halve(Block((*block.lower[:d], middle, *block.lower[d + 1 :]), block.upper), pieces - first, dims, found)
+    _halve(Block(block.lower, (*block.upper[:d], middle, *block.upper[d + 1 :])), first, dims, boxes)
+    _halve(Block((*block.lower[:d], middle, *block.lower[d + 1 :]), block.upper), pieces - first, dims, boxes)
 
 
 def _list_cuttable_dims(inflow: Inflow) -> list[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXACT = 2**53
 """Whole numbers up to here are exact in a double."""
 
-CHUNK = 1 << 22
+CHUNK_ELEMENTS = 1 << 22
 """Elements of a matrix of atoms by sites; beyond it, atoms are looked at in several rounds."""
 
 
@@ -63,14 +63,16 @@ def _gather_free_sites(functions: int, busy: Sequence[int], widths: Mapping[Pair
         site = min(left, key=lambda site: (busy[site], -near[site], site))
         chosen.append(site)
         left.remove(site)
-        for other in left:
-            near[other] += widths.get((site, other), 0.0) + widths.get((other, site), 0.0)
+        for neighbour in left:
+            near[neighbour] += widths.get((site, neighbour), 0.0) + widths.get((neighbour, site), 0.0)
     return tuple(sorted(chosen))
 
 
 def _lies_at_home(inflow: Inflow) -> bool:
     """Whether function specification i finds all that it reads at site i, so that nothing moves."""
-    return all(site in inflow.whole and inflow.whole[site].issuperset(cells) for site, cells in enumerate(inflow.needs))
+    return all(
+        site in inflow.settled and inflow.settled[site].issuperset(cells) for site, cells in enumerate(inflow.needs)
+    )
 
 
 def count_moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> Matrix:
@@ -78,7 +80,7 @@ def count_moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> 
     import numpy as np
 
     total = np.zeros((functions, sites))
-    step = max(1, CHUNK // max(functions, sites))
+    step = max(1, CHUNK_ELEMENTS // max(functions, sites))
     for inflow in inflows:
         grid, every = inflow.grid, inflow.sizes()
         number = {cell: n for n, cell in enumerate(sorted(set().union(*inflow.needs)))}  # of the cells that are read
@@ -87,15 +89,21 @@ def count_moved_bytes(inflows: Sequence[Inflow], functions: int, sites: int) -> 
         def select(cells: Iterable[int], number: Mapping[int, int] = number) -> Cells:
             return np.array([number[cell] for cell in cells if cell in number], dtype=np.int64)
 
-        needs = [select(own) for own in inflow.needs]
-        copies = [(cells, own) for block, own in inflow.copies.items() if len(cells := select(grid.cells(block)))]
-        wholes = [(cells, one.site) for one in inflow.wholes if len(cells := select(grid.cells(one.block)))]
+        needs = [select(function_cells) for function_cells in inflow.needs]
+        copies = [
+            (cells, block_copies)
+            for block, block_copies in inflow.copies.items()
+            if len(cells := select(grid.cells(block)))
+        ]
+        wholes = [
+            (cells, complete.site) for complete in inflow.wholes if len(cells := select(grid.cells(complete.block)))
+        ]
         for start in range(0, len(sizes), step):
             end = min(start + step, len(sizes))
             missing, needed = np.zeros((end - start, sites)), np.zeros((functions, end - start))
-            for cells, own in copies:
-                row = np.full(sites, float(len(own)))
-                for copy in own:
+            for cells, block_copies in copies:
+                row = np.full(sites, float(len(block_copies)))
+                for copy in block_copies:
                     row[copy.site] -= 1
                 missing[_select_inside(cells, start, end)] = row
             for cells, _ in wholes:

@@ -61,10 +61,10 @@ def build_open_preamble(inflows: Sequence[Inflow], functions: int, sites: int) -
     Those that need the same atoms are one partition declared by its size, named after the first of them; what is whole
     at all sites is left out.
     """
-    alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    functions_by_needs: dict[tuple[tuple[int, ...], ...], list[int]] = {}
     for f in range(functions):
-        alike.setdefault(tuple(inflow.needs[f] for inflow in inflows), []).append(f)
-    groups = tuple(map(tuple, alike.values()))
+        functions_by_needs.setdefault(tuple(inflow.needs[f] for inflow in inflows), []).append(f)
+    groups = tuple(map(tuple, functions_by_needs.values()))
     partitions = tuple(Partition(f"S{group[0] + 1}", len(group)) for group in groups)
     moving = [_find_movable_cells(inflow, sites) for inflow in inflows]
     return _write_preamble(inflows, moving, partitions, groups, sites)
@@ -94,15 +94,15 @@ def _write_preamble(
 
 def _find_moving_cells(inflow: Inflow, placement: Sequence[int]) -> list[int]:
     """The cells that are needed at a site where they are not whole yet, in ascending order."""
-    found: set[int] = set()
+    moving: set[int] = set()
     for site, cells in zip(placement, inflow.needs, strict=True):
-        found.update(set(cells) - inflow.whole.get(site, set()))
-    return sorted(found)
+        moving.update(set(cells) - inflow.settled.get(site, set()))
+    return sorted(moving)
 
 
 def _find_movable_cells(inflow: Inflow, sites: int) -> list[int]:
     """The cells that are needed and are not whole at every site, in ascending order."""
-    everywhere = set.intersection(*(inflow.whole.get(site, set()) for site in range(sites)))
+    everywhere = set.intersection(*(inflow.settled.get(site, set()) for site in range(sites)))
     return sorted(set().union(*inflow.needs) - everywhere)
 
 
@@ -123,8 +123,8 @@ def _append_inflow(
     grid, numbers = inflow.grid, {cell: n for n, cell in enumerate(cells, start=1)}
     sizes = inflow.sizes()
     at: dict[int, list[int]] = {cell: [] for cell in cells}
-    for site, there in sorted(inflow.whole.items()):
-        for cell in there & numbers.keys():
+    for site, cells_at_site in sorted(inflow.settled.items()):
+        for cell in cells_at_site & numbers.keys():
             at[cell].append(site)
     aggregates: dict[int, Aggregate] = {}
     for cell in cells:
@@ -212,10 +212,14 @@ def canonicalize(preamble: Program, max_pieces: Mapping[str, int]) -> CanonicalP
 
     program = Program(
         preamble.gpus,
-        tuple(Partition(partitions[one.name], one.size, one.members) for one in preamble.partitions),
-        tuple(Holding(rename(one.aggregate), one.sites, one.size) for one in preamble.holdings),
         tuple(
-            Requirement(rename(one.aggregate), tuple(map(rename_target, one.targets))) for one in preamble.requirements
+            Partition(partitions[partition.name], partition.size, partition.members)
+            for partition in preamble.partitions
+        ),
+        tuple(Holding(rename(holding.aggregate), holding.sites, holding.size) for holding in preamble.holdings),
+        tuple(
+            Requirement(rename(requirement.aggregate), tuple(map(rename_target, requirement.targets)))
+            for requirement in preamble.requirements
         ),
         (),
     )
@@ -230,7 +234,7 @@ def rename_actions(actions: tuple[Action, ...], name: Callable[[str], str]) -> t
     def rename(old: Aggregate) -> Aggregate:
         if old not in known:
             parts = (atom.partition(".") for atom in old)
-            known[old] = tuple(sorted(f"{name(whole)}{dot}{number}" for whole, dot, number in parts))
+            known[old] = tuple(sorted(f"{name(unsplit)}{dot}{number}" for unsplit, dot, number in parts))
         return known[old]
 
     def rename_action(old: Action) -> Action:

@@ -142,7 +142,7 @@ class DeviceProgramBuilder:
         for group in groups.values():
             kept: list[Region] = []
             for region in sorted(group, key=lambda region: (-region.block.size, region.block)):
-                larger = next((other for other in kept if other.block.contains(region.block)), None)
+                larger = next((region_kept for region_kept in kept if region_kept.block.contains(region.block)), None)
                 if larger is None:
                     kept.append(region)
                 else:

@@ -30,7 +30,7 @@ from einc_runtime.plan.schema import Exchange
 MAX_FAILURES = 2
 """A proposer that failed so many times in a row is not asked again."""
 
-ENOUGH = 1.001
+AT_BOUND_RATIO = 1.001
 """An exchange that takes at most this many times its bound is not offered: no program could be faster."""
 
 
@@ -73,37 +73,37 @@ class ProposedExchanges:
         exchange = scheduled.exchange
         if exchange is None or exchange.completion_ms is None:
             return scheduled
-        if exchange.bound_ms is not None and exchange.completion_ms <= ENOUGH * exchange.bound_ms:
+        if exchange.bound_ms is not None and exchange.completion_ms <= AT_BOUND_RATIO * exchange.bound_ms:
             return scheduled
-        whole = build_preamble(inflows, scheduled.sites, len(self._machine.sites))
-        assert whole is not None, "something moves"
-        form = canonicalize(whole.program, count_max_pieces(inflows, whole))
+        preamble = build_preamble(inflows, scheduled.sites, len(self._machine.sites))
+        assert preamble is not None, "something moves"
+        form = canonicalize(preamble.program, count_max_pieces(inflows, preamble))
         key = form.program, form.max_pieces
         if key not in self._known:
-            self._known[key] = self._ask(name, inflows, whole, form, exchange)
-        found = self._known[key]
-        return scheduled if found is None else self._use(inflows, whole, form, found, scheduled)
+            self._known[key] = self._ask(name, inflows, preamble, form, exchange)
+        proposal = self._known[key]
+        return scheduled if proposal is None else self._use(inflows, preamble, form, proposal, scheduled)
 
     def _ask(
-        self, name: str, inflows: Sequence[Inflow], whole: Preamble, form: CanonicalPreamble, exchange: Exchange
+        self, name: str, inflows: Sequence[Inflow], preamble: Preamble, form: CanonicalPreamble, exchange: Exchange
     ) -> FoundProposal | None:
         """Asks all proposers about an exchange; the fastest valid proposal that is faster than the present program."""
         assert exchange.completion_ms is not None
         best, best_ms = read_program(exchange.program, name, self._machine), exchange.completion_ms
-        bound_ms, found = exchange.bound_ms or 0.0, None
+        bound_ms, proposal = exchange.bound_ms or 0.0, None
         canonical = {old: new for new, old in form.names}
 
         def show_best() -> tuple[Program, float]:
             return best, best_ms
 
         def offer(program: Program, splits: Mapping[str, int]) -> float:
-            nonlocal best, best_ms, found
-            used = use_actions(cut_as_asked(inflows, whole, splits), program.actions)
+            nonlocal best, best_ms, proposal
+            used = use_actions(cut_as_asked(inflows, preamble, splits), program.actions)
             taken = simulate(used.program, self._machine).completion_ms
             if taken < best_ms:
                 best, best_ms = used.program, taken
                 pieces = tuple(sorted((canonical[atom], count) for atom, count in splits.items()))
-                found = FoundProposal(rename_actions(program.actions, canonical.__getitem__), pieces)
+                proposal = FoundProposal(rename_actions(program.actions, canonical.__getitem__), pieces)
             return taken
 
         def say(line: str) -> None:
@@ -115,7 +115,7 @@ class ProposedExchanges:
                 self.lines.append(f"{name}: no time is left to ask about it, and about the exchanges after it")
             self._out_of_time = True
             return None
-        consultation = Consultation(whole.program, self._machine, show_best, offer, lambda: seconds, say)
+        consultation = Consultation(preamble.program, self._machine, show_best, offer, lambda: seconds, say)
         with self._budget.catch_interrupt():
             for number, proposer in enumerate(self._proposers, 1):
                 if self._failures[number - 1] < MAX_FAILURES and not self._budget.interrupted:
@@ -125,21 +125,21 @@ class ProposedExchanges:
                     if self._failures[number - 1] == MAX_FAILURES:
                         consultation.lines.append(f"proposer {number}: it failed again, and is not asked any more")
         self.lines += [f"{name}: {line}" for line in consultation.lines]
-        return found
+        return proposal
 
     def _use(
         self,
         inflows: Sequence[Inflow],
-        whole: Preamble,
+        preamble: Preamble,
         form: CanonicalPreamble,
-        found: FoundProposal,
+        proposal: FoundProposal,
         scheduled: ScheduledExchange,
     ) -> ScheduledExchange:
         """The proposal with the names of this exchange."""
         names, before = dict(form.names), scheduled.exchange
-        splits = {names[atom]: count for atom, count in found.splits}
-        actions = rename_actions(found.actions, names.__getitem__)
-        used = use_actions(cut_as_asked(inflows, whole, splits), actions)
+        splits = {names[atom]: count for atom, count in proposal.splits}
+        actions = rename_actions(proposal.actions, names.__getitem__)
+        used = use_actions(cut_as_asked(inflows, preamble, splits), actions)
         completion = simulate(used.program, self._machine).completion_ms
         assert before is not None
         record = Exchange(

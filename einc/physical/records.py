@@ -48,7 +48,9 @@ def emit(
     plan = program.plan
     operations = program.operations
     if pinned:
-        operations = tuple(msgspec.structs.replace(one, pin=pinned.get(one.name)) for one in operations)
+        operations = tuple(
+            msgspec.structs.replace(operation, pin=pinned.get(operation.name)) for operation in operations
+        )
     report = PlanReport(
         exact=plan.exact,
         cut_cost=plan.cut_cost,
@@ -225,24 +227,24 @@ def find_memory_orders(graph: Graph) -> Mapping[str, Order]:
     free = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.VALUE} - set(graph.outputs)
     states = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.STATE}
     free -= {node.outputs[0] for node in graph.nodes if node.inputs and node.inputs[0] in states}
-    found: dict[str, Order] = {}
-    alike: dict[str, list[str]] = {name: [] for name in free}
+    orders: dict[str, Order] = {}
+    equally_mapped: dict[str, list[str]] = {name: [] for name in free}
     for node in graph.nodes:
         for name, order in zip((*node.inputs, *node.outputs), node.operator.memory_orders, strict=True):
             if order is not None and name in free:
-                found.setdefault(name, order)
-        for one, other in _pair_mapped_alike(node):
-            if {one, other} <= free:
-                alike[one].append(other)
-                alike[other].append(one)
-    waiting = list(found)
+                orders.setdefault(name, order)
+        for input_name, neighbour in _pair_mapped_alike(node):
+            if {input_name, neighbour} <= free:
+                equally_mapped[input_name].append(neighbour)
+                equally_mapped[neighbour].append(input_name)
+    waiting = list(orders)
     while waiting:
         name = waiting.pop()
-        for other in alike[name]:
-            if other not in found:
-                found[other] = found[name]
-                waiting.append(other)
-    return found
+        for neighbour in equally_mapped[name]:
+            if neighbour not in orders:
+                orders[neighbour] = orders[name]
+                waiting.append(neighbour)
+    return orders
 
 
 def _pair_mapped_alike(node: Node) -> list[tuple[str, str]]:
@@ -252,4 +254,8 @@ def _pair_mapped_alike(node: Node) -> list[tuple[str, str]]:
         return []
     inputs = zip(node.inputs, operator.input_maps, strict=True)
     outputs = zip(node.outputs, operator.output_maps, strict=True)
-    return [(one, other) for (one, own), (other, maps) in itertools.product(inputs, outputs) if own == maps]
+    return [
+        (input_name, output_name)
+        for (input_name, input_maps), (output_name, maps) in itertools.product(inputs, outputs)
+        if input_maps == maps
+    ]

@@ -15,25 +15,25 @@ from einc.physical.schedule import ScheduledExchange, Scheduler
 class OtherPrograms:
     """What may stand in place of scheduled exchanges."""
 
-    given: GivenExchanges | None = None
+    given_exchanges: GivenExchanges | None = None
     proposed: ProposedExchanges | None = None
 
 
 class RefiningScheduler:
     """Takes what another scheduler makes, unless a program is given for the exchange or a proposal is faster."""
 
-    def __init__(self, scheduler: Scheduler, others: OtherPrograms) -> None:
+    def __init__(self, scheduler: Scheduler, programs: OtherPrograms) -> None:
         self._scheduler = scheduler
-        self._others = others
+        self._programs = programs
 
     def schedule(
         self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> ScheduledExchange:
         scheduled = self._scheduler.schedule(node, inflows, functions, busy_ms)
-        given = self._others.given
-        tree = None if given is None else given.find(node, scheduled)
-        if given is not None and tree is not None:
-            return given.use(node, tree, inflows, scheduled)
-        if self._others.proposed is not None:
-            return self._others.proposed.improve(node, inflows, scheduled)
+        given_exchanges = self._programs.given_exchanges
+        tree = None if given_exchanges is None else given_exchanges.find(node, scheduled)
+        if given_exchanges is not None and tree is not None:
+            return given_exchanges.use(node, tree, inflows, scheduled)
+        if self._programs.proposed is not None:
+            return self._programs.proposed.improve(node, inflows, scheduled)
         return scheduled

@@ -15,7 +15,7 @@ from einc_runtime.plan.schema import Block, Region, Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class PartialCopy:
     """An output of function specification `function`: one of the copies of its block, written by `task`."""
 
     function: int
@@ -25,7 +25,7 @@ class Copy:
 
 
 @dataclass(slots=True)
-class Whole:
+class CompleteBlock:
     """A block that is present at a site, fully aggregated, once the tasks in `ready` have ended."""
 
     site: int
@@ -49,46 +49,48 @@ class Residency:
     number: int
     tensor: Tensor
     group: AggregationGroup
-    copies: dict[Block, tuple[Copy, ...]]
-    there: dict[int, list[Whole]] = field(default_factory=dict)
+    copies: dict[Block, tuple[PartialCopy, ...]]
+    complete_at: dict[int, list[CompleteBlock]] = field(default_factory=dict)
 
     @staticmethod
     def of(
-        number: int, tensor: Tensor, group: AggregationGroup, copies: Sequence[Copy], replicas: int = 1
+        number: int, tensor: Tensor, group: AggregationGroup, copies: Sequence[PartialCopy], replicas: int = 1
     ) -> Residency:
         """The state right after the producer ran; a block with a single copy is whole already.
 
         `copies` stand in the order of functions. With two or more `replicas` all blocks are whole, each at as many
         sites, and equal blocks are no partial copies.
         """
-        blocks: dict[Block, list[Copy]] = {}
+        blocks: dict[Block, list[PartialCopy]] = {}
         for copy in copies:
             blocks.setdefault(copy.region.block, []).append(copy)
-        partial = {block: tuple(own if replicas == 1 else own[:1]) for block, own in blocks.items()}
-        made = Residency(number, tensor, group, partial)
-        for own in blocks.values():
-            if len(own) == replicas:
-                for copy in own:
-                    made.add(Whole(copy.site, copy.region, (copy.task,)))
-        return made
+        partial = {
+            block: tuple(block_copies if replicas == 1 else block_copies[:1]) for block, block_copies in blocks.items()
+        }
+        residency = Residency(number, tensor, group, partial)
+        for block_copies in blocks.values():
+            if len(block_copies) == replicas:
+                for copy in block_copies:
+                    residency.add(CompleteBlock(copy.site, copy.region, (copy.task,)))
+        return residency
 
     @property
     def name(self) -> str:
         return self.tensor.name
 
     @property
-    def wholes(self) -> list[Whole]:
+    def wholes(self) -> list[CompleteBlock]:
         """All whole blocks, site by site, in the order in which sites got their first one."""
-        return [whole for wholes in self.there.values() for whole in wholes]
+        return [complete for wholes in self.complete_at.values() for complete in wholes]
 
-    def add(self, whole: Whole) -> None:
+    def add(self, complete: CompleteBlock) -> None:
         """Records a block that an exchange has aggregated."""
-        self.there.setdefault(whole.site, []).append(whole)
+        self.complete_at.setdefault(complete.site, []).append(complete)
 
-    def find(self, block: Block, site: int) -> Whole | None:
+    def find(self, block: Block, site: int) -> CompleteBlock | None:
         """The smallest whole block at the site that contains `block`, if there is one."""
-        found: Whole | None = None
-        for whole in self.there.get(site, ()):
-            if whole.block.contains(block) and (found is None or whole.block.size < found.block.size):
-                found = whole
-        return found
+        smallest: CompleteBlock | None = None
+        for complete in self.complete_at.get(site, ()):
+            if complete.block.contains(block) and (smallest is None or complete.block.size < smallest.block.size):
+                smallest = complete
+        return smallest

@@ -15,7 +15,7 @@ from einc.exchange.language.closure import Firing, order_firings
 from einc.exchange.language.printer import print_program
 from einc.exchange.language.program import Program, list_targets
 from einc.exchange.naive import build_naive_body
-from einc.exchange.relays import Ways
+from einc.exchange.routing import Routing
 from einc.exchange.simulation.simulator import simulate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 from einc.physical.atoms import Inflow
@@ -62,7 +62,7 @@ class NaiveScheduler:
         self._sites = sites
         self._timed = timed
         self._known: dict[Program, tuple[Exchange, tuple[Firing, ...]]] = {}
-        self._alike: dict[Hashable, ScheduledExchange] = {}
+        self._known_schedules: dict[Hashable, ScheduledExchange] = {}
         self._kept_atoms = 0
         self._widths = {
             pair: min(machine.resources[r].gbs for r in crossed) for pair, crossed in machine.routes.items()
@@ -76,14 +76,14 @@ class NaiveScheduler:
         names = tuple([get_last_name(inflow.name) for inflow in inflows]) if len(inflows) > 1 else ()
         busy = self._convert(inflows, busy_ms)
         key = names, functions, busy, tuple([inflow.describe() for inflow in inflows])
-        known = self._alike.get(key)
+        known = self._known_schedules.get(key)
         if known is None:
             known = self.bring(node, inflows, place_functions(inflows, functions, self._sites, busy, self._widths))
             self._kept_atoms += 1 if known.preamble is None else len(known.preamble.atoms)
             if self._kept_atoms > MAX_KEPT_ATOMS:
-                self._alike.clear()
+                self._known_schedules.clear()
                 self._kept_atoms = 0
-            self._alike[key] = known
+            self._known_schedules[key] = known
         return known
 
     def bring(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
@@ -117,7 +117,7 @@ class NaiveScheduler:
         """Raises MachineError if a site needs something that no site with a copy can send there, over others either."""
         if len(self._machine.routes) == len(self._machine.sites) * (len(self._machine.sites) - 1):
             return
-        ways = Ways(self._machine, range(self._sites))
+        ways = Routing(self._machine, range(self._sites))
         holders: dict[str, list[int]] = {}
         for holding in program.holdings:
             for name in holding.aggregate:
@@ -132,7 +132,7 @@ class NaiveScheduler:
 def make_route_error(node: str, machine: Machine, source: int, destination: int) -> MachineError:
     """The error for data that no path can carry to where it is needed."""
     return MachineError(
-        f"{node} needs data of site {source} at site {destination}, and no resource of {machine.name} connects the "
-        "two, nor do other sites of the plan",
+        f"{node} needs data of site {source} at site {destination}, and site {source} cannot reach site {destination}: "
+        f"{machine.name} has no link between them, and no other site of the plan can relay",
         hint="add the pair to the machine file, or leave one of the sites out with --devices",
     )

@@ -40,7 +40,7 @@ Report = Callable[[str, float, float], None]
 """Called with what is being done for which operator, the best time so far and the bound (0 if unknown), in ms."""
 
 
-def ignore_report(what: str, best_ms: float, bound_ms: float) -> None:
+def ignore_report(step: str, best_ms: float, bound_ms: float) -> None:
     """Ignores the progress."""
 
 
@@ -52,19 +52,19 @@ class SearchScope(enum.Enum):
     NOTHING = enum.auto()
 
 
-ENOUGH = 1.02
+MAX_BOUND_RATIO = 1.02
 """The search ends with a program that takes at most this many times the bound."""
 
-WORTHWHILE = 1.05
+MIN_PLACEMENT_GAIN = 1.05
 """Another placement is searched for only if it may be faster by this factor, and taken only if it is."""
 
-NEAR = 1.25
+REACHED_BOUND_RATIO = 1.25
 """A body within this factor of its bound shows that bounds can be reached.
 
 Then only a placement with a lower bound can help.
 """
 
-MAX_OPEN_SITES = 10
+MAX_SEARCHED_SITES = 10
 """On machines with more sites, placements are chosen by the bytes that move, and no other is searched for."""
 
 _BOUND_SHARE = 0.25
@@ -74,7 +74,7 @@ _MAX_BOUNDED_PLACEMENTS = 3
 """The number of placements that this bound may look at one by one."""
 
 ITERATIONS = 40
-MAX_ACTIONS = 500
+MAX_EXCHANGE_ACTIONS = 500
 
 
 Members = tuple[tuple[int, ...], ...]
@@ -163,13 +163,13 @@ class SynthesizingScheduler:
             return naive
         form = canonicalize(opened.program, count_max_pieces(inflows, opened))
         members = tuple(tuple(sorted(naive.sites[f] for f in group)) for group in opened.groups)
-        found = self._search(node, form, members)
-        if found.actions is not None:
-            placement = naive.sites if found.members == members else _assign_placement(opened.groups, found.members)
-            scheduled = self._complete(inflows, opened, form, placement, found)
+        result = self._search(node, form, members)
+        if result.actions is not None:
+            placement = naive.sites if result.members == members else _assign_placement(opened.groups, result.members)
+            scheduled = self._complete(inflows, opened, form, placement, result)
             if scheduled is not None:
                 return scheduled
-        return replace(naive, exchange=found.exchange(naive.exchange.program, found.naive_ms, naive=True))
+        return replace(naive, exchange=result.exchange(naive.exchange.program, result.naive_ms, naive=True))
 
     def _complete(
         self,
@@ -177,25 +177,25 @@ class SynthesizingScheduler:
         opened: Preamble,
         form: CanonicalPreamble,
         placement: tuple[int, ...],
-        found: SearchResult,
+        result: SearchResult,
     ) -> ScheduledExchange | None:
         """The found body, with the names of the preamble for that placement; None if it is slower with true sizes."""
         closed = build_preamble(inflows, placement, self._sites)
-        if closed is None or found.actions is None:
+        if closed is None or result.actions is None:
             return ScheduledExchange(placement)
         names = _map_names(opened, closed, form)
-        splits = {names[atom]: pieces for atom, pieces in found.splits if atom in names}
+        splits = {names[atom]: pieces for atom, pieces in result.splits if atom in names}
         cut = split_atoms(inflows, closed, splits)
-        key = cut.program, found.actions
+        key = cut.program, result.actions
         if key not in self._written:
-            program = replace(cut.program, actions=rename_actions(found.actions, names.__getitem__))
+            program = replace(cut.program, actions=rename_actions(result.actions, names.__getitem__))
             completion = simulate(program, self._machine).completion_ms
-            exchange = found.exchange(print_program(program), completion, splits)
+            exchange = result.exchange(print_program(program), completion, splits)
             self._written[key] = exchange, order_firings(program)
         exchange, firings = self._written[key]
         assert exchange.completion_ms is not None
         return (
-            ScheduledExchange(placement, cut, exchange, firings) if exchange.completion_ms <= found.naive_ms else None
+            ScheduledExchange(placement, cut, exchange, firings) if exchange.completion_ms <= result.naive_ms else None
         )
 
     def _search(self, node: str, form: CanonicalPreamble, members: Members) -> SearchResult:
@@ -219,13 +219,13 @@ class SynthesizingScheduler:
         """The naive body with the naive placement, and the bounds."""
         closed = set_members(form.program, members)
         naive_ms = simulate(build_naive_body(closed, self._machine), self._machine).completion_ms
-        found = SearchResult(members, None, (), naive_ms, naive_ms, None, None, None)
+        result = SearchResult(members, None, (), naive_ms, naive_ms, None, None, None)
         if self.budget.left:
             self._report(f"bounding the exchange for {node}", naive_ms, 0.0)
             with self.budget.catch_interrupt():
                 certificate = bound(closed, self._machine, thorough=not self._uniform)
-                found = replace(found, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
-                if self._sites <= MAX_OPEN_SITES and not self._uniform and not self._placed:
+                result = replace(result, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
+                if self._sites <= MAX_SEARCHED_SITES and not self._uniform and not self._placed:
                     ends = time.monotonic() + _BOUND_SHARE * self.budget.share(self._left + 1)
                     tried = itertools.count()
 
@@ -233,37 +233,40 @@ class SynthesizingScheduler:
                         return next(tried) >= _MAX_BOUNDED_PLACEMENTS or time.monotonic() >= ends
 
                     free = bound(form.program, self._machine, stop=stop)
-                    found = replace(found, bound_free_ms=min(free.bound_ms, certificate.bound_ms))
-        return found
+                    result = replace(result, bound_free_ms=min(free.bound_ms, certificate.bound_ms))
+        return result
 
     def _search_body(self, node: str, form: CanonicalPreamble, members: Members, best: SearchResult) -> SearchResult:
-        if best.bound_ms is None or best.completion_ms <= ENOUGH * self._practical_bound(form, best.bound_ms):
+        if best.bound_ms is None or best.completion_ms <= MAX_BOUND_RATIO * self._practical_bound(form, best.bound_ms):
             return best
-        found = self._synthesize(node, set_members(form.program, members), form, best.bound_ms)
-        if found is not None and found.packed_ms is not None:
-            best = replace(best, packed_ms=found.packed_ms)
-        return self._choose_faster(best, found)
+        synthesis = self._synthesize(node, set_members(form.program, members), form, best.bound_ms)
+        if synthesis is not None and synthesis.packed_ms is not None:
+            best = replace(best, packed_ms=synthesis.packed_ms)
+        return self._choose_faster(best, synthesis)
 
     def _search_placement(self, node: str, form: CanonicalPreamble, best: SearchResult) -> SearchResult:
         if self._uniform or best.bound_free_ms is None or best.bound_ms is None:
             return best
-        if best.completion_ms <= WORTHWHILE * self._practical_bound(form, best.bound_free_ms):
+        if best.completion_ms <= MIN_PLACEMENT_GAIN * self._practical_bound(form, best.bound_free_ms):
             return best
-        if best.bound_ms <= WORTHWHILE * best.bound_free_ms and best.completion_ms <= NEAR * best.bound_ms:
+        if (
+            best.bound_ms <= MIN_PLACEMENT_GAIN * best.bound_free_ms
+            and best.completion_ms <= REACHED_BOUND_RATIO * best.bound_ms
+        ):
             return best
-        max_packed_ms = best.packed_ms / WORTHWHILE
+        max_packed_ms = best.packed_ms / MIN_PLACEMENT_GAIN
         min_packed_ms = best.bound_free_ms - self._machine.transfer_latency_us * MS_PER_US
         if min_packed_ms >= max_packed_ms:
             return best
-        found = self._synthesize(node, form.program, form, best.bound_free_ms, max_packed_ms, min_packed_ms)
-        return self._choose_faster(best, found, WORTHWHILE)
+        synthesis = self._synthesize(node, form.program, form, best.bound_free_ms, max_packed_ms, min_packed_ms)
+        return self._choose_faster(best, synthesis, MIN_PLACEMENT_GAIN)
 
     def _practical_bound(self, form: CanonicalPreamble, bound_ms: float) -> float:
         """The bound plus the latency of evenly spread aggregations. A search can hardly find anything faster."""
         if not bound_ms:
             return 0.0
-        whole = {holding.aggregate for holding in form.program.holdings}
-        combined = sum(requirement.aggregate not in whole for requirement in form.program.requirements)
+        held = {holding.aggregate for holding in form.program.holdings}
+        combined = sum(requirement.aggregate not in held for requirement in form.program.requirements)
         kernels = -(-combined // self._sites)
         return bound_ms + kernels * self._machine.kernel_latency_us / 1e3
 
@@ -277,58 +280,60 @@ class SynthesizingScheduler:
         min_packed_ms: float = 0.0,
     ) -> Synthesis | None:
         seconds = self.budget.share(self._left + 1)
-        found: Synthesis | None = None
+        synthesis: Synthesis | None = None
         if seconds:
             self.searches += 1
             with self.budget.catch_interrupt():
                 options = SynthesisOptions(
                     iterations=0 if self._uniform else ITERATIONS,
-                    max_actions=MAX_ACTIONS,
+                    max_actions=MAX_EXCHANGE_ACTIONS,
                     time_limit=None if seconds == math.inf else seconds,
                     seed=self._seed,
                     max_pieces={atom: 1 if self._uniform else pieces for atom, pieces in form.max_pieces},
-                    enough=ENOUGH * self._practical_bound(form, bound_ms) / bound_ms if bound_ms else ENOUGH,
+                    enough=MAX_BOUND_RATIO * self._practical_bound(form, bound_ms) / bound_ms
+                    if bound_ms
+                    else MAX_BOUND_RATIO,
                     max_packed_ms=max_packed_ms,
                     min_packed_ms=min_packed_ms,
                 )
-                found = synthesize(
+                synthesis = synthesize(
                     program,
                     self._machine,
                     options,
-                    progress=lambda what, ms: self._report(f"the exchange for {node}: {what}", ms, bound_ms),
+                    progress=lambda step, ms: self._report(f"the exchange for {node}: {step}", ms, bound_ms),
                 )
-        if found is not None and found.interrupted:
+        if synthesis is not None and synthesis.interrupted:
             self.budget.interrupted = True
-        return found
+        return synthesis
 
-    def _choose_faster(self, best: SearchResult, found: Synthesis | None, factor: float = 1.0) -> SearchResult:
-        """The faster of the two; `found` must be faster by the factor."""
-        if found is None or not found.completion_ms * factor < best.completion_ms:
+    def _choose_faster(self, best: SearchResult, synthesis: Synthesis | None, factor: float = 1.0) -> SearchResult:
+        """The faster of the two; `synthesis` must be faster by the factor."""
+        if synthesis is None or not synthesis.completion_ms * factor < best.completion_ms:
             return best
         return replace(
             best,
-            members=tuple(partition.members or () for partition in found.program.partitions),
-            actions=found.program.actions,
-            splits=tuple(sorted(found.splits.items())),
-            completion_ms=found.completion_ms,
-            bound_ms=found.bound.bound_ms,
-            bound_by=found.bound.bound_by,
+            members=tuple(partition.members or () for partition in synthesis.program.partitions),
+            actions=synthesis.program.actions,
+            splits=tuple(sorted(synthesis.splits.items())),
+            completion_ms=synthesis.completion_ms,
+            bound_ms=synthesis.bound.bound_ms,
+            bound_by=synthesis.bound.bound_by,
         )
 
 
 def set_members(program: Program, members: Members) -> Program:
     """The preamble with these members of its partitions."""
     partitions = zip(program.partitions, members, strict=True)
-    return replace(program, partitions=tuple(replace(one, members=own) for one, own in partitions))
+    return replace(program, partitions=tuple(replace(partition, members=sites) for partition, sites in partitions))
 
 
 def _assign_placement(groups: Sequence[Sequence[int]], members: Members) -> tuple[int, ...]:
     """A site for every function specification: the site of its own number if it can be, else in ascending order."""
     sites: dict[int, int] = {}
-    for group, own in zip(groups, members, strict=True):
-        sites.update((f, f) for f in group if f in own)
-        left = sorted(set(own) - set(group))
-        sites.update(zip((f for f in group if f not in own), left, strict=True))
+    for group, sites_of_group in zip(groups, members, strict=True):
+        sites.update((f, f) for f in group if f in sites_of_group)
+        left = sorted(set(sites_of_group) - set(group))
+        sites.update(zip((f for f in group if f not in sites_of_group), left, strict=True))
     return tuple(sites[f] for f in range(len(sites)))
 
 

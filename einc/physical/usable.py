@@ -33,13 +33,13 @@ def use_actions(preamble: Preamble, actions: tuple[Action, ...]) -> Preamble:
     """The preamble with this body. Raises ProgramError where an action combines atoms of different blocks."""
     seen: set[tuple[str, ...]] = set()
     for action in actions:
-        for one in (action, *action.after):
-            if one.aggregate in seen:
+        for used in (action, *action.after):
+            if used.aggregate in seen:
                 continue
-            seen.add(one.aggregate)
-            atom = preamble.atoms.get(one.aggregate[0])  # an action with an unknown atom is never enabled
-            if atom is not None and not set(one.aggregate) <= set(atom.aggregate):
+            seen.add(used.aggregate)
+            atom = preamble.atoms.get(used.aggregate[0])  # an action with an unknown atom is never enabled
+            if atom is not None and not set(used.aggregate) <= set(atom.aggregate):
                 raise ProgramError(
-                    f"it combines {format_aggregate(one.aggregate)}, which are parts of different blocks"
+                    f"it combines {format_aggregate(used.aggregate)}, which are parts of different blocks"
                 )
     return replace(preamble, program=replace(preamble.program, actions=actions))

@@ -33,7 +33,7 @@ def compute_outputs(
     graph = restore_graph(bundle)
     uses = {name: len(readers) for name, readers in graph.consumers().items()}
     states = [tensor for tensor in bundle.tensors if tensor.kind == STATE]
-    values = {one.name: np.zeros(one.shape, storage_dtype(one.dtype)) for one in states} | dict(loaded)
+    values = {state.name: np.zeros(state.shape, storage_dtype(state.dtype)) for state in states} | dict(loaded)
     if change is not None:
         values = {name: change(array) for name, array in values.items()}
     for node in graph.nodes:

@@ -62,12 +62,12 @@ def time_plan(bundle: Bundle, machine: Machine) -> Timing:
         return Timing(known, None, (), None)
     label = make_labeller(bundle)
     served = [label(bundle.tasks[origin]) for origin in tasks.origins]
-    whole = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
+    folded = times if machine.cores is None else fold_times(tasks.origins, times, bundle)
     chain = tuple(dict.fromkeys(tasks.origins[position] for position in find_critical_chain(tasks.costs, times)))
     parts = break_down(tasks.costs, served, times, machine)
     span = find_range(tasks.costs, times, machine)
     errors = None if span is None else tuple(find_task_error(cost, machine)[1] for cost in tasks.costs)
-    return Timing(times.predicted_ms, whole, chain, parts, span, errors)
+    return Timing(times.predicted_ms, folded, chain, parts, span, errors)
 
 
 def fold_times(origins: Sequence[int], times: PlanTimeline, bundle: Bundle) -> PlanTimeline:

@@ -63,8 +63,8 @@ def break_down(
     times_of: dict[Label, LabelTime] = {}
     for label, cost, start, end in zip(labels, costs, times.starts, times.ends, strict=True):
         if cost.kind is not TaskKind.FENCE:
-            own = times_of.setdefault(label, LabelTime())
-            own.start, own.end = min(own.start, start), max(own.end, end)
+            label_time = times_of.setdefault(label, LabelTime())
+            label_time.start, label_time.end = min(label_time.start, start), max(label_time.end, end)
     sites = [0.0] * len(machine.sites)
     tail = 0.0
     lines = _order_by_processor(costs, times, len(machine.sites))
@@ -72,12 +72,12 @@ def break_down(
     for line in lines:
         before = 0.0
         for position in line:
-            own, start, end = times_of[labels[position]], times.starts[position], times.ends[position]
-            own.waiting += (start - before) * share
+            label_time, start, end = times_of[labels[position]], times.starts[position], times.ends[position]
+            label_time.waiting += (start - before) * share
             if costs[position].kind is TaskKind.KERNEL:
-                own.compute += (end - start) * share
+                label_time.compute += (end - start) * share
             else:
-                own.combine += (end - start) * share
+                label_time.combine += (end - start) * share
             sites[costs[position].site] += end - start
             before = end
         tail += (times.predicted_ms - before) * share
@@ -141,8 +141,8 @@ def _measure_links(costs: Sequence[TaskCost], times: PlanTimeline, machine: Mach
                 carried[resource] += cost.size
                 spans[resource].append((start + latency, end))
     return tuple(
-        LinkUse(resource.name, count, _measure_union(own), count / (resource.gbs * BYTES_PER_MS))
-        for resource, count, own in zip(machine.resources, carried, spans, strict=True)
+        LinkUse(resource.name, count, _measure_union(link_spans), count / (resource.gbs * BYTES_PER_MS))
+        for resource, count, link_spans in zip(machine.resources, carried, spans, strict=True)
     )
 
 

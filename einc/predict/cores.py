@@ -22,9 +22,6 @@ from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask
 if TYPE_CHECKING:
     from einc_runtime.execution.rewrites import RewrittenTask
 
-MAX_COALESCED_BYTES = 1 << 15
-"""Moves of at most so many bytes are put together, as the executor of CPUs does it."""
-
 WEIGHT_FLOPS = 20
 """Operations for the weight of a row of a partial tuple, of which most are an exponential. Of all that is combined,
 only this takes longer to compute than to move, where rows are short."""
@@ -47,7 +44,7 @@ def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
     if machine.cores is None:
         return RunTasks(planned, tuple(range(len(planned))))
 
-    from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, rewrite
+    from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, KernelTime, RewriteOptions, rewrite
 
     def estimate(item: RewrittenTask) -> KernelTime:
         cost = _measure_part(plan, planned, item)
@@ -64,7 +61,7 @@ def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
 
 def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: RewrittenTask) -> TaskCost:
     """The cost of a task that was rewritten: its share of the operations, and the bytes that it still accesses."""
-    task, whole = item.task, planned[item.origin]
+    task, planned_cost = item.task, planned[item.origin]
     writes = writes_of(task)
     size = sum([region_bytes(plan, region) for region in (*reads_of(task), *writes)])
     if not isinstance(task, KernelTask):
@@ -75,9 +72,12 @@ def _measure_part(plan: ExecutablePlan, planned: Sequence[TaskCost], item: Rewri
         return TaskCost(TaskKind.COMBINE, task.site, task.after, size, flops, task=name_combining(task))
     function = plan.operations[task.operation].functions[task.function]
     share = writes[0].block.size / max(1, function.outputs[0].size)
-    size = whole.size if share == 1 else size
-    return whole._replace(
-        after=task.after, size=size, flops=round(whole.flops * share), work=whole.work if share == 1 else None
+    size = planned_cost.size if share == 1 else size
+    return planned_cost._replace(
+        after=task.after,
+        size=size,
+        flops=round(planned_cost.flops * share),
+        work=planned_cost.work if share == 1 else None,
     )
 
 

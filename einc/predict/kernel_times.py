@@ -41,7 +41,9 @@ SOFTMAX_NORM = 4.0
 CACHE_POWER = 4.0
 """How sharply the cache stops helping once the bytes are beyond it."""
 
-MAX_REMEMBERED = 1 << 16
+MAX_REMEMBERED_TIMES = 1 << 16
+
+Sizes = Mapping[str, float]
 
 _Rates = TypeVar("_Rates", bound=MeasuredRates)
 
@@ -84,7 +86,7 @@ def find_error(work: Work | None, precision: str, gpu: GpuRates) -> float:
     return gpu.products[0].error if rates is None else rates.error
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_REMEMBERED_TIMES)
 def time_kernel_us(
     gpu: GpuRates, work: Work | None, size: int, precision: str, itemsize: float, peak_share: float
 ) -> float:
@@ -100,7 +102,7 @@ def time_kernel_us(
     if isinstance(work, ExpertsWork) and gpu.experts:
         experts = find_rates(gpu.experts, precision)
         assert experts is not None
-        return _time_experts(experts, work, size, itemsize, _scale(experts, precision, peak_share))
+        return time_experts_us(experts, work, size, itemsize, _scale(experts, precision, peak_share))
     if isinstance(work, AttentionWork) and gpu.prefill:
         prefill = find_rates(gpu.prefill, precision)
         assert prefill is not None
@@ -115,8 +117,8 @@ def time_kernel_us(
 
 def _scale(rates: MeasuredRates, precision: str, peak_share: float) -> float:
     """The rate of a precision relative to the one that was measured."""
-    alike = {"f16", "bf16"}
-    return 1.0 if rates.dtype == precision or {rates.dtype, precision} <= alike else peak_share
+    sixteen_bit = {"f16", "bf16"}
+    return 1.0 if rates.dtype == precision or {rates.dtype, precision} <= sixteen_bit else peak_share
 
 
 def time_product_us(rates: ProductRates, work: ProductWork, size: int, itemsize: float, scale: float = 1.0) -> float:
@@ -136,17 +138,20 @@ def time_product_us(rates: ProductRates, work: ProductWork, size: int, itemsize:
         loop_us = (max(area_us * tile_rows * tile_columns, load_us * (height + width)) + depth_us) * inner
         out_us = write_us * height * width
         if tiles >= units:
+            # The last wave leaves multiprocessors idle. Kernels hide a part of it, since tiles end at different times.
             waves = tiles / units
             waves += rates.wave_rounding * (ceil(waves) - waves)
             tile_us = waves * (loop_us + out_us)
         else:
+            # Too few tiles for all multiprocessors, so that the inner dimension is split. With s parts the loop takes
+            # loop_us / s and combining split_us * log(s). The sum is least for s = loop_us / split_us.
             splits = max(1.0, min(loop_us / rates.split_us, units // tiles, ceil(inner / STEP)))
             tile_us = loop_us / splits + out_us + rates.split_us * log(splits)
         work_us = min(work_us, tile_us)
     time_us = rates.launch_us + _join(work_us, size / (rates.memory_tbs * 1e6), rates.overlap_norm)
     if work.batch > 1:
         return time_us
-    return time_us * _correct(rates.correction, {"rows": rows, "columns": columns, "inner": inner})
+    return time_us * _correct(rates.correction, size_product(work))
 
 
 def _is_nothing(work: AttentionWork) -> bool:
@@ -161,11 +166,12 @@ def time_prefill_us(
     """Attention of many queries of each sequence, which also writes `stored` bytes of keys and values."""
     if _is_nothing(work):
         return rates.launch_us + size / (rates.memory_tbs * 1e6)
-    queries, keys = work.queries / work.sequences, work.keys / work.sequences
-    head_size = (work.width + work.value_width) / 2
+    sizes = size_prefill(work)
+    queries, keys, head_size = sizes["queries"], work.keys / work.sequences, sizes["head_size"]
     packed = work.group if rates.packs_groups or queries <= 1 else 1
     tiles = ceil(queries * packed / rates.query_tile)
     reach = queries / tiles
+    # A tile goes through the keys that its last query sees: half a tile more than its queries see in the mean.
     seen = min(work.pairs / work.queries + reach / 2, keys)
     longest = min(2 * work.pairs / work.queries + reach, keys)
     area = rates.query_tile * KEY_BLOCK
@@ -174,18 +180,12 @@ def time_prefill_us(
     block_us = _join(tensor_us, softmax_us, SOFTMAX_NORM)
     head_tiles = work.sequences * work.heads / packed * tiles
     all_us = head_tiles * ((seen / KEY_BLOCK + 0.5) * block_us + rates.tile_us) / rates.multiprocessors
+    # Either all multiprocessors are busy, or the tile with the most keys is the last to end.
     one_us = ceil(longest / KEY_BLOCK) * block_us + rates.tile_us
     norm = rates.overlap_norm
     kept = stored * rates.append_passes
     memory_us = _find_missed_share(size + kept, rates.cache_mb, rates.cache_share) / (rates.memory_tbs * 1e6)
     time_us = rates.launch_us + _join(_join(all_us, one_us, norm), size * memory_us, norm) + kept * memory_us
-    sizes = {
-        "queries": queries,
-        "all_heads": work.sequences * work.heads,
-        "head_size": head_size,
-        "group": work.group,
-        "sequences": work.sequences,
-    }
     return time_us * _correct(rates.correction, sizes)
 
 
@@ -193,11 +193,9 @@ def time_decode_us(rates: DecodeRates, work: AttentionWork, size: int, itemsize:
     """Attention of one query of each sequence."""
     if _is_nothing(work):
         return rates.launch_us + size / (rates.memory_tbs * 1e6)
-    keys = max(1.0, work.pairs / work.queries)
-    head_size = (work.width + work.value_width) / 2
-    key_heads = max(1, work.heads // work.group)
-    row_tiles = ceil(work.group / rates.row_tile)
-    units = work.queries * key_heads * row_tiles
+    sizes = size_decode(work)
+    keys, head_size = sizes["keys"], sizes["head_size"]
+    units = sizes["units"] * ceil(work.group / rates.row_tile)
     load_us = 2e-3 * keys * head_size * itemsize / rates.load_gbs
     padded = ceil(keys / STEP) * STEP
     tensor_us = 4e-6 * rates.row_tile * padded * head_size / (rates.multiprocessor_tflops * scale)
@@ -209,20 +207,13 @@ def time_decode_us(rates: DecodeRates, work: AttentionWork, size: int, itemsize:
     missed = _find_missed_share(size, rates.cache_mb, rates.cache_share)
     time_us = rates.launch_us + _join(work_us, size / (rates.memory_tbs * 1e6) * missed, rates.overlap_norm)
     time_us += rates.sequence_us * work.queries
-    sizes = {
-        "keys": keys,
-        "units": work.queries * key_heads,
-        "head_size": head_size,
-        "group": work.group,
-        "sequences": work.queries,
-    }
     return time_us * _correct(rates.correction, sizes)
 
 
-def _time_experts(rates: ExpertsRates, work: ExpertsWork, size: int, itemsize: float, scale: float) -> float:
+def time_experts_us(rates: ExpertsRates, work: ExpertsWork, size: int, itemsize: float, scale: float = 1.0) -> float:
     """One product of a layer of experts; what was measured are whole layers, with two of them and their routing."""
-    active = max(1, min(work.experts, work.picks))
-    mean = work.picks / active
+    sizes = size_experts(work)
+    active, mean = sizes["experts"], sizes["mean_rows"]
     units = rates.multiprocessors
     area_us = 2e-6 * units / (rates.tensor_tflops * scale)
     load_us = itemsize * 1e-3 / rates.load_gbs
@@ -237,14 +228,46 @@ def _time_experts(rates: ExpertsRates, work: ExpertsWork, size: int, itemsize: f
         work_us = min(work_us, tile_us)
     joined = _join(work_us, size / (rates.memory_tbs * 1e6), rates.overlap_norm)
     time_us = (rates.launch_us + rates.expert_us * active) / 2 + joined
-    sizes = {
-        "mean_rows": mean,
+    return time_us * _correct(rates.correction, sizes)
+
+
+def size_product(work: ProductWork) -> Sizes:
+    """The sizes of a product that tables are over (`einc.machines.gpu.SIZES`)."""
+    return {"rows": work.rows, "columns": work.columns, "inner": work.depth}
+
+
+def size_prefill(work: AttentionWork) -> Sizes:
+    """Those of attention of many queries."""
+    return {
+        "queries": work.queries / work.sequences,
+        "all_heads": work.sequences * work.heads,
+        "head_size": (work.width + work.value_width) / 2,
+        "group": work.group,
+        "sequences": work.sequences,
+    }
+
+
+def size_decode(work: AttentionWork) -> Sizes:
+    """Those of attention of one query of each sequence."""
+    return {
+        "keys": max(1.0, work.pairs / work.queries),
+        "units": work.queries * max(1, work.heads // work.group),
+        "head_size": (work.width + work.value_width) / 2,
+        "group": work.group,
+        "sequences": work.queries,
+    }
+
+
+def size_experts(work: ExpertsWork) -> Sizes:
+    """Those of a product with experts, whose picks are spread evenly."""
+    active = max(1, min(work.experts, work.picks))
+    return {
+        "mean_rows": work.picks / active,
         "experts": active,
         "weights": work.columns * work.depth,
         "unevenness": 1.0,
         "share": 1.0,
     }
-    return time_us * _correct(rates.correction, sizes)
 
 
 def _join(first: float, second: float, norm: float) -> float:
@@ -262,7 +285,7 @@ def _find_missed_share(moved: float, cache_mb: float, cache_share: float) -> flo
     return full / (1.0 + full)
 
 
-def _correct(correction: Correction | None, sizes: Mapping[str, float]) -> float:
+def _correct(correction: Correction | None, sizes: Sizes) -> float:
     """What to multiply a form's time by: exp of the sum of the tables at these sizes."""
     if correction is None:
         return 1.0

@@ -93,6 +93,7 @@ class _Simulation:
             effort -= 1 + self.moving
             if effort < 0:
                 raise TooLarge("the plan has too many transfers at once to be timed")
+            # What ends within rounding errors ends at one instant, or rounding would decide which follower is first.
             slack = SAME_INSTANT * now
             ended = [position for _, (position, _) in self.fluid.leave(now, slack)]
             self.moving -= len(ended)

@@ -25,8 +25,16 @@ from einc_runtime.strict_json import parse_json
 
 _LINEAR = re.compile(r"(.+(_proj|\.experts\.\d+\.w[123]))\.weight")
 _HEAD = "lm_head.weight"
-_FLOATS = {"f16": "F16", "bf16": "BF16", "f32": "F32"}
-_STORED = {**_FLOATS, "f64": "F64", "i32": "I32", "i64": "I64", "bool": "BOOL", "i8": "I8", "i4x2": "U8"}
+_FLOAT_CODES = {"f16": "F16", "bf16": "BF16", "f32": "F32"}
+_SAFETENSORS_TYPES = {
+    **_FLOAT_CODES,
+    "f64": "F64",
+    "i32": "I32",
+    "i64": "I64",
+    "bool": "BOOL",
+    "i8": "I8",
+    "i4x2": "U8",
+}
 _COPIED = (".json", ".txt", ".model", ".md", ".jinja")
 CONFIGURATION = "config.json"
 ROWS_AT_ONCE = 1 << 22
@@ -71,25 +79,27 @@ def quantize_folder(
     files = open_folder(source)
     config = _read_config(source)
     chosen = _choose(files, scheme, head, source)
-    place = Path(target).absolute()
-    temporary = place.parent / f".einc-{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    destination = Path(target).absolute()
+    temporary = destination.parent / f".einc-{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
         temporary.mkdir()  # here, so that an interrupt right after it removes the folder
         errors: list[TensorError] = []
         before = after = 0
         opened = {id(file): file for file in files.values()}
         names: dict[str, str] = {}
-        for file in sorted(opened.values(), key=lambda one: one.path):
+        for file in sorted(opened.values(), key=lambda opened_file: opened_file.path):
             name = os.path.basename(file.path)
-            own = [tensor for tensor in file.entries if files.get(tensor) is file]
+            tensors = [tensor for tensor in file.entries if files.get(tensor) is file]
             phase(f"quantizing {name}")
-            parts = [part for tensor in own for part in _plan(file.entries[tensor], tensor, scheme, tensor in chosen)]
-            before += sum(file.entries[tensor].end - file.entries[tensor].begin for tensor in own)
+            parts = [
+                part for tensor in tensors for part in _plan(file.entries[tensor], tensor, scheme, tensor in chosen)
+            ]
+            before += sum(file.entries[tensor].end - file.entries[tensor].begin for tensor in tensors)
             after += sum(part.size for part in parts)
             names |= {part.name: name for part in parts}
             with open(temporary / name, "xb") as stream:
                 _write_header(stream, parts)
-                for tensor in own:
+                for tensor in tensors:
                     errors += _write_tensor(stream, file, tensor, scheme, tensor in chosen)
                 _sync(stream)
         if os.path.lexists(os.path.join(source, INDEX_FILE)):
@@ -100,7 +110,7 @@ def quantize_folder(
         skipped = [] if head or _HEAD not in files else ["lm_head"]
         described = _describe(scheme, skipped, round_inputs)
         _write_json(temporary / CONFIGURATION, {**config, "quantization_config": described})
-        os.rename(temporary, place)
+        os.rename(temporary, destination)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -112,14 +122,14 @@ def _read_config(source: str) -> dict[str, Any]:
     with open(path, "rb") as stream:
         data = stream.read(1 << 22)
     try:
-        found = parse_json(data)
+        config = parse_json(data)
     except ValueError as error:
         raise ArrayFault(f"this is no configuration: {error}", where=path) from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise ArrayFault("this is no configuration: expected an object in braces", where=path)
-    if found.get("quantization_config") is not None:
+    if config.get("quantization_config") is not None:
         raise UsageFault("its weights are quantized already", where=path)
-    return found
+    return config
 
 
 def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: bool, source: str) -> frozenset[str]:
@@ -130,7 +140,7 @@ def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: boo
     unit = scheme.group or (1 if scheme.bits == 8 else 32)
     for name in chosen:
         entry = files[name].entries[name]
-        if len(entry.shape) != 2 or entry.dtype not in _FLOATS:
+        if len(entry.shape) != 2 or entry.dtype not in _FLOAT_CODES:
             raise ArrayFault(
                 f"'{name[:100]}' is {entry.dtype}{list(entry.shape)}, and matrices of floats are quantized"
             )
@@ -144,7 +154,7 @@ def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: boo
 def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized: bool) -> Iterator[_Part]:
     """The tensors that are written for one."""
     if not quantized:
-        yield _Part(name, _STORED.get(entry.dtype, entry.dtype), entry.shape, entry.end - entry.begin)
+        yield _Part(name, _SAFETENSORS_TYPES.get(entry.dtype, entry.dtype), entry.shape, entry.end - entry.begin)
         return
     rows, depth = entry.shape
     groups = depth // scheme.group if scheme.group else 1
@@ -153,7 +163,7 @@ def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized:
     else:
         yield _Part(f"{name}_packed", "I32", (rows, depth // 8), rows * depth // 2)
     width = {"f32": 4}.get(entry.dtype, 2)
-    yield _Part(f"{name}_scale", _FLOATS[entry.dtype], (rows, groups), rows * groups * width)
+    yield _Part(f"{name}_scale", _FLOAT_CODES[entry.dtype], (rows, groups), rows * groups * width)
     if scheme.zeros:
         size = -(-rows // 8) if scheme.bits == 4 else rows
         kind, each = ("I32", 4) if scheme.bits == 4 else ("I8", 1)
@@ -186,14 +196,14 @@ def _write_tensor(
     square = lost = 0.0
     for start in range(0, rows, step):
         try:
-            found = round_rows(weight[start : start + step], scheme)
+            rounded = round_rows(weight[start : start + step], scheme)
         except ValueError as error:
             raise ArrayFault(f"'{name[:100]}' cannot be quantized: {error}", where=file.path) from None
-        values = found.values if scheme.bits == 8 else pack_words(found.values, 4)
+        values = rounded.values if scheme.bits == 8 else pack_words(rounded.values, 4)
         _write_array(stream, values)
-        scales.append(found.scales)
-        zeros += [] if found.zeros is None else [found.zeros]
-        square, lost = square + found.square, lost + found.lost
+        scales.append(rounded.scales)
+        zeros += [] if rounded.zeros is None else [rounded.zeros]
+        square, lost = square + rounded.square, lost + rounded.lost
     _write_array(stream, np.concatenate(scales))
     if zeros:
         points = np.concatenate(zeros)

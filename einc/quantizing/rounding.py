@@ -53,8 +53,8 @@ def round_rows(weight: Array, scheme: RoundingScheme) -> RoundedRows:
         least, most = np.minimum(wide.min(-1), 0), np.maximum(wide.max(-1), 0)
         scales = ((most - least) / np.float32(high - low)).astype(kind)
     else:
-        place = np.abs(wide).argmax(-1)[..., None]
-        scales = (np.take_along_axis(wide, place, -1)[..., 0] / np.float32(low)).astype(kind)
+        largest_at = np.abs(wide).argmax(-1)[..., None]
+        scales = (np.take_along_axis(wide, largest_at, -1)[..., 0] / np.float32(low)).astype(kind)
     steps = scales.astype(np.float32)
     divisors = np.where(steps == 0, np.float32(1), steps)
     zeros = np.clip(np.rint(low - least / divisors), low, high) if scheme.zeros else np.zeros_like(steps)
@@ -80,5 +80,5 @@ def pack_words(values: Array, bits: int) -> Array:
     filled = np.zeros((*rows, -(-depth // each) * each), np.uint32)
     filled[..., :depth] = (values.astype(np.int32) + (1 << bits - 1)).astype(np.uint32)
     parts = filled.reshape(*rows, -1, each) << np.arange(0, 32, bits, dtype=np.uint32)
-    found: Array = np.bitwise_or.reduce(parts, axis=-1).view(np.int32)
-    return found
+    words: Array = np.bitwise_or.reduce(parts, axis=-1).view(np.int32)
+    return words

@@ -11,7 +11,7 @@ from einc_runtime.text import format_count
 
 Document = dict[str, Any]
 
-MAX_NAMED = 4
+MAX_NAMED_CHOICES = 4
 """Choices that are named, those first whose other plan is fastest; the document has all."""
 
 
@@ -33,14 +33,18 @@ def _list_cuts(document: Document) -> Iterator[Document]:
     for operation in document["ops"]:
         if operation["next_fastest"] is None or operation["pin"]:
             continue
-        near = [other for other in operation["other_cuts"] if abs(other["more_ms"]) <= other["error_ms"]]
-        found = near[0] if near else operation["next_fastest"]
+        near = [
+            alternative
+            for alternative in operation["other_cuts"]
+            if abs(alternative["more_ms"]) <= alternative["error_ms"]
+        ]
+        nearest = near[0] if near else operation["next_fastest"]
         yield {
             "choice": "cut",
             "name": operation["name"],
             "chosen": format_cut(operation),
-            "instead": format_cut(found),
-            "predicted_ms": document["predicted_ms"] + found["more_ms"],
+            "instead": format_cut(nearest),
+            "predicted_ms": document["predicted_ms"] + nearest["more_ms"],
             "is_uncertain": bool(near),
         }
 
@@ -81,11 +85,11 @@ def format_choices(document: Document) -> list[str]:
         key = (choice["choice"], time, choice["chosen"], choice["instead"])
         groups.setdefault(key, []).append(choice)
     named = [_format_group(group, time) for (_, time, _, _), group in groups.items()]
-    more = [f"{len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
+    more = [f"{len(named) - MAX_NAMED_CHOICES} more"] if len(named) > MAX_NAMED_CHOICES else []
     some = len(choices["uncertain"])
     verb = "is" if some == 1 else "are"
     heading = f"{some} of {format_count(choices['count'], 'choice')} {verb} within the error of the prediction:"
-    return [heading, *(f"  {line}" for line in (*named[:MAX_NAMED], *more))]
+    return [heading, *(f"  {line}" for line in (*named[:MAX_NAMED_CHOICES], *more))]
 
 
 def _format_group(group: list[Document], time: str) -> str:

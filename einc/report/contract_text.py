@@ -27,7 +27,7 @@ MAX_CONTRACT = 1000
 
 Kind = Literal["time", "bytes", "count", "ratio"]
 
-COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
+RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
     {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 )
 
@@ -61,7 +61,7 @@ QUANTITIES: Mapping[str, tuple[Kind, str]] = MappingProxyType(
 BASE_UNITS: Mapping[Kind, str] = MappingProxyType({"time": "ms", "bytes": "B", "count": "", "ratio": ""})
 """What a figure of this kind is counted in; a number without a unit is in it."""
 
-_UNITS: Mapping[Kind, Mapping[str, Decimal]] = MappingProxyType(
+_LIMIT_UNITS: Mapping[Kind, Mapping[str, Decimal]] = MappingProxyType(
     {
         "time": {"ns": Decimal("1e-6"), "us": Decimal("1e-3"), "µs": Decimal("1e-3"), "ms": Decimal(1),
                  "s": Decimal(1000)},
@@ -131,7 +131,7 @@ def parse_contract_file(text: str, file: str) -> tuple[Contract, ...]:
 
 def _read_limit(text: str, name: str, number: str, unit: list[str], where: str | None) -> float:
     kind = QUANTITIES[name][0]
-    units = _UNITS[kind]
+    units = _LIMIT_UNITS[kind]
     factor = units.get(unit[0]) if unit else Decimal(1)
     if factor is None:
         known = f"one of {', '.join(units)}" if units else "no unit"
@@ -150,7 +150,7 @@ def _load_lark() -> Lark:
 
 def _describe_syntax_error(text: str, error: UnexpectedInput, where: str | None) -> UsageError:
     position = error.pos_in_stream
-    rest = text[position:] if position is not None and 0 <= position < len(text) else ""
-    place = f"at '{escape_text(rest, 30)}'" if rest else "it ends too early"
+    remaining = text[position:] if position is not None and 0 <= position < len(text) else ""
+    position_text = f"at '{escape_text(remaining, 30)}'" if remaining else "it ends too early"
     hint = "write QUANTITY <= NUMBER UNIT, such as 'comm_bytes <= 300MiB', or 'cut(layer.*.up) == d_ff/8'"
-    return UsageError(f"'{escape_text(text)}' is no contract: {place}", where=where, hint=hint)
+    return UsageError(f"'{escape_text(text)}' is no contract: {position_text}", where=where, hint=hint)

@@ -15,8 +15,8 @@ from einc.ops.base import Operator
 from einc.plan_reading.restore import restore_graph
 from einc.report.contract_text import (
     BASE_UNITS,
-    COMPARISONS,
     QUANTITIES,
+    RELATIONS,
     Contract,
     CutContract,
     FigureContract,
@@ -38,11 +38,11 @@ _UNKNOWN = "the plan is too large to be timed here, or its programs are too long
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A contract, whether a plan keeps to it, and what was found; `found` is for people, `document` for scripts."""
+    """A contract, whether a plan keeps to it, and what was measured: `measured` for people, `document` for scripts."""
 
     contract: Contract
     holds: bool
-    found: str
+    measured: str
     document: Document
 
 
@@ -67,8 +67,8 @@ def check_contracts(contracts: Sequence[Contract], bundle: Bundle, document: Doc
 def measure(document: Document) -> dict[str, float | None]:
     """All quantities of a plan, in ms, bytes, elements or as plain numbers; None where the plan does not tell."""
     parts = [*document["ops"], *document["outputs"]]
-    found = [part["exchange"] for part in parts if part["exchange"] is not None]
-    taken, naive, bound = (_add(exchange[field] for exchange in found)
+    exchanges = [part["exchange"] for part in parts if part["exchange"] is not None]
+    taken, naive, bound = (_add(exchange[field] for exchange in exchanges)
                            for field in ("completion_ms", "naive_ms", "bound_ms"))  # fmt: skip
     critical = document["time"]["critical"] if document["time"] is not None else {}
     used = {spec["site"] for operation in document["ops"] for spec in operation["specs"]}
@@ -137,8 +137,8 @@ def _find_speedup(document: Document) -> float | None:
         row["predicted_ms"] for row in (*document["baselines"], *document["contenders"]) if row["name"] == "single"
     ]
     alone = next((time for time in times if time is not None), None)
-    own = document["predicted_ms"]
-    return None if alone is None or not own else alone / own
+    predicted_ms = document["predicted_ms"]
+    return None if alone is None or not predicted_ms else alone / predicted_ms
 
 
 def _find_largest(rows: Sequence[Document], field: str) -> int:
@@ -147,12 +147,12 @@ def _find_largest(rows: Sequence[Document], field: str) -> int:
 
 def _check_figure(contract: FigureContract, value: float | None, plan: Document) -> Finding:
     kind = QUANTITIES[contract.quantity][0]
-    found = f"{contract.quantity} is {format_figure(contract.quantity, value)}"
+    measured = f"{contract.quantity} is {format_figure(contract.quantity, value)}"
     if value is not None and kind == "time":
-        found += _describe_trust(contract.quantity, plan)
+        measured += _describe_trust(contract.quantity, plan)
     if value is None:
-        found += f": {_MISSING.get(contract.quantity, _UNKNOWN)}"
-    holds = value is not None and COMPARISONS[contract.comparison](value, contract.limit)
+        measured += f": {_MISSING.get(contract.quantity, _UNKNOWN)}"
+    holds = value is not None and RELATIONS[contract.comparison](value, contract.limit)
     document = {
         "assert": contract.text,
         "where": contract.where,
@@ -163,7 +163,7 @@ def _check_figure(contract: FigureContract, value: float | None, plan: Document)
         "unit": BASE_UNITS[kind] or None,
         "operators": None,
     }
-    return Finding(contract, holds, found, document)
+    return Finding(contract, holds, measured, document)
 
 
 class _PlanCuts:
@@ -181,8 +181,8 @@ class _PlanCuts:
     def find_operations(self, contract: CutContract) -> list[Operation]:
         """The operators that a contract means. Raises UsageError where there are none."""
         matches = re.compile(translate(contract.pin.pattern)).match
-        found = {operation.name: operation for name, operation in self.names.items() if matches(name)}
-        if not found:
+        operations = {operation.name: operation for name, operation in self.names.items() if matches(name)}
+        if not operations:
             near = did_you_mean(re.sub(r"[*?\[\]]", "", contract.pin.pattern), self.names)
             raise UsageError(
                 f"'{escape_text(contract.text)}' matches no operator",
@@ -190,18 +190,18 @@ class _PlanCuts:
                 hint=(f"{near} " if near else "")
                 + f"operators have the names of their outputs, after fusion: {quote_names(list(self.names), 12)}",
             )
-        return list(found.values())
+        return list(operations.values())
 
     def fits(self, operation: Operation, cut: PinnedCut, contract: CutContract) -> bool:
         """Whether an operator is cut so. Raises UsageError where it has no such index."""
-        wanted: dict[str, int] = {}
+        required_counts: dict[str, int] = {}
         replicas = cut.replicas or self.sites
         for name, count in cut.counts:
             index = self._find_index(operation, name)
             if index is None and name == "replicas":
                 replicas = count
             elif index is None:
-                offers = ", ".join(one.name for one in operation.indices) or "nothing"
+                offers = ", ".join(offered.name for offered in operation.indices) or "nothing"
                 raise UsageError(
                     f"'{escape_text(contract.text)}': operator '{operation.name}' has no index "
                     f"'{escape_text(name, 60)}'",
@@ -209,14 +209,14 @@ class _PlanCuts:
                     hint=f"{operation.title} can be cut along {offers}",
                 )
             else:
-                wanted[index] = count
+                required_counts[index] = count
         counts = {index.name: len(index.intervals) for index in operation.indices}
         if cut.is_open:
-            return all(counts[name] == count for name, count in wanted.items()) and (
+            return all(counts[name] == count for name, count in required_counts.items()) and (
                 replicas == 1 or operation.replicas == replicas
             )
-        whole = all(count == wanted.get(name, 1) for name, count in counts.items())
-        return whole and operation.replicas == replicas
+        exactly = all(count == required_counts.get(name, 1) for name, count in counts.items())
+        return exactly and operation.replicas == replicas
 
     def _find_index(self, operation: Operation, name: str) -> str | None:
         if any(index.name == name for index in operation.indices):
@@ -241,13 +241,20 @@ def _check_cut(contract: CutContract, cuts: _PlanCuts, document: Document) -> Fi
     cut = parse_cut(contract.pin)
     operations = cuts.find_operations(contract)
     shown = {row["name"]: format_cut(row) for row in document["ops"]}
-    wrong = [one.name for one in operations if cuts.fits(one, cut, contract) != (contract.comparison == "==")]
+    wrong = [
+        operation.name
+        for operation in operations
+        if cuts.fits(operation, cut, contract) != (contract.comparison == "==")
+    ]
     some = [f"{escape_text(name, 100)} is cut {shown[name]}" for name in (wrong or [operations[0].name])[:MAX_CUTS]]
     some += [f"and {len(wrong) - MAX_CUTS} more"] if len(wrong) > MAX_CUTS else []
     count = f"{len(wrong)} of {format_count(len(operations), 'operator')} not so: " if wrong else ""
-    others = f", and so are {len(operations) - 1} more" if not wrong and len(operations) > 1 else ""
-    rows = [{"operator": one.name, "cut": shown[one.name], "holds": one.name not in wrong} for one in operations]
-    found: Document = {
+    further = f", and so are {len(operations) - 1} more" if not wrong and len(operations) > 1 else ""
+    rows = [
+        {"operator": operation.name, "cut": shown[operation.name], "holds": operation.name not in wrong}
+        for operation in operations
+    ]
+    cut_document: Document = {
         "assert": contract.text,
         "where": contract.where,
         "holds": not wrong,
@@ -257,4 +264,4 @@ def _check_cut(contract: CutContract, cuts: _PlanCuts, document: Document) -> Fi
         "unit": None,
         "operators": rows,
     }
-    return Finding(contract, not wrong, f"{count}{', '.join(some)}{others}", found)
+    return Finding(contract, not wrong, f"{count}{', '.join(some)}{further}", cut_document)

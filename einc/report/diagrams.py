@@ -1,7 +1,7 @@
 """The graph of a plan for other programs to draw: the languages of Graphviz and of Mermaid.
 
 Names in a plan may be any text. In both languages they stand between double quotes only, with everything escaped that
-could end them, and cut to MAX_NAME characters.
+could end them, and cut to MAX_LABEL characters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from einc_runtime.text import escape_text, format_memory, shorten
 
 Document = dict[str, Any]
 
-MAX_NAME = 60
+MAX_LABEL = 60
 
 
 def format_dot(document: Document, graph: FoldedGraph) -> str:
@@ -72,19 +72,19 @@ def _name_run(graph: FoldedGraph, run: int) -> str:
 def _title(document: Document) -> str:
     known = document["predicted_ms"]
     time = "" if known is None else f", predicted {known:,.3f} ms{describe_trust(document)}"
-    return f"{shorten(document['model'], MAX_NAME)} on {document['devices']} sites of {document['machine']}{time}"
+    return f"{shorten(document['model'], MAX_LABEL)} on {document['devices']} sites of {document['machine']}{time}"
 
 
 def _describe(document: Document, node: FoldedNode) -> list[str]:
     operation = document["ops"][node.operation]
     time = operation["time"]
     last = format_cut(operation) + ("" if time is None else f", {time['critical_ms']:.3f} ms")
-    return [f"{shorten(operation['name'], MAX_NAME)} = {shorten(operation['op'], MAX_NAME)}", last]
+    return [f"{shorten(operation['name'], MAX_LABEL)} = {shorten(operation['op'], MAX_LABEL)}", last]
 
 
 def _quote_dot(lines: Sequence[str]) -> str:
     r"""Lines between double quotes: a backslash or a quote of a name is escaped, `\n` parts the lines."""
-    parts = (escape_text(line, 4 * MAX_NAME).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
+    parts = (escape_text(line, 4 * MAX_LABEL).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(parts) + '"'
 
 
@@ -93,6 +93,6 @@ def _quote_mermaid(lines: Sequence[str]) -> str:
     safe = " .,:;*/()+-=_%"
     parts = []
     for line in lines:
-        text = escape_text(line, 4 * MAX_NAME)
+        text = escape_text(line, 4 * MAX_LABEL)
         parts.append("".join(c if c.isascii() and (c.isalnum() or c in safe) else f"#{ord(c)};" for c in text))
     return '"' + "<br>".join(parts) + '"'

@@ -23,13 +23,13 @@ Document = dict[str, Any]
 ALWAYS = ("predicted_ms", "comm_bytes", "memory")
 """Quantities that are shown even where both plans have the same."""
 
-MAX_ROWS = 60
+MAX_DIFFERENCE_ROWS = 60
 """Rows of a table that are shown; the document has all."""
 
-_HEADER = (
+_PLAN_FACTS = (
     "model", "machine", "devices", "sites", "selector", "schedule", "input_placement", "reproducible", "memory_limit",
 )  # fmt: skip
-_WORDS = {False: "no", True: "yes"}
+_YES_NO = {False: "no", True: "yes"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _TIMES_ALONE = ["time"]
 
@@ -41,13 +41,13 @@ def compare_plans(first: Bundle, second: Bundle, *, ideal: bool = False) -> Docu
     in numbers alone, are one entry. The version of einc that made a plan and the lines of the model that operators come
     from do not count. `ideal` leaves out the machines' latencies.
     """
-    a, b = explain(first, ideal=ideal, others=False), explain(second, ideal=ideal, others=False)
-    here, there = measure(a), measure(b)
+    a, b = explain(first, ideal=ideal, with_alternatives=False), explain(second, ideal=ideal, with_alternatives=False)
+    first_figures, second_figures = measure(a), measure(b)
     quantities = [
-        {"quantity": name, "unit": BASE_UNITS[kind] or None, "a": here[name], "b": there[name]}
+        {"quantity": name, "unit": BASE_UNITS[kind] or None, "a": first_figures[name], "b": second_figures[name]}
         for name, (kind, _) in QUANTITIES.items()
     ]
-    header = [{"name": name, "a": a[name], "b": b[name]} for name in _HEADER if a[name] != b[name]]
+    header = [{"name": name, "a": a[name], "b": b[name]} for name in _PLAN_FACTS if a[name] != b[name]]
     if not header and first.machine_file != second.machine_file:
         header.append({"name": "machine_file", "a": None, "b": None})
     document: Document = {
@@ -67,7 +67,7 @@ def compare_plans(first: Bundle, second: Bundle, *, ideal: bool = False) -> Docu
 
 
 def _describe_plan(bundle: Bundle, document: Document) -> Document:
-    told = (*_HEADER, "predicted_range_ms", "rates")
+    told = (*_PLAN_FACTS, "predicted_range_ms", "rates")
     return {"producer": bundle.producer, **{name: document[name] for name in told}}
 
 
@@ -122,17 +122,17 @@ def _compare_parts(
     first: Sequence[Document], second: Sequence[Document], describe: Callable[[Document], Document]
 ) -> list[Document]:
     """An entry for every part that is not the same, those that changed alike in one."""
-    here, there = ({row["name"]: describe(row) for row in rows} for rows in (first, second))
+    first_parts, second_parts = ({row["name"]: describe(row) for row in rows} for rows in (first, second))
     groups: dict[str, Document] = {}
-    for name in [*here, *(name for name in there if name not in here)]:
-        a, b = here.get(name), there.get(name)
+    for name in [*first_parts, *(name for name in second_parts if name not in first_parts)]:
+        a, b = first_parts.get(name), second_parts.get(name)
         fields = [] if a is None or b is None else _list_changes(a, b)
         if a == b:
             continue
         change = "added" if a is None else "removed" if b is None else "changed"
-        alike = [_generalize(name), change, fields, _summarize(a), _summarize(b)]
+        group_key = [_generalize(name), change, fields, _summarize(a), _summarize(b)]
         entry = {"change": change, "names": [], "fields": fields, "a": a, "b": b}
-        groups.setdefault(json.dumps(alike), entry)["names"].append(name)
+        groups.setdefault(json.dumps(group_key), entry)["names"].append(name)
     return list(groups.values())
 
 
@@ -178,9 +178,9 @@ def format_differences(document: Document, names: tuple[str, str], style: Style 
     lines += [_format_header(row) for row in document["header"]]
     lines += ["", *_format_quantities(document)]
     lines += _format_operators(document["operators"], style)
-    for part, what in (("outputs", "output"), ("tensors", "input or weight")):
+    for part, noun in (("outputs", "output"), ("tensors", "input or weight")):
         if document[part]:
-            lines += ["", style(f"{what}: {_count_changes(document[part])}", "heading")]
+            lines += ["", style(f"{noun}: {_count_changes(document[part])}", "heading")]
             lines += _limit([style(_format_part(entry), entry["change"]) for entry in document[part]])
     if document["tasks_alone"]:
         lines += ["", "all of this is the same; tasks, buffers or their order are not"]
@@ -197,7 +197,7 @@ def _format_heading(plan: Document) -> str:
 def _format_header(row: Document) -> str:
     if row["name"] == "machine_file":
         return "the descriptions of the machines differ"
-    a, b = (_WORDS[value] if isinstance(value, bool) else shorten(str(value), 60) for value in (row["a"], row["b"]))
+    a, b = (_YES_NO[value] if isinstance(value, bool) else shorten(str(value), 60) for value in (row["a"], row["b"]))
     return f"{row['name']}: {a} -> {b}"
 
 
@@ -229,9 +229,9 @@ def _format_operators(entries: Sequence[Document], style: Style) -> list[str]:
     """A row for each entry, the longest on the critical path first; those that differ in time alone are counted."""
     shown = [entry for entry in entries if entry["fields"] != _TIMES_ALONE]
     timed = sum(len(entry["names"]) for entry in entries) - sum(len(entry["names"]) for entry in shown)
-    rest = [f"{format_count(timed, 'operator')} differ{'s' if timed == 1 else ''} in time alone"] if timed else []
+    timed_only = [f"{format_count(timed, 'operator')} differ{'s' if timed == 1 else ''} in time alone"] if timed else []
     if not shown:
-        return ["", *rest] if rest else []
+        return ["", *timed_only] if timed_only else []
     shown = sorted(shown, key=lambda entry: -max(_get_time(entry["a"]), _get_time(entry["b"])) * len(entry["names"]))
     rows = [["", "operator", "cut in A", "cut in B", "moved A", "moved B", "ms A", "ms B", "changed"]]
     for entry in shown:
@@ -248,7 +248,7 @@ def _format_operators(entries: Sequence[Document], style: Style) -> list[str]:
         )
     table = align_columns(rows, right=(4, 5, 6, 7))
     styled = [style(line, entry["change"]) for line, entry in zip(table[1:], shown, strict=True)]
-    return ["", style(f"operators: {_count_changes(shown)}", "heading"), table[0], *_limit(styled), *rest]
+    return ["", style(f"operators: {_count_changes(shown)}", "heading"), table[0], *_limit(styled), *timed_only]
 
 
 def _format_fields(entry: Document) -> str:
@@ -278,4 +278,5 @@ def _format_part(entry: Document) -> str:
 
 
 def _limit(lines: list[str]) -> list[str]:
-    return lines[:MAX_ROWS] + ([f"and {len(lines) - MAX_ROWS} more; --json has all"] if len(lines) > MAX_ROWS else [])
+    omitted = len(lines) - MAX_DIFFERENCE_ROWS
+    return lines[:MAX_DIFFERENCE_ROWS] + ([f"and {omitted} more; --json has all"] if omitted > 0 else [])

@@ -35,19 +35,19 @@ def explain(
     all_specs: bool = False,
     only: str | None = None,
     timing: Timing | None = None,
-    others: bool = True,
+    with_alternatives: bool = True,
 ) -> Document:
     """The whole document; `only` leaves out all operators but one, `ideal` the machine's latencies.
 
-    `timing` is that of the plan on that machine, if it is known already. Without `others`, the next best cuts are null,
-    which is faster.
+    `timing` is that of the plan on that machine, if it is known already. Without `with_alternatives`, the next best
+    cuts are null, which is faster.
     """
     machine, report = read_plan_machine(bundle), read_report(bundle)
     timer = _ExchangeTimer(machine.ideal() if ideal else machine, machine)
     moves = _count_moves(bundle)
     timing = timing or time_plan(bundle, timer.machine)
     try:
-        plan = restore_plan(bundle) if others else None
+        plan = restore_plan(bundle) if with_alternatives else None
     except OperatorError:
         plan = None  # of another version of einc, whose operators and their other cuts this one does not know
     cuts = None if plan is None else OtherCuts(plan, timer.machine, naive=bundle.schedule == "naive")
@@ -55,7 +55,7 @@ def explain(
     for operation in bundle.operations:
         if only is None or operation.name == only:
             document = _describe_operation(bundle, operation, timer)
-            document["moves"] = moves.get((operation.name, False), _NOTHING)
+            document["moves"] = moves.get((operation.name, False), _NO_TRAFFIC)
             document["time"] = describe_label_time(timing, (operation.name, False))
             document["next_best"] = None if cuts is None else cuts.find_next_best(operation.name)
             document["next_fastest"] = None if cuts is None else cuts.find_next_fastest(operation.name)
@@ -83,7 +83,7 @@ def explain(
                 **describe_tensor(bundle.tensors[output.tensor]),
                 "blocks": [_describe_block(region.block) for region in output.regions],
                 "sites": [bundle.buffers[region.buffer].site for region in output.regions],
-                "moves": moves.get((bundle.tensors[output.tensor].name, True), _NOTHING),
+                "moves": moves.get((bundle.tensors[output.tensor].name, True), _NO_TRAFFIC),
                 "exchange": timer.describe(output.exchange),
                 "time": describe_label_time(timing, (bundle.tensors[output.tensor].name, True)),
             }
@@ -103,52 +103,52 @@ def explain(
         "note": describe_unlisted_peaks(bundle, machine),
         "unknown": explain_unknown(bundle),
     }
-    return document | {"choices": describe_choices(document) if others and only is None else None}
+    return document | {"choices": describe_choices(document) if with_alternatives and only is None else None}
 
 
 def describe_baselines(report: PlanReport) -> list[Document]:
     """The well-known plans that this one was compared with."""
     return [
         {
-            "name": one.name,
-            "predicted_ms": one.predicted_ms,
-            "memory_bytes": one.memory,
-            "chosen": one.chosen,
-            "note": one.note,
+            "name": row.name,
+            "predicted_ms": row.predicted_ms,
+            "memory_bytes": row.memory,
+            "chosen": row.chosen,
+            "note": row.note,
         }
-        for one in report.baselines
+        for row in report.baselines
     ]
 
 
 def describe_contenders(report: PlanReport, machine: Machine) -> list[Document]:
     """The plans that the search for the fastest one considered; and whether the plan's machine has memory for them."""
-    there = min(site.memory_bytes for site in machine.sites)
+    memory_there_is = min(site.memory_bytes for site in machine.sites)
     return [
         {
-            "name": one.name,
-            "predicted_ms": one.predicted_ms,
-            "memory_bytes": one.memory,
-            "total_cost": one.cost,
-            "synthesized": one.synthesized,
-            "promised_ms": one.promised_ms,
-            "fits": None if one.memory is None else one.memory <= there,
-            "chosen": one.chosen,
-            "reason": one.reason,
+            "name": row.name,
+            "predicted_ms": row.predicted_ms,
+            "memory_bytes": row.memory,
+            "total_cost": row.cost,
+            "synthesized": row.synthesized,
+            "promised_ms": row.promised_ms,
+            "fits": None if row.memory is None else row.memory <= memory_there_is,
+            "chosen": row.chosen,
+            "reason": row.reason,
         }
-        for one in report.contenders
+        for row in report.contenders
     ]
 
 
 def describe_memory_points(report: PlanReport, machine: Machine) -> list[Document]:
     """Time over memory, least memory first; and whether every site of the plan's machine has that memory."""
-    there = min(site.memory_bytes for site in machine.sites)
+    memory_there_is = min(site.memory_bytes for site in machine.sites)
     return [
-        {"memory_bytes": one.memory, "predicted_ms": one.predicted_ms, "fits": one.memory <= there}
-        for one in report.memory_points
+        {"memory_bytes": point.memory, "predicted_ms": point.predicted_ms, "fits": point.memory <= memory_there_is}
+        for point in report.memory_points
     ]
 
 
-_NOTHING = {"transfers": 0, "bytes": 0}
+_NO_TRAFFIC = {"transfers": 0, "bytes": 0}
 
 
 def _describe_inputs(bundle: Bundle) -> list[Document]:
@@ -283,12 +283,12 @@ class _ExchangeTimer:
     def _complete(self, exchange: Exchange, times: ExchangeTimes) -> ExchangeTimes:
         """The times with the missing ones computed, unless the program is too long to be read again."""
         from einc.exchange.bounds import bound
-        from einc.exchange.language.parser import MAX_TEXT, parse
+        from einc.exchange.language.parser import MAX_PROGRAM_TEXT, parse
         from einc.exchange.language.resolve import resolve
         from einc.exchange.naive import build_naive_body
         from einc.exchange.simulation.simulator import simulate
 
-        if len(exchange.program) > MAX_TEXT:
+        if len(exchange.program) > MAX_PROGRAM_TEXT:
             return times
         machine, (completion, naive, bound_ms, bound_by) = self.machine, times
         program = resolve(parse(exchange.program, "exchange program"), machine)

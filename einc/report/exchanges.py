@@ -17,11 +17,11 @@ def describe_exchange(bundle: Bundle, name: str) -> dict[str, Any]:
 
     `name` is that of an operator, or `output NAME`. Raises UsageError where the plan has no exchange of this name.
     """
-    exchanges: dict[str, Exchange | None] = {one.name: one.exchange for one in bundle.operations}
-    exchanges |= {f"output {bundle.tensors[one.tensor].name}": one.exchange for one in bundle.outputs}
+    exchanges: dict[str, Exchange | None] = {operation.name: operation.exchange for operation in bundle.operations}
+    exchanges |= {f"output {bundle.tensors[output.tensor].name}": output.exchange for output in bundle.outputs}
     exchange = exchanges.get(name)
     if exchange is None:
-        known = [other for other, one in exchanges.items() if one is not None]
+        known = [exchange_name for exchange_name, known_exchange in exchanges.items() if known_exchange is not None]
         message = f"'{name}' has no exchange: all that it reads lies where it is needed"
         if name not in exchanges:
             message = f"the plan has no operator and no output '{name}'"
@@ -47,10 +47,12 @@ def format_preamble(bundle: Bundle, described: dict[str, Any]) -> str:
     sites = format_count(len(bundle.devices), "site")
     lines = [f"# The exchange of {described['name']} in {bundle.model}, on {sites} of {bundle.machine}"]
     times = {"the plan's program": "completion_ms", "the naive one": "naive_ms", "every one at least": "bound_ms"}
-    found = [f"{what} {described[field]:.4g} ms" for what, field in times.items() if described[field] is not None]
-    if found:
-        found[0] += describe_trust(described, "completion") if described["completion_ms"] is not None else ""
-        lines.append(f"# Times: {'; '.join(found)}")
+    times_known = [
+        f"{label} {described[field]:.4g} ms" for label, field in times.items() if described[field] is not None
+    ]
+    if times_known:
+        times_known[0] += describe_trust(described, "completion") if described["completion_ms"] is not None else ""
+        lines.append(f"# Times: {'; '.join(times_known)}")
     return "\n".join([*lines, described["preamble"]])
 
 

@@ -53,7 +53,11 @@ def _flatten_operator(operation: Document) -> Document:
 
 
 def _list_exchanges(document: Document) -> Table:
-    parts = [(one["name"], one["exchange"]) for one in document["ops"]]
-    parts += [(f"output {one['name']}", one["exchange"]) for one in document["outputs"]]
+    parts = [(op["name"], op["exchange"]) for op in document["ops"]]
+    parts += [(f"output {output['name']}", output["exchange"]) for output in document["outputs"]]
     fields = ("completion_ms", "naive_ms", "bound_ms", "bound_free_ms", "bound_by", "author")
-    return [{"name": name, **{field: one[field] for field in fields}} for name, one in parts if one is not None]
+    return [
+        {"name": name, **{field: exchange[field] for field in fields}}
+        for name, exchange in parts
+        if exchange is not None
+    ]

@@ -71,7 +71,7 @@ class FoldedGraph:
 
 def fold_graph(bundle: Bundle, operations: Sequence[Document]) -> FoldedGraph:
     """The graph of a plan; `operations` are those of the document of `einc explain`, all of them."""
-    makers = {tensor: n for n, one in enumerate(bundle.operations) for tensor in one.outputs}
+    makers = {tensor: n for n, stored in enumerate(bundle.operations) for tensor in stored.outputs}
     signatures = [_sign(n, bundle, operations[n], makers) for n in range(len(operations))]
     runs = find_runs(signatures)
     first: dict[int, int] = {}  # of every operator, the one that is drawn in its place
@@ -81,7 +81,7 @@ def fold_graph(bundle: Bundle, operations: Sequence[Document]) -> FoldedGraph:
             first[n] = run.start + (n - run.start) % run.period
             layer[n] = r, (n - run.start) // run.period
     drawn = [n for n in range(len(operations)) if first.get(n, n) == n]
-    place = {n: at for at, n in enumerate(drawn)}
+    position = {n: at for at, n in enumerate(drawn)}
     nodes = tuple(
         FoldedNode(n, layer[n][0] if n in layer else None, runs[layer[n][0]].count if n in layer else 1) for n in drawn
     )
@@ -92,7 +92,7 @@ def fold_graph(bundle: Bundle, operations: Sequence[Document]) -> FoldedGraph:
             if tensor not in makers:
                 continue
             maker = makers[tensor]
-            source, target = place[first.get(maker, maker)], place[first.get(n, n)]
+            source, target = position[first.get(maker, maker)], position[first.get(n, n)]
             back = maker in layer and n in layer and layer[maker][0] == layer[n][0] and layer[maker][1] < layer[n][1]
             name, size = bundle.tensors[tensor].name, moved.get((operation.name, tensor), 0)
             edge = FoldedEdge(source, target, name, size, back or target <= source)
@@ -104,9 +104,9 @@ def fold_graph(bundle: Bundle, operations: Sequence[Document]) -> FoldedGraph:
 
 def find_runs(signatures: Sequence[Signature]) -> tuple[Run, ...]:
     """Runs of equal parts that do not overlap: those that leave the fewest operators first, of equals the shortest."""
-    found: list[tuple[int, int, int, int]] = []
+    ranked_runs: list[tuple[int, int, int, int]] = []
     for period in range(1, min(MAX_PERIOD, len(signatures) // 2) + 1):
-        same = [one == other for one, other in zip(signatures, signatures[period:], strict=False)]
+        same = [signature == later for signature, later in zip(signatures, signatures[period:], strict=False)]
         start = 0
         while start + period <= len(same):
             end = start
@@ -114,11 +114,11 @@ def find_runs(signatures: Sequence[Signature]) -> tuple[Run, ...]:
                 end += 1
             count = (end - start) // period + 1
             if count > 1:
-                found.append((-(count - 1) * period, period, start, count))
+                ranked_runs.append((-(count - 1) * period, period, start, count))
             start = end + 1
     taken = [False] * len(signatures)
     runs = []
-    for _, period, start, count in sorted(found):
+    for _, period, start, count in sorted(ranked_runs):
         if period * count >= 4 and not any(taken[start : start + period * count]):
             taken[start : start + period * count] = [True] * (period * count)
             runs.append(Run(start, period, count))

@@ -19,8 +19,8 @@ Cells = dict[tuple[int, int], list[list[int]]]
 """Per row and column, for each function specification the sites that compute it."""
 
 
-def draw_grid(operation: dict[str, Any], *, whole: bool = False) -> list[str]:
-    """Lines of text; none if nothing is cut. `whole` leaves nothing out."""
+def draw_grid(operation: dict[str, Any], *, complete: bool = False) -> list[str]:
+    """Lines of text; none if nothing is cut. `complete` leaves nothing out."""
     intervals: dict[str, list[list[int]]] = operation["intervals"]
     cut = [name for name, parts in intervals.items() if len(parts) > 1]
     if not cut:
@@ -34,9 +34,9 @@ def draw_grid(operation: dict[str, Any], *, whole: bool = False) -> list[str]:
     joint = "+" if any(name in aggregated for name in cut if name not in spanning) else ","
     table = [["", *column_names]]
     for r, name in enumerate(row_names):
-        row = [_format_cell(cells[r, c], joint, whole) for c in range(len(column_names))]
+        row = [_format_cell(cells[r, c], joint, complete) for c in range(len(column_names))]
         table.append([name, *row])
-    if not whole:
+    if not complete:
         table = _elide([_elide(row, MAX_COLUMNS, "...") for row in table], MAX_ROWS, ["..."])
     return [line.rstrip() for line in _align(table)]
 
@@ -76,12 +76,14 @@ def _format_bounds(name: str, parts: Sequence[Sequence[int]]) -> list[str]:
     return [f"{name} {texts[0]}", *texts[1:]]
 
 
-def _format_cell(functions: list[list[int]], joint: str, whole: bool) -> str:
-    return _join_some([_join_some([str(site) for site in sites], "=", whole) for sites in functions], joint, whole)
+def _format_cell(functions: list[list[int]], joint: str, complete: bool) -> str:
+    return _join_some(
+        [_join_some([str(site) for site in sites], "=", complete) for sites in functions], joint, complete
+    )
 
 
-def _join_some(texts: list[str], joint: str, whole: bool) -> str:
-    if not whole and len(texts) > MAX_SITES_IN_CELL:
+def _join_some(texts: list[str], joint: str, complete: bool) -> str:
+    if not complete and len(texts) > MAX_SITES_IN_CELL:
         texts = [*texts[:3], f"...{texts[-1]}"]
     return joint.join(texts)
 
@@ -94,6 +96,8 @@ def _elide(items: list[Any], limit: int, mark: Any) -> list[Any]:
 def _align(table: list[list[str]]) -> list[str]:
     widths = [max(len(row[c]) for row in table if c < len(row)) for c in range(max(map(len, table)))]
     first = [f"{row[0]:>{widths[0]}}" for row in table]
-    rest = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row[1:], widths[1:], strict=False)) for row in table]
+    cells_after_first = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row[1:], widths[1:], strict=False)) for row in table
+    ]
     bar = " | " if widths[0] else ""
-    return [f"{a}{bar}{b}" for a, b in zip(first, rest, strict=True)]
+    return [f"{a}{bar}{b}" for a, b in zip(first, cells_after_first, strict=True)]

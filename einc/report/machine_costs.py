@@ -23,8 +23,8 @@ def describe_costs(bundle: Bundle) -> Document:
     """
     machine = read_plan_machine(bundle)
     timing = time_plan(bundle, machine)
-    whole = describe_time(timing)
-    critical = whole["critical"] if whole is not None else None
+    times = describe_time(timing)
+    critical = times["critical"] if times is not None else None
     return {
         "machine": bundle.machine,
         "devices": len(bundle.devices),

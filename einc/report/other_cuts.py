@@ -29,12 +29,12 @@ class OtherCuts:
 
     def find_next_best(self, name: str) -> Document | None:
         """The cheapest other cut of an operator, and how much more the whole plan would cost with it."""
-        other = find_next_best(self._plan, name)
-        if other is None:
+        alternative = find_next_best(self._plan, name)
+        if alternative is None:
             return None
         return {
-            "intervals": describe_intervals(self._nodes[name], other.candidate.intervals),
-            "more": other.total_cost - self._cost,
+            "intervals": describe_intervals(self._nodes[name], alternative.candidate.intervals),
+            "more": alternative.total_cost - self._cost,
         }
 
     def find_next_fastest(self, name: str) -> Document | None:
@@ -50,26 +50,26 @@ class OtherCuts:
             return self._rank_by_time(name)
         plan = self._plan
         chosen = next(choice.candidate for choice in plan.choices if choice.node == name)
-        others = [one for one in list_alternatives(plan, name) if one.candidate != chosen]
+        alternatives = [alternative for alternative in list_alternatives(plan, name) if alternative.candidate != chosen]
         return [
             {
-                "intervals": describe_intervals(self._nodes[name], one.candidate.intervals),
-                "replicas": one.candidate.replicas,
-                "more": one.total_cost - self._cost,
+                "intervals": describe_intervals(self._nodes[name], alternative.candidate.intervals),
+                "replicas": alternative.candidate.replicas,
+                "more": alternative.total_cost - self._cost,
             }
-            for one in others[:MAX_RANKED]
+            for alternative in alternatives[:MAX_RANKED]
         ]
 
     def _rank_by_time(self, name: str) -> list[Document]:
         assert self._timer is not None
         return [
             {
-                "intervals": describe_intervals(self._nodes[name], one.candidate.intervals),
-                "replicas": one.candidate.replicas,
-                "more_ms": one.added_ms,
-                "error_ms": one.error_ms,
+                "intervals": describe_intervals(self._nodes[name], timed.candidate.intervals),
+                "replicas": timed.candidate.replicas,
+                "more_ms": timed.added_ms,
+                "error_ms": timed.error_ms,
             }
-            for one in self._timer.rank(name)
+            for timed in self._timer.rank(name)
         ]
 
 

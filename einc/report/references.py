@@ -14,7 +14,7 @@ from einc_runtime.plan.schema import Bundle
 
 Document = dict[str, Any]
 
-MAX_TASKS = 20_000
+MAX_REFERENCE_TASKS = 20_000
 """For larger plans, no plan with naive exchanges is built."""
 
 
@@ -35,17 +35,17 @@ def _time_one_site(plan: LogicalPlan, machine: Machine) -> float | None:
     for node in plan.graph.nodes:
         operator = node.operator
         if operator not in known:
-            whole = restore_candidate(operator, tuple(((0, index.extent),) for index in operator.indices), 1)
-            if whole is None:
+            uncut = restore_candidate(operator, tuple(((0, index.extent),) for index in operator.indices), 1)
+            if uncut is None:
                 return None
-            cost = describe_operator(operator, whole.functions[0])
+            cost = describe_operator(operator, uncut.functions[0])
             known[operator] = compute_occupied_ms(cost, machine.sites[0], machine.kernel_latency_us)
         total += known[operator]
     return total
 
 
 def _time_naive(bundle: Bundle, plan: LogicalPlan, machine: Machine) -> float | None:
-    if len(bundle.tasks) > MAX_TASKS:
+    if len(bundle.tasks) > MAX_REFERENCE_TASKS:
         return None
     from einc.physical.build import build
     from einc.physical.schedule import NaiveScheduler

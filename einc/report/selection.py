@@ -14,13 +14,13 @@ from einc_runtime.text import format_memory, shorten
 Document = dict[str, Any]
 Emphasis = Callable[[str], str]
 
-MAX_REASON = 70
+MAX_SHOWN_REASON = 70
 """Characters that are shown of the reason why there is no such plan."""
 
 MAX_NAMES = 3
 """Names that are shown of equal plans."""
 
-_NAMES = {
+_PLAN_NAMES = {
     "time": ("time tables", "the optimum of the time tables"),
     "time, synthesized": (
         "time tables (synthesized)",
@@ -54,7 +54,7 @@ def summarize_selection(document: Document) -> list[str]:
     if named:
         lines = [f"the fastest by predicted time: the baseline {named[0]}, faster than what the search found"]
     else:
-        _, what = _name(chosen[0])
+        _, description = _name(chosen[0])
         fitting = not all(row["fits"] for row in rows)
         plans = {(row["predicted_ms"], row["memory_bytes"], row["total_cost"]) for row in rows if row["fits"]}
         some = f"the fastest of {len(plans)} plans by predicted time"
@@ -62,7 +62,7 @@ def summarize_selection(document: Document) -> list[str]:
             some = f"the fastest by predicted time of {len(plans)} plans that fit"
         if len(plans) == 1:
             some = f"the only plan {'of these that fits' if fitting else 'that was built'}"
-        lines = [f"{some}: {what}"]
+        lines = [f"{some}: {description}"]
     return [*lines, *_describe_larger(document), *_compare_with_paper(document)]
 
 
@@ -88,7 +88,7 @@ def describe_contender(name: str) -> str:
 
 
 def _name(name: str) -> tuple[str, str]:
-    return _NAMES.get(name, (name, f"the well-known plan {name}"))
+    return _PLAN_NAMES.get(name, (name, f"the well-known plan {name}"))
 
 
 def _compare_with_paper(document: Document) -> list[str]:
@@ -100,7 +100,7 @@ def _compare_with_paper(document: Document) -> list[str]:
         return ["the paper's cost would choose this plan, too"]
     took = _find_times(paper)
     now = document["predicted_ms"]
-    times = f", {_format_span([one / now for one in took], 2)} times as long" if now else ""
+    times = f", {_format_span([ms / now for ms in took], 2)} times as long" if now else ""
     total = document["total_cost"]
     elements = f", with {paper['total_cost'] / total:.2g} times the elements" if total else ""
     return [f"the paper's cost would choose a plan of {_format_span(took)} ms{times}{elements}"]
@@ -132,7 +132,10 @@ def _find_paper(document: Document) -> Document | None:
 def _is_same(row: Document, document: Document) -> bool:
     """Whether a contender takes what the chosen one does."""
     fields = ("predicted_ms", "memory_bytes", "total_cost")
-    return any(one["chosen"] and all(one[field] == row[field] for field in fields) for one in document["contenders"])
+    return any(
+        contender["chosen"] and all(contender[field] == row[field] for field in fields)
+        for contender in document["contenders"]
+    )
 
 
 def _find_times(row: Document) -> tuple[float, float]:
@@ -143,7 +146,7 @@ def _find_times(row: Document) -> tuple[float, float]:
 
 def _format_span(ends: Sequence[float], digits: int = 3) -> str:
     """Two numbers as one text: `0.144 to 0.357`."""
-    low, high = (f"{one:,.{digits}f}" for one in ends)
+    low, high = (f"{end:,.{digits}f}" for end in ends)
     return low if low == high else f"{low} to {high}"
 
 
@@ -167,15 +170,17 @@ def group_contenders(document: Document) -> tuple[list[EqualPlans], list[tuple[s
     groups: dict[tuple[float, float, int, int], list[Document]] = {}
     for row in sorted(rows, key=lambda row: (not row["chosen"], _find_times(row))):
         groups.setdefault((*_find_times(row), row["memory_bytes"], row["total_cost"]), []).append(row)
-    found = []
+    equal_plans = []
     for (low, high, memory, cost), group in groups.items():
-        alike = [row["name"] for row in document["contenders"] if row["reason"] in [f"as {x['name']}" for x in group]]
-        names = _list_names([*(row["name"] for row in group), *alike])
+        equal_names = [
+            row["name"] for row in document["contenders"] if row["reason"] in [f"as {x['name']}" for x in group]
+        ]
+        names = _list_names([*(row["name"] for row in group), *equal_names])
         remark = "chosen" if group[0]["chosen"] else "" if group[0]["fits"] else "does not fit"
-        found.append(EqualPlans(names, low, high, memory, cost, remark))
+        equal_plans.append(EqualPlans(names, low, high, memory, cost, remark))
     known = {f"as {row['name']}" for row in rows}
     missing = [row for row in document["contenders"] if row["predicted_ms"] is None and row["reason"]]
-    return found, [(_name(row["name"])[0], row["reason"]) for row in missing if row["reason"] not in known]
+    return equal_plans, [(_name(row["name"])[0], row["reason"]) for row in missing if row["reason"] not in known]
 
 
 def format_contenders(document: Document, strong: Emphasis) -> list[str]:
@@ -184,11 +189,11 @@ def format_contenders(document: Document, strong: Emphasis) -> list[str]:
     if not groups:
         return []
     table = [["plans considered", "predicted", "per site", "paper's cost", ""]]
-    for one in groups:
-        span = _format_span((one.low_ms, one.high_ms))
-        table.append([one.names, f"{span} ms", format_memory(one.memory), f"{one.cost:,}", one.remark])
+    for group in groups:
+        span = _format_span((group.low_ms, group.high_ms))
+        table.append([group.names, f"{span} ms", format_memory(group.memory), f"{group.cost:,}", group.remark])
     lines = align_columns(table)
-    lines += [f"  not tried: {name}, {shorten(reason, MAX_REASON)}" for name, reason in missing]
+    lines += [f"  not tried: {name}, {shorten(reason, MAX_SHOWN_REASON)}" for name, reason in missing]
     if any(" to " in row[1] for row in table):
         lines.append(
             "  a to b: from what the time tables promise with synthesized exchanges to the time with naive ones"
@@ -201,7 +206,7 @@ def format_contenders(document: Document, strong: Emphasis) -> list[str]:
 
 def _list_names(names: Sequence[str]) -> str:
     """The names of equal plans: the first optima, well-known plans, and then the rest, at most MAX_NAMES of them."""
-    ranked = sorted(names, key=lambda name: 0 if name in ("time", "paper") else 1 if name not in _NAMES else 2)
+    ranked = sorted(names, key=lambda name: 0 if name in ("time", "paper") else 1 if name not in _PLAN_NAMES else 2)
     shown = ", ".join(_name(name)[0] for name in ranked[:MAX_NAMES])
     return shown + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
 
@@ -211,13 +216,13 @@ def format_memory_points(document: Document, strong: Emphasis) -> list[str]:
     points = document["memory_points"]
     if len(points) < 2:
         return []
-    own = format_memory(max(document["memory_bytes"]))
+    plan_memory = format_memory(max(document["memory_bytes"]))
     table = []
     for point, larger in itertools.zip_longest(points, points[1:]):
         if larger and format_memory(larger["memory_bytes"]) == format_memory(point["memory_bytes"]):
             continue
-        here = "this plan's memory" if format_memory(point["memory_bytes"]) == own else ""
-        fits = here if point["fits"] else "does not fit"
+        remark = "this plan's memory" if format_memory(point["memory_bytes"]) == plan_memory else ""
+        fits = remark if point["fits"] else "does not fit"
         table.append([f"{format_memory(point['memory_bytes'])} per site", f"{point['predicted_ms']:,.3f} ms", fits])
     lines = align_columns(table, right=(0, 1))
     return [strong("time over memory, with naive exchanges"), *(f"  {line}" for line in lines), ""]

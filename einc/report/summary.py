@@ -33,12 +33,16 @@ def summarize_plan(document: Document, groups: Sequence[Sequence[Document]]) -> 
 
 
 def _describe_parts(document: Document) -> str:
-    whole, critical = document["predicted_ms"], document["time"]["critical"]
+    predicted_ms, critical = document["predicted_ms"], document["time"]["critical"]
     named = (("kernels", "compute_ms"), ("combining", "combine_ms"), ("transfers", "transfer_ms"))
-    parts = ", ".join(f"{name} {critical[field] / whole:.0%}" for name, field in named)
+    parts = ", ".join(f"{name} {critical[field] / predicted_ms:.0%}" for name, field in named)
     alone = document["references"]["one_site_ms"]
-    gain = f"; one site alone would take {alone / whole:.2f} times as long" if alone and document["devices"] > 1 else ""
-    return f"{whole:,.3f} ms, of which {parts}{gain}"
+    gain = (
+        f"; one site alone would take {alone / predicted_ms:.2f} times as long"
+        if alone and document["devices"] > 1
+        else ""
+    )
+    return f"{predicted_ms:,.3f} ms, of which {parts}{gain}"
 
 
 def _describe_kinds(document: Document, groups: Sequence[Sequence[Document]]) -> list[str]:
@@ -52,10 +56,10 @@ def _describe_kinds(document: Document, groups: Sequence[Sequence[Document]]) ->
 
 def _describe_sites(document: Document) -> str:
     busy = document["time"]["site_ms"]
-    whole = document["predicted_ms"]
+    predicted_ms = document["predicted_ms"]
     least = min(range(len(busy)), key=lambda site: busy[site])
     mean = sum(busy) / len(busy)
-    return f"  sites work {mean / whole:.0%} of the time; site {least} least, {busy[least] / whole:.0%}"
+    return f"  sites work {mean / predicted_ms:.0%} of the time; site {least} least, {busy[least] / predicted_ms:.0%}"
 
 
 def _describe_links(document: Document) -> list[str]:
@@ -83,9 +87,9 @@ def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
     better = [group for group in groups if group[0]["next_fastest"] and group[0]["next_fastest"]["more_ms"] < 0]
     if better:
         group = min(better, key=lambda group: group[0]["next_fastest"]["more_ms"] * len(group))
-        other = group[0]["next_fastest"]
-        saved = -other["more_ms"] * len(group)
-        return f"  to try: {_name(group)} cut {format_cut(other)} (--pin) may save about {saved:,.3f} ms"
+        next_cut = group[0]["next_fastest"]
+        saved = -next_cut["more_ms"] * len(group)
+        return f"  to try: {_name(group)} cut {format_cut(next_cut)} (--pin) may save about {saved:,.3f} ms"
     larger = find_fastest_too_large(document)
     if larger is not None:
         memory = format_memory(larger["memory_bytes"])

@@ -10,11 +10,11 @@ from einc_runtime.text import format_memory
 
 Document = dict[str, Any]
 
-MAX_ROWS = 12
-MAX_LINKS = 6
+MAX_TABLE_ROWS = 12
+MAX_LISTED_ITEMS = 6
 """Operators and resources that are listed, those with the most time first."""
 
-_PARTS = ("compute_ms", "combine_ms", "waiting_ms", "exchange_ms", "critical_ms")
+_TIME_PARTS = ("compute_ms", "combine_ms", "waiting_ms", "exchange_ms", "critical_ms")
 
 
 def align_columns(rows: Sequence[Sequence[str]], right: Container[int] = (1, 2, 3)) -> list[str]:
@@ -69,7 +69,7 @@ def describe_operator_time(operation: Document) -> str:
     time = operation["time"]
     if time is None:
         return "too large a plan to say when it runs"
-    parts = ", ".join(f"{part.removesuffix('_ms')} {time[part]:.3f}" for part in _PARTS if round(time[part], 3))
+    parts = ", ".join(f"{part.removesuffix('_ms')} {time[part]:.3f}" for part in _TIME_PARTS if round(time[part], 3))
     return f"from {time['start_ms']:.3f} to {time['end_ms']:.3f} ms{f': {parts}' if parts else ''}"
 
 
@@ -80,17 +80,17 @@ def tabulate_times(document: Document, groups: Sequence[Sequence[Document]]) -> 
     rows: list[tuple[str, list[float]]] = []
     for group in groups:
         name = group[0]["name"] if len(group) == 1 else f"{group[0]['name']} (x{len(group)})"
-        rows.append((name, [sum(operation["time"][part] for operation in group) for part in _PARTS]))
+        rows.append((name, [sum(operation["time"][part] for operation in group) for part in _TIME_PARTS]))
     for output in document["outputs"]:
-        times = [output["time"][part] for part in _PARTS]
+        times = [output["time"][part] for part in _TIME_PARTS]
         if any(times):
             rows.append((f"output {output['name']}", times))
     rows.sort(key=lambda row: (-row[1][-1], -sum(row[1][:3])))
     predicted = document["predicted_ms"] or 1.0
-    listed, rest = rows[:MAX_ROWS], rows[MAX_ROWS:]
-    if rest:
+    listed, omitted = rows[:MAX_TABLE_ROWS], rows[MAX_TABLE_ROWS:]
+    if omitted:
         listed.append(
-            (f"{len(rest)} more", [sum(column) for column in zip(*(times for _, times in rest), strict=True)])
+            (f"{len(omitted)} more", [sum(column) for column in zip(*(times for _, times in omitted), strict=True)])
         )
     table = [["time in ms", "compute", "combine", "waiting", "exchange", "critical", ""]]
     for name, times in listed:
@@ -110,7 +110,7 @@ def describe_links(document: Document) -> list[str]:
     lines = [
         f"  {link['name']}: {format_memory(link['bytes'])}, {link['full_ms']:.3f} ms at full rate"
         f" ({link['full_ms'] / predicted:.0%} of the time), in use for {link['busy_ms']:.3f} ms"
-        for link in links[:MAX_LINKS]
+        for link in links[:MAX_LISTED_ITEMS]
     ]
     return ["busiest links", *lines]
 

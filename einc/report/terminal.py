@@ -75,7 +75,7 @@ def format_operator(document: Document, strong: Emphasis = str) -> str:
         strong(_format_heading(document)),
         summarize_time(document),
         "",
-        *_format_section([operation], document["devices"], strong, whole=True),
+        *_format_section([operation], document["devices"], strong, complete=True),
         "",
     ]
     for spec in operation["specs"]:
@@ -94,31 +94,31 @@ def format_operator(document: Document, strong: Emphasis = str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def format_comparison(document: Document, other: Document, names: tuple[str, str], strong: Emphasis = str) -> str:
+def format_comparison(document: Document, against: Document, names: tuple[str, str], strong: Emphasis = str) -> str:
     """Two plans side by side: totals, and the operators that differ."""
     first, second = names
-    lines = [strong(f"A = {first}: {_format_heading(document)}"), strong(f"B = {second}: {_format_heading(other)}"), ""]
+    lines = [strong(f"A = {first}: {_format_heading(document)}")]
+    lines += [strong(f"B = {second}: {_format_heading(against)}"), ""]
     rows = [["", "A", "B", "B - A"]]
-    a_ms, b_ms = document["predicted_ms"], other["predicted_ms"]
+    a_ms, b_ms = document["predicted_ms"], against["predicted_ms"]
     if a_ms is not None and b_ms is not None:
-        times = (f"{one['predicted_ms']:,.3f}{describe_trust(one)}" for one in (document, other))
+        times = (f"{plan['predicted_ms']:,.3f}{describe_trust(plan)}" for plan in (document, against))
         rows.append(["predicted ms", *times, f"{b_ms - a_ms:+,.3f}"])
     totals = [
-        ("most bytes on a site", max(document["memory_bytes"]), max(other["memory_bytes"])),
-        ("bytes moved", _count_bytes_moved(document), _count_bytes_moved(other)),
-        ("paper's cost", document["total_cost"], other["total_cost"]),
+        ("most bytes on a site", max(document["memory_bytes"]), max(against["memory_bytes"])),
+        ("bytes moved", _count_bytes_moved(document), _count_bytes_moved(against)),
+        ("paper's cost", document["total_cost"], against["total_cost"]),
         *(
-            (f"  {part}", _sum_costs(document, part), _sum_costs(other, part))
+            (f"  {part}", _sum_costs(document, part), _sum_costs(against, part))
             for part in ("repartition", "join", "aggregation")
         ),
     ]
     rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
     lines += [*align_columns(rows), ""]
-    here = {operation["name"]: operation for operation in document["ops"]}
-    there = {operation["name"]: operation for operation in other["ops"]}
+    first_operations, second_operations = ({op["name"]: op for op in plan["ops"]} for plan in (document, against))
     differing = [["operator", "cut in A", "cut in B", "ms in A", "ms in B", "cost A", "cost B"]]
-    for name in [*here, *(name for name in there if name not in here)]:
-        a, b = here.get(name), there.get(name)
+    for name in [*first_operations, *(name for name in second_operations if name not in first_operations)]:
+        a, b = first_operations.get(name), second_operations.get(name)
         if a is None or b is None or format_cut(a) != format_cut(b) or _sum_cost_parts(a) != _sum_cost_parts(b):
             differing.append([name, *(format_cut(x) if x else "-" for x in (a, b)),
                               *(f"{x['time']['critical_ms']:.3f}" if x and x["time"] else "-" for x in (a, b)),
@@ -159,9 +159,9 @@ def _format_totals(document: Document) -> list[str]:
 
 def _format_restrictions(document: Document) -> list[str]:
     """What a reproducible plan promises, and what that and pins cost."""
-    found, other = document["predicted_ms"], document["unrestricted_ms"]
+    ms, free_ms = document["predicted_ms"], document["unrestricted_ms"]
     pins = " without these pins" if any(operation["pin"] for operation in document["ops"]) else ""
-    price = f"is predicted to take {other:,.3f} ms, this one {found / other:.2f} times it" if found and other else None
+    price = f"is predicted to take {free_ms:,.3f} ms, this one {ms / free_ms:.2f} times it" if ms and free_ms else None
     if document["reproducible"]:
         promise = "reproducible: the same bits for any number of sites and any cuts"
         return [promise if price is None else f"{promise}; a plan that is not{pins and ',' + pins + ','} {price}"]
@@ -181,10 +181,10 @@ def _format_costs(document: Document) -> list[str]:
 
 def _format_exchanges(document: Document) -> list[str]:
     """The time of all exchanges together, and the ratio to their lower bounds."""
-    found = [part["exchange"] for part in (*document["ops"], *document["outputs"]) if part["exchange"] is not None]
-    if not found or not all(map(_is_timed, found)):
+    exchanges = [part["exchange"] for part in (*document["ops"], *document["outputs"]) if part["exchange"] is not None]
+    if not exchanges or not all(map(_is_timed, exchanges)):
         return []
-    taken, naive, bound = (sum(one[field] for one in found) for field in ("completion_ms", "naive_ms", "bound_ms"))
+    taken, naive, bound = (sum(row[field] for row in exchanges) for field in ("completion_ms", "naive_ms", "bound_ms"))
     text = f"exchanges {taken:,.3f} ms, {_format_gap(taken, bound)}"
     return [text + (f"; naive {naive:,.3f} ms" if naive != taken else "")]
 
@@ -202,7 +202,7 @@ def _group_alike(operations: Sequence[Document]) -> list[list[Document]]:
     """Groups of operators that differ in their names only, in the order of their first operators."""
     groups: dict[str, list[Document]] = {}
     for operation in operations:
-        alike = {
+        group_key = {
             "op": operation["op"],
             "intervals": operation["intervals"],
             "specs": operation["specs"],
@@ -210,7 +210,7 @@ def _group_alike(operations: Sequence[Document]) -> list[list[Document]]:
             "cost": operation["cost"],
             "moves": operation["moves"],
         }
-        groups.setdefault(json.dumps(alike), []).append(operation)
+        groups.setdefault(json.dumps(group_key), []).append(operation)
     return list(groups.values())
 
 
@@ -242,16 +242,16 @@ def _format_times(document: Document, groups: Sequence[Sequence[Document]], stro
     return [strong(table[0]), *table[1:], *(["", strong(links[0]), *links[1:]] if links else [])]
 
 
-def _format_section(group: Sequence[Document], sites: int, strong: Emphasis, whole: bool = False) -> list[str]:
+def _format_section(group: Sequence[Document], sites: int, strong: Emphasis, complete: bool = False) -> list[str]:
     """The decisions for the first of a group of equal operators."""
     operation = group[0]
     title = f"{', '.join(operation['outputs'])} = {operation['op']}({', '.join(operation['inputs'])})"
     lines = [strong(title) + (f"   {operation['source']}" if operation["source"] else "")]
     if len(group) > 1:
-        names = [other["name"] for other in group[1:]]
+        names = [operation_alike["name"] for operation_alike in group[1:]]
         listed = ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, ... {names[-1]}"
         lines.append(f"  and {len(names)} like it: {listed}")
-    lines += [f"    {line}" for line in draw_grid(operation, whole=whole)] or ["    not cut"]
+    lines += [f"    {line}" for line in draw_grid(operation, complete=complete)] or ["    not cut"]
     if operation["replicas"] > 1:
         lines.append(f"  computed on {format_count(operation['replicas'], 'site')} each")
     used = len(operation["specs"])
@@ -293,28 +293,28 @@ def _format_moves(part: Document) -> str:
 
 def _format_alternatives(operation: Document) -> list[str]:
     """The best other cuts of an operator: by time, if the plan was chosen by time, and by the paper's cost."""
-    other, faster = operation["next_best"], operation["next_fastest"]
+    alternative, faster = operation["next_best"], operation["next_fastest"]
     if faster is None:
-        return [f"  next best: {_format_alternative(other, _sum_cost_parts(operation))}"]
+        return [f"  next best: {_format_alternative(alternative, _sum_cost_parts(operation))}"]
     more = faster["more_ms"]
     time = f"about {abs(more):.3f} ms {'more' if more >= 0 else 'less'}" if round(abs(more), 3) else "about as fast"
     lines = [f"  next best by time: {format_cut(faster)}, {time}"]
-    if other is not None:
-        more = other["more"]
+    if alternative is not None:
+        more = alternative["more"]
         cost = f"{abs(more):,} elements {'more' if more > 0 else 'less'}" if more else "as many elements"
-        lines.append(f"  next best by the paper's cost: {format_cut(other)}, {cost}")
+        lines.append(f"  next best by the paper's cost: {format_cut(alternative)}, {cost}")
     return lines
 
 
-def _format_alternative(other: Document | None, now: int) -> str:
+def _format_alternative(alternative: Document | None, now: int) -> str:
     """The cheapest other cut of an operator that costs `now` elements."""
-    if other is None:
+    if alternative is None:
         return "there is no other cut"
-    more = other["more"]
+    more = alternative["more"]
     if more == 0:
-        return f"{format_cut(other)} costs as much"
+        return f"{format_cut(alternative)} costs as much"
     share = f" ({more / now:+.0%} of this operator's cost)" if now else ""
-    return f"{format_cut(other)}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
+    return f"{format_cut(alternative)}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
 
 
 def _format_inputs(document: Document, strong: Emphasis) -> list[str]:
@@ -357,18 +357,18 @@ def _format_weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
     """The bytes of weights on each site, and the weights whose copies take the most bytes."""
     if not rows:
         return []
-    here, also = ([sum(row[field][site] for row in rows) for site in range(len(rows[0][field]))]
+    resident, also = ([sum(row[field][site] for row in rows) for site in range(len(rows[0][field]))]
                   for field in ("site_bytes", "replicated_bytes"))  # fmt: skip
-    whole = f"  {format_memory(sum(row['bytes'] for row in rows))} in {format_count(len(rows), 'tensor')}"
+    total = f"  {format_memory(sum(row['bytes'] for row in rows))} in {format_count(len(rows), 'tensor')}"
     lines = [
         strong("weights"),
-        f"{whole}; {_format_range(here)} on each site, of which other sites hold {_format_range(also)} too",
+        f"{total}; {_format_range(resident)} on each site, of which other sites hold {_format_range(also)} too",
     ]
-    alike: dict[tuple[float, int], list[Document]] = {}
+    rows_by_size: dict[tuple[float, int], list[Document]] = {}
     for row in rows:
         if row["copies"] > 1:
-            alike.setdefault((row["copies"], row["bytes"]), []).append(row)
-    extra = sorted(alike.items(), key=lambda item: -(item[0][0] - 1) * item[0][1] * len(item[1]))
+            rows_by_size.setdefault((row["copies"], row["bytes"]), []).append(row)
+    extra = sorted(rows_by_size.items(), key=lambda item: -(item[0][0] - 1) * item[0][1] * len(item[1]))
     for (copies, count), group in extra[:MAX_WEIGHTS]:
         more = f" and {len(group) - 1} of its size" if len(group) > 1 else ""
         lines.append(f"  {copies:g} copies of {group[0]['name']}{more}, {format_memory(count)} each")

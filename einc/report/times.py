@@ -62,5 +62,5 @@ def describe_unlisted_peaks(bundle: Bundle, machine: Machine) -> str | None:
         used -= {"i8"}  # timed as f16
     if not used - listed:
         return None
-    rest = "as f32" if "f32" in listed else "as if computing took no time, its bytes alone"
-    return f"{machine.name} lists no FLOP/s for {' and '.join(sorted(used - listed))}: timed {rest}"
+    rule = "as f32" if "f32" in listed else "as if computing took no time, its bytes alone"
+    return f"{machine.name} lists no FLOP/s for {' and '.join(sorted(used - listed))}: timed {rule}"

@@ -40,14 +40,14 @@ def describe_weights(bundle: Bundle) -> list[Document]:
         if key not in known:  # the weights of repeated blocks are placed alike
             known[key] = _count_elements(*key)
         width = ITEMSIZE[tensor.dtype]
-        whole = Block.whole(tensor.shape).size * width
+        tensor_bytes = Block.whole(tensor.shape).size * width
         all_of, replicated = ([count * width for count in counts] for counts in known[key])
         rows.append(
             {
                 **describe_tensor(tensor),
                 "stored": tensor.stored or tensor.name,
-                "bytes": whole,
-                "copies": sum(all_of) / whole,
+                "bytes": tensor_bytes,
+                "copies": sum(all_of) / tensor_bytes,
                 "site_bytes": all_of,
                 "replicated_bytes": replicated,
             }

@@ -20,7 +20,7 @@ from einc.physical.lowering import Lowering
 from einc.physical.memory import check_capacity, plan_memory
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder
 from einc.physical.records import emit, require_valid
-from einc.physical.residency import Residency, Whole
+from einc.physical.residency import CompleteBlock, Residency
 from einc.physical.schedule import NaiveScheduler
 from einc.physical.synthesis import Report, SearchScope, SynthesizingScheduler, ignore_report
 from einc.physical.verify import verify
@@ -58,7 +58,7 @@ def build_resharding(
     budget.begin()
     programs = [_build(resharding, scheduler, in_turn) for in_turn in (False, True)]
     budget.end()
-    program = min(programs, key=lambda one: one.predicted_ms)
+    program = min(programs, key=lambda candidate: candidate.predicted_ms)
     verify(program)
     return require_valid(emit(program, machine, resharding.devices, schedule))
 
@@ -115,17 +115,19 @@ def _move(
     residency = Residency(number, relocation.tensor, group, {})
     for site, blocks in enumerate(relocation.before):
         for block in blocks:
-            residency.add(Whole(site, builder.load(site, number, block), ()))
+            residency.add(CompleteBlock(site, builder.load(site, number, block), ()))
     placement = tuple(site for site, blocks in enumerate(relocation.after) if blocks)
-    wanted = [relocation.after[site] for site in placement]
-    reads, inflows = find_inflows({number: wanted}, {number: residency})
+    required = [relocation.after[site] for site in placement]
+    reads, inflows = find_inflows({number: required}, {number: residency})
     scheduled = scheduler.bring(f"'{relocation.tensor.name}'", inflows, placement)
     lowering = Lowering(builder, reads, inflows, placement)
     if scheduled.preamble is not None:
         lowering.run(scheduled.firings, scheduled.preamble.atoms, resharding.machine)
     lowering.finish()
     regions = tuple(
-        lowering.operand(0, site, block)[0] for site, blocks in zip(placement, wanted, strict=True) for block in blocks
+        lowering.operand(0, site, block)[0]
+        for site, blocks in zip(placement, required, strict=True)
+        for block in blocks
     )
     for region in regions:
         builder.keep(region.buffer)
@@ -135,8 +137,10 @@ def _move(
 def _make_logical_plan(resharding: Resharding) -> LogicalPlan:
     """A plan of no operators, whose outputs are its weights."""
     tensors = tuple(
-        GraphTensor(one.name, TensorDesc(one.dims, one.shape, DType(one.dtype)), TensorKind.WEIGHT, one.stored)
-        for one in (relocation.tensor for relocation in resharding.relocations)
+        GraphTensor(
+            moved.name, TensorDesc(moved.dims, moved.shape, DType(moved.dtype)), TensorKind.WEIGHT, moved.stored
+        )
+        for moved in (relocation.tensor for relocation in resharding.relocations)
     )
     graph = Graph(resharding.model, tensors, (), tuple(tensor.name for tensor in tensors))
     return LogicalPlan(graph, len(resharding.devices), FASTEST, (), False, 0)

@@ -22,7 +22,7 @@ Layout = tuple[tuple[Block, ...], ...]
 MAX_CELLS = 1 << 20
 """Cells of the overlay of all blocks of a tensor. Plans of the compiler have some thousands."""
 
-MAX_FAULTS = 8
+MAX_CONTRADICTIONS = 8
 """As many contradictions between two plans are shown."""
 
 
@@ -60,30 +60,30 @@ def compare_layouts(first: Bundle, second: Bundle, machine: str | None = None, *
     at = {device: site for site, device in enumerate(devices)}
     before, after = _find_layouts(first, at), _find_layouts(second, at)
     kept = {tensor.name: tensor for tensor in first.tensors if tensor.name in before}
-    wanted = {tensor.name: tensor for tensor in second.tensors if tensor.name in after}
-    both = [name for name in wanted if name in kept]
+    tensors_after = {tensor.name: tensor for tensor in second.tensors if tensor.name in after}
+    both = [name for name in tensors_after if name in kept]
     if not both:
         raise PlanFault(
             f"the plans have no weight or state in common: one is of {first.model}, the other of {second.model}",
             hint="both plans must be compiled from one model",
         )
-    _require_alike([(kept[name], wanted[name]) for name in both])
+    _require_alike([(kept[name], tensors_after[name]) for name in both])
     _require_weights(second, after, before)
     notes = _note_others(first, before, after, "only the first plan has {}, which the result leaves out")
     notes += _note_others(second, after, before, "only the second plan has {}, which begins with zeros")
-    relocations = tuple(_make_relocation(wanted[name], before[name], after[name]) for name in both)
+    relocations = tuple(_make_relocation(tensors_after[name], before[name], after[name]) for name in both)
     return Resharding(second.model, chosen.ideal() if ideal else chosen, devices, relocations, tuple(notes))
 
 
 def _make_relocation(tensor: Tensor, before: Layout, after: Layout) -> Relocation:
     """Raises PlanFault where a plan has only a part of the tensor, or the blocks have too many parts in common."""
-    whole, where = Block.whole(tensor.shape), f"tensor '{tensor.name}'"
-    blocks = [block for layout in (before, after) for own in layout for block in own]
-    bounds = [{end for block in blocks for end in (block.lower[d], block.upper[d])} for d in range(whole.rank)]
+    full_block, where = Block.whole(tensor.shape), f"tensor '{tensor.name}'"
+    blocks = [block for layout in (before, after) for site_blocks in layout for block in site_blocks]
+    bounds = [{end for block in blocks for end in (block.lower[d], block.upper[d])} for d in range(full_block.rank)]
     budget = StepBudget(MAX_CELLS)
     budget.spend(math.prod(map(len, bounds)), where)
     for layout, plan in ((before, "first"), (after, "second")):
-        missing = find_uncovered(whole, [block for own in layout for block in own], budget, where)
+        missing = find_uncovered(full_block, [block for site_blocks in layout for block in site_blocks], budget, where)
         if missing is not None:
             raise PlanFault(
                 f"no site of the {plan} plan has {missing} of '{tensor.name}'",
@@ -94,20 +94,25 @@ def _make_relocation(tensor: Tensor, before: Layout, after: Layout) -> Relocatio
 
 def _find_layouts(plan: Bundle, at: Mapping[int, int]) -> dict[str, Layout]:
     """The layout of every weight and state that the plan has in memory; `at` is the site of each device."""
-    found: dict[str, list[set[Block]]] = {}
+    layouts: dict[str, list[set[Block]]] = {}
     for buffer in plan.buffers:
         tensor = plan.tensors[buffer.tensor]
         if tensor.kind in ("weight", "state"):
-            sites = found.setdefault(tensor.name, [set() for _ in at])
+            sites = layouts.setdefault(tensor.name, [set() for _ in at])
             sites[at[plan.devices[buffer.site]]].add(buffer.block)
     budget = StepBudget(MAX_CELLS)
-    return {name: tuple(_drop_contained(own, budget, name) for own in sites) for name, sites in found.items()}
+    return {
+        name: tuple(_drop_contained(site_blocks, budget, name) for site_blocks in sites)
+        for name, sites in layouts.items()
+    }
 
 
 def _drop_contained(blocks: set[Block], budget: StepBudget, name: str) -> tuple[Block, ...]:
     budget.spend(len(blocks) ** 2, f"tensor '{name}'")
     ordered = sorted(blocks)
-    return tuple(block for block in ordered if not any(other != block and other.contains(block) for other in ordered))
+    return tuple(
+        block for block in ordered if not any(container != block and container.contains(block) for container in ordered)
+    )
 
 
 def _require_alike(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -118,9 +123,9 @@ def _require_alike(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         if (a.dtype, a.shape, a.kind) != (b.dtype, b.shape, b.kind)
     ]
     if faults:
-        more = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+        more = f"; and {len(faults) - MAX_CONTRADICTIONS} more" if len(faults) > MAX_CONTRADICTIONS else ""
         raise PlanFault(
-            "the plans are not of one model: " + "; ".join(faults[:MAX_FAULTS]) + more,
+            "the plans are not of one model: " + "; ".join(faults[:MAX_CONTRADICTIONS]) + more,
             hint="compile both plans from one model, with the same dims and dtype",
         )
 
@@ -141,8 +146,10 @@ def _require_weights(second: Bundle, after: Mapping[str, Layout], before: Mappin
         )
 
 
-def _note_others(plan: Bundle, own: Mapping[str, Layout], others: Mapping[str, Layout], text: str) -> list[str]:
-    names = [tensor.name for tensor in plan.tensors if tensor.name in own and tensor.name not in others]
+def _note_others(
+    plan: Bundle, layouts: Mapping[str, Layout], other_layouts: Mapping[str, Layout], text: str
+) -> list[str]:
+    names = [tensor.name for tensor in plan.tensors if tensor.name in layouts and tensor.name not in other_layouts]
     return [text.format(quote_names(names))] if names else []
 
 
@@ -150,13 +157,14 @@ def _choose_machine(first: Bundle, second: Bundle, name: str | None) -> tuple[Ma
     """The machine of the sites of both plans, renumbered from 0, and their numbers in the whole machine."""
     union = tuple(sorted({*first.devices, *second.devices}))
     if name is not None:
-        whole = load_machine(name, union[-1] + 1 if name == HOST else None)
-        if union[-1] >= len(whole.sites):
+        full_machine = load_machine(name, union[-1] + 1 if name == HOST else None)
+        if union[-1] >= len(full_machine.sites):
             raise MachineError(
-                f"the plans use site {union[-1]}, and machine {whole.name} has {len(whole.sites)}, numbered from 0",
+                f"the plans use site {union[-1]}, and machine {full_machine.name} has "
+                f"{len(full_machine.sites)}, numbered from 0",
                 hint="`einc machine list` shows the machines",
             )
-        return whole.restrict(union), union
+        return full_machine.restrict(union), union
     for plan in (second, first):
         if set(union) == set(plan.devices):
             machine = parse_machine(plan.machine_file, connected=False)

@@ -9,7 +9,7 @@ from einc.report.tables import align_columns, describe_trust
 from einc.resharding.totals import Document
 from einc_runtime.text import format_count, format_memory
 
-MAX_ROWS = 40
+MAX_TENSOR_LINES = 40
 """Rows of the table, those with most bytes first; the document has all."""
 
 
@@ -20,10 +20,10 @@ def format_resharding(document: Document) -> str:
     lines = []
     if groups:
         table = [["", "moves", "predicted", "naive", "bound", "ratio"]]
-        table += [_format_row(group) for group in groups[:MAX_ROWS]]
+        table += [_format_row(group) for group in groups[:MAX_TENSOR_LINES]]
         lines = align_columns(table, right=range(1, 6))
-        if len(groups) > MAX_ROWS:
-            lines.append(f"and {len(groups) - MAX_ROWS} more; --json has all")
+        if len(groups) > MAX_TENSOR_LINES:
+            lines.append(f"and {len(groups) - MAX_TENSOR_LINES} more; --json has all")
         lines.append("")
     kept = sum(not row["moved_bytes"] for row in document["tensors"])
     if kept:

@@ -86,25 +86,27 @@ def merge_demands(relocations: Sequence[Relocation], sites: int) -> Program:
 
 def _list_demands(relocation: Relocation) -> list[tuple[tuple[tuple[int, ...], tuple[int, ...]], int]]:
     """The holders and targets of every cell that has to move, and its bytes."""
-    whole = Block.whole(relocation.tensor.shape)
-    blocks = {block for layout in (relocation.before, relocation.after) for own in layout for block in own}
+    full_block = Block.whole(relocation.tensor.shape)
+    blocks = {
+        block for layout in (relocation.before, relocation.after) for site_blocks in layout for block in site_blocks
+    }
     cuts = [sorted({lo, up, *(end for b in blocks for end in (b.lower[d], b.upper[d]))})
-            for d, (lo, up) in enumerate(zip(whole.lower, whole.upper, strict=True))]  # fmt: skip
+            for d, (lo, up) in enumerate(zip(full_block.lower, full_block.upper, strict=True))]  # fmt: skip
     grid = Grid(tuple(map(tuple, cuts)))
-    held, wanted = _find_sites(grid, relocation.before), _find_sites(grid, relocation.after)
+    held, required = _find_sites(grid, relocation.before), _find_sites(grid, relocation.after)
     volumes, width = grid.volumes(), ITEMSIZE[relocation.tensor.dtype]
-    found = []
-    for cell, sites in wanted.items():
+    demands = []
+    for cell, sites in required.items():
         targets = tuple(site for site in sites if site not in held[cell])
         if targets:
-            found.append(((tuple(held[cell]), targets), volumes[cell] * width))
-    return found
+            demands.append(((tuple(held[cell]), targets), volumes[cell] * width))
+    return demands
 
 
 def _find_sites(grid: Grid, layout: Sequence[Sequence[Block]]) -> Mapping[int, list[int]]:
     """The sites of every cell, ascending."""
-    found: dict[int, list[int]] = {}
+    sites_of_cell: dict[int, list[int]] = {}
     for site, blocks in enumerate(layout):
         for cell in sorted({cell for block in blocks for cell in grid.cells(block)}):
-            found.setdefault(cell, []).append(site)
-    return found
+            sites_of_cell.setdefault(cell, []).append(site)
+    return sites_of_cell

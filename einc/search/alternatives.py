@@ -18,7 +18,7 @@ from einc.search.exchange_times import MISSING_MS
 from einc.search.neighbours import list_changes
 from einc.search.tables import UNITS_PER_MS, build_time_problems, find_slowest_kernel
 
-MAX_SITES = 128
+MAX_TIMED_SITES = 128
 """On more sites, alternatives are not timed."""
 
 MAX_RANKED = 6
@@ -57,16 +57,16 @@ class AlternativeTimer:
         self._known: dict[object, tuple[TimedAlternative, ...]] = {}
 
     def find(self, name: str) -> TimedAlternative | None:
-        """The fastest alternative for the node of that name; None if there is none, or on more than MAX_SITES sites.
+        """The fastest alternative for the node of that name; None if there is none, or above MAX_TIMED_SITES sites.
 
         Raises KeyError if there is no such node.
         """
         return next(iter(self.rank(name)), None)
 
     def rank(self, name: str) -> tuple[TimedAlternative, ...]:
-        """The alternatives for the node of that name, the fastest first, at most MAX_RANKED; none above MAX_SITES."""
+        """The alternatives for the node, the fastest first, at most MAX_RANKED; none above MAX_TIMED_SITES sites."""
         n = self._positions[name]
-        if self._plan.sites > MAX_SITES:
+        if self._plan.sites > MAX_TIMED_SITES:
             return ()
         around = sorted(self._list_around(n))
         key = self._describe(n, around)
@@ -76,14 +76,14 @@ class AlternativeTimer:
 
     def _find(self, n: int, around: list[int]) -> tuple[TimedAlternative, ...]:
         plan = self._plan
-        own = plan.choices[n].candidate
+        chosen_candidate = plan.choices[n].candidate
         offer = enumerate_flexible_candidates(plan.graph.nodes[n].operator, plan.sites)
-        offer = offer if own in offer else (*offer, own)
+        offer = offer if chosen_candidate in offer else (*offer, chosen_candidate)
         options = [offer if m == n else (plan.choices[m].candidate,) for m in around]
         graph = self._select([plan.graph.nodes[m] for m in around])
         naive, synthesized = build_time_problems(graph, options, self._machine, plan.sites, once=self._once)
         problem = naive if self._naive else synthesized
-        assignment = [offer.index(own) if m == n else 0 for m in around]
+        assignment = [offer.index(chosen_candidate) if m == n else 0 for m in around]
         return tuple(
             self._describe_change(n, offer[change.candidates[0]], change.added / UNITS_PER_MS)
             for change in list_changes(problem, assignment)[:MAX_RANKED]
@@ -100,25 +100,25 @@ class AlternativeTimer:
     def _list_around(self, n: int) -> set[int]:
         """The node, the producers of what it reads, those that read it right before and after, and all its readers."""
         node = self._plan.graph.nodes[n]
-        found = {n}
+        nearby = {n}
         for tensor in node.inputs:
             if tensor in self._producers:
-                found.add(self._positions[self._producers[tensor][0].name])
+                nearby.add(self._positions[self._producers[tensor][0].name])
             elif not self._once:
                 continue
             places = list(dict.fromkeys(self._positions[reader.name] for reader, _ in self._readers[tensor]))
-            here = places.index(n)
-            found.update(places[max(0, here - 1) : here + 2])
+            rank = places.index(n)
+            nearby.update(places[max(0, rank - 1) : rank + 2])
         for tensor in node.outputs:
-            found.update(self._positions[reader.name] for reader, _ in self._readers[tensor])
-        return found
+            nearby.update(self._positions[reader.name] for reader, _ in self._readers[tensor])
+        return nearby
 
     def _select(self, nodes: list[Node]) -> Graph:
         """The part of the graph with these nodes."""
         used = {name for node in nodes for name in (*node.inputs, *node.outputs)}
-        made = {name for node in nodes for name in node.outputs}
+        produced = {name for node in nodes for name in node.outputs}
         tensors = tuple(tensor for name, tensor in self._tensors.items() if name in used)
-        outputs = tuple(name for name in self._plan.graph.outputs if name in made)
+        outputs = tuple(name for name in self._plan.graph.outputs if name in produced)
         return Graph(self._plan.graph.name, tensors, tuple(nodes), outputs)
 
     def _describe(self, n: int, around: list[int]) -> object:
@@ -133,7 +133,9 @@ class AlternativeTimer:
 
         rows = []
         for m in around:
-            node, own = self._plan.graph.nodes[m], self._plan.choices[m].candidate
+            node, candidate = self._plan.graph.nodes[m], self._plan.choices[m].candidate
             kind = self._numbers.setdefault(node.operator, len(self._numbers))
-            rows.append((m == n, kind, own.intervals, own.replicas, refer(node.inputs), refer(node.outputs)))
+            rows.append(
+                (m == n, kind, candidate.intervals, candidate.replicas, refer(node.inputs), refer(node.outputs))
+            )
         return tuple(rows)

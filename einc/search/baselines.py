@@ -55,15 +55,15 @@ def build_baselines(
 ) -> tuple[Baseline, ...]:
     """All variants of the named baselines, in the order given. Raises KeyError for a name that `BASELINES` lacks."""
     builder = _Builder(graph, problem, sites)
-    found: list[Baseline] = []
+    baselines: list[Baseline] = []
     known: dict[Chosen, str] = {}
-    for name in dict.fromkeys(variant for asked in names for variant in BASELINES[asked]):
+    for name in dict.fromkeys(variant for requested in names for variant in BASELINES[requested]):
         baseline = builder.build(name)
         if baseline.chosen is not None:
             same = known.setdefault(baseline.chosen, name)
             baseline = replace(baseline, same_as=same if same != name else None)
-        found.append(baseline)
-    return tuple(found)
+        baselines.append(baseline)
+    return tuple(baselines)
 
 
 class _Builder:
@@ -110,8 +110,10 @@ class _Builder:
             return f"operator {node} cannot be cut along {self._name_axis(axis)}"
 
         def rank(number: int) -> Wish:
-            own = [(index.position, cap) for index in self._axes.list_indices(number, axis) if index.parallel]
-            return tuple(own) or self._rank_along(number, None, cap, gather=True)
+            parallel_indices = [
+                (index.position, cap) for index in self._axes.list_indices(number, axis) if index.parallel
+            ]
+            return tuple(parallel_indices) or self._rank_along(number, None, cap, gather=True)
 
         return self._choose(rank)
 
@@ -134,8 +136,8 @@ class _Builder:
                 axis, cap = pairs[number]
                 indices = sorted(self._axes.list_indices(number, axis), key=lambda index: not index.parallel)
                 first = [(index.position, cap) for index in indices]
-                rest = self._rank_along(number, tokens, self._sites, gather=True)
-                return (*first, *(wish for wish in rest if wish[0] not in {position for position, _ in first}))
+                token_cuts = self._rank_along(number, tokens, self._sites, gather=True)
+                return (*first, *(wish for wish in token_cuts if wish[0] not in {position for position, _ in first}))
             return None if replicated else self._rank_along(number, tokens, self._sites, gather=True)
 
         if replicated and not any(c.replicas > 1 for options in self._problem.candidates for c in options):
@@ -199,25 +201,25 @@ class _Builder:
                         seconds.add(index.axis)
                 elif saved.intersection(node.outputs):
                     ends.add(index.axis)
-        found: dict[int, tuple[int, int]] = {}
-        for wanted in (seconds, ends):
-            ready = [axis for axis in firsts if axis in wanted]
+        cut_axes: dict[int, tuple[int, int]] = {}
+        for pair_ends in (seconds, ends):
+            ready = [axis for axis in firsts if axis in pair_ends]
             extents = {axis: max(index.extent for index in self._list_along(axis)) for axis in ready}
             for axis in sorted(ready, key=lambda axis: (firsts[axis], -extents[axis], axis)):
-                if any(node in found for node in axes.members[axis]):
+                if any(node in cut_axes for node in axes.members[axis]):
                     continue
                 cap, _ = self._find_common_count(axis)
                 if cap > 1:
-                    found.update((node, (axis, cap)) for node in axes.members[axis])
-        return found
+                    cut_axes.update((node, (axis, cap)) for node in axes.members[axis])
+        return cut_axes
 
     def _find_common_count(self, axis: int) -> tuple[int, str]:
         """The most intervals that every operator along the axis has in some candidate; and one that has no more."""
         common: frozenset[int] | None = None
         for number in self._axes.members[axis]:
-            own = [index for index in self._axes.list_indices(number, axis) if index.parallel]
-            own = own or list(self._axes.list_indices(number, axis))
-            counts = self._list_counts(number, own[0].position)
+            indices = [index for index in self._axes.list_indices(number, axis) if index.parallel]
+            indices = indices or list(self._axes.list_indices(number, axis))
+            counts = self._list_counts(number, indices[0].position)
             before = max(common) if common else self._sites + 1
             common = counts if common is None else common & counts
             if not common or max(common) < before:

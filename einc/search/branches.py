@@ -26,18 +26,23 @@ In a transformer, where projections to queries, keys and values are independent,
 """
 
 
-def favour_branches(space: SearchSpace, tables: TimeProblem) -> TimeProblem | None:
+def make_parallel_branch_tables(space: SearchSpace, tables: TimeProblem) -> TimeProblem | None:
     """The time tables with each candidate and exchange charged for its part of the sites.
 
     The nodes of the graph are the variables of the tables. None if too little of it is independent of other parts.
     """
-    least = np.array([own.min() for own in tables.own], dtype=np.float64)
+    least = np.array([times.min() for times in tables.node_times], dtype=np.float64)
     shares = find_shares(find_independent(space.graph), least)
     if float(least @ (1 - shares)) < MIN_PARALLEL * float(least.sum()):
         return None
-    used = [np.array([len(one.functions) for one in options]) / space.sites for options in space.problem.candidates]
-    parts = [np.maximum(own, share) for own, share in zip(used, shares, strict=True)]
-    charged = tuple(np.rint(own * part).astype(np.int64) for own, part in zip(tables.own, parts, strict=True))
+    used = [
+        np.array([len(candidate.functions) for candidate in options]) / space.sites
+        for options in space.problem.candidates
+    ]
+    parts = [np.maximum(used_part, share) for used_part, share in zip(used, shares, strict=True)]
+    charged = tuple(
+        np.rint(times * part).astype(np.int64) for times, part in zip(tables.node_times, parts, strict=True)
+    )
     return TimeProblem(charged, tuple(_charge_table(table, parts) for table in tables.tables))
 
 
@@ -45,14 +50,17 @@ def find_independent(graph: Graph) -> list[int]:
     """For every node, in the graph's order, the nodes that neither depend on it nor it on them, as a bit mask."""
     sources = graph.sources
     before, behind = [0] * len(sources), [0] * len(sources)
-    for n, own in enumerate(sources):
-        for source in own:
+    for n, node_sources in enumerate(sources):
+        for source in node_sources:
             before[n] |= before[source] | 1 << source
     for n in reversed(range(len(sources))):
         for source in sources[n]:
             behind[source] |= behind[n] | 1 << n
     every = (1 << len(sources)) - 1
-    return [every & ~(one | other | 1 << n) for n, (one, other) in enumerate(zip(before, behind, strict=True))]
+    return [
+        every & ~(before_mask | behind_mask | 1 << n)
+        for n, (before_mask, behind_mask) in enumerate(zip(before, behind, strict=True))
+    ]
 
 
 def find_shares(independent: list[int], times: Floats) -> Floats:
@@ -61,13 +69,15 @@ def find_shares(independent: list[int], times: Floats) -> Floats:
     The branch of a node has all nodes that are independent of the same nodes. They depend on one another.
     """
     branch: dict[int, float] = {}
-    others: dict[int, float] = {}
+    parallel_time: dict[int, float] = {}
     for mask, time in zip(independent, times, strict=True):
         branch[mask] = branch.get(mask, 0.0) + float(time)
-        if mask not in others:
+        if mask not in parallel_time:
             packed = np.frombuffer(mask.to_bytes((len(times) + 7) // 8, "little"), np.uint8)
-            others[mask] = float(np.unpackbits(packed, count=len(times), bitorder="little") @ times)
-    return np.array([branch[mask] / (branch[mask] + others[mask]) if others[mask] else 1.0 for mask in independent])
+            parallel_time[mask] = float(np.unpackbits(packed, count=len(times), bitorder="little") @ times)
+    return np.array(
+        [branch[mask] / (branch[mask] + parallel_time[mask]) if parallel_time[mask] else 1.0 for mask in independent]
+    )
 
 
 def _charge_table(table: CostTable, parts: list[Floats]) -> CostTable:

@@ -45,7 +45,7 @@ def compete(
     best, failure = _attempt(plan, build)
     predicted = {contender.name: contender for contender in plan.contenders}
     winner: str | None = None
-    others = tuple(msgspec.structs.replace(one, chosen=False) for one in plan.contenders)
+    contenders = tuple(msgspec.structs.replace(earlier, chosen=False) for earlier in plan.contenders)
     problem = build_problem(plan.graph, plan.sites, flexible=True, pins=pins)
     rows: list[BaselineTime] = []
     for baseline in build_baselines(plan.graph, problem, plan.sites, names):
@@ -59,7 +59,7 @@ def compete(
             rows.append(BaselineTime(baseline.name, known.predicted_ms, known.memory, note=_NO_TIME))
         else:
             choices = build_choices(plan.graph, problem, baseline.chosen)
-            candidate = replace(plan, choices=choices, exact=False, spread=baseline.spread, contenders=others)
+            candidate = replace(plan, choices=choices, exact=False, spread=baseline.spread, contenders=contenders)
             program, fault = _attempt(candidate, build)
             if program is None:
                 rows.append(BaselineTime(baseline.name, note=shorten(str(fault), MAX_NOTE)))

@@ -17,7 +17,7 @@ from einc.graph.graph import Graph
 from einc.physical.build import build_fast
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SynthesizingScheduler
-from einc.search.evaluation import Draft, Evaluator
+from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.folding import Folded, time_left_out
 from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import Order, list_orders
@@ -30,13 +30,13 @@ MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS = 60, 2560
 time: so many, and so many divided by the square of the number of operators. A plan of many takes more searches, and
 what overlaps matters less there."""
 
-MAX_PLANS = 40
+MAX_COMPLETED_PLANS = 40
 """Plans that are completed at most if there is no time limit, beside contenders and other orders of operators."""
 
-MAX_STARTS = 4
+MAX_DESCENT_STARTS = 4
 """Plans from which the tables and their overlap are descended."""
 
-MAX_STEPS = 50
+MAX_DESCENT_STEPS = 50
 """Steps of each of these descents."""
 
 PROMISING = 1.03
@@ -44,7 +44,7 @@ PROMISING = 1.03
 
 
 class Completer:
-    """Completes drafts with synthesized exchanges, each once; `times` are in ms, of those that fit into memory.
+    """Completes plans with synthesized exchanges, each once; `times` are in ms, of those that fit into memory.
 
     Of a folded graph, the layers that are left out are counted, too.
     """
@@ -52,26 +52,26 @@ class Completer:
     def __init__(self, evaluator: Evaluator, scheduler: SynthesizingScheduler, folded: Folded | None) -> None:
         self.evaluator = evaluator
         self.scheduler = scheduler
-        self.programs: dict[Draft, DeviceProgram] = {}
-        self.times: dict[Draft, float] = {}
+        self.programs: dict[EvaluatedPlan, DeviceProgram] = {}
+        self.times: dict[EvaluatedPlan, float] = {}
         self._folded = folded
         self._seconds = 0.0
-        self._tried: set[Draft] = set()
+        self._tried: set[EvaluatedPlan] = set()
 
-    def complete(self, draft: Draft) -> float | None:
-        """The predicted time of a draft; None if it does not fit."""
-        if draft not in self._tried:
-            self._tried.add(draft)
+    def complete(self, evaluated: EvaluatedPlan) -> float | None:
+        """The predicted time of a plan; None if it does not fit."""
+        if evaluated not in self._tried:
+            self._tried.add(evaluated)
             started = time.monotonic()
             with suppress(CapacityError):
-                plan = self.evaluator.make_plan(draft)
+                plan = self.evaluator.make_plan(evaluated)
                 machine = self.evaluator.space.machine
                 program = build_fast(plan, machine, self.scheduler)
                 more = 0.0 if self._folded is None else time_left_out(self._folded, program, machine)
-                self.programs[draft] = program
-                self.times[draft] = program.predicted_ms + more
+                self.programs[evaluated] = program
+                self.times[evaluated] = program.predicted_ms + more
             self._seconds = max(self._seconds, time.monotonic() - started)
-        return self.times.get(draft)
+        return self.times.get(evaluated)
 
     @property
     def hurried(self) -> bool:
@@ -79,7 +79,7 @@ class Completer:
         return self.scheduler.budget.left <= self._seconds
 
 
-def improve_completed(completer: Completer, tables: TimeProblem, report: Callable[[float], None]) -> Draft:
+def improve_completed(completer: Completer, tables: TimeProblem, report: Callable[[float], None]) -> EvaluatedPlan:
     """The fastest plan that is found from those that are completed; there is one at least.
 
     `report` is called with a better predicted time in ms. The nodes of the graph are the variables of the tables.
@@ -87,35 +87,35 @@ def improve_completed(completer: Completer, tables: TimeProblem, report: Callabl
     evaluator, scheduler = completer.evaluator, completer.scheduler
     pool = _Pool(evaluator.space.graph, tables)
     times = completer.times
-    ranked = sorted(times, key=lambda draft: (times[draft], draft.assignment))
+    ranked = sorted(times, key=lambda evaluated: (times[evaluated], evaluated.assignment))
     best = ranked[0]
-    for start in dict.fromkeys([draft.assignment for draft in ranked][:MAX_STARTS]):
+    for start in dict.fromkeys([evaluated.assignment for evaluated in ranked][:MAX_DESCENT_STARTS]):
         pool.descend(start)
     pool.surround(best, times[best])
-    tried = {draft.assignment for draft in times}
+    tried = {evaluated.assignment for evaluated in times}
     last_search = scheduler.searches + min(MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS // len(evaluator.space.graph.nodes) ** 2)
     for count, (estimate, assignment, order) in enumerate(pool.take(tried)):
-        over = count == MAX_PLANS or scheduler.searches >= last_search
+        over = count == MAX_COMPLETED_PLANS or scheduler.searches >= last_search
         if completer.hurried or (over and not scheduler.budget.limited) or estimate > PROMISING * times[best]:
             break
-        found = _complete_alike(completer, assignment, order, times[best])
-        if found is not None:
-            best = found
+        improved = _complete_alike(completer, assignment, order, times[best])
+        if improved is not None:
+            best = improved
             report(times[best])
             pool.surround(best, times[best])
     return best
 
 
-def _complete_alike(completer: Completer, assignment: Assignment, order: Order, limit: float) -> Draft | None:
+def _complete_alike(completer: Completer, assignment: Assignment, order: Order, limit: float) -> EvaluatedPlan | None:
     """The fastest plan with these cuts, if it is faster than `limit` ms: then other orders are tried, too, and idle
     sites are left."""
     evaluator = completer.evaluator
-    best: Draft | None = None
-    for one, spread in _list_variants(evaluator, assignment, order):
-        draft = evaluator.evaluate(assignment, one, spread=spread)
-        ms = None if draft is None else completer.complete(draft)
+    best: EvaluatedPlan | None = None
+    for variant_order, spread in _list_variants(evaluator, assignment, order):
+        evaluated = evaluator.evaluate(assignment, variant_order, spread=spread)
+        ms = None if evaluated is None else completer.complete(evaluated)
         if ms is not None and ms < limit:
-            best, limit = draft, ms
+            best, limit = evaluated, ms
         if best is None or completer.hurried:
             break
     return best
@@ -124,7 +124,7 @@ def _complete_alike(completer: Completer, assignment: Assignment, order: Order, 
 def _list_variants(evaluator: Evaluator, assignment: Assignment, order: Order) -> Iterator[tuple[Order, bool]]:
     """The order, the others, and idle sites that are left."""
     yield order, True
-    yield from ((one, True) for one in list_all_orders(evaluator.space.graph) if one != order)
+    yield from ((other_order, True) for other_order in list_all_orders(evaluator.space.graph) if other_order != order)
     if evaluator.space.leaves_idle(assignment):
         yield order, False
 
@@ -145,23 +145,25 @@ class _Pool:
 
     def descend(self, start: Assignment) -> None:
         """Adds what differs from a plan by one operator or two neighbours, and goes on from the best of these."""
-        here, estimate = start, math.inf
-        for _ in range(MAX_STEPS):
-            least, there = self._add_changes(here, 1.0)
+        current, estimate = start, math.inf
+        for _ in range(MAX_DESCENT_STEPS):
+            least, neighbour = self._add_changes(current, 1.0)
             if least >= estimate:
                 return
-            here, estimate = there, least
+            current, estimate = neighbour, least
 
-    def surround(self, draft: Draft, predicted_ms: float) -> None:
+    def surround(self, evaluated: EvaluatedPlan, predicted_ms: float) -> None:
         """Adds what differs a little from a completed plan: its estimate is likely to be as wrong as that one's."""
-        (estimate,), _ = estimate_overlapped(self._graph, self._tables, [draft.assignment], self._orders)
-        self._add_changes(draft.assignment, predicted_ms * UNITS_PER_MS / max(1, int(estimate)))
+        (estimate,), _ = estimate_overlapped(self._graph, self._tables, [evaluated.assignment], self._orders)
+        self._add_changes(evaluated.assignment, predicted_ms * UNITS_PER_MS / max(1, int(estimate)))
 
     def take(self, tried: set[Assignment]) -> Iterator[tuple[float, Assignment, Order]]:
         """The most promising plans one by one, except those of `tried`; plans may be added meanwhile."""
         known = set(tried)
-        while waiting := [(*found, one) for one, found in self._estimates.items() if one not in known]:
-            estimate, number, assignment = min(waiting, key=lambda found: (found[0], found[2]))
+        while waiting := [
+            (*entry, candidate) for candidate, entry in self._estimates.items() if candidate not in known
+        ]:
+            estimate, number, assignment = min(waiting, key=lambda entry: (entry[0], entry[2]))
             known.add(assignment)
             yield estimate, assignment, self._orders[number]
 
@@ -170,10 +172,10 @@ class _Pool:
         changes = [*list_changes(self._tables, assignment), *list_pair_changes(self._tables, assignment)]
         plans = [change.apply(assignment) for change in changes] or [assignment]
         estimates, numbers = estimate_overlapped(self._graph, self._tables, plans, self._orders)
-        found = [
+        changed_plans = [
             (factor * int(estimate) / UNITS_PER_MS, int(number))
             for estimate, number in zip(estimates, numbers, strict=True)
         ]
-        for plan, one in zip(plans, found, strict=True):
-            self._estimates[plan] = min(one, self._estimates.get(plan, one))
-        return min((estimate, plan) for (estimate, _), plan in zip(found, plans, strict=True))
+        for plan, changed in zip(plans, changed_plans, strict=True):
+            self._estimates[plan] = min(changed, self._estimates.get(plan, changed))
+        return min((estimate, plan) for (estimate, _), plan in zip(changed_plans, plans, strict=True))

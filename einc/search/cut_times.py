@@ -18,13 +18,13 @@ from einc.machines.model import Machine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_SITES = 8
+MAX_CUT_SITES = 8
 """Up to this many sites, all sets of sites are looked at."""
 
-REACHED = 0.83
+REACHED_LINK_PART = 0.83
 """The part of the rate of the links that synthesized exchanges reach, in the middle."""
 
-MAX_AT_ONCE = 512
+MAX_EXCHANGES_AT_ONCE = 512
 """Exchanges that are looked at together, which bounds the memory."""
 
 
@@ -42,14 +42,14 @@ class CutRates:
 class HeldBytes:
     """Exchanges e by the bytes `size[e, i, j]` of site i that site j reads and does not make itself.
 
-    Sites with the same `made[e, i]` have the same block: whole if `whole[e]`, otherwise in partial copies, which may be
-    combined on the way. Sites with the same `asked[e, j]` read the same block.
+    Sites with the same `produced[e, i]` have the same block: whole if `complete[e]`, otherwise in partial copies, which
+    may be combined on the way. Sites with the same `required[e, j]` read the same block.
     """
 
     size: Array
-    made: Array
-    asked: Array
-    whole: Array
+    produced: Array
+    required: Array
+    complete: Array
 
 
 def measure_cuts(machine: Machine, sites: int) -> CutRates:
@@ -58,13 +58,13 @@ def measure_cuts(machine: Machine, sites: int) -> CutRates:
     sets = _list_sets(sites)
     inside = np.array([[site in members for site in range(sites)] for members in sets], dtype=bool)
     rates = np.array([network.entering(make_mask(members))[0] for members in sets])
-    return CutRates(inside.reshape(-1, sites), REACHED * rates, REACHED * network.total_capacity)
+    return CutRates(inside.reshape(-1, sites), REACHED_LINK_PART * rates, REACHED_LINK_PART * network.total_capacity)
 
 
 def _list_sets(sites: int) -> list[tuple[int, ...]]:
     """All sets but the empty and the full one; of many sites, single ones and runs, and what each of them leaves."""
     everyone = tuple(range(sites))
-    if sites <= MAX_SITES:
+    if sites <= MAX_CUT_SITES:
         return [some for count in range(1, sites) for some in itertools.combinations(everyone, count)]
     runs, length = set[tuple[int, ...]](), 1
     while length < sites:
@@ -76,11 +76,12 @@ def _list_sets(sites: int) -> list[tuple[int, ...]]:
 def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
     """Milliseconds of each exchange: what takes longest to enter a set of sites."""
     worst = np.zeros(len(held.size))
-    for start in range(0, len(worst), MAX_AT_ONCE) if len(cuts.rates) else ():
-        some = slice(start, start + MAX_AT_ONCE)
-        senders = _mark_senders(cuts.inside, held.made[some], held.whole[some])
-        readers = _mark_first(cuts.inside, held.asked[some])
+    for start in range(0, len(worst), MAX_EXCHANGES_AT_ONCE) if len(cuts.rates) else ():
+        some = slice(start, start + MAX_EXCHANGES_AT_ONCE)
+        senders = _mark_senders(cuts.inside, held.produced[some], held.complete[some])
+        readers = _mark_first(cuts.inside, held.required[some])
         # What several sites of the set read, or hold outside of it, enters once.
+        # The product has, for each set and sender, the bytes of its block that the set's readers lack.
         entering = (np.matmul(readers, held.size[some].transpose(0, 2, 1)) * senders).sum(axis=2)
         with np.errstate(divide="ignore", invalid="ignore"):
             worst[some] = np.where(entering > 0, entering / cuts.rates, 0.0).max(axis=1)
@@ -96,11 +97,11 @@ def _mark_first(inside: Array, labels: Array) -> Array:
     return marks
 
 
-def _mark_senders(inside: Array, labels: Array, whole: Array) -> Array:
+def _mark_senders(inside: Array, labels: Array, complete: Array) -> Array:
     """Per exchange and set, 1 for each site outside that is the first one there with its block.
 
     Not where a site of the set has the whole block, too.
     """
-    alike = labels[:, :, None] == labels[:, None]
-    there = np.matmul(inside.astype(np.float64), alike.astype(np.float64)) > 0
-    return np.where(whole[:, None, None] & there, 0.0, _mark_first(~inside, labels))
+    same_label = labels[:, :, None] == labels[:, None]
+    held_inside = np.matmul(inside.astype(np.float64), same_label.astype(np.float64)) > 0
+    return np.where(complete[:, None, None] & held_inside, 0.0, _mark_first(~inside, labels))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from einc.search.evaluation import Draft, Evaluator
+from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import list_orders
 from einc.search.tables import UNITS_PER_MS, TimeProblem
@@ -13,22 +13,22 @@ from einc.search.tables import UNITS_PER_MS, TimeProblem
 MAX_ADDED = 0.3
 """A change is promising if the tables say that it adds at most this part of the predicted time."""
 
-MAX_STARTS = 2
+MAX_IMPROVED_PLANS = 2
 """Plans that are improved by promising changes, the fastest first."""
 
-MAX_FURTHER = 40
+MAX_FURTHER_PLANS = 40
 """Plans that differ by other changes, which are tried at last."""
 
 Report = Callable[[float], None]
 """Called with a better predicted time in ms."""
 
-Neighbours = Callable[[Draft], Iterator[Draft | None]]
+Neighbours = Callable[[EvaluatedPlan], Iterator[EvaluatedPlan | None]]
 """Plans that differ a little from one."""
 
 
 def descend(
-    evaluator: Evaluator, tables: TimeProblem, starts: Sequence[Draft], *, reorder: bool, report: Report
-) -> Draft:
+    evaluator: Evaluator, tables: TimeProblem, starts: Sequence[EvaluatedPlan], *, reorder: bool, report: Report
+) -> EvaluatedPlan:
     """The best plan that is found when no change helps any more, or when the evaluator is exhausted.
 
     The best of `starts` are improved by changes of one operator, those first that the tables find promising; before
@@ -36,20 +36,20 @@ def descend(
     some changes that the tables find harmful are tried, and changes of two neighbours: on small graphs, the overlap of
     kernels and exchanges, which the tables do not see, may matter more than all that they do.
     """
-    further = iter(range(MAX_FURTHER))
+    further = iter(range(MAX_FURTHER_PLANS))
 
-    def list_promising(best: Draft) -> Iterator[Draft | None]:
+    def list_promising(best: EvaluatedPlan) -> Iterator[EvaluatedPlan | None]:
         return _iterate_neighbours(evaluator, tables, best, reorder)
 
-    def list_all(best: Draft) -> Iterator[Draft | None]:
+    def list_all(best: EvaluatedPlan) -> Iterator[EvaluatedPlan | None]:
         return itertools.chain(list_promising(best), _iterate_changes(evaluator, tables, best, further))
 
-    ranked = sorted(dict.fromkeys(starts), key=lambda draft: draft.rank)  # several names may stand for one plan
+    ranked = sorted(dict.fromkeys(starts), key=lambda evaluated: evaluated.rank)  # several names may stand for one plan
     best = ranked[0]
-    for start in ranked[:MAX_STARTS]:
-        found = _descend(evaluator, start, list_promising, report if start is ranked[0] else _ignore)
-        if found.rank < best.rank:
-            best = found
+    for start in ranked[:MAX_IMPROVED_PLANS]:
+        improved = _descend(evaluator, start, list_promising, report if start is ranked[0] else _ignore)
+        if improved.rank < best.rank:
+            best = improved
             report(best.predicted_ms)
     return _descend(evaluator, best, list_all, report)
 
@@ -58,23 +58,23 @@ def _ignore(best_ms: float) -> None:
     """Ignores a plan that may not be the best."""
 
 
-def _descend(evaluator: Evaluator, start: Draft, neighbours: Neighbours, report: Report) -> Draft:
+def _descend(evaluator: Evaluator, start: EvaluatedPlan, neighbours: Neighbours, report: Report) -> EvaluatedPlan:
     """Goes to the first neighbour that is better, until none is."""
     best = start
     improved = True
     while improved and not evaluator.exhausted:
         improved = False
-        for draft in neighbours(best):
-            if draft is not None and draft.rank < best.rank:
-                best, improved = draft, True
+        for evaluated in neighbours(best):
+            if evaluated is not None and evaluated.rank < best.rank:
+                best, improved = evaluated, True
                 report(best.predicted_ms)
                 break
     return best
 
 
 def _iterate_neighbours(
-    evaluator: Evaluator, tables: TimeProblem, best: Draft, reorder: bool
-) -> Iterator[Draft | None]:
+    evaluator: Evaluator, tables: TimeProblem, best: EvaluatedPlan, reorder: bool
+) -> Iterator[EvaluatedPlan | None]:
     if evaluator.space.leaves_idle(best.assignment):
         yield evaluator.evaluate(best.assignment, best.order, spread=not best.spread)
     for order in list_orders(evaluator.space.graph) if reorder else ():
@@ -89,8 +89,8 @@ def _iterate_neighbours(
 
 
 def _iterate_changes(
-    evaluator: Evaluator, tables: TimeProblem, best: Draft, further: Iterator[int]
-) -> Iterator[Draft | None]:
+    evaluator: Evaluator, tables: TimeProblem, best: EvaluatedPlan, further: Iterator[int]
+) -> Iterator[EvaluatedPlan | None]:
     """Changes of one operator and of two neighbours, however much they add by the tables; one for each of `further`."""
     changes = [*list_changes(tables, best.assignment), *list_pair_changes(tables, best.assignment)]
     for change in sorted(changes):

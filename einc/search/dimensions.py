@@ -50,11 +50,11 @@ class Axes:
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
         """For every axis the nodes that have an index of it, in the graph's order."""
-        found: list[list[int]] = [[] for _ in range(self.count)]
+        nodes_of_axis: list[list[int]] = [[] for _ in range(self.count)]
         for number, indices in enumerate(self.nodes):
             for axis in dict.fromkeys(index.axis for index in indices):
-                found[axis].append(number)
-        return tuple(map(tuple, found))
+                nodes_of_axis[axis].append(number)
+        return tuple(map(tuple, nodes_of_axis))
 
     @cached_property
     def weighted(self) -> frozenset[int]:
@@ -62,7 +62,7 @@ class Axes:
         return frozenset(
             index.axis
             for indices in self.nodes
-            if any(not one.parallel for one in indices)
+            if any(not part.parallel for part in indices)
             for index in indices
             if index.weighs
         )
@@ -86,41 +86,41 @@ def find_axes(graph: Graph) -> Axes:
     """The axes, numbered in the order in which the graph's nodes first cut them."""
     leaders: dict[Place, Place] = {}
 
-    def find(place: Place) -> Place:
-        leader = leaders.setdefault(place, place)
+    def find(port: Place) -> Place:
+        leader = leaders.setdefault(port, port)
         while leader != leaders[leader]:
             leaders[leader] = leaders[leaders[leader]]
             leader = leaders[leader]
-        leaders[place] = leader
+        leaders[port] = leader
         return leader
 
     weights = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT}
     ranks = {tensor.name: tensor.desc.rank for tensor in graph.tensors}
     reaches = {node.operator: find_reaches(node.operator) for node in graph.nodes}
     cuts = [[(reach, _list_places(node, reach)) for reach in reaches[node.operator]] for node in graph.nodes]
-    for own in cuts:
-        for _, places in own:
-            for other in places[1:]:
-                leaders[find(other)] = find(places[0])
+    for node_cuts in cuts:
+        for _, places in node_cuts:
+            for joined_port in places[1:]:
+                leaders[find(joined_port)] = find(places[0])
     numbers: dict[Place, int] = {}
     axis_of: dict[Place, int] = {}
-    for own in cuts:
-        for _, places in own:
-            for place in places:
-                if place not in axis_of:
-                    axis_of[place] = numbers.setdefault(find(place), len(numbers))
+    for node_cuts in cuts:
+        for _, places in node_cuts:
+            for port in places:
+                if port not in axis_of:
+                    axis_of[port] = numbers.setdefault(find(port), len(numbers))
 
     def list_axes(tensors: Sequence[str]) -> list[tuple[Place, int]]:
         places = [(name, d) for name in dict.fromkeys(tensors) for d in range(ranks[name])]
-        return [(place, axis_of[place]) for place in places if place in axis_of]
+        return [(port, axis_of[port]) for port in places if port in axis_of]
 
     nodes, kept = [], []
-    for node, own in zip(graph.nodes, cuts, strict=True):
+    for node, node_cuts in zip(graph.nodes, cuts, strict=True):
         reads, writes = list_axes(node.inputs), list_axes(node.outputs)
         kept.append(frozenset([axis for _, axis in reads]) & frozenset([axis for _, axis in writes]))
         sizes = Counter(axis for _, axis in dict([*reads, *writes]).items())
         indices = []
-        for position, (reach, places) in enumerate(own):
+        for position, (reach, places) in enumerate(node_cuts):
             if places:
                 axis = axis_of[places[0]]
                 spans = sizes[axis] == len(set(places))

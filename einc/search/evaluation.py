@@ -18,12 +18,12 @@ from einc.search.space import Assignment, SearchSpace
 BUILDS_LEFT = 3
 """With a time limit, a plan is built only if there is time for so many: for this one, and two to finish the best."""
 
-Surcharge = Callable[[Assignment], tuple[float, int]]
+OmittedLayersCost = Callable[[Assignment], tuple[float, int]]
 """What a plan takes beyond that of the graph that is built: milliseconds, and bytes at every site."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class EvaluatedPlan:
     """A plan that the search has looked at: cuts, the order of operators, and whether those that leave sites idle run
     side by side (`LogicalPlan.spread`); predicted with naive exchanges.
 
@@ -50,14 +50,16 @@ class Evaluator:
     `seconds` is what the slowest one took.
     """
 
-    def __init__(self, space: SearchSpace, budget: SearchBudget, effort: float, surcharge: Surcharge) -> None:
+    def __init__(
+        self, space: SearchSpace, budget: SearchBudget, effort: float, omitted_layers_cost: OmittedLayersCost
+    ) -> None:
         self.space = space
         self.budget = budget
         self.effort = effort
-        self._surcharge = surcharge
+        self._omitted_layers_cost = omitted_layers_cost
         self._scheduler = NaiveScheduler(space.machine, space.sites, timed=False)
         self._recorder = OperationRecorder()
-        self._known: dict[tuple[Assignment, Order, bool], Draft | None] = {}
+        self._known: dict[tuple[Assignment, Order, bool], EvaluatedPlan | None] = {}
         self._needs: dict[tuple[Assignment, Order, bool], tuple[int, ...]] = {}
         self._reserve = 0
         self._size = 0
@@ -78,7 +80,9 @@ class Evaluator:
         """Whether the time limit leaves no time for a further plan like the slowest so far, and to finish one."""
         return not self.budget.left or self.budget.left < BUILDS_LEFT * self.seconds
 
-    def evaluate(self, assignment: Sequence[int], order: Order | None = None, *, spread: bool = True) -> Draft | None:
+    def evaluate(
+        self, assignment: Sequence[int], order: Order | None = None, *, spread: bool = True
+    ) -> EvaluatedPlan | None:
         """The prediction of a plan; None where sites that must exchange data cannot talk."""
         key = tuple(assignment), order or tuple(range(len(assignment))), spread
         if key not in self._known:
@@ -89,20 +93,20 @@ class Evaluator:
         """Whether this plan has been predicted."""
         return (assignment, order, spread) in self._known
 
-    def list_drafts(self) -> list[Draft]:
+    def list_evaluated(self) -> list[EvaluatedPlan]:
         """All plans that have been predicted."""
-        return [draft for draft in self._known.values() if draft is not None]
+        return [evaluated for evaluated in self._known.values() if evaluated is not None]
 
     def set_aside(self, size: int) -> None:
         """Counts so many more bytes at every site for every plan, past and future."""
         self._reserve += size
-        for key, draft in self._known.items():
-            if draft is not None:
-                self._known[key] = replace(draft, memory=draft.memory + size, excess=self._find_excess(key))
+        for key, evaluated in self._known.items():
+            if evaluated is not None:
+                self._known[key] = replace(evaluated, memory=evaluated.memory + size, excess=self._find_excess(key))
 
-    def renew(self, draft: Draft) -> Draft:
-        """The draft with what has been set aside since it was made."""
-        known = self._known[draft.assignment, draft.order, draft.spread]
+    def renew(self, evaluated: EvaluatedPlan) -> EvaluatedPlan:
+        """The plan with what has been set aside since it was made."""
+        known = self._known[evaluated.assignment, evaluated.order, evaluated.spread]
         assert known is not None
         return known
 
@@ -110,11 +114,11 @@ class Evaluator:
         pairs = zip(self._needs[key], self.space.machine.sites, strict=False)
         return max(0, *(need + self._reserve - site.memory_bytes for need, site in pairs))
 
-    def make_plan(self, draft: Draft) -> LogicalPlan:
-        """The logical plan of a draft."""
-        return self.space.make_plan(draft.assignment, draft.order, draft.spread)
+    def make_plan(self, evaluated: EvaluatedPlan) -> LogicalPlan:
+        """The logical plan of an evaluated one."""
+        return self.space.make_plan(evaluated.assignment, evaluated.order, evaluated.spread)
 
-    def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> Draft | None:
+    def _evaluate(self, assignment: Assignment, order: Order, spread: bool) -> EvaluatedPlan | None:
         started = time.monotonic()
         plan = self.space.make_plan(assignment, order, spread)
         try:
@@ -126,8 +130,8 @@ class Evaluator:
         self.seconds = max(self.seconds, time.monotonic() - started)
         self._size = len(program.tasks)
         self.effort -= self._size
-        more_ms, more_bytes = self._surcharge(assignment)
+        more_ms, more_bytes = self._omitted_layers_cost(assignment)
         key = assignment, order, spread
         self._needs[key] = tuple(need + more_bytes for need in program.memory)
         memory = max(self._needs[key]) + self._reserve
-        return Draft(assignment, order, spread, program.predicted_ms + more_ms, memory, self._find_excess(key))
+        return EvaluatedPlan(assignment, order, spread, program.predicted_ms + more_ms, memory, self._find_excess(key))

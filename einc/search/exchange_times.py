@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from einc.core.tensor import TensorType
-from einc.exchange.relays import Ways
+from einc.exchange.routing import Routing
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 from einc.search.cut_times import HeldBytes, estimate_entering, measure_cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_OVERLAPS = 1 << 18
+MAX_OVERLAPS_AT_ONCE = 1 << 18
 """Overlaps of blocks that are computed at once (2 MiB)."""
 
 NAIVE, SYNTHESIZED = 0, 1
@@ -58,13 +58,13 @@ class ExchangeEstimator:
         self._links = _measure_links(machine, sites)
         self._cuts = None if has_equal_links(machine, sites) else measure_cuts(machine, sites)
 
-    def estimate(self, made: Sequence[Family], asked: Sequence[Family], itemsize: int) -> Array:
-        """Milliseconds from the end of the producer's kernels until readers can start, as (2, made, asked): naive, and
-        synthesized."""
-        producers, readers = _stack(made, self._sites), _stack(asked, self._sites)
-        result = np.zeros((2, len(made), len(asked)))
-        step = max(1, MAX_OVERLAPS // (len(asked) * self._sites**2))
-        for start in range(0, len(made), step):
+    def estimate(self, produced: Sequence[Family], required: Sequence[Family], itemsize: int) -> Array:
+        """Milliseconds from the end of the producer's kernels until readers can start, as (2, produced, required):
+        naive, and synthesized."""
+        producers, readers = _stack(produced, self._sites), _stack(required, self._sites)
+        result = np.zeros((2, len(produced), len(required)))
+        step = max(1, MAX_OVERLAPS_AT_ONCE // (len(required) * self._sites**2))
+        for start in range(0, len(produced), step):
             some = producers.select(slice(start, start + step))
             result[:, start : start + step] = self._estimate(_measure_traffic(some, readers, itemsize))
         return result
@@ -74,16 +74,16 @@ class ExchangeEstimator:
         latency = np.where(arriving.any(axis=2), self._transfer_ms, 0.0)
         partial = traffic.copies > 1
         # What is here already is copied beside what arrives, unless all parts are aggregated into one place anyway.
-        mixed = ~partial[:, None, None] & (traffic.here > 0) & (arriving > 0)
-        copying = np.where(mixed, self._kernel_ms + 2 * traffic.here / self._hbm, 0.0).max(axis=2)
+        mixed = ~partial[:, None, None] & (traffic.local > 0) & (arriving > 0)
+        copying = np.where(mixed, self._kernel_ms + 2 * traffic.local / self._hbm, 0.0).max(axis=2)
         plain = np.maximum(self._time_links(traffic.crossing) + latency, copying)
         passed = self._pass_on(traffic, latency, copying, plain)
         if not partial.any():
             return np.stack((plain, passed))
-        blocks = (traffic.crossing > 0).sum(axis=2) + (traffic.here > 0)
+        blocks = (traffic.crossing > 0).sum(axis=2) + (traffic.local > 0)
         parts = np.ceil(blocks / np.maximum(traffic.copies, 1)[:, None, None])
-        combined = self._kernel_ms * parts + (arriving + traffic.here + traffic.wanted) / self._hbm
-        gathered = plain + np.where(partial[:, None, None] & (traffic.wanted > 0), combined, 0.0).max(axis=2)
+        combined = self._kernel_ms * parts + (arriving + traffic.local + traffic.needed) / self._hbm
+        gathered = plain + np.where(partial[:, None, None] & (traffic.needed > 0), combined, 0.0).max(axis=2)
         reduced = np.minimum(gathered, self._combine_once(traffic))
         return np.stack((gathered, np.where(partial[:, None], reduced, passed)))
 
@@ -106,10 +106,11 @@ class ExchangeEstimator:
     def _combine_once(self, traffic: _Traffic) -> Array:
         """The time if every element is combined at one site, evenly spread, and then sent to its other readers."""
         copies = np.maximum(traffic.copies, 1)[:, None]
-        distinct = np.maximum(traffic.crossing.max(axis=3), traffic.here).sum(axis=2) / copies
-        readers = np.maximum(1.0, traffic.wanted.sum(axis=2) / np.maximum(distinct, 1.0))
+        # A producer site's bytes count once, however many readers take them; partial copies of one element also do.
+        distinct = np.maximum(traffic.crossing.max(axis=3), traffic.local).sum(axis=2) / copies
+        readers = np.maximum(1.0, traffic.needed.sum(axis=2) / np.maximum(distinct, 1.0))
         moved = distinct * (copies - 1 + readers - 1)
-        received = (traffic.wanted * (1 - 1 / readers)[:, :, None]).max(axis=2)
+        received = (traffic.needed * (1 - 1 / readers)[:, :, None]).max(axis=2)
         moving = self._move(traffic, np.maximum(moved / self._sites, received), moved)
         rounds = 1 + (readers > 1 + 1e-9)
         combining = self._kernel_ms + distinct * (copies + 1) / self._sites / self._hbm.min()
@@ -146,29 +147,29 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Traffic:
-    """Bytes, for all pairs (m, a) of families: `crossing[m, a, i, j]` from site i to site j, `here[m, a, j]` that site
-    j has already, `wanted[m, a, j]` that it reads. `copies[m]` are the partial copies.
+    """Bytes, for all pairs (m, a) of families: `crossing[m, a, i, j]` from site i to site j, `local[m, a, j]` that site
+    j has already, `needed[m, a, j]` that it reads. `copies[m]` are the partial copies.
 
     `lacking[m, a, i, j]` are the bytes of site i that site j reads and does not make itself, each other site with a
-    replica counted, where they cross from one of these only. Sites with the same `made[m, i]` have the same block, and
-    with the same `asked[m, a, j]` read the same.
+    replica counted, where they cross from one of these only. Sites with the same `produced[m, i]` have the same block,
+    and with the same `required[m, a, j]` read the same.
     """
 
     crossing: Array
-    here: Array
-    wanted: Array
+    local: Array
+    needed: Array
     copies: Array
     lacking: Array
-    made: Array
-    asked: Array
+    produced: Array
+    required: Array
 
     def list_held(self) -> HeldBytes:
         """The pairs of families, in order, as exchanges."""
         pairs, sites = self.lacking.shape[:2], self.lacking.shape[2]
         return HeldBytes(
             self.lacking.reshape(-1, sites, sites),
-            np.broadcast_to(self.made[:, None], (*pairs, sites)).reshape(-1, sites),
-            self.asked.reshape(-1, sites),
+            np.broadcast_to(self.produced[:, None], (*pairs, sites)).reshape(-1, sites),
+            self.required.reshape(-1, sites),
             np.repeat(self.copies == 1, pairs[1]),
         )
 
@@ -193,16 +194,16 @@ def _measure_links(machine: Machine, sites: int) -> _Links:
     missing = ~np.eye(sites, dtype=bool)
     relayed = _list_relayed_pairs(machine, sites)
     for position, resource in enumerate(machine.resources):
-        own = [(a, b) for a, b in resource.pairs if a < sites and b < sites] + relayed.get(position, [])
-        if own:
-            pairs.append(np.array([a * sites + b for a, b in own]))
+        used_pairs = [(a, b) for a, b in resource.pairs if a < sites and b < sites] + relayed.get(position, [])
+        if used_pairs:
+            pairs.append(np.array([a * sites + b for a, b in used_pairs]))
             rates.append(resource.gbs * BYTES_PER_MS)
-            for a, b in own:
+            for a, b in used_pairs:
                 missing[a, b] = False
 
     def measure_rate(matrix: Array) -> float:
         flat = matrix.ravel()
-        slowest = max((flat[own].sum() / rate for own, rate in zip(pairs, rates, strict=True)), default=0.0)
+        slowest = max((flat[positions].sum() / rate for positions, rate in zip(pairs, rates, strict=True)), default=0.0)
         return float(flat.sum() / slowest) if slowest else float("inf")
 
     everyone = np.where(missing | np.eye(sites, dtype=bool), 0.0, 1.0)
@@ -213,16 +214,16 @@ def _measure_links(machine: Machine, sites: int) -> _Links:
 def _list_relayed_pairs(machine: Machine, sites: int) -> dict[int, list[Pair]]:
     """By resource the pairs that no resource joins and whose data crosses it on its way over other sites, once for
     each time that it crosses it."""
-    found: dict[int, list[Pair]] = {}
-    ways = Ways(machine, range(sites))
+    pairs_of_resource: dict[int, list[Pair]] = {}
+    ways = Routing(machine, range(sites))
     if ways.complete:
-        return found
+        return pairs_of_resource
     for a, b in permutations(range(sites), 2):
         if (a, b) not in machine.routes and ways.reaches(a, b):
             for hop in pairwise(ways.find_way(a, b)):
                 for resource in machine.routes[hop]:
-                    found.setdefault(resource, []).append((a, b))
-    return found
+                    pairs_of_resource.setdefault(resource, []).append((a, b))
+    return pairs_of_resource
 
 
 def _stack(families: Sequence[Family], sites: int) -> _Blocks:
@@ -250,30 +251,39 @@ def _find_first(lower: Array, upper: Array) -> Array:
     return first
 
 
-def _measure_traffic(made: _Blocks, asked: _Blocks, itemsize: int) -> _Traffic:
+def _measure_traffic(produced: _Blocks, required: _Blocks, itemsize: int) -> _Traffic:
     """What crosses between sites once every reader is at the site that spares most."""
-    overlap = _measure_overlaps(made, asked)
+    overlap = _measure_overlaps(produced, required)
     overlap *= float(itemsize)
-    wanted = np.broadcast_to(asked.volume[None] * float(itemsize), overlap.shape[:3]).copy()
-    asked_first = np.broadcast_to(asked.first, overlap.shape[:3]).copy()
-    _place_readers(overlap, wanted, asked_first)
-    here = np.einsum("maii->mai", overlap).copy()
+    needed = np.broadcast_to(required.volume[None] * float(itemsize), overlap.shape[:3]).copy()
+    asked_first = np.broadcast_to(required.first, overlap.shape[:3]).copy()
+    _place_readers(overlap, needed, asked_first)
+    local = np.einsum("maii->mai", overlap).copy()
     np.einsum("maii->mai", overlap)[...] = 0.0
-    lacking = overlap.copy() if (made.replicas > 1).any() else overlap
-    for m in np.flatnonzero(made.replicas > 1):
-        _choose_senders(overlap[m], here[m], int(made.replicas[m]), int((made.volume[m] > 0).sum()))
-    return _Traffic(overlap, here, wanted, made.copies, lacking, made.first, asked_first)
+    lacking = overlap.copy() if (produced.replicas > 1).any() else overlap
+    for m in np.flatnonzero(produced.replicas > 1):
+        _choose_senders(overlap[m], local[m], int(produced.replicas[m]), int((produced.volume[m] > 0).sum()))
+    return _Traffic(overlap, local, needed, produced.copies, lacking, produced.first, asked_first)
 
 
-def _measure_overlaps(made: _Blocks, asked: _Blocks) -> Array:
+def _measure_overlaps(produced: _Blocks, required: _Blocks) -> Array:
     """The elements that block i of family m and block j of family a share, as (m, a, i, j)."""
-    overlap: Array = np.zeros((len(made.volume), len(asked.volume), made.volume.shape[1], asked.volume.shape[1]))
-    overlap += (made.volume > 0)[:, None, :, None] & (asked.volume > 0)[None, :, None, :]
-    for d in range(made.lower.shape[2]):
-        ends = [bounds[..., d].astype(np.float64) for bounds in (made.lower, made.upper, asked.lower, asked.upper)]
-        first, last = ends[0][made.volume > 0], ends[1][made.volume > 0]
-        whole = len(first) and (first == first[0]).all() and (last == last[0]).all()
-        if whole and (ends[2][asked.volume > 0] >= first[0]).all() and (ends[3][asked.volume > 0] <= last[0]).all():
+    overlap: Array = np.zeros(
+        (len(produced.volume), len(required.volume), produced.volume.shape[1], required.volume.shape[1])
+    )
+    overlap += (produced.volume > 0)[:, None, :, None] & (required.volume > 0)[None, :, None, :]
+    for d in range(produced.lower.shape[2]):
+        ends = [
+            bounds[..., d].astype(np.float64)
+            for bounds in (produced.lower, produced.upper, required.lower, required.upper)
+        ]
+        first, last = ends[0][produced.volume > 0], ends[1][produced.volume > 0]
+        one_interval = len(first) and (first == first[0]).all() and (last == last[0]).all()
+        if (
+            one_interval
+            and (ends[2][required.volume > 0] >= first[0]).all()
+            and (ends[3][required.volume > 0] <= last[0]).all()
+        ):
             overlap *= (ends[3] - ends[2])[None, :, None, :]  # no block of the producer is cut here
             continue
         shared = np.minimum(ends[1][:, None, :, None], ends[3][None, :, None, :])
@@ -283,7 +293,7 @@ def _measure_overlaps(made: _Blocks, asked: _Blocks) -> Array:
     return overlap
 
 
-def _choose_senders(crossing: Array, here: Array, replicas: int, holders: int) -> None:
+def _choose_senders(crossing: Array, local: Array, replicas: int, holders: int) -> None:
     """Of the sites with replicas of a block, one sends it to a reader, and none if the reader has one."""
     distinct = holders // replicas
     sites = crossing.shape[1]
@@ -295,13 +305,13 @@ def _choose_senders(crossing: Array, here: Array, replicas: int, holders: int) -
     crossing *= sender
 
 
-def _place_readers(overlap: Array, *others: Array) -> None:
+def _place_readers(overlap: Array, *arrays: Array) -> None:
     """Moves readers to the sites that need the fewest bytes moved: permutes the last axes of all arrays in place.
 
     A reader stays at the site of its own number if no other would do better.
     """
-    here = np.einsum("maii->mai", overlap)
-    crossed = np.argwhere(~(here == overlap.max(axis=2)).all(axis=2))
+    local = np.einsum("maii->mai", overlap)
+    crossed = np.argwhere(~(local == overlap.max(axis=2)).all(axis=2))
     if not len(crossed):
         return
     from lap import lapjv
@@ -310,10 +320,12 @@ def _place_readers(overlap: Array, *others: Array) -> None:
     stay = np.eye(sites)
     for m, a in crossed:
         matrix = overlap[m, a]
+        # The assignment that keeps most bytes local. A byte counts more than the preferences of all readers for their
+        # own sites together, so that these decide between equally good assignments alone.
         _, _, reader_at = lapjv(np.ascontiguousarray(-(matrix.T * (sites + 1)) - stay))
         overlap[m, a] = matrix[:, reader_at]
-        for other in others:
-            other[m, a] = other[m, a][reader_at]
+        for array in arrays:
+            array[m, a] = array[m, a][reader_at]
 
 
 def has_equal_links(machine: Machine, sites: int) -> bool:

@@ -29,28 +29,29 @@ from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.plan_report import Contender, MemoryPoint
 from einc.search.completion import Completer, improve_completed
 from einc.search.descent import descend
-from einc.search.evaluation import Draft, Evaluator, Surcharge
+from einc.search.evaluation import EvaluatedPlan, Evaluator, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
+from einc.search.exhaustive import list_small_plans
 from einc.search.folding import fold_pinned, select_pins
-from einc.search.found import Found, build_found
+from einc.search.initial_plans import PAPER, SIDE_BY_SIDE, add_optima, keep_worthwhile, list_known_starts
 from einc.search.memory import charge_layers, find_frontier, find_smaller, measure_sizes, sample_prices
 from einc.search.neighbours import sum_times
-from einc.search.small import list_small_plans
+from einc.search.result import SelectedPlan, select_plan
 from einc.search.space import SearchSpace
-from einc.search.starts import PAPER, SIDE_BY_SIDE, add_optima, keep_worthwhile, list_known_starts
 from einc.search.tables import UNITS_PER_MS, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import InputPlacement
 from einc_runtime.text import shorten
 
 SMALLER, IMPROVED = "less memory", "improved"
-"""Names of contenders beside those that the search starts from (`einc.search.starts`): the fastest that fits by a price
-on memory, and what the improvement made of the best."""
+"""Names of contenders beside those that the search starts from (`einc.search.initial_plans`): the fastest that fits by
+a price on memory, and what the improvement made of the best."""
 
-MAX_EFFORT = 15_000
+MAX_SEARCH_EFFORT = 15_000
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
 
-MAX_COMPLETED = 3
-"""Plans that are completed with synthesized exchanges."""
+MAX_COMPLETED, MAX_COMPLETED_UNEVEN = 3, 6
+"""Plans that are completed with synthesized exchanges: more where some pairs of sites have wider links than others, as
+promises are less exact there, and all of them of a graph that is built as a whole there."""
 
 WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.02, 0.995, 1.25
 """A further plan is completed if it promises at most this part of the time of the best so far, as promises are not
@@ -60,7 +61,7 @@ wider links than others, since promises are less exact there."""
 MAX_ATTEMPTS = 4
 """Plans of many layers that are built as a whole, if the first do not fit although plans of a few layers said so."""
 
-HOPELESS = 3.0
+MAX_TABLE_TIME_RATIO = 3.0
 """A plan is not built if the tables say that it takes so many times the least."""
 
 MAX_REASON = 300
@@ -74,7 +75,7 @@ Progress = Callable[[str, float], None]
 """Called with what is being done, and the best predicted time so far in ms (0 if unknown)."""
 
 
-def ignore_progress(what: str, best_ms: float) -> None:
+def ignore_progress(step: str, best_ms: float) -> None:
     """Ignores the progress."""
 
 
@@ -90,7 +91,7 @@ def find_fastest(
     input_placement: InputPlacement = "replicated",
     progress: Progress = ignore_progress,
     report: Report = ignore_report,
-) -> Found:
+) -> SelectedPlan:
     """The fastest plan that fits, with naive or synthesized exchanges; `pins` fix the cuts of some operators.
 
     `input_placement` says where inputs and weights lie before the clock starts. Raises MachineError where no plan's
@@ -102,11 +103,11 @@ def find_fastest(
     search.improve()
     scheduler = SynthesizingScheduler(machine, sites, budget=budget, seed=seed, report=report)
     for _ in range(MAX_ATTEMPTS):
-        found = search.finish_naive() if naive else search.finish_synthesized(scheduler)
-        if found.program is not None or not search.make_stricter(found.plan):
+        result = search.finish_naive() if naive else search.finish_synthesized(scheduler)
+        if result.program is not None or not search.make_stricter(result.plan):
             break
     budget.end()
-    return found
+    return result
 
 
 class _Search:
@@ -124,7 +125,7 @@ class _Search:
         progress: Progress,
     ) -> None:
         progress("weighing cuts by their time", 0.0)
-        self._whole = graph
+        self._full_graph = graph
         self._naive = naive
         self._even = has_equal_links(machine, sites)
         self._budget = budget
@@ -141,10 +142,10 @@ class _Search:
         self._promises = self._tables if naive else promises
         times = None if self._folded is None else self._folded.times
         self._sizes = measure_sizes(part, self._space.problem, times)
-        self._surcharge = self._find_surcharge()
-        effort = math.inf if budget.limited else MAX_EFFORT
-        self._evaluator = Evaluator(self._space, budget, effort, self._surcharge)
-        self._drafts: dict[str, Draft] = {}
+        self._omitted_layers_cost = self._find_omitted_layers_cost()
+        effort = math.inf if budget.limited else MAX_SEARCH_EFFORT
+        self._evaluator = Evaluator(self._space, budget, effort, self._omitted_layers_cost)
+        self._evaluated_plans: dict[str, EvaluatedPlan] = {}
         self._reasons = dict(self._starts.reasons)
 
     def _build_tables(self) -> tuple[TimeProblem, TimeProblem]:
@@ -154,9 +155,11 @@ class _Search:
             return space.build_time_problems()
         options = folded.expand(space.problem.candidates)
         numbers = folded.stands_for
-        return build_time_problems(self._whole, options, space.machine, space.sites, once=space.once, variables=numbers)
+        return build_time_problems(
+            self._full_graph, options, space.machine, space.sites, once=space.once, variables=numbers
+        )
 
-    def _find_surcharge(self) -> Surcharge:
+    def _find_omitted_layers_cost(self) -> OmittedLayersCost:
         """What the layers add that are not built."""
         if self._folded is None:
             return lambda assignment: (0.0, 0)
@@ -164,8 +167,8 @@ class _Search:
         return charge_layers(self._tables, part, self._sizes.kept, self._folded.times)
 
     @property
-    def _best(self) -> Draft:
-        return min(self._drafts.values(), key=lambda draft: draft.rank)
+    def _best(self) -> EvaluatedPlan:
+        return min(self._evaluated_plans.values(), key=lambda evaluated: evaluated.rank)
 
     def start(self) -> None:
         """Predicts the plans that are best by a simple measure, and looks for smaller ones if none of them fits."""
@@ -178,28 +181,28 @@ class _Search:
         for name, start in starts.items():
             if start is None:
                 self._reasons[name] = "its tables would be too large"
-            elif estimates[name] > HOPELESS * least and name != SIDE_BY_SIDE:
+            elif estimates[name] > MAX_TABLE_TIME_RATIO * least and name != SIDE_BY_SIDE:
                 self._reasons[name] = f"about {estimates[name] / UNITS_PER_MS:.4g} ms by the time tables"
-            elif self._drafts and self._evaluator.hurried:
+            elif self._evaluated_plans and self._evaluator.hurried:
                 self._reasons[name] = "no time was left to build it"
-            elif (draft := self._evaluator.evaluate(start, spread=name not in added.together)) is not None:
-                self._drafts[name] = draft
+            elif (evaluated := self._evaluator.evaluate(start, spread=name not in added.together)) is not None:
+                self._evaluated_plans[name] = evaluated
             else:
                 self._reasons[name] = "sites that cannot talk would have to exchange data"
-        if not self._drafts:
+        if not self._evaluated_plans:
             build(self._paper, self._space.machine)  # raises the reason
             raise InternalError("the search refused a plan that can be built")
         self._find_smaller()
 
     def _find_smaller(self) -> None:
         """Looks for a plan that needs less memory if the fastest of the contenders does not fit."""
-        drafts = list(self._drafts.values())
-        if not min(drafts, key=lambda draft: draft.predicted_ms).excess:
+        evaluated_plans = list(self._evaluated_plans.values())
+        if not min(evaluated_plans, key=lambda evaluated: evaluated.predicted_ms).excess:
             return
         self._progress("looking for a plan that needs less memory", self._best.predicted_ms)
-        smaller = find_smaller(self._evaluator, self._tables, self._sizes, drafts)
+        smaller = find_smaller(self._evaluator, self._tables, self._sizes, evaluated_plans)
         if smaller is not None:
-            self._drafts[SMALLER] = smaller
+            self._evaluated_plans[SMALLER] = smaller
 
     def improve(self) -> None:
         """Descends from the best contenders over whole plans, and looks at some that need less memory."""
@@ -210,17 +213,19 @@ class _Search:
 
         report(first.predicted_ms)
         if self._folded is not None:  # the whole is built twice at last
-            self._budget.reserve(2 * self._evaluator.seconds * len(self._whole.nodes) / len(self._space.graph.nodes))
-        starts = list(self._drafts.values())
+            self._budget.reserve(
+                2 * self._evaluator.seconds * len(self._full_graph.nodes) / len(self._space.graph.nodes)
+            )
+        starts = list(self._evaluated_plans.values())
         if self._folded is None:
             starts += self._try_small_plans()
         best = descend(self._evaluator, self._tables, starts, reorder=self._folded is None, report=report)
         if best is not first:
-            self._drafts[IMPROVED] = best
-        if SMALLER not in self._drafts:
-            sampled = sample_prices(self._evaluator, self._tables, self._sizes, list(self._drafts.values()))
-            if sampled and (least := min(sampled, key=lambda draft: draft.rank)).rank < best.rank:
-                self._drafts[SMALLER] = least
+            self._evaluated_plans[IMPROVED] = best
+        if SMALLER not in self._evaluated_plans:
+            sampled = sample_prices(self._evaluator, self._tables, self._sizes, list(self._evaluated_plans.values()))
+            if sampled and (least := min(sampled, key=lambda evaluated: evaluated.rank)).rank < best.rank:
+                self._evaluated_plans[SMALLER] = least
 
     def make_stricter(self, refused: LogicalPlan) -> bool:
         """After the whole plan of a contender that should fit did not: whether there is another one to try.
@@ -229,42 +234,46 @@ class _Search:
         """
         if self._best.excess or self._folded is None:
             return False
-        name = next(one.name for one in refused.contenders if one.chosen)
+        name = next(contender.name for contender in refused.contenders if contender.chosen)
         program = build(refused, self._space.machine, check_memory=False)
-        self._evaluator.set_aside(max(1, max(program.memory) - self._drafts[name].memory))
-        self._drafts = {one: self._evaluator.renew(draft) for one, draft in self._drafts.items()}
+        self._evaluator.set_aside(max(1, max(program.memory) - self._evaluated_plans[name].memory))
+        self._evaluated_plans = {
+            name: self._evaluator.renew(evaluated) for name, evaluated in self._evaluated_plans.items()
+        }
         self._find_smaller()
         return not self._best.excess
 
-    def _try_small_plans(self) -> list[Draft]:
+    def _try_small_plans(self) -> list[EvaluatedPlan]:
         """Of the plans of a small graph, those that could be faster than the best so far.
 
         They take half of the effort that is left at most, as changes of the best may be worth more.
         """
-        found: list[Draft] = []
+        evaluated_plans: list[EvaluatedPlan] = []
         best, kept = self._best, self._evaluator.effort / 2
         for least, assignment in list_small_plans(self._space, self._tables):
             if self._evaluator.exhausted or self._evaluator.effort < kept:
                 break
             if not best.excess and least > best.predicted_ms * UNITS_PER_MS:
                 break
-            draft = self._evaluator.evaluate(assignment)
-            if draft is not None:
-                found.append(draft)
-                best = min(best, draft, key=lambda draft: draft.rank)
-        return found
+            evaluated = self._evaluator.evaluate(assignment)
+            if evaluated is not None:
+                evaluated_plans.append(evaluated)
+                best = min(best, evaluated, key=lambda evaluated: evaluated.rank)
+        return evaluated_plans
 
-    def finish_naive(self) -> Found:
+    def finish_naive(self) -> SelectedPlan:
         """The best contender with naive exchanges."""
-        name = min(self._drafts, key=lambda name: self._drafts[name].rank)
-        if self._drafts[name].excess:
-            return Found(self._complete(name, {}), None)
-        self._progress("placing blocks and moving data", self._drafts[name].predicted_ms)
-        fitting = {name: draft.predicted_ms for name, draft in self._drafts.items() if not draft.excess}
+        name = min(self._evaluated_plans, key=lambda name: self._evaluated_plans[name].rank)
+        if self._evaluated_plans[name].excess:
+            return SelectedPlan(self._complete(name, {}), None)
+        self._progress("placing blocks and moving data", self._evaluated_plans[name].predicted_ms)
+        fitting = {
+            name: evaluated.predicted_ms for name, evaluated in self._evaluated_plans.items() if not evaluated.excess
+        }
         plans = [self._complete(name, {}) for name in self._list_close(fitting)]
-        return build_found(plans, lambda plan: build(plan, self._space.machine))
+        return select_plan(plans, lambda plan: build(plan, self._space.machine))
 
-    def finish_synthesized(self, scheduler: SynthesizingScheduler) -> Found:
+    def finish_synthesized(self, scheduler: SynthesizingScheduler) -> SelectedPlan:
         """Completes the contenders that promise most with synthesized exchanges, and takes the fastest.
 
         Where links differ, it is improved before, unless layers are left out.
@@ -272,25 +281,29 @@ class _Search:
         completer = Completer(self._evaluator, scheduler, self._folded)
         times = self._complete_contenders(completer)
         if not times:
-            return Found(self._complete(self._rank_by_promise()[0], {}), None)
+            return SelectedPlan(self._complete(self._rank_by_promise()[0], {}), None)
         if not self._even and self._folded is None:
             best = improve_completed(
                 completer, self._promises, lambda ms: self._progress("improving the fastest plan", ms)
             )
             if completer.times[best] < min(times.values()):
-                self._drafts[IMPROVED] = best
+                self._evaluated_plans[IMPROVED] = best
                 times[IMPROVED] = completer.times[best]
         chosen = min(times, key=lambda name: times[name])
-        shown = {name: completer.times[draft] for name, draft in self._drafts.items() if draft in completer.times}
+        shown = {
+            name: completer.times[evaluated]
+            for name, evaluated in self._evaluated_plans.items()
+            if evaluated in completer.times
+        }
         plans = [self._complete(name, shown) for name in self._list_close(times)]
         if self._folded is None:
-            return Found(plans[0], replace(completer.programs[self._drafts[chosen]], plan=plans[0]))
-        return build_found(plans, lambda plan: build_fast(plan, self._space.machine, scheduler))
+            return SelectedPlan(plans[0], replace(completer.programs[self._evaluated_plans[chosen]], plan=plans[0]))
+        return select_plan(plans, lambda plan: build_fast(plan, self._space.machine, scheduler))
 
     def _rank_by_promise(self) -> list[str]:
         """The contenders that fit, and then the others; those that promise most first."""
-        promised = {name: self._promise(draft) for name, draft in self._drafts.items()}
-        return sorted(promised, key=lambda name: (self._drafts[name].excess, promised[name]))
+        promised = {name: self._promise(evaluated) for name, evaluated in self._evaluated_plans.items()}
+        return sorted(promised, key=lambda name: (self._evaluated_plans[name].excess, promised[name]))
 
     def _complete_contenders(self, completer: Completer) -> dict[str, float]:
         """Completes the contenders that promise most. The times in ms of those that fit, by their names."""
@@ -298,24 +311,26 @@ class _Search:
         times: dict[str, float] = {}
         worth = WORTH_COMPLETING if self._folded is None else WORTH_COMPLETING_FOLDED
         # Where using idle sites makes no difference to the time, nothing runs beside anything else: that is one plan.
-        alike = {replace(self._drafts[name], spread=True): name for name in reversed(names)}
-        waiting = [name for name in names if name in alike.values()]
-        if not self._even:  # at least the paper's plan, so that no simpler selector does better
+        spread_plans = {replace(self._evaluated_plans[name], spread=True): name for name in reversed(names)}
+        waiting = [name for name in names if name in spread_plans.values()]
+        if not self._even:
             worth = WORTH_COMPLETING_UNEVEN
-            waiting.sort(key=lambda name: name != alike[replace(self._drafts.get(PAPER, self._best), spread=True)])
-        most = math.inf if not self._even and self._folded is None else MAX_COMPLETED
+        if not self._even or self._space.once:  # at least the paper's plan, so that no simpler selector does better
+            paper_plan = spread_plans[replace(self._evaluated_plans.get(PAPER, self._best), spread=True)]
+            waiting.sort(key=lambda name: name != paper_plan)
+        most = MAX_COMPLETED if self._even else math.inf if self._folded is None else MAX_COMPLETED_UNEVEN
         for name in waiting:
             if len(times) >= most or (times and not self._budget.left):
                 break
-            draft = self._drafts[name]
-            if self._folded is not None and draft.excess:
+            evaluated = self._evaluated_plans[name]
+            if self._folded is not None and evaluated.excess:
                 continue  # a few layers of it fit, and the whole does not
-            if self._promise(draft) <= worth * min(times.values(), default=math.inf):
-                completed = completer.complete(draft)
+            if self._promise(evaluated) <= worth * min(times.values(), default=math.inf):
+                completed = completer.complete(evaluated)
                 if completed is not None:
                     times[name] = completed
         # Promises err, and no plan may be slower than one that was built with naive exchanges.
-        name = min(self._drafts, key=lambda name: self._drafts[name].rank)
+        name = min(self._evaluated_plans, key=lambda name: self._evaluated_plans[name].rank)
         if times and not self._best.excess and self._best.predicted_ms < min(times.values()):
             completed = completer.complete(self._best)
             if completed is not None:
@@ -325,16 +340,18 @@ class _Search:
     def _list_close(self, times: Mapping[str, float]) -> list[str]:
         """The fastest contender, and of a folded graph all that may be faster as a whole, if it is not large."""
         ranked = sorted(times, key=lambda name: times[name])
-        several = self._folded is not None and len(self._whole.nodes) <= MAX_CLOSE_NODES and not self._budget.limited
-        distinct = {self._drafts[name]: name for name in reversed(ranked)}
+        several = (
+            self._folded is not None and len(self._full_graph.nodes) <= MAX_CLOSE_NODES and not self._budget.limited
+        )
+        distinct = {self._evaluated_plans[name]: name for name in reversed(ranked)}
         close = [name for name in ranked if times[name] <= CLOSE * times[ranked[0]] and name in distinct.values()]
         return close[: MAX_COMPLETED if several else 1]
 
-    def _promise(self, draft: Draft) -> float:
-        """About what a draft takes with the exchanges that were asked for, in ms."""
+    def _promise(self, evaluated: EvaluatedPlan) -> float:
+        """About what a plan takes with the exchanges that were asked for, in ms."""
         if self._naive:
-            return draft.predicted_ms
-        return min(draft.predicted_ms, sum_times(self._promises, draft.assignment) / UNITS_PER_MS)
+            return evaluated.predicted_ms
+        return min(evaluated.predicted_ms, sum_times(self._promises, evaluated.assignment) / UNITS_PER_MS)
 
     def _complete(self, chosen: str, times: Mapping[str, float]) -> LogicalPlan:
         """The plan of a contender for the whole graph, with what became of all contenders.
@@ -342,35 +359,35 @@ class _Search:
         `times` are those of contenders that were completed with synthesized exchanges.
         """
         if self._folded is None:
-            plans = {name: self._evaluator.make_plan(one) for name, one in self._drafts.items()}
+            plans = {name: self._evaluator.make_plan(evaluated) for name, evaluated in self._evaluated_plans.items()}
             cut_cost = self._paper.cut_cost
         else:
-            problem = connect(self._whole, self._folded.expand(self._space.problem.candidates))
-            order = tuple(range(len(self._whole.nodes)))
-            whole = replace(self._space, graph=self._whole, problem=problem)
+            problem = connect(self._full_graph, self._folded.expand(self._space.problem.candidates))
+            order = tuple(range(len(self._full_graph.nodes)))
+            full_space = replace(self._space, graph=self._full_graph, problem=problem)
             plans = {
-                name: whole.make_plan(self._folded.expand(draft.assignment), order, draft.spread)
-                for name, draft in self._drafts.items()
+                name: full_space.make_plan(self._folded.expand(evaluated.assignment), order, evaluated.spread)
+                for name, evaluated in self._evaluated_plans.items()
             }
-            strict = build_problem(self._whole, self._space.sites, pins=self._pins)
+            strict = build_problem(self._full_graph, self._space.sites, pins=self._pins)
             cut_cost = strict.cost(choose_by_cuts(strict))
         contenders = [
             Contender(
                 name,
                 name == chosen,
-                times.get(name, draft.predicted_ms),
-                draft.memory,
+                times.get(name, evaluated.predicted_ms),
+                evaluated.memory,
                 plans[name].total_cost,
                 synthesized=name in times,
-                promised_ms=None if self._naive or name in times else self._promise(draft),
+                promised_ms=None if self._naive or name in times else self._promise(evaluated),
             )
-            for name, draft in self._drafts.items()
+            for name, evaluated in self._evaluated_plans.items()
         ]
         contenders += [Contender(name, reason=shorten(reason, MAX_REASON)) for name, reason in self._reasons.items()]
-        points = find_frontier(self._evaluator.list_drafts())
+        points = find_frontier(self._evaluator.list_evaluated())
         return replace(
             plans[chosen],
             cut_cost=cut_cost,
             contenders=tuple(contenders),
-            memory_points=tuple(MemoryPoint(draft.memory, draft.predicted_ms) for draft in points),
+            memory_points=tuple(MemoryPoint(evaluated.memory, evaluated.predicted_ms) for evaluated in points),
         )

@@ -90,7 +90,7 @@ def fold(graph: Graph) -> Folded | None:
     first, length, count = run
     cut, end = first + (LAYERS - 1) * length, first + (count - 1) * length  # the nodes in between are left out
     kept = (*range(cut), *range(end, len(graph.nodes)))
-    place = {n: i for i, n in enumerate(kept)}
+    position_of_kept = {n: i for i, n in enumerate(kept)}
     renamed = {
         old: new
         for n in range(end - length, end)
@@ -105,7 +105,8 @@ def fold(graph: Graph) -> Folded | None:
     tensors = tuple(tensor for tensor in graph.tensors if tensor.name in read or tensor.name in outputs)
     middle = first + (LAYERS // 2) * length
     stands_for = tuple(
-        place[n] if n in place else place[middle + (n - first) % length] for n in range(len(graph.nodes))
+        position_of_kept[n] if n in position_of_kept else position_of_kept[middle + (n - first) % length]
+        for n in range(len(graph.nodes))
     )
     return Folded(replace(graph, tensors=tensors, nodes=tuple(nodes), outputs=outputs), kept, stands_for)
 
@@ -149,15 +150,15 @@ def _narrow(graph: Graph, first: int, length: int, count: int) -> tuple[int, int
     saved = set(graph.outputs)
 
     def describe(n: int) -> list[_Source]:
-        found: list[_Source] = []
+        sources: list[_Source] = []
         for name in graph.nodes[n].inputs:
             if name not in producers:
-                found.append(("loaded", 0, 0))
+                sources.append(("loaded", 0, 0))
                 continue
             node, j = producers[name]
             source = graph.positions[node.name]
-            found.append(("at", source, j) if source < first else ("back", n - source, j))
-        return found
+            sources.append(("at", source, j) if source < first else ("back", n - source, j))
+        return sources
 
     def is_alike(n: int) -> bool:
         pairs = zip(graph.nodes[n].outputs, graph.nodes[n - length].outputs, strict=True)
@@ -177,15 +178,17 @@ def fold_pinned(graph: Graph, pins: Sequence[Pin]) -> Folded | None:
         return folded
     pinned = find_pinned(graph, pins)
     names = [node.name for node in graph.nodes]
-    alike = all(pinned.get(names[n]) == pinned.get(names[folded.kept[m]]) for n, m in enumerate(folded.stands_for))
-    return folded if alike else None
+    pinned_equally = all(
+        pinned.get(names[n]) == pinned.get(names[folded.kept[m]]) for n, m in enumerate(folded.stands_for)
+    )
+    return folded if pinned_equally else None
 
 
 def select_pins(graph: Graph, pins: Sequence[Pin]) -> tuple[Pin, ...]:
     """The pins that match an operator of the graph."""
-    found = []
+    selected = []
     for pin in pins:
         with suppress(UsageError):
             find_pinned(graph, [pin])
-            found.append(pin)
-    return tuple(found)
+            selected.append(pin)
+    return tuple(selected)

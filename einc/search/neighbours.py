@@ -37,7 +37,7 @@ class Change:
 
 def sum_times(problem: TimeProblem, assignment: Sequence[int]) -> int:
     """What the tables say of a plan, in picoseconds."""
-    total = sum(int(own[c]) for own, c in zip(problem.own, assignment, strict=True))
+    total = sum(int(times[c]) for times, c in zip(problem.node_times, assignment, strict=True))
     return total + sum(int(_look_up(table, {}, assignment)) for table in problem.tables)
 
 
@@ -45,10 +45,10 @@ def list_changes(problem: TimeProblem, assignment: Sequence[int]) -> list[Change
     """Every other candidate of every node, those first that the tables find least harmful."""
     around = _list_tables(problem)
     changes: list[Change] = []
-    for v, own in enumerate(problem.own):
-        added = own - own[assignment[v]]
+    for v, times in enumerate(problem.node_times):
+        added = times - times[assignment[v]]
         for table in around[v]:
-            added = added + _look_up(table, {v: np.arange(len(own))}, assignment) - _look_up(table, {}, assignment)
+            added = added + _look_up(table, {v: np.arange(len(times))}, assignment) - _look_up(table, {}, assignment)
         changes += [Change(int(more), (v,), (i,)) for i, more in enumerate(added) if i != assignment[v]]
     return sorted(changes)
 
@@ -62,23 +62,27 @@ def list_pair_changes(problem: TimeProblem, assignment: Sequence[int]) -> list[C
     pairs = {pair for table in problem.tables for pair in itertools.combinations(table.variables, 2)}
     changes: list[Change] = []
     for u, v in sorted(pairs):
-        first, second = problem.own[u], problem.own[v]
+        first, second = problem.node_times[u], problem.node_times[v]
         added = (first - first[assignment[u]])[:, None] + (second - second[assignment[v]])[None, :]
         chosen = {u: np.arange(len(first))[:, None], v: np.arange(len(second))[None, :]}
         for table in {id(table): table for table in (*around[u], *around[v])}.values():
             added = added + _look_up(table, chosen, assignment) - _look_up(table, {}, assignment)
-        found = [
+        pair_changes = [
             Change(int(added.flat[n]), (u, v), (int(n) // len(second), int(n) % len(second)))
             for n in np.argsort(added, axis=None, kind="stable")[: MAX_PAIR_CHANGES + len(first) + len(second)]
         ]
-        differ = [one for one in found if assignment[u] != one.candidates[0] and assignment[v] != one.candidates[1]]
+        differ = [
+            change
+            for change in pair_changes
+            if assignment[u] != change.candidates[0] and assignment[v] != change.candidates[1]
+        ]
         changes += differ[:MAX_PAIR_CHANGES]
     return sorted(changes)
 
 
 def _list_tables(problem: TimeProblem) -> list[list[CostTable]]:
     """For every node the tables that it is a variable of."""
-    around: list[list[CostTable]] = [[] for _ in problem.own]
+    around: list[list[CostTable]] = [[] for _ in problem.node_times]
     for table in problem.tables:
         for v in table.variables:
             around[v].append(table)
@@ -87,6 +91,6 @@ def _list_tables(problem: TimeProblem) -> list[list[CostTable]]:
 
 def _look_up(table: CostTable, chosen: Mapping[int, Array], assignment: Sequence[int]) -> Array:
     """The costs with these candidates (arrays that broadcast) for some nodes, and those of `assignment` for others."""
-    at = [own[chosen.get(v, assignment[v])] for v, own in zip(table.variables, table.classes, strict=True)]
+    at = [classes[chosen.get(v, assignment[v])] for v, classes in zip(table.variables, table.classes, strict=True)]
     costs: Array = table.costs[tuple(at)]
     return costs

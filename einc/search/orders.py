@@ -37,7 +37,7 @@ def list_orders(graph: Graph) -> Iterator[Order]:
     for n in range(len(depth)):
         for reader in readers[n]:
             depth[reader] = max(depth[reader], depth[n] + 1)
-    found = {tuple(range(len(before)))}
+    listed = {tuple(range(len(before)))}
     keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda n: (depth[n], n),
         lambda n: (-height[n], n),
@@ -45,8 +45,8 @@ def list_orders(graph: Graph) -> Iterator[Order]:
         lambda n: (depth[n], -n),
     )
     for order in (_take_turns(readers, before), *(tuple(sorted(range(len(before)), key=key)) for key in keys)):
-        if order not in found:
-            found.add(order)
+        if order not in listed:
+            listed.add(order)
             yield order
 
 

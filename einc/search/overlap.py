@@ -27,48 +27,49 @@ def look_up_parts(graph: Graph, tables: TimeProblem, plans: Array) -> tuple[list
     A pair of a node and itself is for inputs that it must fetch. Each column of `plans` is a plan; the nodes of the
     graph are the variables of the tables.
     """
-    own = [times[plans[v]] for v, times in enumerate(tables.own)]
+    computing = [times[plans[v]] for v, times in enumerate(tables.node_times)]
     moving: dict[tuple[int, int], Array] = {}
     for table in tables.tables:
         at = tuple(classes[plans[v]] for v, classes in zip(table.variables, table.classes, strict=True))
         source, reader = table.variables[0], table.variables[-1]
         pair = source if source in graph.sources[reader] else reader, reader
         moving[pair] = moving.get(pair, 0) + table.costs[at]
-    return own, moving
+    return computing, moving
 
 
 def estimate_overlapped(
     graph: Graph, tables: TimeProblem, plans: Sequence[Assignment], orders: Sequence[Order]
 ) -> tuple[Array, Array]:
     """Picoseconds of each plan in the best of the orders of its operators, and the number of that order."""
-    own, moving = look_up_parts(graph, tables, np.array(plans).T)
-    readers: list[list[int]] = [[] for _ in own]
+    computing, moving = look_up_parts(graph, tables, np.array(plans).T)
+    readers: list[list[int]] = [[] for _ in computing]
     for source, reader in moving:
         if source != reader:
             readers[source].append(reader)
-    total = sum([*own, *moving.values()])
-    ends = np.array([_schedule(graph, own, moving, readers, order) for order in orders])
+    total = sum([*computing, *moving.values()])
+    ends = np.array([_schedule(graph, computing, moving, readers, order) for order in orders])
     best = ends.argmin(axis=0)
+    # The sum is too long, as nothing overlaps in it, and the schedule too short, as all that may overlap does.
     estimate: Array = (total + ends.min(axis=0)) // 2
     return estimate, best
 
 
 def _schedule(
     graph: Graph,
-    own: Sequence[Array],
+    computing: Sequence[Array],
     moving: dict[tuple[int, int], Array],
     readers: Sequence[Sequence[int]],
     order: Order,
 ) -> Array:
     """When the last operator ends."""
-    place = {v: n for n, v in enumerate(order)}
-    computed = moved = np.zeros_like(own[0])
+    rank = {v: n for n, v in enumerate(order)}
+    computed = moved = np.zeros_like(computing[0])
     arrived: dict[tuple[int, int], Array] = {}
     for v in order:
         for source in graph.sources[v]:
             computed = np.maximum(computed, arrived[source, v])
-        computed = computed + own[v] + moving.get((v, v), 0)
-        for reader in sorted(readers[v], key=place.__getitem__):
+        computed = computed + computing[v] + moving.get((v, v), 0)
+        for reader in sorted(readers[v], key=rank.__getitem__):
             took = moving[v, reader]
             moved = np.where(took > 0, np.maximum(moved, computed) + took, moved)
             arrived[v, reader] = np.where(took > 0, moved, computed)

@@ -78,6 +78,10 @@ class SearchSpace:
         """The numbers that the candidates of a plan have here. Raises StopIteration if one of them is not here."""
         pairs = zip(self.problem.candidates, plan.choices, strict=True)
         return tuple(
-            next(i for i, one in enumerate(options) if one is choice.candidate or one == choice.candidate)
+            next(
+                i
+                for i, candidate in enumerate(options)
+                if candidate is choice.candidate or candidate == choice.candidate
+            )
             for options, choice in pairs
         )

@@ -43,7 +43,7 @@ Port = tuple[int, int]
 class TimeProblem:
     """Per node the times of its candidates, and the tables between nodes, in picoseconds."""
 
-    own: tuple[Array, ...]
+    node_times: tuple[Array, ...]
     tables: tuple[CostTable, ...]
 
 
@@ -80,26 +80,26 @@ def _build_time_problem(
     brought: Sequence[tuple[Port, ...]],
     way: int,
 ) -> TimeProblem:
-    own: dict[int, Array] = {}
+    node_times: dict[int, Array] = {}
     saved = set(graph.outputs)
     for n, node in enumerate(graph.nodes):
         times = maker.time_candidates(n)
         for j, name in enumerate(node.outputs):
             if name in saved:
                 times = times + maker.time_gathering(n, j, way)
-        own[numbers[n]] = own[numbers[n]] + times if numbers[n] in own else times
+        node_times[numbers[n]] = node_times[numbers[n]] + times if numbers[n] in node_times else times
     tables: list[CostTable] = []
     for inputs in (True, False):
         counts: Counter[tuple[Port, ...]] = Counter()
         example: dict[tuple[Port, ...], tuple[Port, ...]] = {}
         for ports in brought if inputs else relations:
-            key = tuple((numbers[m], place) for m, place in ports)
+            key = tuple((numbers[m], port_number) for m, port_number in ports)
             counts[key] += 1
             example.setdefault(key, ports)
         for key, count in counts.items():
             relate = maker.relate_readers if inputs else maker.relate
-            _add(own, tables, relate(example[key], tuple(variable for variable, _ in key), way), count)
-    return TimeProblem(tuple(own[v] for v in range(len(own))), tuple(tables))
+            _add(node_times, tables, relate(example[key], tuple(variable for variable, _ in key), way), count)
+    return TimeProblem(tuple(node_times[v] for v in range(len(node_times))), tuple(tables))
 
 
 def time_candidates(operator: Operator, options: Sequence[Candidate], machine: Machine) -> Array:
@@ -107,7 +107,7 @@ def time_candidates(operator: Operator, options: Sequence[Candidate], machine: M
 
     Where sites share cores, it is no less than the work of all of them divided by the cores.
     """
-    return _round([_time_candidate(operator, one, machine) for one in options])
+    return _round([_time_candidate(operator, candidate, machine) for candidate in options])
 
 
 def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine) -> float:
@@ -138,41 +138,43 @@ def _list_relations(graph: Graph, options: Sequence[tuple[Candidate, ...]]) -> l
     A node that reads the same blocks twice counts once.
     """
     readers = graph.consumers()
-    found: list[tuple[Port, ...]] = []
+    relations: list[tuple[Port, ...]] = []
     for n, node in enumerate(graph.nodes):
         for j, name in enumerate(node.outputs):
             before: Port | None = None
             for reader, k in readers[name]:
-                here = graph.positions[reader.name], k
-                if before is not None and before[0] == here[0] and _reads_alike(options[here[0]], before[1], k):
+                port = graph.positions[reader.name], k
+                if before is not None and before[0] == port[0] and _reads_alike(options[port[0]], before[1], k):
                     continue
-                first = before is None or before[0] == here[0]
-                found.append(((n, j), here) if first or before is None else ((n, j), before, here))
-                before = here
-    return found
+                first = before is None or before[0] == port[0]
+                relations.append(((n, j), port) if first or before is None else ((n, j), before, port))
+                before = port
+    return relations
 
 
-def _reads_alike(options: Sequence[Candidate], k: int, other: int) -> bool:
+def _reads_alike(options: Sequence[Candidate], k: int, other_input: int) -> bool:
     """Whether two inputs of a node have the same blocks, however it is cut."""
-    return all(function.inputs[k] == function.inputs[other] for one in options for function in one.functions)
+    return all(
+        function.inputs[k] == function.inputs[other_input] for candidate in options for function in candidate.functions
+    )
 
 
 def _list_input_relations(graph: Graph) -> list[tuple[Port, ...]]:
     """For every reader of an input or a weight: the reader before it, and the reader; the first one stands alone."""
     readers = graph.consumers()
-    found: list[tuple[Port, ...]] = []
+    relations: list[tuple[Port, ...]] = []
     for tensor in graph.tensors:
         if tensor.kind is not TensorKind.VALUE:
             ports = [(graph.positions[reader.name], k) for reader, k in readers[tensor.name]]
-            found += [(port,) for port in ports[:1]]
-            found += [pair for pair in itertools.pairwise(ports) if pair[0][0] != pair[1][0]]
-    return found
+            relations += [(port,) for port in ports[:1]]
+            relations += [pair for pair in itertools.pairwise(ports) if pair[0][0] != pair[1][0]]
+    return relations
 
 
-def _add(own: dict[int, Array], tables: list[CostTable], table: CostTable, count: int) -> None:
+def _add(node_times: dict[int, Array], tables: list[CostTable], table: CostTable, count: int) -> None:
     """Adds `count` times a table, which may be one of a single variable."""
     if len(table.variables) == 1:
-        own[table.variables[0]] = own[table.variables[0]] + table.costs[table.classes[0]] * count
+        node_times[table.variables[0]] = node_times[table.variables[0]] + table.costs[table.classes[0]] * count
     else:
         tables.append(CostTable(table.variables, table.classes, table.costs * count))
 
@@ -231,7 +233,12 @@ class _TableMaker:
         if len(ports) == 3:
             key = (*self._key(*ports), way)
             if key not in self._second:
-                covered = np.array([[_covers(one, other) for other in families[2][0]] for one in families[1][0]])
+                covered = np.array(
+                    [
+                        [_covers(held_family, wanted_family) for wanted_family in families[2][0]]
+                        for held_family in families[1][0]
+                    ]
+                )
                 self._second[key] = np.where(covered[None], 0, costs[:, None, :])
             costs = self._second[key]
         return _arrange(variables, classes, costs)
@@ -239,12 +246,12 @@ class _TableMaker:
     def relate_readers(self, ports: tuple[Port, ...], variables: tuple[int, ...], way: int) -> CostTable:
         """The exchange of an input to a reader (the last port), as if the reader before it were the first."""
         before, reader = ports[0], ports[-1]
-        there, classes_before = self._list_families(before[0], "inputs", before[1])
-        wanted, classes = self._list_families(reader[0], "inputs", reader[1])
+        held, classes_before = self._list_families(before[0], "inputs", before[1])
+        needed, classes = self._list_families(reader[0], "inputs", reader[1])
         brought = self._bring(before, reader)[way]
         if before == reader:
             return CostTable(variables, (classes,), np.diagonal(brought))
-        covered = np.array([[_covers(one, other) for other in wanted] for one in there])
+        covered = np.array([[_covers(held_family, needed_family) for needed_family in needed] for held_family in held])
         return _arrange(variables, (classes_before, classes), np.where(covered, 0, brought))
 
     def _bring(self, first: Port, reader: Port) -> Array:
@@ -252,18 +259,18 @@ class _TableMaker:
         key = self._key(first, reader)
         if key not in self._brought:
             itemsize = self._graph.nodes[reader[0]].operator.inputs[reader[1]].dtype.itemsize
-            homes = [_find_homes(one, itemsize) for one in self._list_families(first[0], "inputs", first[1])[0]]
-            asked = self._list_families(reader[0], "inputs", reader[1])[0]
-            self._brought[key] = _round(self._estimator.estimate(homes, asked, itemsize))
+            homes = [_find_homes(family, itemsize) for family in self._list_families(first[0], "inputs", first[1])[0]]
+            required = self._list_families(reader[0], "inputs", reader[1])[0]
+            self._brought[key] = _round(self._estimator.estimate(homes, required, itemsize))
         return self._brought[key]
 
     def _exchange(self, source: Port, reader: Port) -> Array:
         key = self._key(source, reader)
         if key not in self._exchanges:
-            made = self._list_families(source[0], "outputs", source[1])[0]
-            asked = self._list_families(reader[0], "inputs", reader[1])[0]
+            produced = self._list_families(source[0], "outputs", source[1])[0]
+            required = self._list_families(reader[0], "inputs", reader[1])[0]
             itemsize = self._graph.nodes[source[0]].operator.outputs[source[1]].dtype.itemsize
-            self._exchanges[key] = _round(self._estimator.estimate(made, asked, itemsize))
+            self._exchanges[key] = _round(self._estimator.estimate(produced, required, itemsize))
         return self._exchanges[key]
 
     def _list_families(self, n: int, side: Side, position: int) -> tuple[tuple[Family, ...], Array]:
@@ -273,7 +280,7 @@ class _TableMaker:
             numbers: dict[Family, int] = {}
             classes = []
             for candidate in self._options[n]:
-                blocks = tuple([getattr(one, side)[position] for one in candidate.functions])
+                blocks = tuple([getattr(function, side)[position] for function in candidate.functions])
                 family = Family(blocks, candidate.replicas if side == "outputs" else 1)
                 classes.append(numbers.setdefault(family, len(numbers)))
             self._families[key] = tuple(numbers), np.array(classes)
@@ -307,13 +314,13 @@ def _arrange(variables: Sequence[int], classes: Sequence[Array], costs: Array) -
     return CostTable(tuple(names), tuple(kept), costs)
 
 
-def _find_homes(asked: Family, itemsize: int) -> Family:
+def _find_homes(required: Family, itemsize: int) -> Family:
     """The blocks of an input at their homes near its first reader: for every site a piece of what it reads."""
-    alike: dict[TensorType, list[int]] = {}
-    for site, block in enumerate(asked.blocks):
-        alike.setdefault(block, []).append(site)
-    at = list(asked.blocks)
-    for block, sites in alike.items():
+    sites_of_block: dict[TensorType, list[int]] = {}
+    for site, block in enumerate(required.blocks):
+        sites_of_block.setdefault(block, []).append(site)
+    at = list(required.blocks)
+    for block, sites in sites_of_block.items():
         pieces = cut_home(block, len(sites), itemsize)
         nothing = TensorType(block.lower, block.lower)
         for position, site in enumerate(sites):
@@ -321,7 +328,7 @@ def _find_homes(asked: Family, itemsize: int) -> Family:
     return Family(tuple(at))
 
 
-def _covers(there: Family, wanted: Family) -> bool:
-    """Whether every site has its block of `wanted` if it has that of `there`."""
-    enough = len(wanted.blocks) <= len(there.blocks)
-    return enough and all(a.contains(b) for a, b in zip(there.blocks, wanted.blocks, strict=False))
+def _covers(held: Family, needed: Family) -> bool:
+    """Whether every site has its block of `needed` if it has that of `held`."""
+    enough = len(needed.blocks) <= len(held.blocks)
+    return enough and all(a.contains(b) for a, b in zip(held.blocks, needed.blocks, strict=False))

@@ -22,7 +22,7 @@ Document = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
 """The end of a stream."""
 
-_NAMES = {
+_OBJECT_NAMES = {
     "completion": ("cmpl", "text_completion", "text_completion"),
     "chat": ("chatcmpl", "chat.completion", "chat.completion.chunk"),
 }
@@ -49,7 +49,7 @@ class TextAnswer:
     def __post_init__(self) -> None:
         count = len(self.prompt_tokens)
         self.texts, self.tokens, self.ended = [""] * count, [0] * count, [None] * count
-        self.id = f"{_NAMES[self.kind][0]}-{secrets.token_hex(12)}"
+        self.id = f"{_OBJECT_NAMES[self.kind][0]}-{secrets.token_hex(12)}"
         self.created = int(time.time())
 
     def add(self, index: int, new: NewToken) -> None:
@@ -64,7 +64,7 @@ class TextAnswer:
             {"index": index, **self._say(text, "message"), "logprobs": None, "finish_reason": self.ended[index]}
             for index, text in enumerate(self.texts)
         ]
-        return {**self._head(_NAMES[self.kind][1]), "choices": choices, "usage": self.usage()}
+        return {**self._head(_OBJECT_NAMES[self.kind][1]), "choices": choices, "usage": self.usage()}
 
     def first_chunks(self) -> list[Document]:
         """What a stream begins with: of a chat, who speaks."""
@@ -74,15 +74,15 @@ class TextAnswer:
 
     def chunks(self, index: int, new: NewToken) -> list[Document]:
         """What a stream says of a token: nothing of one whose text is not certain yet."""
-        found = [self._chunk(index, self._say(new.text, "delta"))] if new.text else []
+        documents = [self._chunk(index, self._say(new.text, "delta"))] if new.text else []
         if new.ended is not None:
             nothing: Document = {"delta": {}} if self.kind == "chat" else {"text": ""}
-            found.append(self._chunk(index, nothing, new.ended))
-        return found
+            documents.append(self._chunk(index, nothing, new.ended))
+        return documents
 
     def usage_chunk(self) -> Document:
         """The last chunk of a stream that asks for it."""
-        return {**self._head(_NAMES[self.kind][2]), "choices": [], "usage": self.usage()}
+        return {**self._head(_OBJECT_NAMES[self.kind][2]), "choices": [], "usage": self.usage()}
 
     def usage(self) -> Document:
         """The numbers of tokens; an end token counts."""
@@ -92,14 +92,14 @@ class TextAnswer:
     def _head(self, name: str) -> Document:
         return {"id": self.id, "object": name, "created": self.created, "model": self.model}
 
-    def _say(self, text: str, place: str) -> Document:
+    def _say(self, text: str, field: str) -> Document:
         if self.kind == "completion":
             return {"text": text}
-        return {place: {"role": "assistant", "content": text} if place == "message" else {"content": text}}
+        return {field: {"role": "assistant", "content": text} if field == "message" else {"content": text}}
 
     def _chunk(self, index: int, content: Document, ended: str | None = None) -> Document:
         choice = {"index": index, **content, "logprobs": None, "finish_reason": ended}
-        return {**self._head(_NAMES[self.kind][2]), "choices": [choice]}
+        return {**self._head(_OBJECT_NAMES[self.kind][2]), "choices": [choice]}
 
 
 def make_embeddings(model: str, vectors: Sequence[Array], tokens: int, is_base64: bool) -> Document:

@@ -68,27 +68,27 @@ class _Handlers:
 
     async def complete(self, request: Request) -> Response:
         async with self._read_body(request) as body:
-            asked = await asyncio.to_thread(parse_completion, body)
-            model = self._served.require_text(asked.how.model)
-            rows = await asyncio.to_thread(model.read_completion, asked)
-        return await self._answer(request, "completion", rows, asked.how.is_stream, asked.how.has_usage)
+            completion = await asyncio.to_thread(parse_completion, body)
+            model = self._served.require_text(completion.how.model)
+            rows = await asyncio.to_thread(model.read_completion, completion)
+        return await self._answer(request, "completion", rows, completion.how.is_stream, completion.how.has_usage)
 
     async def chat(self, request: Request) -> Response:
         async with self._read_body(request) as body:
-            asked = await asyncio.to_thread(parse_chat, body)
-            model = self._served.require_text(asked.how.model)
-            rows = await asyncio.to_thread(model.read_chat, asked)
-        return await self._answer(request, "chat", rows, asked.how.is_stream, asked.how.has_usage)
+            chat_request = await asyncio.to_thread(parse_chat, body)
+            model = self._served.require_text(chat_request.how.model)
+            rows = await asyncio.to_thread(model.read_chat, chat_request)
+        return await self._answer(request, "chat", rows, chat_request.how.is_stream, chat_request.how.has_usage)
 
     async def embed(self, request: Request) -> Response:
         async with self._read_body(request) as body:
-            asked = await asyncio.to_thread(parse_embedding, body)
-            model = self._served.require_embedding(asked.model)
-            rows = await asyncio.to_thread(model.read, asked)
+            embedding = await asyncio.to_thread(parse_embedding, body)
+            model = self._served.require_embedding(embedding.model)
+            rows = await asyncio.to_thread(model.read, embedding)
         vectors = await _unless_gone(request, run_in_turns(model.engine, rows))
         count = sum(map(len, rows))
         return JSONResponse(
-            await asyncio.to_thread(make_embeddings, self._served.name, vectors, count, asked.is_base64)
+            await asyncio.to_thread(make_embeddings, self._served.name, vectors, count, embedding.is_base64)
         )
 
     @contextlib.asynccontextmanager
@@ -140,7 +140,7 @@ class _Handlers:
         self, request: Request, kind: Kind, rows: Sequence[SequenceRequest], is_stream: bool, has_usage: bool
     ) -> Response:
         model = self._served.require_text(self._served.name)
-        answer = TextAnswer(kind, self._served.name, [len(one.tokens) for one in rows])
+        answer = TextAnswer(kind, self._served.name, [len(row.tokens) for row in rows])
         results = JobResults(model.engine, rows)
         tokens = self._follow(answer, results)
         if is_stream:
@@ -237,10 +237,10 @@ async def _collect(results: AsyncIterator[T]) -> list[T]:
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """What the work returns; ClientDisconnect where the client leaves before."""
-    found = await _first_of(work, _wait_until_gone(request.receive))
-    if found is None:
+    result = await _first_of(work, _wait_until_gone(request.receive))
+    if result is None:
         raise ClientDisconnect
-    return found
+    return result
 
 
 async def _wait_until_gone(receive: Receive) -> None:
@@ -263,24 +263,24 @@ async def _first_of(work: Coroutine[Any, Any, T], end: Coroutine[Any, Any, None]
 async def _answer_error(_: Request, error: Exception) -> Response:
     match error:
         case ReportedError():
-            found = make_api_error(error)
+            api_error = make_api_error(error)
         case HTTPException(status_code=404):
-            found = ApiError(404, "there is no such path", code="not_found")
+            api_error = ApiError(404, "there is no such path", code="not_found")
         case HTTPException():
-            found = ApiError(error.status_code, str(error.detail))
+            api_error = ApiError(error.status_code, str(error.detail))
         case ApiError():
-            found = error
+            api_error = error
         case _:
             raise error
-    headers = {"retry-after": "1"} if found.status in (429, 503) else {}
+    headers = {"retry-after": "1"} if api_error.status in (429, 503) else {}
     if isinstance(error, HTTPException):
         headers |= error.headers or {}
-    return JSONResponse(found.document(), found.status, headers)
+    return JSONResponse(api_error.document(), api_error.status, headers)
 
 
 async def _answer_bug(_: Request, error: Exception) -> Response:
-    found = ApiError(500, f"a bug in einc: {type(error).__name__}", kind="server_error", code="internal")
-    return JSONResponse(found.document(), found.status)
+    api_error = ApiError(500, f"a bug in einc: {type(error).__name__}", kind="server_error", code="internal")
+    return JSONResponse(api_error.document(), api_error.status)
 
 
 async def _answer_gone(_: Request, __: Exception) -> Response:

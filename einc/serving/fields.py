@@ -28,52 +28,54 @@ class RequestFields:
 
     def text(self, name: str) -> str | None:
         """A string."""
-        found = self._fields.get(name)
-        if found is not None and not isinstance(found, str):
-            raise wrong_field(name, "expected a string", found)
-        return found
+        value = self._fields.get(name)
+        if value is not None and not isinstance(value, str):
+            raise wrong_field(name, "expected a string", value)
+        return value
 
     def flag(self, name: str) -> bool:
         """True or false, which is the default."""
-        found = self._fields.get(name, False)
-        if not isinstance(found, bool):
-            raise wrong_field(name, "expected true or false", found)
-        return found
+        value = self._fields.get(name, False)
+        if not isinstance(value, bool):
+            raise wrong_field(name, "expected true or false", value)
+        return value
 
     def integer(self, name: str, low: int, high: int) -> int | None:
         """An integer from `low` to `high`."""
-        found = self._fields.get(name)
-        if found is None:
+        value = self._fields.get(name)
+        if value is None:
             return None
-        if not isinstance(found, int) or isinstance(found, bool) or not low <= found <= high:
-            raise wrong_field(name, f"expected an integer from {low:,} to {high:,}", found)
-        return found
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise wrong_field(name, f"expected an integer from {low:,} to {high:,}", value)
+        return value
 
     def number(self, name: str, low: float, high: float) -> float | None:
         """A number from `low` to `high`."""
-        found = self._fields.get(name)
-        if found is None:
+        value = self._fields.get(name)
+        if value is None:
             return None
-        if not isinstance(found, int | float) or isinstance(found, bool) or not low <= found <= high:
-            raise wrong_field(name, f"expected a number from {low:g} to {high:g}", found)
-        return float(found)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise wrong_field(name, f"expected a number from {low:g} to {high:g}", value)
+        return float(value)
 
     def strings(self, name: str, most: int, longest: int) -> tuple[str, ...]:
         """A string or a list of at most `most`, each of 1 to `longest` characters."""
-        found = self._fields.get(name, [])
-        texts = [found] if isinstance(found, str) else found
-        sound = isinstance(texts, list) and len(texts) <= most and all(isinstance(one, str) for one in texts)
-        if not sound or not all(0 < len(one) <= longest for one in texts):
-            raise wrong_field(name, f"expected up to {most} strings of 1 to {longest} characters", found)
+        value = self._fields.get(name, [])
+        texts = [value] if isinstance(value, str) else value
+        sound = isinstance(texts, list) and len(texts) <= most and all(isinstance(text, str) for text in texts)
+        if not sound or not all(0 < len(text) <= longest for text in texts):
+            raise wrong_field(name, f"expected up to {most} strings of 1 to {longest} characters", value)
         return tuple(texts)
 
     def require(self, supported: Mapping[str, Sequence[object]]) -> None:
         """Raises ApiError for a field with a value that changes the answer in a way that there is not."""
         for name, values in supported.items():
-            found = self._fields.get(name)
-            if found is not None and not any(found == value and type(found) is type(value) for value in values):
+            given_value = self._fields.get(name)
+            if given_value is not None and not any(
+                given_value == value and type(given_value) is type(value) for value in values
+            ):
                 only = " or ".join(describe_json(value) for value in values)
-                raise wrong_field(name, f"only {only} is supported" if only else "this is not supported", found)
+                raise wrong_field(name, f"only {only} is supported" if only else "this is not supported", given_value)
 
     def refuse_others(self, known: Collection[str]) -> None:
         """Raises ApiError for a field that nobody knows: it may change what is meant."""
@@ -82,6 +84,6 @@ class RequestFields:
                 raise ApiError(400, f"there is no field '{escape_text(name, 60)}'", param=escape_text(name, 60))
 
 
-def wrong_field(name: str, expected: str, found: object) -> ApiError:
+def wrong_field(name: str, expected: str, value: object) -> ApiError:
     """The error for the value of a field."""
-    return ApiError(400, f"{name}: {expected}, found {describe_json(found)}", param=name)
+    return ApiError(400, f"{name}: {expected}, found {describe_json(value)}", param=name)

@@ -28,9 +28,11 @@ class Histogram:
         """Its samples; `labels` is empty, or has a comma at its end."""
         sums = list(accumulate(self._counts))
         bounds = [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
-        found = [f'{name}_bucket{{{labels}le="{bound}"}} {count}' for bound, count in zip(bounds, sums, strict=True)]
-        own = f"{{{labels.rstrip(',')}}}" if labels else ""
-        return [*found, f"{name}_sum{own} {self._sum:.6f}", f"{name}_count{own} {sums[-1]}"]
+        bucket_lines = [
+            f'{name}_bucket{{{labels}le="{bound}"}} {count}' for bound, count in zip(bounds, sums, strict=True)
+        ]
+        label_set = f"{{{labels.rstrip(',')}}}" if labels else ""
+        return [*bucket_lines, f"{name}_sum{label_set} {self._sum:.6f}", f"{name}_count{label_set} {sums[-1]}"]
 
 
 class Metrics:

@@ -67,17 +67,18 @@ class TextModel:
             self._fit(SequenceRequest(row, 0, sampling, how.stops, n), how.max_tokens) for n, row in enumerate(rows)
         ]
 
-    def _fit(self, one: SequenceRequest, asked: int | None) -> SequenceRequest:
+    def _fit(self, request: SequenceRequest, requested: int | None) -> SequenceRequest:
         """The same with as many new tokens as asked for, or else as there is room for."""
-        room = self.places - len(one.tokens) + 1
-        if room < (asked or 1):
-            wanted = "" if asked is None else f" and {asked:,} new ones"
+        room = self.places - len(request.tokens) + 1
+        if room < (requested or 1):
+            new_tokens = "" if requested is None else f" and {requested:,} new ones"
             raise ApiError(
                 400,
-                f"a prompt of {len(one.tokens):,} tokens{wanted} does not fit: a text has {self.places:,} at most",
+                f"a prompt of {len(request.tokens):,} tokens{new_tokens} does not fit: "
+                f"a text has {self.places:,} at most",
                 code="context_length_exceeded",
             )
-        return replace(one, max_tokens=min(room, self.max_tokens) if asked is None else asked)
+        return replace(request, max_tokens=min(room, self.max_tokens) if requested is None else requested)
 
 
 @dataclass(frozen=True, slots=True)

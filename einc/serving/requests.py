@@ -21,19 +21,19 @@ MAX_TEXTS = 2048
 COMPLETION_TOKENS = 16
 """New tokens of a completion that names no number, as in OpenAI's API."""
 
-_ROLES = ("system", "developer", "user", "assistant")
+_MESSAGE_ROLES = ("system", "developer", "user", "assistant")
 _IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
 """Fields that change nothing of an answer."""
 _SAMPLING = ("model", "temperature", "top_p", "seed", "stop", "stream", "stream_options", "max_tokens")
-_OF_TEXTS: dict[str, tuple[object, ...]] = {
+_IGNORED_FIELDS: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "presence_penalty": (0, 0.0),
     "frequency_penalty": (0, 0.0),
     "logit_bias": ({},),
 }
-_OF_COMPLETIONS = {**_OF_TEXTS, "best_of": (1,), "echo": (False,), "suffix": ("",), "logprobs": ()}
+_OF_COMPLETIONS = {**_IGNORED_FIELDS, "best_of": (1,), "echo": (False,), "suffix": ("",), "logprobs": ()}
 _OF_CHATS = {
-    **_OF_TEXTS, "logprobs": (False,), "top_logprobs": (0,), "tools": ([],), "tool_choice": ("none", "auto"),
+    **_IGNORED_FIELDS, "logprobs": (False,), "top_logprobs": (0,), "tools": ([],), "tool_choice": ("none", "auto"),
     "functions": ([],), "function_call": ("none", "auto"), "response_format": ({"type": "text"},),
     "modalities": (["text"],),
 }  # fmt: skip
@@ -97,10 +97,10 @@ def parse_chat(body: bytes) -> ChatRequest:
     fields.refuse_others((*_SAMPLING, *_IGNORED, *_OF_CHATS, "messages", "max_completion_tokens"))
     name = "max_tokens" if fields.value("max_completion_tokens") is None else "max_completion_tokens"
     how = _parse_continuation(fields, name, None)
-    found = fields.value("messages")
-    if not isinstance(found, list) or not found:
-        raise wrong_field("messages", "expected a list of messages", found)
-    return ChatRequest(tuple(_parse_message(f"messages[{at}]", one) for at, one in enumerate(found)), how)
+    messages = fields.value("messages")
+    if not isinstance(messages, list) or not messages:
+        raise wrong_field("messages", "expected a list of messages", messages)
+    return ChatRequest(tuple(_parse_message(f"messages[{at}]", message) for at, message in enumerate(messages)), how)
 
 
 def parse_embedding(body: bytes) -> EmbeddingRequest:
@@ -156,10 +156,10 @@ def _parse_stream_options(options: object) -> bool:
 
 def _parse_prompts(fields: RequestFields, name: str) -> tuple[Prompt, ...]:
     """A text, a list of texts, the tokens of one, or a list of lists of tokens."""
-    found = fields.value(name)
-    rows = found if isinstance(found, list) and not _is_token(found[0] if found else None) else [found]
-    if not rows or len(rows) > MAX_TEXTS or found is None:
-        raise wrong_field(name, f"expected 1 to {MAX_TEXTS:,} texts", found)
+    value = fields.value(name)
+    rows = value if isinstance(value, list) and not _is_token(value[0] if value else None) else [value]
+    if not rows or len(rows) > MAX_TEXTS or value is None:
+        raise wrong_field(name, f"expected 1 to {MAX_TEXTS:,} texts", value)
     return tuple(_parse_prompt(name, row) for row in rows)
 
 
@@ -179,8 +179,8 @@ def _parse_message(where: str, message: object) -> dict[str, str]:
     if not isinstance(message, dict):
         raise wrong_field(where, "expected an object with role and content", message)
     role = message.get("role")
-    if role not in _ROLES:
-        raise wrong_field(f"{where}.role", f"expected one of {', '.join(_ROLES)}", role)
+    if role not in _MESSAGE_ROLES:
+        raise wrong_field(f"{where}.role", f"expected one of {', '.join(_MESSAGE_ROLES)}", role)
     for name, value in message.items():
         if name not in ("role", "content", "name") and value not in (None, []):
             raise ApiError(400, f"{where}: messages with {describe_json(name)} are not supported", param=where)

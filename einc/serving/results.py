@@ -58,13 +58,13 @@ async def run_in_turns(engine: Engine[Asked, Given], requests: Sequence[Asked]) 
 
     Raises what `JobResults` raises; only of the first ones BusyFault. The others wait until there is room.
     """
-    found: list[Given] = []
-    while len(found) < len(requests):
-        part = requests[len(found) : len(found) + engine.size]
+    gathered: list[Given] = []
+    while len(gathered) < len(requests):
+        part = requests[len(gathered) : len(gathered) + engine.size]
         try:
             results = JobResults(engine, part)
         except BusyFault:
-            if not found:
+            if not gathered:
                 raise
             await asyncio.sleep(PAUSE)
             continue
@@ -72,5 +72,5 @@ async def run_in_turns(engine: Engine[Asked, Given], requests: Sequence[Asked]) 
             last = dict([pair async for pair in results])
         finally:
             results.close()
-        found += [last[index] for index in range(len(part))]
-    return found
+        gathered += [last[index] for index in range(len(part))]
+    return gathered

@@ -23,7 +23,7 @@ KEEP_ALIVE = 30
 """Seconds after which a connection that nobody uses is closed."""
 LAST_WORDS = 2.0
 """Seconds for answers that nothing is left of, when the time for draining is over."""
-ENDING = (signal.SIGTERM, signal.SIGINT)
+DRAIN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class _Server(uvicorn.Server):
@@ -46,14 +46,14 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket at a port, which does not listen yet; port 0 is any that is free. Raises UsageError if it is taken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(address)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
         except BaseException:
-            found.close()
+            listener.close()
             raise
-        return found
+        return listener
     except OSError as error:
         raise UsageError(f"cannot listen at {host}, port {port}: {error.strerror}") from None
 
@@ -83,7 +83,7 @@ def run_server(
         started,
     )
     second: list[int] = []
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in DRAIN_SIGNALS}
 
     async def run() -> None:
         loop, serving = asyncio.get_running_loop(), asyncio.current_task()
@@ -100,7 +100,7 @@ def run_server(
             loop.call_later(drain_seconds, closing.start)
             loop.call_later(drain_seconds + LAST_WORDS, serving.cancel)
 
-        for number in ENDING:
+        for number in DRAIN_SIGNALS:
             if before[number] != signal.SIG_IGN:  # as under `nohup`
                 loop.add_signal_handler(number, end, number)
         with contextlib.suppress(asyncio.CancelledError):

@@ -14,16 +14,16 @@ MAX_SHOWN = 120
 """Characters of a value that are shown."""
 
 
-def require_equal(where: str, found: Any, expected: Any, hint: str | None = None) -> None:
+def require_equal(where: str, stated: Any, expected: Any, hint: str | None = None) -> None:
     """Raises PlanFault where two values differ; 1, 1.0 and true do."""
-    if not _are_alike(found, expected):
-        raise PlanFault(f"the plan says {_show(found)}, and it should be {_show(expected)}", where=where, hint=hint)
+    if not _are_alike(stated, expected):
+        raise PlanFault(f"the plan says {_show(stated)}, and it should be {_show(expected)}", where=where, hint=hint)
 
 
-def require_time(where: str, found: float, expected: float) -> None:
+def require_time(where: str, stated: float, expected: float) -> None:
     """Raises PlanFault unless two times in ms are equal up to rounding."""
-    if not abs(found - expected) <= PRECISION * max(abs(found), abs(expected)):
-        raise PlanFault(f"the plan says {found!r} ms, and it should be {expected!r} ms", where=where)
+    if not abs(stated - expected) <= PRECISION * max(abs(stated), abs(expected)):
+        raise PlanFault(f"the plan says {stated!r} ms, and it should be {expected!r} ms", where=where)
 
 
 def _are_alike(a: Any, b: Any) -> bool:

@@ -25,7 +25,7 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import AggregateTask, Bundle, Exchange, TransferTask
 
-MAX_ACTIONS = 20_000
+MAX_TIMED_ACTIONS = 20_000
 """Exchanges of more actions, all in all, have their texts compared with the tasks, and neither times nor bounds
 computed again: that could take minutes."""
 
@@ -52,7 +52,7 @@ def verify_exchanges(bundle: Bundle, machine: Machine) -> Iterator[str]:
         if key not in known:
             program = _read_exchange(exchange, where, machine)
             actions += len(program.actions)
-            if actions <= MAX_ACTIONS:
+            if actions <= MAX_TIMED_ACTIONS:
                 try:
                     placements += _verify_times(exchange, program, where, machine)
                 except EincError as error:
@@ -95,11 +95,11 @@ def _read_exchange(exchange: Exchange, where: str, machine: Machine) -> Program:
 def _verify_times(exchange: Exchange, program: Program, where: str, machine: Machine) -> bool:
     """Whether a time was left out that depends on sites that the plan does not name."""
     try:
-        whole = join_pieces(program, exchange.splits)
-        if find_splits(program, whole) != exchange.splits:
+        unsplit = join_pieces(program, exchange.splits)
+        if find_splits(program, unsplit) != exchange.splits:
             raise PlanFault("they are not the pieces of the program", where=f"{where}.splits")
         completion = simulate(program, machine).completion_ms
-        naive_program = build_naive_body(whole, machine)
+        naive_program = build_naive_body(unsplit, machine)
         naive = simulate(naive_program, machine).completion_ms
     except ValueError as error:
         raise PlanFault(f"the splits do not fit the program: {error}", where=f"{where}.splits") from None
@@ -116,11 +116,11 @@ def _verify_times(exchange: Exchange, program: Program, where: str, machine: Mac
         moved = abs(exchange.naive_ms - naive) > PRECISION * naive
         if moved and exchange.naive_ms < completion and exchange.author == "compiler":
             raise PlanFault("the program is slower than the naive one", where=f"{where}.naive_ms")
-    _verify_bounds(exchange, whole, where, machine)
+    _verify_bounds(exchange, unsplit, where, machine)
     return moved
 
 
-def _verify_bounds(exchange: Exchange, whole: Program, where: str, machine: Machine) -> None:
+def _verify_bounds(exchange: Exchange, unsplit: Program, where: str, machine: Machine) -> None:
     """The bound is what can be proved of the preamble, or less where it is said to hold on any sites."""
     known = exchange.bound_ms is not None
     if known != (exchange.bound_by is not None):
@@ -130,7 +130,7 @@ def _verify_bounds(exchange: Exchange, whole: Program, where: str, machine: Mach
     if exchange.bound_ms is None:
         return
     # As the compiler does it: where one link is all there is, linear programs prove no more than cuts.
-    certificate = bound(whole, machine, thorough=len(machine.resources) > 1)
+    certificate = bound(unsplit, machine, thorough=len(machine.resources) > 1)
     free = exchange.bound_free_ms
     if free is not None and exchange.bound_ms <= free * (1 + PRECISION) and exchange.bound_ms <= certificate.bound_ms:
         if exchange.bound_ms >= certificate.bound_ms * (1 - PRECISION):
@@ -155,26 +155,26 @@ def _describe_traffic(program: Program) -> MovedBytes:
 def _collect_traffic(bundle: Bundle) -> dict[Label, MovedBytes]:
     """What the tasks do, by what they serve."""
     label = make_labeller(bundle)
-    found: dict[Label, MovedBytes] = {}
+    traffic_of_label: dict[Label, MovedBytes] = {}
     for task in bundle.tasks:
         if isinstance(task, TransferTask):
             target = bundle.buffers[task.write.buffer].site
-            traffic = found.setdefault(label(task), MovedBytes(Counter(), Counter()))
+            traffic = traffic_of_label.setdefault(label(task), MovedBytes(Counter(), Counter()))
             traffic.sent[task.site, target] += region_bytes(bundle, task.read)
         elif isinstance(task, AggregateTask):
-            traffic = found.setdefault(label(task), MovedBytes(Counter(), Counter()))
+            traffic = traffic_of_label.setdefault(label(task), MovedBytes(Counter(), Counter()))
             copies = len(task.reads) // len(task.writes)
             size = sum(region_bytes(bundle, region) for region in task.writes)
             traffic.combined[task.site] += size * (copies - 1)
-    return found
+    return traffic_of_label
 
 
 def _compare_traffic(where: str, program: MovedBytes, tasks: MovedBytes) -> None:
     for pair in sorted(program.sent.keys() | tasks.sent.keys()):
         if program.sent[pair] != tasks.sent[pair]:
-            what = f"the program sends {program.sent[pair]} bytes from site {pair[0]} to site {pair[1]}"
-            raise PlanFault(f"{what}, and the tasks send {tasks.sent[pair]}", where=f"{where}.program")
+            stated = f"the program sends {program.sent[pair]} bytes from site {pair[0]} to site {pair[1]}"
+            raise PlanFault(f"{stated}, and the tasks send {tasks.sent[pair]}", where=f"{where}.program")
     for site in sorted(program.combined.keys() | tasks.combined.keys()):
         if program.combined[site] != tasks.combined[site]:
-            what = f"the program combines {program.combined[site]} bytes at site {site}"
-            raise PlanFault(f"{what}, and the tasks combine {tasks.combined[site]}", where=f"{where}.program")
+            stated = f"the program combines {program.combined[site]} bytes at site {site}"
+            raise PlanFault(f"{stated}, and the tasks combine {tasks.combined[site]}", where=f"{where}.program")

@@ -86,20 +86,20 @@ def _verify_header(bundle: Bundle, report: PlanReport, machine: Machine) -> None
         raise PlanFault(f"the selector '{bundle.selector}' compares no plans", where="contenders")
 
 
-def _verify_operation(where: str, found: Operation, graph: Graph, choice: Choice) -> None:
+def _verify_operation(where: str, operation: Operation, graph: Graph, choice: Choice) -> None:
     """An operation against the operator that its family and attributes name, and its cut."""
-    operator = next(node.operator for node in graph.nodes if node.name == found.name)
-    require_equal(f"{where}.title", found.title, operator.title)
-    require_equal(f"{where}.precision", found.precision, operator.precision)
-    require_equal(f"{where}.kernel", found.kernel, operator.kernel.name)
+    operator = next(node.operator for node in graph.nodes if node.name == operation.name)
+    require_equal(f"{where}.title", operation.title, operator.title)
+    require_equal(f"{where}.precision", operation.precision, operator.precision)
+    require_equal(f"{where}.kernel", operation.kernel, operator.kernel.name)
     attributes = {name: _as_list(value) for name, value in sorted(operator.kernel.attributes)}
-    require_equal(f"{where}.kernel_attributes", found.kernel_attributes, attributes)
-    require_equal(f"{where}.aggregations", found.aggregations, tuple(operator.aggregations))
-    require_equal(f"{where}.joint_aggregations", found.joint_aggregations, operator.joint_aggregations)
-    for k, (index, own) in enumerate(zip(found.indices, operator.indices, strict=True)):
-        described = (own.name, own.extent, own.cuts)
+    require_equal(f"{where}.kernel_attributes", operation.kernel_attributes, attributes)
+    require_equal(f"{where}.aggregations", operation.aggregations, tuple(operator.aggregations))
+    require_equal(f"{where}.joint_aggregations", operation.joint_aggregations, operator.joint_aggregations)
+    for k, (index, operator_index) in enumerate(zip(operation.indices, operator.indices, strict=True)):
+        described = (operator_index.name, operator_index.extent, operator_index.cuts)
         require_equal(f"{where}.indices[{k}]", (index.name, index.extent, index.cuts), described)
-    for f, (function, spec) in enumerate(zip(found.functions, choice.candidate.functions, strict=True)):
+    for f, (function, spec) in enumerate(zip(operation.functions, choice.candidate.functions, strict=True)):
         at = f"{where}.functions[{f}]"
         require_equal(f"{at}.inputs", function.inputs, spec.inputs)
         require_equal(f"{at}.outputs", function.outputs, spec.outputs)
@@ -114,7 +114,7 @@ def _as_list(value: Attribute) -> object:
 
 def _verify_costs(bundle: Bundle, plan: LogicalPlan) -> None:
     """The costs of the paper's model (Section 4.3), from the blocks of the functions."""
-    made = {
+    produced = {
         name: choice.candidate.output_tilings[j]
         for node, choice in zip(plan.graph.nodes, plan.choices, strict=True)
         for j, name in enumerate(node.outputs)
@@ -124,15 +124,15 @@ def _verify_costs(bundle: Bundle, plan: LogicalPlan) -> None:
         functions = operation.functions
         join = sum(block.size for function in functions for block in function.inputs)
         written = sum(block.size for function in functions[: operation.distinct] for block in function.outputs)
-        whole = sum(math.prod(bundle.tensors[t].shape) for t in operation.outputs)
+        output_elements = sum(math.prod(bundle.tensors[t].shape) for t in operation.outputs)
         repartition = 0
         for k, name in enumerate(node.inputs):
-            if name in made:
-                given = clip_tiling(made[name], find_part(node.operator, k))
-                if given != choice.candidate.input_tilings[k]:
+            if name in produced:
+                produced_part = clip_tiling(produced[name], find_part(node.operator, k))
+                if produced_part != choice.candidate.input_tilings[k]:
                     repartition += node.operator.reads[k].size
         require_equal(f"{where}.join", operation.cost.join, join)
-        require_equal(f"{where}.aggregation", operation.cost.aggregation, written - whole)
+        require_equal(f"{where}.aggregation", operation.cost.aggregation, written - output_elements)
         require_equal(f"{where}.repartition", operation.cost.repartition, repartition)
 
 
@@ -174,15 +174,15 @@ def _verify_selection(bundle: Bundle, report: PlanReport, plan: LogicalPlan) -> 
     if len(bundle.operations) > MAX_OPERATIONS:
         left.append("`cut_cost`: the plan is too large for the cut heuristic")
     else:
-        pins = tuple(Pin(one.name, one.pin) for one in bundle.operations if one.pin is not None)
+        pins = tuple(Pin(operation.name, operation.pin) for operation in bundle.operations if operation.pin is not None)
         problem = build_problem(plan.graph, plan.sites, pins=pins)
         require_equal("cut_cost", report.cut_cost, problem.cost(choose_by_cuts(problem)))
     if report.exact:
         if report.cut_cost is None or bundle.total_cost > report.cut_cost:
             raise PlanFault("the cut heuristic finds a plan that costs less", where="exact")
         left.append(_OPTIMUM)
-    chosen = [(f"baselines[{i}]", one) for i, one in enumerate(report.baselines) if one.chosen]
-    if len(chosen) + sum(one.chosen for one in report.contenders) > 1:
+    chosen = [(f"baselines[{i}]", row) for i, row in enumerate(report.baselines) if row.chosen]
+    if len(chosen) + sum(row.chosen for row in report.contenders) > 1:
         raise PlanFault("more than one plan is said to be the one that was chosen", where="contenders")
     for where, baseline in chosen:
         require_time(f"{where}.predicted_ms", baseline.predicted_ms or 0.0, bundle.predicted_ms or 0.0)
@@ -195,11 +195,17 @@ def _verify_selection(bundle: Bundle, report: PlanReport, plan: LogicalPlan) -> 
 
 def _verify_pins(bundle: Bundle, plan: LogicalPlan) -> None:
     """Every operator that a person named is cut as they wrote."""
-    pins = tuple(parse_pin(f"{one.name}={one.pin}", one.name) for one in bundle.operations if one.pin is not None)
+    pins = tuple(
+        parse_pin(f"{operation.name}={operation.pin}", operation.name)
+        for operation in bundle.operations
+        if operation.pin is not None
+    )
     if not pins:
         return
     offered = build_problem(plan.graph, plan.sites, flexible=True, pins=pins).candidates
     for operation, choice, candidates in zip(bundle.operations, plan.choices, offered, strict=True):
         cut = (choice.candidate.intervals, choice.candidate.replicas)
-        if operation.pin is not None and cut not in [(one.intervals, one.replicas) for one in candidates]:
+        if operation.pin is not None and cut not in [
+            (candidate.intervals, candidate.replicas) for candidate in candidates
+        ]:
             raise PlanFault(f"'{operation.pin}' is not how '{operation.name}' is cut", where="pin")

@@ -14,7 +14,7 @@ from einc.verification.comparison import require_equal
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import Bundle, Operation, Tensor
 
-HINT = "compile the model again, or verify with the -D, --preset and --dtype that it was compiled with"
+COMPILE_HINT = "compile the model again, or verify with the -D, --preset and --dtype that it was compiled with"
 
 
 def verify_model(bundle: Bundle, graph: Graph) -> None:
@@ -22,50 +22,50 @@ def verify_model(bundle: Bundle, graph: Graph) -> None:
 
     The lines of the text that operations come from are not compared: the same model may stand in another text.
     """
-    require_equal("model", bundle.model, graph.name, HINT)
+    require_equal("model", bundle.model, graph.name, COMPILE_HINT)
     names = [tensor.name for tensor in graph.tensors]
     _require_same_names("tensors", [tensor.name for tensor in bundle.tensors], names)
     uses = graph.consumers()
-    for t, (found, expected) in enumerate(zip(bundle.tensors, graph.tensors, strict=True)):
+    for t, (tensor_of_plan, expected) in enumerate(zip(bundle.tensors, graph.tensors, strict=True)):
         readers = uses[expected.name]
         fan_in = readers[0][0].operator.fan_in(readers[0][1]) if readers else 1
-        _verify_tensor(f"tensors[{t}] ('{expected.name}')", found, expected, fan_in)
+        _verify_tensor(f"tensors[{t}] ('{expected.name}')", tensor_of_plan, expected, fan_in)
     nodes = {node.name: node for node in graph.nodes}
-    _require_same_names("operations", sorted(one.name for one in bundle.operations), sorted(nodes))
+    _require_same_names("operations", sorted(operation.name for operation in bundle.operations), sorted(nodes))
     for o, operation in enumerate(bundle.operations):  # in any order that validation allows
         _verify_operation(f"operations[{o}] ('{operation.name}')", operation, nodes[operation.name], names)
     outputs = [names[output.tensor] for output in bundle.outputs]
     _require_same_names("outputs", outputs, list(graph.outputs))
 
 
-def _verify_tensor(where: str, found: Tensor, expected: GraphTensor, fan_in: int) -> None:
-    require_equal(f"{where}.kind", found.kind, expected.kind.value, HINT)
-    require_equal(f"{where}.dtype", found.dtype, expected.desc.dtype.value, HINT)
-    require_equal(f"{where}.dims", found.dims, expected.desc.dims, HINT)
-    require_equal(f"{where}.shape", found.shape, expected.desc.shape, HINT)
-    require_equal(f"{where}.stored", found.stored, expected.stored, HINT)
-    require_equal(f"{where}.fan_in", found.fan_in, fan_in if expected.kind is TensorKind.WEIGHT else 1, HINT)
+def _verify_tensor(where: str, tensor: Tensor, expected: GraphTensor, fan_in: int) -> None:
+    require_equal(f"{where}.kind", tensor.kind, expected.kind.value, COMPILE_HINT)
+    require_equal(f"{where}.dtype", tensor.dtype, expected.desc.dtype.value, COMPILE_HINT)
+    require_equal(f"{where}.dims", tensor.dims, expected.desc.dims, COMPILE_HINT)
+    require_equal(f"{where}.shape", tensor.shape, expected.desc.shape, COMPILE_HINT)
+    require_equal(f"{where}.stored", tensor.stored, expected.stored, COMPILE_HINT)
+    require_equal(f"{where}.fan_in", tensor.fan_in, fan_in if expected.kind is TensorKind.WEIGHT else 1, COMPILE_HINT)
 
 
-def _verify_operation(where: str, found: Operation, node: Node, names: list[str]) -> None:
+def _verify_operation(where: str, operation: Operation, node: Node, names: list[str]) -> None:
     operator = node.operator
-    require_equal(f"{where}.family", found.family, operator.family, HINT)
-    require_equal(f"{where}.title", found.title, operator.title, HINT)
-    require_equal(f"{where}.inputs", tuple(names[t] for t in found.inputs), node.inputs, HINT)
-    require_equal(f"{where}.outputs", tuple(names[t] for t in found.outputs), node.outputs, HINT)
+    require_equal(f"{where}.family", operation.family, operator.family, COMPILE_HINT)
+    require_equal(f"{where}.title", operation.title, operator.title, COMPILE_HINT)
+    require_equal(f"{where}.inputs", tuple(names[t] for t in operation.inputs), node.inputs, COMPILE_HINT)
+    require_equal(f"{where}.outputs", tuple(names[t] for t in operation.outputs), node.outputs, COMPILE_HINT)
     attributes: Mapping[str, Attribute] = operator.attributes
-    _require_same_names(f"{where}.attributes", list(found.attributes), sorted(attributes))
+    _require_same_names(f"{where}.attributes", list(operation.attributes), sorted(attributes))
     for name, value in attributes.items():
         expected = list(value) if isinstance(value, tuple) else value
-        require_equal(f"{where}.attributes['{name}']", found.attributes[name], expected, HINT)
+        require_equal(f"{where}.attributes['{name}']", operation.attributes[name], expected, COMPILE_HINT)
 
 
-def _require_same_names(where: str, found: list[str], expected: list[str]) -> None:
+def _require_same_names(where: str, names: list[str], expected: list[str]) -> None:
     """Raises PlanFault that names what is lacking, what is too much, or what is out of place."""
-    lacking = [name for name in expected if name not in set(found)]
-    surplus = [name for name in found if name not in set(expected)]
+    lacking = [name for name in expected if name not in set(names)]
+    surplus = [name for name in names if name not in set(expected)]
     if lacking:
-        raise PlanFault(f"the model has '{lacking[0]}', and the plan has not", where=where, hint=HINT)
+        raise PlanFault(f"the model has '{lacking[0]}', and the plan has not", where=where, hint=COMPILE_HINT)
     if surplus:
-        raise PlanFault(f"the plan has '{surplus[0]}', and the model has not", where=where, hint=HINT)
-    require_equal(where, found, expected, HINT)
+        raise PlanFault(f"the plan has '{surplus[0]}', and the model has not", where=where, hint=COMPILE_HINT)
+    require_equal(where, names, expected, COMPILE_HINT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 
-LIBRARIES = 192 << 20
+LIBRARY_BYTES = 192 << 20
 """Bytes that the libraries of every command take."""
 
 OF_RUNS, OF_WORKERS = 192 << 20, 160 << 20

@@ -97,12 +97,12 @@ def user_cache(folder: str) -> Path:
 def is_own(path: Path) -> bool:
     """Whether a file is there, and it and its folder are this user's, so that nobody else can have put it there."""
     try:
-        found = [os.lstat(path), os.stat(path.parent)]
+        stats = [os.lstat(path), os.stat(path.parent)]
     except (OSError, ValueError):
         return False
     if not hasattr(os, "getuid"):
         return True
-    return all(one.st_uid == os.getuid() and not one.st_mode & 0o022 for one in found)
+    return all(status.st_uid == os.getuid() and not status.st_mode & 0o022 for status in stats)
 
 
 def forget_older_half(folder: Path, most: int) -> None:
@@ -111,12 +111,12 @@ def forget_older_half(folder: Path, most: int) -> None:
     files, ages = list(folder.iterdir()), {}
     if len(files) <= most:
         return
-    for one in files:
+    for file in files:
         with contextlib.suppress(OSError):
-            ages[one] = one.lstat().st_mtime_ns
-    for one in sorted(ages, key=lambda path: (ages[path], path.name))[: len(ages) // 2]:
+            ages[file] = file.lstat().st_mtime_ns
+    for file in sorted(ages, key=lambda path: (ages[path], path.name))[: len(ages) // 2]:
         with contextlib.suppress(OSError):
-            one.unlink()
+            file.unlink()
 
 
 def resolve_target(path: str | os.PathLike[str]) -> Path:

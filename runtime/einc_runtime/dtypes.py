@@ -13,16 +13,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
 
 ITEMSIZE: dict[str, int] = dict(schema.ITEMSIZE.items())
-_NUMPY = {
-    "f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "bool": "bool",
-    "i8": "int8", "i4x2": "uint8",
-}  # fmt: skip
-_NAMES = {np.dtype(numpy_name): name for name, numpy_name in _NUMPY.items()}
+_NUMPY_NAMES: dict[str, str] = dict(schema.NUMPY_NAMES.items())
+_NAMES = {np.dtype(numpy_name): name for name, numpy_name in _NUMPY_NAMES.items()}
 
-ELEMENT_TYPES = tuple(name for name in ITEMSIZE if name not in schema.QUANTIZED)
-"""The types in which kernels compute."""
-FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
-INTEGERS = frozenset({"i32", "i64"})
+FLOATS: frozenset[str] = frozenset(schema.FLOATS)
+INTEGERS: frozenset[str] = frozenset(schema.INTEGERS)
 
 
 @cache
@@ -33,7 +28,7 @@ def storage_dtype(name: str) -> DType:
 
         bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
-    return np.dtype(_NUMPY[name])
+    return np.dtype(_NUMPY_NAMES[name])
 
 
 def compute_type(name: str) -> str:

@@ -73,5 +73,5 @@ def _find_madvise() -> Callable[[int, int, int], int] | None:
     except (OSError, AttributeError):
         return None
     advise.argtypes, advise.restype = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int], ctypes.c_int
-    found: Callable[[int, int, int], int] = advise
-    return found
+    madvise: Callable[[int, int, int], int] = advise
+    return madvise

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einc as es
-from einc.errors import EincError, MachineError, OperatorError, UsageError
+from einc.errors import EincError, MachineError, ModelError, OperatorError, UsageError
 from einc_runtime.errors import ArrayFault
 
 
@@ -194,7 +194,7 @@ def compiled(graph: es.Graph) -> es.Graph:
         (lambda g, i, y: g.equation("y = x", x=y), EincError, "one index equation"),
         (lambda g, i, y: g.equation("", x=y), EincError, "one index equation"),
         (lambda g, i, y: g.equation("y[i] = rleu(x[i, 0])", x=y), EincError, "equation:1:"),
-        (lambda g, i, y: g.equation("y[i, j] = x[i, j]", x="x"), UsageError, "or a number"),
+        (lambda g, i, y: g.equation("y[i, j] = x[i, j]", x="x"), ModelError, "expected a tensor, found the string"),
         (lambda g, i, y: g.save(y, "x"), UsageError, "already a tensor 'x'"),
         (lambda g, i, y: g.insertWeight(es.tensorDesc([3]), stored=""), UsageError, "printable"),
         (lambda g, i, y: g.loadWeights("rand:0"), UsageError, "loadWeights before compileGraph"),

@@ -77,21 +77,24 @@ def test_every_name_of_the_library_can_be_called() -> None:
     ids = graph.insertTensor(es.tensorDesc({"t": 4}, "i64"), "ids")
     experts = graph.insertTensor(es.tensorDesc({"e": 3, "n": 5, "b": 6}), "experts")
     picks = graph.insertTensor(es.tensorDesc({"a": 4, "s": 2}, "i64"), "picks")
-    one = {"and": (b, b), "or": (b, b), "not": (b,), "where": (b, f, 0.0), "cast": (f, "f16"), "reshape": (f,),
-           "matmul": (f, graph.transpose(f)), "attention": (q, q, q), "rope": (q,), "embedding": (ids, f),
-           "expert_matmul": (f, experts, picks),
+    one = {"and": (b, b), "or": (b, b), "not": (b,), "where": (b, f, 0.0), "cast": (f, "f16"), "clip": (f, v, 1.0),
+           "reshape": (f,), "matmul": (f, graph.transpose(f)), "attention": (q, q, q), "rope": (q,),
+           "embedding": (ids, f), "expert_matmul": (f, experts, picks),
            "append": (q, q, ids), "concat": (f, f), "slice": (f,), "argmax": (f, "b"), "topk": (f, 2, "b"),
            "meanpool": (f, graph.insertTensor(es.tensorDesc({"a": 4}, "bool"))), "rmsnorm": (f, v),
            "layernorm": (f, v, v), "softmax": (f, "b"), "transpose": (f,), "mean": (f, "b"), "sum": (f, "b"),
            "prod": (f, "b")}  # fmt: skip
     more: dict[str, dict[str, Any]] = {"reshape": {"c": 24}, "concat": {"over": "a"}, "slice": {"b": [1, 3]}}
-    binary = {"add", "sub", "mul", "div", "pow", "max", "min", "floordiv", "mod", "eq", "ne", "lt", "le", "gt", "ge"}
+    binary = {"add", "sub", "mul", "div", "pow", "max", "min", "floordiv", "mod", "eq", "ne", "lt", "le", "gt", "ge",
+              "atan2"}  # fmt: skip
+    bits = {"bitand", "bitor", "bitxor", "shiftleft", "shiftright"}
     for name in registry.list_names():
-        arguments = one.get(name, (f, f) if name in binary else (f,))
+        arguments = one.get(name, (f, f) if name in binary else (ids, ids) if name in bits else (f,))
         found = graph.call(name, *arguments, **more.get(name, {}))
         assert isinstance(found, es.Tensor | tuple), name
     assert len(graph.call("attention", q, q, q)) == 2
     assert isinstance(graph.attention(q, q, q), es.Tensor)
+    assert graph.clip(f, v, 1.0).desc == graph.call("clip", f, v, 1.0).desc
     assert graph.expert_matmul(f, experts, picks).shape == (4, 2, 5)
 
 

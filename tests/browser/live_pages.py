@@ -55,7 +55,7 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = tmp_path_factory.mktemp("pages") / "block.html"
     bundle = plan_block()
     trace = (trace_late(bundle), "t.json")
-    page.write_text(write_plan_page(bundle, other=plan_block(limited=False), trace=trace), encoding="utf-8")
+    page.write_text(write_plan_page(bundle, against=plan_block(limited=False), trace=trace), encoding="utf-8")
     return page
 
 
@@ -171,7 +171,7 @@ def test_times_on_gpus_that_were_measured_have_their_error(driver: webdriver.Chr
         compile_model(text, "ffn.ein", CompileOptions(machine=name)).bundle for name in ("dgx-a100", "dgx-v100")
     )
     page = tmp_path / "ffn.html"
-    page.write_text(write_plan_page(fitted, other=other), encoding="utf-8")
+    page.write_text(write_plan_page(fitted, against=other), encoding="utf-8")
     show(driver, page)
     document = explain(fitted)
     low, high = document["predicted_range_ms"]
@@ -233,7 +233,7 @@ def test_hostile_names_are_shown_as_text(driver: webdriver.Chrome, tmp_path: Pat
     )
     for width in (1440, 390):
         page = tmp_path / "hostile.html"
-        page.write_text(write_plan_page(hostile, other=hostile), encoding="utf-8")
+        page.write_text(write_plan_page(hostile, against=hostile), encoding="utf-8")
         show(driver, page, width)
         take_picture(driver, PICTURES / f"hostile-{width}.png")
         assert count(driver, "img") == 0

@@ -1,7 +1,6 @@
 """Calibrating a machine that is made up gives back its constants; nothing here is timed."""
 
 import functools
-import itertools
 import math
 import random
 from dataclasses import replace
@@ -9,18 +8,18 @@ from dataclasses import replace
 import pytest
 
 from einc.calibration.fit import Sample, fit_rate, fit_rates
-from einc.calibration.machine import calibrate_gpus, calibrate_host
+from einc.calibration.machine import calibrate_host
 from einc.calibration.models import MORE, PRODUCTS, QUICK, Probe, list_probes
 from einc.calibration.samples import SessionRunner, compile_probe, measure_probes
 from einc.machines.load import format_machine, load_machine, parse_machine
 from einc.machines.model import KernelRate
 from einc.predict.cores import list_run_tasks
-from einc.predict.costs import TaskKind, compute_task_costs
 from einc.predict.timeline import predict_ms
 from einc_runtime.execution.cuda.preparation import rewrite_for_devices
 from einc_runtime.execution.trace import TaskRun, Trace
 from einc_runtime.plan.schema import TransferTask
 from tests.support.cuda_plans import on_fake
+from tests.support.ticking import ticking
 
 CORES, START_MS = 2, 0.004
 RATES = {
@@ -58,11 +57,6 @@ class MadeUp:
         self.closed = True
 
 
-def ticking(step=1.0):
-    ticks = itertools.count()
-    return lambda: step * next(ticks)
-
-
 def test_a_made_up_host_gives_back_its_constants():
     found = calibrate_host(4, quick=True, cores=CORES, start=MadeUp, clock=ticking(0.2))
     machine = found.machine
@@ -84,29 +78,6 @@ def test_a_made_up_host_gives_back_its_constants():
 def test_the_same_measurements_give_the_same_bytes():
     found = [calibrate_host(quick=True, cores=CORES, start=MadeUp, clock=ticking(4)).machine for _ in range(2)]
     assert format_machine(found[0]) == format_machine(found[1])
-
-
-class MadeUpGpu(MadeUp):
-    """Runs each task of a plan for GPUs alone; transfers take 7 us and have 40 GB/s."""
-
-    def run(self):
-        runs = []
-        for position, cost in enumerate(compute_task_costs(self.bundle)):
-            if cost.kind is not TaskKind.FENCE:
-                rate = KernelRate(7, gbs=40) if cost.kind is TaskKind.TRANSFER else RATES.get(cost.task, OTHER)
-                runs.append(TaskRun(position, 0.0, rate.compute_ms(cost.flops, cost.size)))
-        return Trace(tuple(runs), 1.0, "cuda")
-
-
-def test_made_up_gpus_give_back_their_constants():
-    found = calibrate_gpus(load_machine("dgx-a100", 4), quick=True, start=MadeUpGpu, clock=ticking()).machine
-    assert found.cores is None
-    assert found.transfer_latency_us == pytest.approx(7, rel=0.02)
-    assert all(resource.gbs == pytest.approx(40, rel=0.02) for resource in found.resources)
-    rate = found.sites[3].find_rate("contract", "f32")
-    assert rate.compute_ms(1e9, 1e6) == pytest.approx(RATES["contract"].compute_ms(1e9, 1e6), rel=0.02)
-    assert found.sites[0].memory_bytes == load_machine("dgx-a100").sites[0].memory_bytes
-    assert parse_machine(format_machine(found)) == found
 
 
 def test_plans_of_probes_run_on_simulated_gpus_and_on_cores():

@@ -98,7 +98,7 @@ def test_units(text: str, limit: float) -> None:
         ("3 <= memory", "is no contract"),
         ("memory <= 3 <= 4", "is no contract"),
         ("cut(act) <= d_ff/8", "compared with == and !="),
-        ("cut(act) == d_ff", "is no index and count"),
+        ("cut(act) == d_ff", "is not an index and a count"),
         ("cut() == d_ff/8", "is no contract"),
         ("cuts(act) == d_ff/8", "is no contract"),
         ("", "it ends too early"),

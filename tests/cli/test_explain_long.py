@@ -18,7 +18,7 @@ def test_a_naive_plan_is_explained_without_bounds_of_programs_that_are_too_long(
     einc("compile", MODELS / "ffn.ein", "-m", "dgx-a100", "--schedule", "naive", "-o", plan)
     known = einc("explain", plan).out
     assert "times the bound" in known
-    monkeypatch.setattr("einc.exchange.language.parser.MAX_TEXT", 100)
+    monkeypatch.setattr("einc.exchange.language.parser.MAX_PROGRAM_TEXT", 100)
     for more in ((), ("--ideal",)):  # the plan has its naive times, with the machine's latencies
         document = einc("explain", plan, *more, "--json").json()
         exchanges = [part["exchange"] for part in (*document["ops"], *document["outputs"]) if part["exchange"]]

@@ -38,7 +38,7 @@ def test_pins_stand_in_the_plan_and_it_computes_the_same(einc: Run, tmp_path: Pa
     [
         (("--pin", "hiden=tokens/2"), "did you mean 'hidden'"),
         (("--pin", "hidden=tokens/9"), "takes 9 sites"),
-        (("--pin", "hidden"), "is no pin"),
+        (("--pin", "hidden"), "is not a valid pin"),
         (("--pin", "@nowhere.pins"), "nowhere.pins"),
         (("--baseline", "best"), "single, data, sequence, megatron"),
         (("--memory", "24 pounds"), "24GiB"),
@@ -131,7 +131,7 @@ def test_the_python_interface_has_them_too() -> None:
     assert [len(index.intervals) for index in last.indices] == [1, 3]
     assert read_report(plan.bundle).memory_limit == limit
     assert [row.name for row in read_report(plan.bundle).baselines] == ["data"]
-    with pytest.raises(UsageError, match="no baseline"):
+    with pytest.raises(UsageError, match="not a baseline"):
         es.compileGraph(graph, machine="dgx-a100", baselines=["best"])
 
 

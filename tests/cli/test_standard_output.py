@@ -80,6 +80,7 @@ WITH_JSON: dict[str, str] = {
     "einc machine calibrate": "--sites 0",
     "einc machine import": "hosts.txt --hbm-gbs 100 --memory-gib 8 --network-gbs 10",
     "einc models list": "",
+    "einc library list": "",
     "einc quantize": "STORIES -o quantized",
     "einc import hf": "STORIES -o stories.ein",
     "einc-runtime run": "four.bin --inputs rand:0 --weights rand:1",

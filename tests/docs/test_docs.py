@@ -28,7 +28,7 @@ PROGRAMS = {"einc": root, "einc-runtime": runtime_root}
 GENERATED = {"docs/gpu-results.md"}
 """What a command writes, and git ignores."""
 
-OLD_NAMES = {"CHANGELOG.md", "docs/renamed.md"}
+OLD_NAMES = {"CHANGELOG.md"}
 """Pages about names that are gone: their links must lead somewhere, their code may not."""
 
 

@@ -272,7 +272,7 @@ def test_hostile_algorithms_are_refused_with_their_place(text: str, message: str
 
 
 def test_an_algorithm_that_is_too_large_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("einc.exchange.collectives.msccl_xml.MAX_STEPS", 50)
+    monkeypatch.setattr("einc.exchange.collectives.msccl_xml.MAX_ALGORITHM_STEPS", 50)
     steps = "".join(f'<step s="{k}" type="nop"/>' for k in range(51))
     with pytest.raises(ProgramError, match="more than 50 steps"):
         read_msccl_xml(f'{ALGO}<gpu id="0"><tb id="0">{steps}</tb></gpu></algo>', "x")

@@ -101,7 +101,7 @@ REFUSED = {
     "IN:\nA @ 0\nOUT: A @ 1": "unexpected the end of the line; expected a name",
     "IN: A @ 0\nOUT: A @ 1;\nA @ 0 -> 1": "unexpected '->'",
     "IN: A @ 0\nOUT: A+A @ 1": "A stands twice",
-    "IN: A @ 0 (size: 3 GiB)\nOUT: A @ 1": "GiB is no unit",
+    "IN: A @ 0 (size: 3 GiB)\nOUT: A @ 1": "GiB is not a unit",
     "IN: A @ 0 (size: 0 B)\nOUT: A @ 1": "whole number of bytes",
     "IN: A @ 0 (size: 0.5 B)\nOUT: A @ 1": "whole number of bytes",
     "IN: A @ 0 (size: 1e3 B)\nOUT: A @ 1": "unexpected 'B'; expected ')'",

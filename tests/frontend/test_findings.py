@@ -132,14 +132,17 @@ weight w : f32[width, width]
 scattered[n, width] = sum[e](where(to[e] == at[n], x[e, width], 0.0))
 running[i] = sum[j](where(place[j] <= place[i], u[j], 0.0))
 convolved = matmul(slice(x, edges=[1, 4]), w)
-clipped = min(max(x, 0.0), 1.0)
+clipped = clip(x, 0.0, 1.0)
+angle = atan2(u, u) + atan(u) + round(u) + trunc(u)
+bits = bitxor(bitor(bitand(to, place), to), shiftright(shiftleft(to, place), 2))
 hit = cast(u > 0.0, "f32")
 masked = softmax(where(u > 0.0, u, -1e30))
 padded = concat(x, zeros, over="edges")
 """ + "".join(
-        f"output {name}\n" for name in ["scattered", "running", "convolved", "clipped", "hit", "masked", "padded"]
+        f"output {name}\n"
+        for name in ["scattered", "running", "convolved", "clipped", "angle", "bits", "hit", "masked", "padded"]
     )
-    assert len(build(text, "m.ein").outputs) == 7
+    assert len(build(text, "m.ein").outputs) == 9
 
 
 def test_hints_name_what_the_user_can_write() -> None:

@@ -56,6 +56,13 @@ def inputs() -> dict[str, Array]:
 
 
 EQUATIONS = {
+    "y[i, j] = clip(a[i, j], c[i], 1.5)": lambda a, b, c, d, e: np.clip(a, c[:, None], 1.5),
+    "y[i] = sum[j](clip(a[i, j] - d[i, j], -0.5, clip(c[i], 0, 1)))": lambda a, b, c, d, e: np.clip(
+        a - d, -0.5, np.clip(c, 0, 1)[:, None]
+    ).sum(1),
+    "y[i, j] = atan2(a[i, j], c[i]) + where(isnan(d[i, j]), 1.0, floor(d[i, j]))": lambda a, b, c, d, e: (
+        np.arctan2(a, c[:, None]) + np.floor(d)
+    ),
     "y[i, l] = a[i, j] * b[j, l]": lambda a, b, c, d, e: a @ b,
     "y[l, i] = a[i, j] * b[j, l]": lambda a, b, c, d, e: (a @ b).T,
     "y[m, k] = a[m, n] * b[n, k]": lambda a, b, c, d, e: a @ b,

@@ -15,7 +15,7 @@ from tests.support.property_examples import examples
 
 WORDS = {
     "model", "param", "dim", "input", "weight", "output", "return", "block", "repeat", "preset",
-    "from", "as", "true", "false",
+    "from", "as", "true", "false", "use",
 }  # fmt: skip
 INFIX = ["+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">="]
 
@@ -42,6 +42,13 @@ def chains(inner: st.SearchStrategy) -> st.SearchStrategy:
     return st.builds(ast.BinaryExpr, infix, pairs | st.builds(ast.NegativeExpr, pairs), pairs | inner)
 
 
+def items(inner: st.SearchStrategy) -> st.SearchStrategy:
+    """What stands between the commas of brackets."""
+    of_dimension = st.builds(ast.IndexItem, inner, names)
+    with_extent = st.builds(ast.IndexItem, names, st.none() | names, inner)
+    return lists(st.builds(ast.IndexItem, names | inner) | of_dimension | with_extent | st.just(ast.IndexItem(None)))
+
+
 def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
     calls = st.builds(ast.CallExpr, names, lists(inner), lists(st.builds(ast.KeywordArgument, names, inner)))
     return (
@@ -49,32 +56,33 @@ def larger(inner: st.SearchStrategy) -> st.SearchStrategy:
         | st.builds(ast.NegativeExpr, inner)
         | chains(inner)
         | calls
-        | st.builds(ast.IndexedExpr, inner, lists(names))
-        | st.builds(ast.AggregateExpr, names, lists(names), inner)
+        | st.builds(ast.IndexedExpr, inner, items(inner))
+        | st.builds(ast.AggregateExpr, names, items(inner), inner)
     )
 
 
 expressions = st.recursive(names | literals, larger, max_leaves=12)
 assigns = st.builds(ast.AssignStmt, lists(names, 1), expressions)
-equations = st.builds(ast.EquationStmt, names, lists(names), expressions)
+equations = st.builds(ast.EquationStmt, names, items(expressions), expressions)
 simple = st.one_of(
     st.builds(ast.ModelDecl, names),
     st.builds(ast.ParamDecl, names, expressions),
     st.builds(ast.DimDecl, names, expressions),
-    st.builds(ast.InputDecl, names, names, lists(names)),
-    st.builds(ast.WeightDecl, names, names, lists(names), st.none() | strings),
+    st.builds(ast.InputDecl, names, names, items(expressions)),
+    st.builds(ast.WeightDecl, names, names, items(expressions), st.none() | strings),
     assigns,
     equations,
     st.builds(ast.OutputStmt, lists(names, 1)),
     st.builds(lambda n, e: ast.OutputStmt((n,), ast.AssignStmt((n,), e)), names, expressions),
     equations.map(lambda e: ast.OutputStmt((e.target,), e)),
     st.builds(ast.ReturnStmt, lists(expressions, 1)),
+    st.builds(ast.UseStmt, strings),
 )
 
 
 def with_bodies(inner: st.SearchStrategy) -> st.SearchStrategy:
     return (
-        st.builds(ast.BlockDecl, names, lists(names), lists(inner))
+        st.builds(ast.BlockDecl, names, lists(st.builds(ast.Parameter, names, st.none() | expressions)), lists(inner))
         | st.builds(ast.RepeatStmt, expressions, st.none() | names, lists(inner))
         | st.builds(ast.PresetDecl, names, lists(inner))
     )

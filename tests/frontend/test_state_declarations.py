@@ -46,7 +46,6 @@ def test_an_append_writes_over_a_state() -> None:
          "reads a state"),
         ("output y = where(keys > 0.0, keys, keys)", "m.ein:9:18", "gt reads a state"),
         ("block b(x) {\nstate s : f16[d]\nreturn x\n}\noutput y = b(new)", "m.ein:10", "not allowed in a block"),
-        ("state rows : f16[4]\noutput y = relu(new)", "m.ein:9:18", "declare the number with `dim name"),
         ("output keys", "m.ein:9:8", "names an input or weight"),
     ],
 )  # fmt: skip

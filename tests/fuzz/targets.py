@@ -126,11 +126,11 @@ def _mutate_report(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> 
 
 
 def _read_report(data: bytes) -> None:
-    from einc.plan_report import UNKNOWN, encode_report, read_report
+    from einc.plan_report import UNKNOWN_REPORT, encode_report, read_report
     from tests.support.handmade_plans import two_site_plan
 
     report = read_report(msgspec.structs.replace(two_site_plan(), report=data))
-    assert report is UNKNOWN or encode_report(report) == data, "a report has another encoding"
+    assert report is UNKNOWN_REPORT or encode_report(report) == data, "a report has another encoding"
 
 
 # Arrays.

@@ -296,7 +296,7 @@ def output_name(bundle: Bundle) -> str:
 
 def _with_own_attention(bundle: Bundle, arrays: Arrays, outcome: Outcome, place: Place) -> Contender:
     """One site, with our own kernel for attention instead of that of flash-attn or PyTorch."""
-    with attention_by(attention_libraries.OWN):
+    with attention_by(attention_libraries.EINC_KERNEL):
         return _einc(OWN, bundle, arrays, outcome, place)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from einc_runtime.environment import ATTENTION
 from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.cuda.attention_libraries import OWN
+from einc_runtime.kernels.cuda.attention_libraries import EINC_KERNEL
 from einc_runtime.plan.schema import Bundle
 from tests.gpu.cases import TOLERANCE, Case
 from tests.gpu.layouts import Layout
@@ -181,8 +181,8 @@ def attentions(bundle: Bundle) -> dict[str, str | None]:
     """The providers of attention to be checked (values of EINC_ATTENTION): as the runtime chooses, and our own kernel,
     where libraries may compute it. They compute none of a reproducible plan."""
     dtypes = {bundle.tensors[op.inputs[0]].dtype for op in bundle.operations if op.kernel == "attention"}
-    both = not bundle.reproducible and dtypes & {"f16", "bf16"} and os.environ.get(ATTENTION) != OWN
-    return {LIBRARY: None, OWN_KERNEL: OWN} if both else {LIBRARY: None}
+    both = not bundle.reproducible and dtypes & {"f16", "bf16"} and os.environ.get(ATTENTION) != EINC_KERNEL
+    return {LIBRARY: None, OWN_KERNEL: EINC_KERNEL} if both else {LIBRARY: None}
 
 
 @contextmanager

@@ -24,8 +24,13 @@ four = where(and(keep, not(lt(a, 0.0))), max(a, b), copy(b))
 five = where(or(ge(a, b), gt(row, 0.5)), add(a, row), where(le(b, 0.25), a, 2.0 * b))
 six = floordiv(i * 3 - 5, j + 1) + mod(i - 4, j + 2)
 seven = and(eq(i, j), ne(i, 3))
+angles = sin(a) + cos(b) + tan(clip(a, -1.0, 1.0)) + atan(b) + atan2(a, size) + erf(a)
+powers = exp2(a) + expm1(min(a, 2.0)) + log2(size) + log1p(size)
+whole = floor(a) + 2.0 * ceil(b) + 4.0 * round(a) + 8.0 * trunc(b) + 16.0 * sign(a)
+bits = bitxor(bitand(i, 6) + bitor(j, 9), shiftleft(i, 2)) - shiftright(j * 7, 1)
+finite = or(isnan(log(a)), and(isfinite(a), not(isinf(b))))
 eight[columns, rows] = a[rows, columns] + row[columns]
-output one, two, three, four, five, six, seven, eight
+output one, two, three, four, five, six, seven, eight, angles, powers, whole, bits, finite
 """
 
 REDUCTIONS = """
@@ -191,7 +196,32 @@ output y, few
 """
 """Each token is multiplied with two experts of five: many tokens, and a few."""
 
+POSITIONS = """
+model positions
+dim batch = 2
+dim channels = 24
+dim rows = 19
+dim columns = 17
+dim tokens = 13
+input  x      : f32[batch, channels, rows, columns]
+input  ids    : i64[tokens]
+input  table  : f32[40, 24]
+weight kernel : f32[32, channels, 3, 3]
+near = abs(ids) % 40
+images = conv2d(x, kernel, padding=1)
+halves = conv2d(x, kernel, stride=2)
+largest = max_pool2d(x, 3, 2, 1)
+moved = roll(pad(x, "rows", 1, 2, 0.5), "columns", 3)
+lines[tokens, c] = 2.0 * table[near[tokens], c]
+sums = cumsum(x, "columns")
+masked = tril(x) + repeat_places(flip(x, "channels"), "batch", 1)
+back[row = 40] = sum[t](where(near[t] == row, cast(t, "f32"), 0.0))
+output images, halves, largest, moved, lines, sums, masked, back
+"""
+"""Convolutions, shifts, lookups and running sums: reads at expressions of indices and at data."""
+
 TEXTS = {
+    "positions": POSITIONS,
     "epilogues": EPILOGUES,
     "elementwise": ELEMENTWISE,
     "reductions": REDUCTIONS,

@@ -59,15 +59,15 @@ def _probes(findings: Findings) -> list[str]:
 
 def _row_width(findings: Findings) -> list[str]:
     """What was measured for the narrowest rows of CUDA's copies, beside what plans are made with."""
-    from einc_runtime.execution.cuda.step_kernels import MIN_ROW_BYTES
+    from einc_runtime.execution.cuda.step_kernels import MIN_COPY_ROW_BYTES
 
     told = next((own["detail"] for own in findings.probes if own["probe"] == ROWS and own["status"] == "ok"), "")
     _, _, least = told.partition("MIN_ROW_BYTES: ")
     if not least:
         return []
     return [
-        f"CUDA copies rows about as fast as a kernel from {least} bytes on. Plans leave rows below {MIN_ROW_BYTES} "
-        "bytes to a kernel (`MIN_ROW_BYTES` in `step_kernels.py`).",
+        f"CUDA copies rows about as fast as a kernel from {least} bytes on. Plans leave rows below "
+        f"{MIN_COPY_ROW_BYTES} bytes to a kernel (`MIN_COPY_ROW_BYTES` in `step_kernels.py`).",
         "",
     ]
 

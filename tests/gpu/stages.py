@@ -37,7 +37,7 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
     After one was lost in which a library may have computed attention, our own kernel computes it everywhere.
     """
     from einc_runtime.environment import ATTENTION
-    from einc_runtime.kernels.cuda.attention_libraries import OWN
+    from einc_runtime.kernels.cuda.attention_libraries import EINC_KERNEL
 
     runs = place.runs()
     titles = [run.title for run in runs]
@@ -61,7 +61,7 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
             break
         ended = position <= running or bool(findings.checks and code and findings.checks[-1]["problem"])
         if ended and runs[running].case.uses_libraries and ATTENTION not in os.environ:
-            os.environ[ATTENTION] = OWN  # the fault may be a library's, and would cost all other cases
+            os.environ[ATTENTION] = EINC_KERNEL  # the fault may be a library's, and would cost all other cases
             findings.own_attention = titles[running]
         if position < len(titles) and position <= running:
             findings.lost.append(f"{titles[running]}: {why or f'exit code {code}, {brief(complaint)}'}")

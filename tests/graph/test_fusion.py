@@ -12,8 +12,9 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph, dump_graph, verify_graph
 from einc.ops import registry
-from einc.ops.equation import MAX_STEPS, Equation, build_equation
-from einc.ops.scalar import ScalarInput, make_step
+from einc.ops.equation import MAX_FUSED_STEPS, Equation, build_equation
+from einc.ops.scalar import make_step
+from einc_runtime.plan.scalar_programs import ScalarInput
 from tests.support.graph_interpreter import interpret
 from tests.support.paced import within
 from tests.support.property_examples import examples
@@ -218,7 +219,7 @@ def test_very_long_chains_stay_bounded() -> None:
     with within(15):
         result = fuse(graph)
     verify_graph(result)
-    assert 1500 // MAX_STEPS <= len(result.nodes) <= 1500 // MAX_STEPS + 1
+    assert 1500 // MAX_FUSED_STEPS <= len(result.nodes) <= 1500 // MAX_FUSED_STEPS + 1
 
 
 FUNCTIONS = ["neg", "abs", "tanh", "relu", "add", "sub", "mul", "max", "min"]

@@ -145,7 +145,7 @@ def test_narrow_order_counts_the_tables(seed):
 
 @pytest.mark.parametrize("most", [0, 1 << 16])
 def test_least_differences_in_one_go_and_row_by_row(monkeypatch, most):
-    monkeypatch.setattr(minsum, "MAX_AT_ONCE", most)
+    monkeypatch.setattr(minsum, "MAX_COMPARISONS_AT_ONCE", most)
     rows = np.random.default_rng(4).integers(-50, 50, (5, 3))
     expected = [[min(int(a) - int(b) for a, b in zip(one, other, strict=True)) for other in rows] for one in rows]
     assert minsum._find_least_differences(rows).tolist() == expected

@@ -23,7 +23,8 @@ def integer_optimum(problem: Problem) -> int:
     """The least cost: a 0-1 variable per candidate, and one per tiling on which both ends of an edge agree."""
     model = highspy.Highs()
     model.silent()
-    model.setOptionValue("threads", 1)  # HiGHS keeps the number of a process's first program, and einc asks for one
+    # HiGHS has one pool of threads in a process, and refuses to run with another number of them later.
+    model.setOptionValue("threads", 1)
     base = 0
     chosen = []
     for options in problem.candidates:
@@ -34,9 +35,9 @@ def integer_optimum(problem: Problem) -> int:
         chosen.append(variables)
     for edge in (edge for edges in problem.arriving for edge in edges):
         base += edge.size
-        for tiling in np.intersect1d(edge.made, edge.asked).tolist():
+        for tiling in np.intersect1d(edge.produced, edge.required).tolist():
             agree = model.addVariable(lb=0, ub=1, obj=-edge.size)
-            for node, numbers in ((edge.producer, edge.made), (edge.consumer, edge.asked)):
+            for node, numbers in ((edge.producer, edge.produced), (edge.consumer, edge.required)):
                 takers = [chosen[node][c] for c in np.flatnonzero(numbers == tiling).tolist()]
                 model.addConstr(agree <= functools.reduce(lambda a, b: a + b, takers))
     model.setOptionValue("mip_rel_gap", 0.0)

@@ -297,7 +297,7 @@ def test_the_machines_of_the_documentation_are_machines():
 
 def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path, monkeypatch):
     """Its bytes are counted: letters of two bytes would be cut off where the text is still short enough."""
-    monkeypatch.setattr(load, "MAX_TEXT", 1000)
+    monkeypatch.setattr(load, "MAX_MACHINE_TEXT", 1000)
     path = tmp_path / "large.json"
     path.write_text(json.dumps({"name": "\u00e9" * 600}, ensure_ascii=False))
     with pytest.raises(MachineError, match="larger than 1000 bytes"):

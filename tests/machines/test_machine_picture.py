@@ -78,7 +78,7 @@ def test_what_is_odd_is_said():
     )
     text = draw(machine)
     assert "not alike both ways: 0>1 5 GB/s, 1>0 7 GB/s" in text
-    assert "1 pair of sites cannot talk directly" in text
+    assert "1 pair of sites without a direct link" in text
     assert draw(Machine("one", sites[:1], ())) == "links: none, as there is one site"
     assert "-" in draw(Machine("none", sites, ()))
 

@@ -30,7 +30,7 @@ MAX_START = 120
 
 MAX_MEMORY = 8 << 30
 MAX_ARENA = 1 << 28
-_SMALL = compiler.SMALL
+_SMALL = compiler.MIN_COMPILED_ELEMENTS
 _CANARY, _NO_ACCESS = 0xA5, 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -71,13 +71,13 @@ class GuardedArenas:
 
 
 def run_plan(bundle: Bundle, steps: Sequence[Mapping[str, Array]], native: bool = False) -> dict[str, Array]:
-    """The outputs of every step and the states after it, by `name_of_result`; unwritten memory holds not-a-numbers.
+    """The outputs of every step and the states after it, by `name_of_result`; unwritten memory holds NaNs.
 
     Each step loads what it has of inputs, weights and states, and begins with the states that the one before it left.
     With `native`, kernels of small blocks are compiled, too, where llvmlite is installed.
     """
     guarded = GuardedArenas()
-    compiler.SMALL = 0 if native else _SMALL
+    compiler.MIN_COMPILED_ELEMENTS = 0 if native else _SMALL
     memory.allocate_aligned = executor.allocate_aligned = guarded.allocate  # type: ignore[attr-defined]
     session = Session(bundle, executor=CpuExecutor(bundle, 1, poison=True))
     states = [tensor.name for tensor in session.states]

@@ -14,7 +14,8 @@ from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.equation import Equation, build_equation
-from einc.ops.scalar import ScalarInput, ScalarProgram, make_step
+from einc.ops.scalar import make_step
+from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import fault, random_array, requests
 from tests.support.property_examples import examples

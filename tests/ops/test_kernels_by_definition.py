@@ -11,8 +11,9 @@ import pytest
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc
 from einc.ops.equation import build_equation
-from einc.ops.functions import FUNCTIONS
-from einc.ops.scalar import ScalarInput, make_step
+from einc.ops.scalar import make_step
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
+from einc_runtime.plan.scalar_programs import ScalarInput
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import FEW, REST, Array, corruptions, fault, one_number, random_array, requests
 from tests.support.kernel_pieces import run_kernel
@@ -66,8 +67,8 @@ SPECIAL = {
 def test_kernels_and_references_agree_on_special_values(dtype: DType) -> None:
     values = np.array(SPECIAL[dtype]).astype(dtype.numpy())
     rows, columns = TensorDesc(("i",), values.shape, dtype), TensorDesc(("j",), values.shape, dtype)
-    for name, signature in FUNCTIONS.items():
-        if dtype not in signature.accepts or name == "where" or name.startswith("cast:"):
+    for name, signature in SCALAR_FUNCTIONS.items():
+        if dtype.value not in signature.accepts or name == "where" or name.startswith("cast:"):
             continue
         labels: list[tuple[TensorDesc, tuple[str, ...]]] = [(rows, ("i",)), (columns, ("j",))][: signature.arity]
         operator = build_equation(

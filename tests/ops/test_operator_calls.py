@@ -71,6 +71,18 @@ def test_literals_and_kinds_of_results() -> None:
     assert registry.call("cast", [X], {"dtype": "i32"}).outputs[0].dtype is I32
 
 
+def test_clip_is_the_minimum_of_a_maximum() -> None:
+    f64 = DType.F64
+    operands = [desc("t d", 2, 4, dtype=f64), desc("d", 4, dtype=f64)]
+    made = registry.call("clip", [*operands, 1.0], {})
+    assert made.kernel.attributes[0] == ("program", "t0 = max x0 x1; t1 = min t0 1.0")
+    x = np.array([[-5.0, 0.5, 7.0, np.nan], [-1.0, 2.0, 0.0, np.inf]])
+    low = np.array([-2.0, 0.0, 3.0, -1.0])  # one is above the upper bound, which then is the result
+    np.testing.assert_array_equal(made.reference(x, low)[0], [[-2, 0.5, 1, np.nan], [-1, 1, 1, 1]])
+    numbers = registry.call("clip", [desc("d", 4, dtype=I32), 0, 3], {})
+    assert numbers.reference(np.array([-1, 2, 9, 3]))[0].tolist() == [0, 2, 3, 3]
+
+
 def test_softmax_and_mean_agree_with_scipy_and_numpy() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(6, 8)) * 300
@@ -134,6 +146,11 @@ CALL_FAULTS = [
     ("where", [desc("", dtype=BOOL), desc("m", 3), desc("n", 4)], {}, 2, "has dimension 'n' but not 'm' of"),
     ("and", [A, A], {}, 0, "does not take f32"),
     ("relu", ["t"], {}, 0, "not a tensor"),
+    ("clip", [A, 0.0], {}, None, "clip takes 3 operands, not 2"),
+    ("clip", [A, 0.0, desc("d", 8, dtype=DType.F16)], {}, 2, "clip: operand 3 is f16 where operand 1 is f32"),
+    ("clip", [desc("d", 8, dtype=BOOL), False, True], {}, 0, "clip does not take bool"),
+    ("bitand", [A, A], {}, 0, "bitand does not take f32"),
+    ("floor", [desc("d", 8, dtype=I32)], {}, 0, "floor does not take i32"),
     ("cast", [A], {}, 1, "element type"),
     ("cast", [A, "f33"], {}, 1, "'f33'"),
     ("cast", [A], {"dtype": 32}, "dtype", "names in quotes"),

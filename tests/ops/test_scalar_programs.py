@@ -15,22 +15,16 @@ from hypothesis import strategies as st
 from einc.core.tensor import DType
 from einc.errors import OperatorError
 from einc.ops.evaluate import evaluate
-from einc.ops.functions import FUNCTIONS, fit_literal
-from einc.ops.scalar import (
-    FunctionStep,
-    ProgramBuilder,
-    ScalarInput,
-    ScalarLiteral,
-    ScalarProgram,
-    Temp,
-    compose,
-    make_step,
-    merge_inputs,
-)
+from einc.ops.functions import fit_literal
+from einc.ops.scalar import ProgramBuilder, compose, make_step, merge_inputs, parse_program, resolve_program
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
+from einc_runtime.plan.scalar_programs import EarlierStep, FunctionStep, ScalarInput, ScalarLiteral, ScalarProgram
 
 F = DType.F64
 FLOAT_FUNCTIONS = [
-    name for name, s in FUNCTIONS.items() if F in s.accepts and s.result is None and name not in ("where", "pow")
+    name
+    for name, s in SCALAR_FUNCTIONS.items()
+    if F.value in s.accepts and s.result is None and name not in ("where", "pow")
 ]
 
 
@@ -41,8 +35,8 @@ def programs(draw: st.DrawFn, arity: int | None = None) -> ScalarProgram:
     steps: list[FunctionStep] = []
     for position in range(draw(st.integers(1, 6))):
         name = draw(st.sampled_from(FLOAT_FUNCTIONS))
-        places = [ScalarInput(k) for k in range(inputs)] + [Temp(i) for i in range(position)]
-        operands = [draw(st.sampled_from(places)) for _ in range(FUNCTIONS[name].arity)]
+        places = [ScalarInput(k) for k in range(inputs)] + [EarlierStep(i) for i in range(position)]
+        operands = [draw(st.sampled_from(places)) for _ in range(SCALAR_FUNCTIONS[name].arity)]
         if len(operands) == 2 and draw(st.booleans()):
             value = draw(st.floats(allow_nan=False, width=32) | st.just(math.inf))
             operands[draw(st.integers(0, 1))] = ScalarLiteral.of(value)
@@ -126,7 +120,7 @@ def test_the_builder_leaves_out_copies_and_what_the_result_does_not_need() -> No
 )
 def test_bad_texts_are_refused(text: str) -> None:
     with pytest.raises(OperatorError):
-        ScalarProgram.parse(text, 2)
+        parse_program(text, 2)
 
 
 def test_literals_are_told_apart_by_kind() -> None:
@@ -151,7 +145,7 @@ def test_literals_are_told_apart_by_kind() -> None:
 )
 def test_mixed_and_unfit_types_name_the_input(function: str, operands: list[DType], argument: int) -> None:
     with pytest.raises(OperatorError) as caught:
-        make_step(function, *map(ScalarInput, range(len(operands)))).resolve(operands)
+        resolve_program(make_step(function, *map(ScalarInput, range(len(operands)))), operands)
     assert caught.value.argument == argument
     assert caught.value.hint
 
@@ -170,7 +164,8 @@ def test_literals_that_do_not_fit(value: float, dtype: DType) -> None:
 
 
 def test_literals_take_the_type_beside_them() -> None:
-    program, types = ScalarProgram.parse("t0 = add x0 1; t1 = gt t0 0.1; t2 = where t1 t0 0.1", 1).resolve([DType.F16])
+    literals = ScalarProgram.parse("t0 = add x0 1; t1 = gt t0 0.1; t2 = where t1 t0 0.1", 1)
+    program, types = resolve_program(literals, [DType.F16])
     assert program.text == "t0 = add x0 1.0; t1 = gt t0 0.0999755859375; t2 = where t1 t0 0.0999755859375"
     assert types == (DType.F16, DType.BOOL, DType.F16)
 

@@ -1,4 +1,4 @@
-"""`argmax` and `topk` under the definition oracle, with ties, infinities and not-a-number, and their calls."""
+"""`argmax` and `topk` under the definition oracle, with ties, infinities and NaN, and their calls."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
-from einc.ops.scalar import ScalarProgram
+from einc_runtime.plan.scalar_programs import ScalarProgram
 from tests.support import attention_oracle
 from tests.support.definition_oracle import Array, fault, reachable, requests
 from tests.support.kernel_pieces import run_kernel

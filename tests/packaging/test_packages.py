@@ -6,7 +6,6 @@ with the standard library, such a folder, and the dependencies that the wheel de
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import json
 import os
@@ -196,17 +195,3 @@ def test_the_two_commands_differ_only_in_their_names() -> None:
     whole, alone = (ROOT / "scripts" / "einc").read_text(), (ROOT / "runtime" / "scripts" / "einc-runtime").read_text()
     assert whole.replace("einc", "NAME") == alone.replace("einc-runtime", "NAME").replace("einc_runtime", "NAME")
     assert whole.startswith("#!python\n")  # which installers replace by the interpreter
-
-
-def test_the_page_of_renamed_things_leads_to_names_that_exist() -> None:
-    page = (ROOT / "docs" / "renamed.md").read_text()
-    new = [cells[2] for line in page.splitlines() if len(cells := line.split("|")) == 4]
-    names = [name for cell in new for name in re.findall(r"`(einc(?:_runtime)?\.[\w.]+)", cell)]
-    assert len(names) > 30
-    for name in names:
-        name = name.rstrip(".")
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError:
-            module, _, attribute = name.rpartition(".")
-            assert hasattr(importlib.import_module(module), attribute), name

@@ -202,7 +202,7 @@ def test_sites_that_cannot_talk_are_named() -> None:
     graph = graph_of([("h", ROWS, ("x",)), ("y", ROWS, ("h",))], ["y"])
     machine = replace(switch(3), name="island", resources=(Resource("link", 1.0, ((0, 1), (1, 0))),))
     with pytest.raises(
-        MachineError, match=r"y needs data of site [012] at site [012], and no resource of island"
+        MachineError, match=r"y needs data of site [012] at site [012], and site [012] cannot reach site"
     ) as caught:
         build(plan_of(graph, 3, {"h": (3, 1), "y": (1, 3)}), machine)
     assert caught.value.hint

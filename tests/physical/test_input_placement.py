@@ -17,7 +17,7 @@ from einc.logical.optimize import optimize
 from einc.logical.plan import LogicalPlan
 from einc.options import CompileOptions
 from einc.physical.build import build, build_fast
-from einc.physical.homes import MAX_PIECES, MIN_PIECE, Homes, find_new_blocks
+from einc.physical.homes import MAX_HOME_PIECES, MIN_PIECE, Homes, find_new_blocks
 from einc.physical.program import DeviceProgram
 from einc.physical.verify import verify
 from einc_runtime.errors import PlanFault
@@ -89,7 +89,7 @@ def test_pieces_of_a_plan_for_many_sites_are_not_too_many_and_fill_the_emptiest_
     shape = (40, MIN_PIECE)
     homes = Homes([Tensor(name, ("i", "j"), shape, "f32", "weight") for name in "ab"], 40)
     held = [homes.settle({t: [(Block.whole(shape),)] * 40}, range(40)) for t in (0, 1)]
-    assert [len(own) for own in held] == [MAX_PIECES, MAX_PIECES]
+    assert [len(own) for own in held] == [MAX_HOME_PIECES, MAX_HOME_PIECES]
     assert {site for _, _, site in held[0]}.isdisjoint(site for _, _, site in held[1])
 
 

@@ -12,7 +12,7 @@ from einc.core.tensor import DType, TensorType
 from einc.physical import placement
 from einc.physical.atoms import Inflow
 from einc.physical.placement import assign_sites, count_moved_bytes, place_functions
-from einc.physical.residency import Copy, Residency, Whole
+from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc.physical.synthesis import _assign_placement
 from einc_runtime.plan.schema import Region
 from tests.support.physical_toys import aggregates_alone, computed, inflow_of
@@ -25,11 +25,11 @@ def random_inflow(rng: random.Random, functions: int, sites: int) -> Inflow:
     bounds = [r * 9 // rows for r in range(rows + 1)]
     blocks = [TensorType((lo, 0), (up, 4)) for lo, up in itertools.pairwise(bounds)]
     where = rng.sample(range(sites), rows * copies)
-    made = [Copy(f, site, Region(f, blocks[f // copies]), f) for f, site in enumerate(where)]
+    made = [PartialCopy(f, site, Region(f, blocks[f // copies]), f) for f, site in enumerate(where)]
     made_of = computed("h", (9, 4), rng.choice((DType.F64, DType.BF16)))
     tensor = Residency.of(0, made_of, aggregates_alone("sum", 2), made)
     for _ in range(rng.randint(0, 3)):
-        tensor.add(Whole(rng.randrange(sites), Region(99, _block(rng)), (0,)))
+        tensor.add(CompleteBlock(rng.randrange(sites), Region(99, _block(rng)), (0,)))
     return inflow_of(tensor, [tuple(_block(rng) for _ in range(rng.randint(0, 2))) for _ in range(functions)])
 
 
@@ -53,9 +53,9 @@ def bytes_by_element(inflow: Inflow, function: int, site: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("chunk", [1, 50, placement.CHUNK])
+@pytest.mark.parametrize("chunk", [1, 50, placement.CHUNK_ELEMENTS])
 def test_moved_bytes_count_every_missing_copy(seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "CHUNK", chunk)
+    monkeypatch.setattr(placement, "CHUNK_ELEMENTS", chunk)
     rng = random.Random(seed)
     sites, functions = rng.randint(1, 5), rng.randint(1, 4)
     inflows = [random_inflow(rng, functions, sites) for _ in range(rng.randint(1, 2))]
@@ -131,7 +131,7 @@ def test_the_smallest_whole_block_serves_a_reader() -> None:
     tensor = Residency(0, computed("h", (9,), DType.F64), aggregates_alone("sum", 1), {})
     small, large, other = ((2, 5), (0, 9), (3, 4))
     for site, (lower, upper) in ((1, large), (1, small), (2, other)):
-        tensor.add(Whole(site, Region(lower, TensorType((lower,), (upper,))), ()))
+        tensor.add(CompleteBlock(site, Region(lower, TensorType((lower,), (upper,))), ()))
     for block, found in (((3, 4), small), ((2, 5), small), ((1, 4), large)):
         whole = tensor.find(TensorType((block[0],), (block[1],)), 1)
         assert whole is not None

@@ -13,7 +13,7 @@ from einc.physical.atoms import Grid
 from einc.physical.build import build
 from einc.physical.preamble import build_preamble
 from einc.physical.program import DeviceProgram
-from einc.physical.residency import Copy, Residency, Whole
+from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc_runtime.plan.schema import Region
 from tests.support.device_programs import program_of
 from tests.support.physical_toys import (
@@ -59,7 +59,10 @@ def test_the_example_of_section_5_3() -> None:
 def residency(copies: int, sites: list[int], name: str = "h") -> Residency:
     """A tensor of 8 elements in two halves, with `copies` copies each."""
     halves = [TensorType((0,), (4,)), TensorType((4,), (8,))]
-    made = [Copy(f, site, Region(f, halves[f // copies]), f) for f, site in zip(range(2 * copies), sites, strict=True)]
+    made = [
+        PartialCopy(f, site, Region(f, halves[f // copies]), f)
+        for f, site in zip(range(2 * copies), sites, strict=True)
+    ]
     return Residency.of(0, computed(name, (8,), DType.F32), aggregates_alone("sum", 1), made)
 
 
@@ -69,7 +72,7 @@ def block(lower: int, upper: int) -> TensorType:
 
 def test_later_consumers_start_from_aggregates() -> None:
     tensor = residency(2, [0, 1, 2, 3])
-    tensor.add(Whole(3, Region(9, block(2, 6)), (5,)))
+    tensor.add(CompleteBlock(3, Region(9, block(2, 6)), (5,)))
     inflow = inflow_of(tensor, [((block(0, 4)),), ((block(4, 8)),)])
     found = build_preamble([inflow], (0, 3), 4)
     assert found is not None
@@ -92,7 +95,7 @@ def test_nothing_to_do_is_no_program() -> None:
 
 def test_single_copies_are_listed_where_they_are_whole() -> None:
     tensor = residency(1, [0, 1])
-    tensor.add(Whole(2, Region(9, block(0, 4)), (5,)))
+    tensor.add(CompleteBlock(2, Region(9, block(0, 4)), (5,)))
     found = build_preamble([inflow_of(tensor, [(block(0, 8),)])], (1,), 3)
     assert found is not None
     assert [(h.aggregate, h.sites) for h in found.program.holdings] == [(("X1",), (0, 2))]

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from einc.calibration.form_fit import predict_us
 from einc.machines.datasheets import list_datasheets, load_datasheets, scale_rates
 from einc.machines.gpu import GpuRates
 from einc.machines.load import load_gpu, load_machine
@@ -18,8 +19,8 @@ from einc.machines.model import Site
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 from einc.predict.kernel_times import time_decode_us, time_kernel_us, time_prefill_us, time_product_us
 from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork
-from tests.rates.fit import fit_unit, predict_us
-from tests.rates.kinds import KINDS
+from tests.rates.fit import fit_unit
+from tests.rates.kinds import KINDS, MeasuredShapes
 from tests.rates.measurements import Measured
 
 MEASURED = json.loads((Path(__file__).parent / "data" / "measured_kernels.json").read_text("utf-8"))["measured"]
@@ -109,7 +110,7 @@ def test_the_forms_that_are_fitted_are_those_that_predict(name: str, kind: str) 
     gpu, rows = load_gpu(name), MEASURED[name][kind]
     (rates,) = getattr(gpu, LEFT_OUT[kind][0])
     predicted = [PREDICT[kind](gpu, *sizes) for *sizes, _ in rows]
-    fitted = predict_us(KINDS[LEFT_OUT[kind][0]], rates, as_measured(rows, kind))
+    fitted = predict_us(rates, MeasuredShapes(KINDS[LEFT_OUT[kind][0]], as_measured(rows, kind)))
     np.testing.assert_allclose(fitted, predicted, rtol=1e-9)
 
 

@@ -12,7 +12,7 @@ import sys
 import click
 
 from einc_runtime.environment import PROCESSOR
-from einc_runtime.kernels.processor import LEVELS, list_levels, name_processor
+from einc_runtime.kernels.processor import INSTRUCTION_LEVELS, list_levels, name_processor
 
 TESTS = (
     "tests/runtime/kernels", "tests/runtime/execution", "tests/runtime/generation", "tests/api/test_api.py",
@@ -29,7 +29,7 @@ def main(names: tuple[str, ...], jobs: str) -> None:
     usable = [level.name for level in list_levels()]
     chosen = [name for name in usable if not names or name in names]
     click.echo(f"{name_processor()}: {', '.join(usable) or 'no levels'}")
-    missing = [level.name for level in LEVELS if level.name not in usable]
+    missing = [level.name for level in INSTRUCTION_LEVELS if level.name not in usable]
     if missing:
         click.echo(f"not tried, as this processor lacks them: {', '.join(missing)}")
     failed = []

@@ -43,7 +43,7 @@ def page(bundle: Bundle) -> str:
 
 @pytest.fixture(scope="module")
 def plain(bundle: Bundle) -> str:
-    return write_plan_page(rename(bundle, "plain"), other=rename(bundle, "plainB"))
+    return write_plan_page(rename(bundle, "plain"), against=rename(bundle, "plainB"))
 
 
 class Reader(HTMLParser):
@@ -130,7 +130,7 @@ def test_the_browser_is_told_to_run_our_script_alone_and_to_load_nothing(page: s
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_are_text(bundle: Bundle, plain: str, name: str) -> None:
-    other = write_plan_page(rename(bundle, name), other=rename(bundle, name[:50] + "B"))
+    other = write_plan_page(rename(bundle, name), against=rename(bundle, name[:50] + "B"))
     ours, theirs = Reader(plain), Reader(other)
     assert [tag for tag, _ in ours.elements] == [tag for tag, _ in theirs.elements]
     assert ours.scripts[1] == theirs.scripts[1]

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from einc.cli.root import root
 from einc.plan_report import (
     REPORT_VERSION,
-    UNKNOWN,
+    UNKNOWN_REPORT,
     BaselineTime,
     Contender,
     MemoryPoint,
@@ -68,7 +68,7 @@ def test_an_independent_reader_sees_the_documented_layout() -> None:
 @pytest.mark.parametrize(("report", "why"), [(b"", "has no report"), (b"\0\0\0\x02whatever", "version 2")])
 def test_what_cannot_be_read_is_unknown(report: bytes, why: str) -> None:
     bundle = with_bytes(report)
-    assert read_report(bundle) == UNKNOWN
+    assert read_report(bundle) == UNKNOWN_REPORT
     assert why in (explain_unknown(bundle) or "")
 
 

@@ -17,7 +17,7 @@ def part(name: str, *times: float) -> dict[str, Any]:
 
 
 def test_operators_stand_by_their_part_of_the_critical_path_and_the_rest_in_one_row(monkeypatch) -> None:
-    monkeypatch.setattr(tables, "MAX_ROWS", 3)
+    monkeypatch.setattr(tables, "MAX_TABLE_ROWS", 3)
     ops = [part("a", 1, 0, 0, 0, 1), part("b", 2, 0, 0, 0, 2), part("c", 3, 0, 1, 0, 1), part("d", 0, 0, 0, 0.5, 0)]
     document = {"ops": ops, "outputs": [part("y", 0, 0, 0, 0, 4), part("z", 0, 0, 0, 0, 0)],
                 "predicted_ms": 8.0, "time": {"tail_ms": 0.25}}  # fmt: skip

@@ -13,5 +13,5 @@ def provider(request):
     if request.param == "llvm" and not compiler.is_available():
         pytest.skip("llvmlite is not installed, or not for this processor")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "SMALL", 0 if request.param == "llvm" else 1 << 62)
+        patch.setattr(compiler, "MIN_COMPILED_ELEMENTS", 0 if request.param == "llvm" else 1 << 62)
         yield request.param

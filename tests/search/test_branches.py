@@ -10,7 +10,7 @@ import pytest
 from einc.compiler import compile_model
 from einc.options import CompileOptions
 from einc.search.branches import find_independent, find_shares
-from einc.search.starts import SIDE_BY_SIDE
+from einc.search.initial_plans import SIDE_BY_SIDE
 from einc_runtime.plan.schema import KernelTask
 from tests.support.logical_toys import random_graph
 

@@ -15,9 +15,9 @@ from einc.logical.minsum import minimize
 from einc.logical.problem import build_problem
 from einc.machines.load import load_machine
 from einc.physical.budget import SearchBudget
+from einc.search.exhaustive import list_small_plans
 from einc.search.fastest import find_fastest
 from einc.search.neighbours import list_changes, list_pair_changes, sum_times
-from einc.search.small import list_small_plans
 from einc.search.tables import TimeProblem, build_time_problems
 from tests.support.peak_machines import load_at_peak
 from tests.support.plan_bounds import PlanBounds
@@ -29,9 +29,9 @@ MACHINES = ("dgx-a100", "dgx-h100", "dgx-v100")
 
 def sum_all(problem: TimeProblem) -> np.ndarray:
     """What the tables say of every assignment, with an axis for each node, by adding up with broadcasting."""
-    shape = [len(own) for own in problem.own]
+    shape = [len(own) for own in problem.node_times]
     total = np.zeros(shape, dtype=np.int64)
-    for v, own in enumerate(problem.own):
+    for v, own in enumerate(problem.node_times):
         total += own.reshape([-1 if u == v else 1 for u in range(len(shape))])
     for table in problem.tables:
         full = table.costs
@@ -48,7 +48,7 @@ def test_tables_are_minimized_exactly(seed: int) -> None:
     problem = build_problem(graph, sites, flexible=True)
     for tables in build_time_problems(graph, problem.candidates, machine, sites, once=seed % 4 == 3):
         every = sum_all(tables)
-        best = minimize(tables.own, tables.tables)
+        best = minimize(tables.node_times, tables.tables)
         assert best is not None
         assert every[tuple(best)] == every.min() == sum_times(tables, best)
         rng = random.Random(seed)

@@ -49,7 +49,7 @@ output r = matmul(z, w)
 @pytest.fixture(autouse=True)
 def less_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for these graphs."""
-    monkeypatch.setattr(fastest, "MAX_EFFORT", 1000)
+    monkeypatch.setattr(fastest, "MAX_SEARCH_EFFORT", 1000)
 
 
 def compile_within(text: str, memory: int | None, placement: InputPlacement = "replicated") -> Compiled:
@@ -104,12 +104,12 @@ def test_layers_that_are_not_built_count(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def forget(
         self: evaluation.Evaluator, assignment: Assignment, order: Order, spread: bool
-    ) -> evaluation.Draft | None:
+    ) -> evaluation.EvaluatedPlan | None:
         """An estimate that is too low by an eighth of what the fastest plan needs."""
-        surcharge = self._surcharge
-        self._surcharge = lambda one: (surcharge(one)[0], surcharge(one)[1] - needs // 8)
+        omitted_layers_cost = self._omitted_layers_cost
+        self._omitted_layers_cost = lambda one: (omitted_layers_cost(one)[0], omitted_layers_cost(one)[1] - needs // 8)
         draft = evaluate(self, assignment, order, spread)
-        self._surcharge = surcharge
+        self._omitted_layers_cost = omitted_layers_cost
         return draft
 
     monkeypatch.setattr(evaluation.Evaluator, "_evaluate", forget)

@@ -22,9 +22,9 @@ from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
 from einc.physical.records import OperationRecorder
 from einc.physical.synthesis import SynthesizingScheduler
-from einc.search import fastest, folding, starts
+from einc.search import fastest, folding, initial_plans
 from einc.search.baselines import build_baselines
-from einc.search.evaluation import Draft
+from einc.search.evaluation import EvaluatedPlan
 from einc.search.fastest import find_fastest
 from einc.search.folding import LAYERS, fold, time_left_out
 from einc.search.memory import MAX_POINTS, find_frontier, find_smaller, measure_sizes
@@ -101,7 +101,7 @@ def test_layers_that_differ_are_not_folded_into_one() -> None:
     assert len(saved.graph.outputs) == LAYERS
 
 
-def find(graph: Graph, sites: int, **options: object) -> fastest.Found:
+def find(graph: Graph, sites: int, **options: object) -> fastest.SelectedPlan:
     return find_fastest(graph, load_machine("dgx-a100"), sites, naive=True, budget=SearchBudget(), **options)
 
 
@@ -161,7 +161,7 @@ def test_the_whole_has_the_cuts_of_the_folded_graph_where_candidates_were_left_o
         return [np.arange(len(options) // 3, len(options)) for options in space.problem.candidates]
 
     monkeypatch.setattr(folding, "MIN_FOLDED", 1)
-    monkeypatch.setattr(starts, "find_worthwhile", keep_last)
+    monkeypatch.setattr(initial_plans, "find_worthwhile", keep_last)
     found = find_fastest(chain(9), load_machine("dgx-a100"), 6, naive=naive, budget=SearchBudget())
     assert found.program is not None
     chosen = next(one for one in found.plan.contenders if one.chosen)
@@ -183,7 +183,7 @@ def test_pins_of_one_layer_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_frontier_falls() -> None:
     rng = random.Random(4)
-    drafts = [Draft((n,), (0,), True, rng.randrange(60), rng.randrange(60), 0) for n in range(80)]
+    drafts = [EvaluatedPlan((n,), (0,), True, rng.randrange(60), rng.randrange(60), 0) for n in range(80)]
     points = find_frontier(drafts)
     best = {draft for draft in drafts if not any(
         other.memory <= draft.memory and other.predicted_ms <= draft.predicted_ms

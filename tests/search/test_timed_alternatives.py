@@ -69,5 +69,5 @@ def test_no_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = build_problem(graph, 2, flexible=True)
     plan = LogicalPlan(graph, 2, FASTEST, build_choices(graph, problem, (0,) * 8), exact=False, cut_cost=0)
     assert AlternativeTimer(plan, machine, naive=True).find("a") is not None
-    monkeypatch.setattr(alternatives, "MAX_SITES", 1)
+    monkeypatch.setattr(alternatives, "MAX_TIMED_SITES", 1)
     assert AlternativeTimer(plan, machine, naive=True).find("a") is None

@@ -102,7 +102,7 @@ def test_what_a_request_does_not_say_is_as_the_model_says(serve: Callable[..., S
         assert server.ask(COMPLETIONS, {"model": NAME, "prompt": "ab", **ask}).status == 200
     server.ask(CHATS, {"model": NAME, "messages": HELLO})
     server.ask(CHATS, {"model": NAME, "messages": [{"role": "user", "content": "a" * 30}]})
-    found = [(one.sampling.temperature, one.sampling.top_p, one.max_tokens, one.stops) for one in batch.asked]
+    found = [(one.sampling.temperature, one.sampling.top_p, one.max_tokens, one.stops) for one in batch.requests]
     assert found == [
         (0.6, 0.9, 16, ()),
         (0, 0.9, 16, ()),
@@ -111,8 +111,8 @@ def test_what_a_request_does_not_say_is_as_the_model_says(serve: Callable[..., S
         (0.6, 0.9, 20, ()),
         (0.6, 0.9, PLACES + 1 - 36, ()),
     ]
-    assert [one.sampling.seed for one in batch.asked[1:3]] == [3, 2**64 - 1]
-    assert batch.asked[0].sampling.seed != batch.asked[3].sampling.seed  # drawn for each
+    assert [one.sampling.seed for one in batch.requests[1:3]] == [3, 2**64 - 1]
+    assert batch.requests[0].sampling.seed != batch.requests[3].sampling.seed  # drawn for each
 
 
 def test_vectors_are_numbers_or_bytes(serve: Callable[..., Server]) -> None:

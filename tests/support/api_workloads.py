@@ -5,11 +5,11 @@ import einc as es
 
 def _declare(graph, dims, tensors):
     """The first of the tensors is the input, the others are weights; all of them by name."""
-    made = []
+    tensors_made = []
     for number, (name, names, *stored) in enumerate(tensors):
         desc = es.tensorDesc([(dim, dims[dim]) for dim in names.split()], "f16")
-        made.append(graph.insertWeight(desc, name, *stored) if number else graph.insertTensor(desc, name))
-    return made
+        tensors_made.append(graph.insertWeight(desc, name, *stored) if number else graph.insertTensor(desc, name))
+    return tensors_made
 
 
 def llama_block(seq_lens=(1024,) * 8):

@@ -25,8 +25,8 @@ def attention(
     **attributes: Attribute,
 ) -> Operator:
     """`heads` are those of queries and of keys, `width` those of keys and of values."""
-    own = k_lens or q_lens
-    tokens_q, tokens_k = sum(q_lens), sum(own)
+    key_lengths = k_lens or q_lens
+    tokens_q, tokens_k = sum(q_lens), sum(key_lengths)
     q = TensorDesc(("heads_q", "tokens", "d_head"), (heads[0], tokens_q, width[0]), dtype)
     k = TensorDesc(("heads_kv", "cache", "d_head"), (heads[1], tokens_k, width[0]), dtype)
     v = TensorDesc(("heads_kv", "cache", "d_value"), (heads[1], tokens_k, width[1]), dtype)
@@ -34,7 +34,12 @@ def attention(
         "mask": TensorDesc(("cache",), (tokens_k,), DType.BOOL),
         "positions": TensorDesc(("tokens",), (tokens_q,), DType.I64),
     }
-    keywords = {**attributes, "q_lens": tuple(q_lens), "k_lens": tuple(own), **{name: known[name] for name in extras}}
+    keywords = {
+        **attributes,
+        "q_lens": tuple(q_lens),
+        "k_lens": tuple(key_lengths),
+        **{name: known[name] for name in extras},
+    }
     return registry.call("attention", (q, k, v), keywords)
 
 
@@ -80,10 +85,10 @@ def on_blocks(operator: Operator, function: FunctionSpec, blocks: Sequence[Array
     rows, columns = (slice(block.lower[1], block.upper[1]) for block in (q, k))
     extras = {}
     for name, block, array in zip(operator.attributes["extras"], function.inputs[3:], blocks[3:], strict=True):
-        own = rows if name == "positions" else columns
-        assert (block.lower[0], block.upper[0]) == (own.start, own.stop)
+        token_slice = rows if name == "positions" else columns
+        assert (block.lower[0], block.upper[0]) == (token_slice.start, token_slice.stop)
         full = np.zeros(operator.inputs[0 if name == "positions" else 1].shape[1], array.dtype)
-        full[own] = array
+        full[token_slice] = array
         extras[name] = full
     group = operator.inputs[0].shape[0] // operator.inputs[1].shape[0]
     assert (k.lower[0] * group, k.upper[0] * group) == (q.lower[0], q.upper[0])

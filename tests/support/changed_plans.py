@@ -49,11 +49,11 @@ def gathered(rows):
     planner.operation("y", "map", attributes, {"i": 2, "j": rows}, {"i": 1, "j": 1}, [x], ["ij"], y, "ij")
     planner.save(y)
     plan = planner.bundle()
-    result, whole = plan.tasks[0].writes[0], plan.tasks[0].writes[0].block
+    result, full_block = plan.tasks[0].writes[0], plan.tasks[0].writes[0].block
     size = 2 * rows * ITEMSIZE[plan.tensors[y].dtype]
     offset = (max(plan.memory) + 7) // 8 * 8
     b = len(plan.buffers)
-    buffers = tuple(Buffer(0, offset + k % 2 * size, y, whole, "scratch") for k in range(4))
+    buffers = tuple(Buffer(0, offset + k % 2 * size, y, full_block, "scratch") for k in range(4))
     tasks = list(plan.tasks)
     for first in (b, b + 2):
         begin = len(tasks)
@@ -61,7 +61,7 @@ def gathered(rows):
             part = box((0, 2), (row, row + 1))
             tasks.append(CopyTask(0, "y", (begin - 1,), (Region(result.buffer, part),), (Region(first, part),)))
         parts = tuple(range(begin, begin + rows))
-        tasks.append(CopyTask(0, "y", parts, (Region(first, whole),), (Region(first + 1, whole),)))
+        tasks.append(CopyTask(0, "y", parts, (Region(first, full_block),), (Region(first + 1, full_block),)))
         tasks.append(FenceTask(0, "y", (len(tasks) - 1,)))
     fields = {"buffers": plan.buffers + buffers, "tasks": tuple(tasks), "memory": (offset + 2 * size,)}
     return msgspec.structs.replace(plan, **fields), begin
@@ -80,12 +80,12 @@ def long_plan(tasks):
     block = plan.tasks[0].writes[0].block
     offset = (max(plan.memory) + 7) // 8 * 8
     buffers = (Buffer(0, offset, y, block, "scratch"), Buffer(1, offset, y, block, "scratch"))
-    there = {site: Region(len(plan.buffers) + site, block) for site in (0, 1)}
+    region_of_site = {site: Region(len(plan.buffers) + site, block) for site in (0, 1)}
     start = len(plan.tasks)
-    moves = [CopyTask(home, "y", (0,), plan.tasks[0].writes, (there[home],))]
+    moves = [CopyTask(home, "y", (0,), plan.tasks[0].writes, (region_of_site[home],))]
     for k in range(tasks):
         site = home if k % 2 == 0 else 1 - home
-        moves.append(TransferTask(site, "y", (start + k,), there[site], there[1 - site]))
+        moves.append(TransferTask(site, "y", (start + k,), region_of_site[site], region_of_site[1 - site]))
     memory = (offset + 64, offset + 64)
     return msgspec.structs.replace(plan, buffers=plan.buffers + buffers, tasks=plan.tasks + tuple(moves), memory=memory)
 
@@ -94,12 +94,12 @@ def changed(part, path, value):
     """`part` with the field at `path` (names and positions) replaced; a callable gets the old value."""
     if not path:
         return value(part) if callable(value) else value
-    step, *rest = path
+    step, *remaining = path
     if isinstance(step, int):
-        return (*part[:step], changed(part[step], rest, value), *part[step + 1 :])
+        return (*part[:step], changed(part[step], remaining, value), *part[step + 1 :])
     if isinstance(part, dict):
-        return {**part, step: changed(part.get(step), rest, value)}
-    return msgspec.structs.replace(part, **{step: changed(getattr(part, step), rest, value)})
+        return {**part, step: changed(part.get(step), remaining, value)}
+    return msgspec.structs.replace(part, **{step: changed(getattr(part, step), remaining, value)})
 
 
 def parse(path):

@@ -30,7 +30,7 @@ class Sketch:
         names = relabel or list(range(self.ranks))
         ids = {}
         for key in self.blocks:
-            ids[key] = sum(other[0] == key[0] for other in ids)
+            ids[key] = sum(key_before[0] == key[0] for key_before in ids)
         numbers = {}
         for key, steps in self.blocks.items():
             at = 0
@@ -74,90 +74,90 @@ class Sketch:
 
 def ring_allreduce(n, share=1):
     """In place, fused steps: every chunk goes once around to be summed, and once around to be known."""
-    made = Sketch("allreduce", n, n * share, inplace=True)
+    sketch = Sketch("allreduce", n, n * share, inplace=True)
     for rank in range(n):
         block = ((rank + 1) % n, (rank - 1) % n, 0)
 
         def at(back, rank=rank):
             return ("i", (rank - back) % n * share)
 
-        made.step(rank, block, "s", at(0), at(0), share)
+        sketch.step(rank, block, "s", at(0), at(0), share)
         for back in range(1, n - 1):
-            made.step(rank, block, "rrs", at(back), at(back), share)
-        made.step(rank, block, "rrcs", at(n - 1), at(n - 1), share)
+            sketch.step(rank, block, "rrs", at(back), at(back), share)
+        sketch.step(rank, block, "rrcs", at(n - 1), at(n - 1), share)
         for back in range(n - 2):
-            made.step(rank, block, "rcs", at(back), at(back), share)
-        made.step(rank, block, "r", at(n - 2), at(n - 2), share)
-    return made
+            sketch.step(rank, block, "rcs", at(back), at(back), share)
+        sketch.step(rank, block, "r", at(n - 2), at(n - 2), share)
+    return sketch
 
 
 def ring_allgather(n, share=1):
     """Out of place: a copy of one's own part, which then goes around."""
-    made = Sketch("allgather", n, n * share)
+    sketch = Sketch("allgather", n, n * share)
     for rank in range(n):
         block = ((rank + 1) % n, (rank - 1) % n, 0)
-        made.step(rank, block, "cpy", ("i", 0), ("o", rank * share), share)
-        made.step(rank, block, "s", ("i", 0), ("o", rank * share), share)
+        sketch.step(rank, block, "cpy", ("i", 0), ("o", rank * share), share)
+        sketch.step(rank, block, "s", ("i", 0), ("o", rank * share), share)
         for back in range(1, n):
-            place = ("o", (rank - back) % n * share)
-            made.step(rank, block, "rcs" if back < n - 1 else "r", place, place, share)
-    return made
+            slot = ("o", (rank - back) % n * share)
+            sketch.step(rank, block, "rcs" if back < n - 1 else "r", slot, slot, share)
+    return sketch
 
 
 def all_pairs_reduce_scatter(n, share=1):
     """Each rank gets its chunk from all others into the scratch, and adds them up in its output."""
-    made = Sketch("reduce_scatter", n, n * share, scratch=n * share)
+    sketch = Sketch("reduce_scatter", n, n * share, scratch=n * share)
     for rank in range(n):
         arrived = []
-        for other in range(n):
-            if other != rank:
-                made.step(rank, (other, -1, 0), "s", ("i", other * share), ("s", rank * share), share)
-                slot = ("s", other * share)
-                arrived.append(made.step(rank, (-1, other, 0), "r", slot, slot, share))
-        made.step(rank, (-1, -1, 0), "cpy", ("i", rank * share), ("o", 0), share)
-        others = [other for other in range(n) if other != rank]
-        for other, handle in zip(others, arrived, strict=True):
-            made.step(rank, (-1, -1, 0), "re", ("s", other * share), ("o", 0), share, after=[handle])
-    return made
+        for peer in range(n):
+            if peer != rank:
+                sketch.step(rank, (peer, -1, 0), "s", ("i", peer * share), ("s", rank * share), share)
+                slot = ("s", peer * share)
+                arrived.append(sketch.step(rank, (-1, peer, 0), "r", slot, slot, share))
+        sketch.step(rank, (-1, -1, 0), "cpy", ("i", rank * share), ("o", 0), share)
+        peers = [peer for peer in range(n) if peer != rank]
+        for peer, handle in zip(peers, arrived, strict=True):
+            sketch.step(rank, (-1, -1, 0), "re", ("s", peer * share), ("o", 0), share, after=[handle])
+    return sketch
 
 
 def all_pairs_allreduce(n, share=1):
     """In place: chunk r is summed at rank r, and goes back to all from there."""
-    made = Sketch("allreduce", n, n * share, inplace=True, scratch=n * share)
+    sketch = Sketch("allreduce", n, n * share, inplace=True, scratch=n * share)
     for rank in range(n):
         arrived, sent = {}, {}
-        others = [other for other in range(n) if other != rank]
-        own = ("i", rank * share)
-        for other in others:
-            sent[other] = made.step(rank, (other, other, 0), "s", ("i", other * share), ("s", rank * share), share)
-            arrived[other] = made.step(rank, (other, other, 0), "r", own, ("s", other * share), share)
-        for other in others:
-            last = made.step(rank, (-1, -1, 0), "re", ("s", other * share), own, share, after=[arrived[other]])
-        for other in others:
-            made.step(rank, (other, other, 0), "s", own, own, share, after=[last])
-            place = ("i", other * share)
-            made.step(rank, (other, other, 0), "r", place, place, share)
-    return made
+        peers = [peer for peer in range(n) if peer != rank]
+        local_slot = ("i", rank * share)
+        for peer in peers:
+            sent[peer] = sketch.step(rank, (peer, peer, 0), "s", ("i", peer * share), ("s", rank * share), share)
+            arrived[peer] = sketch.step(rank, (peer, peer, 0), "r", local_slot, ("s", peer * share), share)
+        for peer in peers:
+            last = sketch.step(rank, (-1, -1, 0), "re", ("s", peer * share), local_slot, share, after=[arrived[peer]])
+        for peer in peers:
+            sketch.step(rank, (peer, peer, 0), "s", local_slot, local_slot, share, after=[last])
+            slot = ("i", peer * share)
+            sketch.step(rank, (peer, peer, 0), "r", slot, slot, share)
+    return sketch
 
 
 def doubling_allreduce(n, share=1):
     """Recursive doubling, in place, for powers of two: whole buffers are exchanged and added."""
-    made = Sketch("allreduce", n, share, inplace=True, scratch=share * n.bit_length())
+    sketch = Sketch("allreduce", n, share, inplace=True, scratch=share * n.bit_length())
     for rank in range(n):
         turn, distance, last = 0, 1, []
         while distance < n:
             block = (rank ^ distance, rank ^ distance, 0)
             slot = ("s", turn * share)
-            sent = made.step(rank, block, "s", ("i", 0), slot, share, after=last)
-            got = made.step(rank, block, "r", ("i", 0), slot, share)
-            last = [made.step(rank, (-1, -1, 0), "re", slot, ("i", 0), share, after=[sent, got])]
+            sent = sketch.step(rank, block, "s", ("i", 0), slot, share, after=last)
+            got = sketch.step(rank, block, "r", ("i", 0), slot, share)
+            last = [sketch.step(rank, (-1, -1, 0), "re", slot, ("i", 0), share, after=[sent, got])]
             turn, distance = turn + 1, distance * 2
-    return made
+    return sketch
 
 
 def halving_reduce_scatter(n, share=1):
     """Recursive halving, in place, for powers of two: half of what is left goes to the partner in each turn."""
-    made = Sketch("reduce_scatter", n, n * share, inplace=True, scratch=n * share)
+    sketch = Sketch("reduce_scatter", n, n * share, inplace=True, scratch=n * share)
     for rank in range(n):
         low, size, last = 0, n, []
         while size > 1:
@@ -166,89 +166,89 @@ def halving_reduce_scatter(n, share=1):
             give = low + size if keep == low else low
             partner = rank ^ size
             block = (partner, partner, 0)
-            made.step(rank, block, "s", ("i", give * share), ("s", give * share), size * share, after=last)
+            sketch.step(rank, block, "s", ("i", give * share), ("s", give * share), size * share, after=last)
             slot = ("s", keep * share)
-            got = made.step(rank, block, "r", slot, slot, size * share, after=last)
-            last = [made.step(rank, (-1, -1, 0), "re", slot, ("i", keep * share), size * share, after=[got])]
+            got = sketch.step(rank, block, "r", slot, slot, size * share, after=last)
+            last = [sketch.step(rank, (-1, -1, 0), "re", slot, ("i", keep * share), size * share, after=[got])]
             low = keep
-    return made
+    return sketch
 
 
 def tree_allreduce(n, share=1):
     """A binary tree, in place: sums go up to rank 0, and the result down."""
-    made = Sketch("allreduce", n, share, inplace=True)
-    place = ("i", 0)
+    sketch = Sketch("allreduce", n, share, inplace=True)
+    slot = ("i", 0)
     for rank in range(n):
         children = [child for child in (2 * rank + 1, 2 * rank + 2) if child < n]
         parent = (rank - 1) // 2
         last = []
         for child in children:
-            last = [made.step(rank, (-1, child, 0), "rrc", place, place, share, after=last)]
+            last = [sketch.step(rank, (-1, child, 0), "rrc", slot, slot, share, after=last)]
         if rank:
-            up = made.step(rank, (parent, -1, 0), "s", place, place, share, after=last)
-            last = [made.step(rank, (-1, parent, 0), "r", place, place, share, after=[up])]
+            up = sketch.step(rank, (parent, -1, 0), "s", slot, slot, share, after=last)
+            last = [sketch.step(rank, (-1, parent, 0), "r", slot, slot, share, after=[up])]
         for child in children:
-            made.step(rank, (child, -1, 0), "s", place, place, share, after=last)
-    return made
+            sketch.step(rank, (child, -1, 0), "s", slot, slot, share, after=last)
+    return sketch
 
 
 def chain_broadcast(n, share=1):
     """From rank 0 along a chain, out of place."""
-    made = Sketch("broadcast", n, share)
+    sketch = Sketch("broadcast", n, share)
     for rank in range(n):
         following = rank + 1 if rank + 1 < n else -1
         if rank == 0:
-            made.step(0, (following, -1, 0), "cpy", ("i", 0), ("o", 0), share)
+            sketch.step(0, (following, -1, 0), "cpy", ("i", 0), ("o", 0), share)
             if n > 1:
-                made.step(0, (following, -1, 0), "s", ("i", 0), ("o", 0), share)
+                sketch.step(0, (following, -1, 0), "s", ("i", 0), ("o", 0), share)
         else:
             word = "rcs" if following >= 0 else "r"
-            made.step(rank, (following, rank - 1, 0), word, ("o", 0), ("o", 0), share)
-    return made
+            sketch.step(rank, (following, rank - 1, 0), word, ("o", 0), ("o", 0), share)
+    return sketch
 
 
 def direct_alltoall(n, share=1):
-    made = Sketch("alltoall", n, n * share)
+    sketch = Sketch("alltoall", n, n * share)
     for rank in range(n):
-        made.step(rank, (-1, -1, 0), "cpy", ("i", rank * share), ("o", rank * share), share)
-        for other in range(n):
-            if other != rank:
-                made.step(rank, (other, -1, 0), "s", ("i", other * share), ("o", rank * share), share)
-                made.step(rank, (-1, other, 0), "r", ("i", rank * share), ("o", other * share), share)
-    return made
+        sketch.step(rank, (-1, -1, 0), "cpy", ("i", rank * share), ("o", rank * share), share)
+        for peer in range(n):
+            if peer != rank:
+                sketch.step(rank, (peer, -1, 0), "s", ("i", peer * share), ("o", rank * share), share)
+                sketch.step(rank, (-1, peer, 0), "r", ("i", rank * share), ("o", peer * share), share)
+    return sketch
 
 
 def hierarchical_allreduce(groups, members, share=1):
     """Sums at the first of each group, a ring of these, and back; out of place."""
     n = groups * members
-    made = Sketch("allreduce", n, share, scratch=n * share)
+    sketch = Sketch("allreduce", n, share, scratch=n * share)
     for rank in range(n):
         group, first = rank // members, rank - rank % members
         local = (-1, -1, 0)
         if rank != first:
-            made.step(rank, (first, -1, 0), "s", ("i", 0), ("s", rank * share), share)
-            made.step(rank, (-1, first, 0), "r", ("o", 0), ("o", 0), share)
+            sketch.step(rank, (first, -1, 0), "s", ("i", 0), ("s", rank * share), share)
+            sketch.step(rank, (-1, first, 0), "r", ("o", 0), ("o", 0), share)
             continue
-        last = made.step(rank, local, "cpy", ("i", 0), ("o", 0), share)
+        last = sketch.step(rank, local, "cpy", ("i", 0), ("o", 0), share)
         for member in range(first + 1, first + members):
             slot = ("s", member * share)
-            got = made.step(rank, (-1, member, 0), "r", ("i", 0), slot, share)
-            last = made.step(rank, local, "re", slot, ("o", 0), share, after=[got])
+            got = sketch.step(rank, (-1, member, 0), "r", ("i", 0), slot, share)
+            last = sketch.step(rank, local, "re", slot, ("o", 0), share, after=[got])
         arrived = []
-        for other in range(groups):
-            if other != group:
-                peer = other * members
-                made.step(rank, (peer, -1, 1), "s", ("o", 0), ("s", first * share), share, after=[last])
-        sent = [key for key in made.blocks if key[0] == rank and key[3] == 1 and key[1] >= 0]
-        for other in range(groups):
-            if other != group:
-                slot = ("s", other * members * share)
-                arrived.append((slot, made.step(rank, (-1, other * members, 1), "r", slot, slot, share)))
+        for other_group in range(groups):
+            if other_group != group:
+                peer = other_group * members
+                sketch.step(rank, (peer, -1, 1), "s", ("o", 0), ("s", first * share), share, after=[last])
+        sent = [key for key in sketch.blocks if key[0] == rank and key[3] == 1 and key[1] >= 0]
+        for other_group in range(groups):
+            if other_group != group:
+                slot = ("s", other_group * members * share)
+                arrived.append((slot, sketch.step(rank, (-1, other_group * members, 1), "r", slot, slot, share)))
         for slot, got in arrived:
-            last = made.step(rank, local, "re", slot, ("o", 0), share, after=[got, *((key, 0) for key in sent)])
+            last = sketch.step(rank, local, "re", slot, ("o", 0), share, after=[got, *((key, 0) for key in sent)])
         for member in range(first + 1, first + members):
-            made.step(rank, (member, -1, 0), "s", ("o", 0), ("o", 0), share, after=[last])
-    return made
+            sketch.step(rank, (member, -1, 0), "s", ("o", 0), ("o", 0), share, after=[last])
+    return sketch
 
 
 def draw_valid(draw: random.Random):
@@ -259,14 +259,14 @@ def draw_valid(draw: random.Random):
     )  # fmt: skip
     share = draw.randint(1, 3)
     if family is hierarchical_allreduce:
-        made = family(draw.randint(1, 3), draw.randint(1, 3), share)
+        sketch = family(draw.randint(1, 3), draw.randint(1, 3), share)
     elif family in (doubling_allreduce, halving_reduce_scatter):
-        made = family(draw.choice([2, 4, 8]), share)
+        sketch = family(draw.choice([2, 4, 8]), share)
     else:
-        made = family(draw.randint(2, 7), share)
-    free = made.coll == "allreduce"
-    names = list(range(made.ranks))
-    return made.text(draw.sample(names, made.ranks) if free else names)
+        sketch = family(draw.randint(2, 7), share)
+    free = sketch.coll == "allreduce"
+    names = list(range(sketch.ranks))
+    return sketch.text(draw.sample(names, sketch.ranks) if free else names)
 
 
 _FIELDS = ("srcoff", "dstoff", "cnt", "depid", "deps", "hasdep", "type", "srcbuf", "dstbuf", "drop", "swap")
@@ -301,8 +301,8 @@ def mutate(text, draw: random.Random):
                 block.remove(step)
                 if name == "swap":
                     block.insert(at + 1, step)
-                for number, one in enumerate(block):
-                    one.set("s", str(number))
+                for number, sibling in enumerate(block):
+                    sibling.set("s", str(number))
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -312,7 +312,7 @@ def run_with_numbers(text, seed):
     root = ElementTree.fromstring(text)
     n, chunks, coll = int(root.get("ngpus")), int(root.get("nchunksperloop")), root.get("coll")
     inplace, share = root.get("inplace") == "1", chunks // int(root.get("ngpus"))
-    given = {(r, c): draw.randrange(1, 1 << 40) for r in range(n) for c in range(chunks)}
+    inputs = {(r, c): draw.randrange(1, 1 << 40) for r in range(n) for c in range(chunks)}
     memory = {}
 
     def where(rank, buffer, index):
@@ -326,7 +326,7 @@ def run_with_numbers(text, seed):
         if coll == "broadcast" and r:
             continue
         for c in range(share if coll == "allgather" else chunks):
-            memory[where(r, "i", c)] = given[r, c]
+            memory[where(r, "i", c)] = inputs[r, c]
     blocks, flags, channels = [], {}, defaultdict(deque)
     for gpu in root:
         for tb in gpu:
@@ -343,23 +343,23 @@ def run_with_numbers(text, seed):
         return "wrong"
     for r in range(n):
         for c in range(share if coll == "reduce_scatter" else chunks):
-            if memory.get(where(r, "o", c)) != _expect(coll, given, n, share, r, c):
+            if memory.get(where(r, "o", c)) != _expect(coll, inputs, n, share, r, c):
                 return "wrong"
     return "right"
 
 
-def _expect(coll, given, n, share, rank, index):
+def _expect(coll, inputs, n, share, rank, index):
     """What the collective says of one chunk of the output."""
     match coll:
         case "allreduce":
-            return sum(given[q, index] for q in range(n))
+            return sum(inputs[q, index] for q in range(n))
         case "reduce_scatter":
-            return sum(given[q, rank * share + index] for q in range(n))
+            return sum(inputs[q, rank * share + index] for q in range(n))
         case "allgather":
-            return given[index // share, index % share]
+            return inputs[index // share, index % share]
         case "broadcast":
-            return given[0, index]
-    return given[index // share, rank * share + index % share]
+            return inputs[0, index]
+    return inputs[index // share, rank * share + index % share]
 
 
 def _advance(block, memory, flags, channels, where):

@@ -35,8 +35,8 @@ def execute(bundle, seed=0, workers=3):
     return {name: array.astype("f8") for name, array in arrays.items()}, outputs
 
 
-def close(found, expected, dtype):
-    error = np.abs(found.astype("f8") - expected).max()
+def close(computed, expected, dtype):
+    error = np.abs(computed.astype("f8") - expected).max()
     assert error <= TOLERANCE[dtype] * np.abs(expected).max()
 
 

@@ -77,7 +77,7 @@ class FakeDriver(PendingWork):
         return Counter(name for name, _ in self.calls)
 
     def leaks(self):
-        return {kind: len(own) for kind, own in self.held.items() if own}
+        return {kind: len(objects) for kind, objects in self.held.items() if objects}
 
     def kernel(self, stream, label, run):
         """What a kernel's launch calls."""
@@ -157,7 +157,7 @@ class FakeDriver(PendingWork):
     @checked_call
     def memory(self, device):
         self.current = device
-        used = sum(array.size for array, own in self.held["memory"].values() if own == device)
+        used = sum(array.size for array, owner in self.held["memory"].values() if owner == device)
         return self.memory_bytes - used, self.memory_bytes
 
     @checked_call
@@ -225,15 +225,15 @@ class FakeDriver(PendingWork):
     def copy_async(self, target, target_pitch, source, source_pitch, width, height, stream):
         ends = {self._inside(target, target_pitch, width, height), self._inside(source, source_pitch, width, height)}
         ends.discard(None)
-        own = self.held["stream"][stream].device
-        if own not in ends:
+        device = self.held["stream"][stream].device
+        if device not in ends:
             raise Misuse("a stream of a device that has no part in the copy")
         arguments = target, target_pitch, source, source_pitch, width, height
 
         def run():  # also in every replay of a graph
             if self.virtual is not None:
                 for pointer in (target, source):
-                    self.virtual.require_access(own, pointer)
+                    self.virtual.require_access(device, pointer)
             if len(ends) == 2 and tuple(ends) not in self.peers:
                 raise Misuse("a copy between devices without access")
             self._rows(*arguments)
@@ -266,32 +266,32 @@ class FakeDriver(PendingWork):
 
     @checked_call
     def record(self, event, stream):
-        own, known = self.held["event"][event], self.held["stream"][stream]
-        if own.device != known.device:
+        held_event, known = self.held["event"][event], self.held["stream"][stream]
+        if held_event.device != known.device:
             raise Misuse("an event is recorded on a stream of another device")
-        own.in_capture = known.captured is not None
-        if own.in_capture:
-            if own.timing:
+        held_event.in_capture = known.captured is not None
+        if held_event.in_capture:
+            if held_event.timing:
                 raise Misuse("a captured event has no time")
-            own.after, own.node = known.captured, None
+            held_event.after, held_event.node = known.captured, None
         else:
-            own.node = self._enqueue(stream, "record", None)
-            own.after = known.after
+            held_event.node = self._enqueue(stream, "record", None)
+            held_event.after = known.after
 
     @checked_call
     def wait(self, stream, event):
-        own, known = self.held["event"][event], self.held["stream"][stream]
-        if own.after is None:
+        held_event, known = self.held["event"][event], self.held["stream"][stream]
+        if held_event.after is None:
             raise Misuse("an event that was never recorded is waited for")
-        if own.in_capture:
+        if held_event.in_capture:
             if self.capture is None:
                 raise Misuse("an event of a capture that is over")
-            known.captured = (known.captured or frozenset()) | own.after
+            known.captured = (known.captured or frozenset()) | held_event.after
             self.capture.joined.add(stream)
         elif known.captured is not None:
             raise Misuse("a capture waits for what is outside of it")
         else:
-            known.after = known.after | own.after
+            known.after = known.after | held_event.after
 
     @checked_call
     def wait_on_host(self, event):
@@ -347,8 +347,8 @@ class FakeDriver(PendingWork):
         return self._handle("graph", graph)
 
     def _end(self):
-        for own in self.held["stream"].values():
-            own.captured = None
+        for held_stream in self.held["stream"].values():
+            held_stream.captured = None
         self.capture = None
 
     @checked_call
@@ -370,10 +370,10 @@ class FakeDriver(PendingWork):
 
     @checked_call
     def launch(self, instance, stream):
-        graph, own = self.held["instance"][instance], self.held["stream"][stream]
-        base, offset = own.after, self._next + 1
+        graph, held_stream = self.held["instance"][instance], self.held["stream"][stream]
+        base, offset = held_stream.after, self._next + 1
         for n, node in sorted(graph.nodes.items()):
             after = frozenset(p + offset for p in node.after) or base
             self.nodes[n + offset] = Node(node.label, node.stream, after, node.run)
         self._next += offset + 1
-        own.after = frozenset(n + offset for n in graph.nodes) or base
+        held_stream.after = frozenset(n + offset for n in graph.nodes) or base

@@ -55,8 +55,8 @@ class NumpyKernels:
 
     def prepare_joint_aggregation(self, invocation, target):
         reads, writes = invocation.reads, invocation.writes
-        own = invocation.on(list(map(view, reads)), list(map(view, writes)))
-        kernel = registry.prepare_joint_aggregation(own, "numpy")
+        on_views = invocation.on(list(map(view, reads)), list(map(view, writes)))
+        kernel = registry.prepare_joint_aggregation(on_views, "numpy")
         return self._wrapped(invocation.aggregation, kernel, (*reads, *writes), target)
 
     def prepare_moves(self, reads, writes, target):
@@ -80,14 +80,14 @@ class NumpyKernels:
         def run():
             for pointer in (read.pointer, write.pointer):
                 self.driver.virtual.require_access(target.device, pointer)
-            into[...] = np.sum([own.astype("f4") for own in views], axis=0).astype(into.dtype)
+            into[...] = np.sum([part.astype("f4") for part in views], axis=0).astype(into.dtype)
 
         def launch(stream):
             self.driver.kernel(stream, "multicast sum", run)
 
         return GpuKernel(lambda workspace, status: launch, Description("numpy", np.__version__, "multicast sum"))
 
-    def prepare_with_epilogue(self, first, then, place, target):
+    def prepare_with_epilogue(self, first, then, position, target):
         return None
 
     def prepare_batched_pair(self, first, second, target):
@@ -129,9 +129,9 @@ class NumpyKernels:
             raise RuntimeError(f"no {stage} of {name}")
 
     def _wrapped(self, name, kernel, operands, target):
-        others = {(target.device, operand.device) for operand in operands if operand.device != target.device}
-        if others and name not in self.READS_PEERS:
-            raise Misuse(f"{name} for device {target.device} is given memory of {others}")
+        remote_pairs = {(target.device, operand.device) for operand in operands if operand.device != target.device}
+        if remote_pairs and name not in self.READS_PEERS:
+            raise Misuse(f"{name} for device {target.device} is given memory of {remote_pairs}")
         complaint = f"a bad value for {name}" if name in self.COMPLAINTS else None
 
         def bind(workspace, status):
@@ -145,7 +145,7 @@ class NumpyKernels:
                 if self.driver.virtual is not None:
                     for operand in operands:
                         self.driver.virtual.require_access(target.device, operand.pointer)
-                if not others <= self.driver.peers:
+                if not remote_pairs <= self.driver.peers:
                     raise Misuse(f"{name} reads the memory of a device without access")
                 with np.errstate(all="ignore"):
                     try:
@@ -172,16 +172,16 @@ class Together(NumpyKernels):
         super().__init__(driver)
         self.pairs = []
 
-    def prepare_with_epilogue(self, first, then, place, target):
-        if build_with_epilogue(first, then, place) is None:
+    def prepare_with_epilogue(self, first, then, position, target):
+        if build_with_epilogue(first, then, position) is None:
             return None
         self.pairs.append((first, then))
         middle, output = np.zeros(first.outputs[0].shape, "f4"), view(then.outputs[0])
         reads, operands = list(map(view, first.inputs)), list(map(view, then.inputs))
-        operands[place] = middle
+        operands[position] = middle
         kernels = [
-            registry.prepare(own.on(given, [into]), "numpy")
-            for own, given, into in ((first, reads, middle), (then, operands, output))
+            registry.prepare(invocation.on(sources, [into]), "numpy")
+            for invocation, sources, into in ((first, reads, middle), (then, operands, output))
         ]
 
         def run():

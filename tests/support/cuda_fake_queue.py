@@ -65,15 +65,15 @@ class PendingWork:
         self.capture: Graph | None = None
         self._next = 1
 
-    def enqueue(self, stream, own, label, run):
-        """A node after all that is in the stream `own`, whose handle is `stream`."""
+    def enqueue(self, stream, state, label, run):
+        """A node after all that is in the stream `state`, whose handle is `stream`."""
         number = self._next = self._next + 1
-        if own.captured is not None:
-            self.capture.nodes[number] = Node(label, stream, own.captured, run)
-            own.captured = frozenset([number])
+        if state.captured is not None:
+            self.capture.nodes[number] = Node(label, stream, state.captured, run)
+            state.captured = frozenset([number])
         else:
-            self.nodes[number] = Node(label, stream, own.after, run)
-            own.after = frozenset([number])
+            self.nodes[number] = Node(label, stream, state.after, run)
+            state.after = frozenset([number])
         return number
 
     def device_of(self, number):
@@ -109,8 +109,8 @@ class PendingWork:
             at = self.rng.randrange(len(able) + len(ended))
             if at < len(able):
                 n = able[at]
-                place = at if able is ready else ready.index(n)
-                ready[place] = ready[-1]
+                position = at if able is ready else ready.index(n)
+                ready[position] = ready[-1]
                 ready.pop()
                 result = None if self.nodes[n].run is None else self.nodes[n].run()
                 if isinstance(result, Running):

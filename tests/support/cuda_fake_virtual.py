@@ -25,8 +25,12 @@ class FakeVirtualMemory:
         """The addresses that a multicast address stands for."""
         for address, (array, handle) in self.driver.held["mapping"].items():
             if address <= pointer < address + array.size and handle in self.driver.held["multicast"]:
-                bound = [own for (multicast, _), own in self.driver.held["binding"].items() if multicast == handle]
-                homes = [at for at, (_, own) in self.driver.held["mapping"].items() if own in bound]
+                bound = [
+                    allocation
+                    for (multicast, _), allocation in self.driver.held["binding"].items()
+                    if multicast == handle
+                ]
+                homes = [at for at, (_, allocation) in self.driver.held["mapping"].items() if allocation in bound]
                 return [home + pointer - address for home in homes]
         raise Misuse("no multicast object is mapped there")
 
@@ -57,7 +61,7 @@ class FakeVirtualMemory:
 
     def release(self, handle):
         held = self.driver.held
-        if handle in [own for _, own in held["mapping"].values()]:
+        if handle in [allocation for _, allocation in held["mapping"].values()]:
             raise Misuse("memory is released while it is mapped")
         if handle in [multicast for multicast, _ in held["binding"]] or handle in held["binding"].values():
             raise Misuse("memory is released while it is bound")
@@ -123,10 +127,10 @@ class FakeVirtualMemory:
     def bind(self, multicast, handle, size):
         self._enter("bind", multicast, handle, size)
         count, room, devices = self.driver.held["multicast"][multicast]
-        device, own = self.driver.held["allocation"][handle]
+        device, allocated = self.driver.held["allocation"][handle]
         if len(devices) < count:
             raise Misuse("memory is bound before all devices were added")
-        if device not in devices or (multicast, device) in self.driver.held["binding"] or not size == own == room:
+        if device not in devices or (multicast, device) in self.driver.held["binding"] or not size == allocated == room:
             raise Misuse("memory is bound twice, of another device, or of another size")
         self.driver.held["binding"][multicast, device] = handle
 
@@ -135,7 +139,7 @@ class FakeVirtualMemory:
         self.driver._note("unbind", (multicast, device, size))
 
     def _bound(self, multicast):
-        return [device for own, device in self.driver.held["binding"] if own == multicast]
+        return [device for bound_multicast, device in self.driver.held["binding"] if bound_multicast == multicast]
 
     def _enter(self, name, *arguments):
         self.driver._note(name, arguments)

@@ -45,9 +45,9 @@ def on_fake(bundle, devices=None, driver=None, **options):
     return Session(bundle, executor=executor), executor, driver
 
 
-def agree(found, expected):
-    assert found.keys() == expected.keys()
-    for name, array in found.items():
+def agree(computed, expected):
+    assert computed.keys() == expected.keys()
+    for name, array in computed.items():
         np.testing.assert_allclose(array.astype("f8"), expected[name].astype("f8"), rtol=1e-4, atol=1e-5)
 
 

@@ -111,9 +111,9 @@ class pygraph:
     def tensor(self, *, name, dim, stride, data_type):
         if len(dim) != len(stride) or min(dim) < 1:
             raise Misuse("a tensor with fewer strides than extents")
-        own = Tensor(name, False).set_dim(dim).set_stride(stride).set_data_type(data_type)
-        self.tensors.append(own)
-        return own
+        described = Tensor(name, False).set_dim(dim).set_stride(stride).set_data_type(data_type)
+        self.tensors.append(described)
+        return described
 
     def sdpa(self, *, name, q, k, v, generate_stats, attn_scale, diagonal_alignment=diagonal_alignment.TOP_LEFT,
              diagonal_band_right_bound=None):  # fmt: skip
@@ -134,11 +134,11 @@ class pygraph:
         _require_alive(handle)
         if any(type(pointer) is not int for pointer in (*pointers.values(), workspace)) or not workspace:
             raise Misuse("addresses are integers, and the workspace is needed")
-        if {*pointers} != {one for one in self.tensors if not one.virtual}:
+        if {*pointers} != {tensor for tensor in self.tensors if not tensor.virtual}:
             raise Misuse("every tensor that is not virtual has an address, and no other")
-        state["log"].append((handle.stream, workspace, {own.name: at for own, at in pointers.items()}))
-        q, k, v = (own.at(pointers[own]).astype("f8") for own in self.operands)
-        o, stats = (own.at(pointers[own]) for own in self.results)
+        state["log"].append((handle.stream, workspace, {tensor.name: at for tensor, at in pointers.items()}))
+        q, k, v = (tensor.at(pointers[tensor]).astype("f8") for tensor in self.operands)
+        o, stats = (tensor.at(pointers[tensor]) for tensor in self.results)
         scale, corner, right = self.how
         group = q.shape[1] // k.shape[1]
         k, v = (np.repeat(x, group, 1) for x in (k, v))
@@ -160,13 +160,15 @@ class pygraph:
     def _validate(self):
         q, k, v = self.operands
         o, stats = self.results
-        if any(own.virtual or own.dtype is None or own.dim is None for own in (o, stats)):
+        if any(tensor.virtual or tensor.dtype is None or tensor.dim is None for tensor in (o, stats)):
             raise Misuse("a result without an address, a type or extents")
         if stats.dtype is not data_type.FLOAT or stats.dim != [*q.dim[:3], 1] or o.dim != [*q.dim[:3], v.dim[3]]:
             raise Misuse("results of other extents or types")
-        if any(own.dtype is not self.io for own in (q, k, v, o)) or q.dim[1] % k.dim[1] or k.dim != v.dim:
+        if any(tensor.dtype is not self.io for tensor in (q, k, v, o)) or q.dim[1] % k.dim[1] or k.dim != v.dim:
             raise Misuse("operands that do not fit each other")
-        unreadable = any(own.stride[3] != 1 or any(step % 8 for step in own.stride[1:3]) for own in (q, k, v, o))
+        unreadable = any(
+            tensor.stride[3] != 1 or any(step % 8 for step in tensor.stride[1:3]) for tensor in (q, k, v, o)
+        )
         if unreadable or q.dim[3] % 8 or q.dim[3] > 256 or state["refuses"]:
             raise cudnnGraphNotSupportedError(state["refuses"] or "rows must be aligned")
         if self.how[1] is diagonal_alignment.BOTTOM_RIGHT and q.dim[2] > k.dim[2]:
@@ -178,7 +180,7 @@ def _step(number):
 
     def call(self, *arguments):
         self._require(STEPS[:number])
-        if name == "create_execution_plans" and not all(isinstance(one, heur_mode) for one in arguments[0]):
+        if name == "create_execution_plans" and not all(isinstance(argument, heur_mode) for argument in arguments[0]):
             raise Misuse("heuristics are modes")
         if number == 0:
             self._validate()

@@ -99,7 +99,7 @@ def requests(operator: Operator, sites: int) -> Iterator[Intervals]:
 def reachable(operator: Operator, intervals: Intervals, sites: int) -> int:
     """How many function specifications a request of `requests` has: the most with the indices that it may cut."""
     pairs = zip(operator.indices, intervals, strict=True)
-    further = next((index for index, own in pairs if index.instead_of and len(own) > 1), None)
+    further = next((index for index, index_intervals in pairs if index.instead_of and len(index_intervals) > 1), None)
     return count_reachable_sites(sites, limit_intervals(operator.indices, further))
 
 
@@ -132,14 +132,14 @@ def fault(
                     return f"output {j}: {function.outputs[j]} does not belong to {primary} of the same tuple"
             table.setdefault(primary, []).append([results[j] for j in joint.outputs])
     for joint, table in zip(joints, partials, strict=True):
-        made = [np.zeros(operator.outputs[j].shape, operator.outputs[j].dtype.numpy()) for j in joint.outputs]
+        aggregated = [np.zeros(operator.outputs[j].shape, operator.outputs[j].dtype.numpy()) for j in joint.outputs]
         for block, copies in table.items():
             total = copies[0]
             for copy in copies[1:]:
                 total = combine(operator.aggregations[joint.outputs[0]], joint.dims, total, copy)
-            for array, dims, part in zip(made, joint.dims, total, strict=True):
+            for array, dims, part in zip(aggregated, joint.dims, total, strict=True):
                 array[slices(block.projected(dims))] = part
-        for array, j in zip(made, joint.outputs, strict=True):
+        for array, j in zip(aggregated, joint.outputs, strict=True):
             wrong = difference(array, expected[j], operator.outputs[j].dtype)
             if wrong is not None:
                 return wrong
@@ -164,13 +164,13 @@ def combine(name: str, dims: Sequence[Sequence[int]], left: Sequence[Array], rig
     return joint_aggregation_meaning.combine(name, dims, left, right)
 
 
-def difference(found: Array, expected: Array, dtype: DType) -> str | None:
+def difference(computed: Array, expected: Array, dtype: DType) -> str | None:
     """How two arrays differ by more than the rounding of their type, relative to the largest value."""
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return f"{found.dtype}{found.shape} where {expected.dtype}{expected.shape} is expected"
+    if computed.shape != expected.shape or computed.dtype != expected.dtype:
+        return f"{computed.dtype}{computed.shape} where {expected.dtype}{expected.shape} is expected"
     if dtype not in TOLERANCE:
-        return None if np.array_equal(found, expected) else "integers or bools differ"
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+        return None if np.array_equal(computed, expected) else "integers or bools differ"
+    a, b = computed.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return "infinities or nan differ"

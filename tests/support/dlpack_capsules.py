@@ -61,13 +61,13 @@ class Given:
     shape: Sequence[int] | None = None
     strides: Sequence[int] | str | None = "of the array"
     deleted: int = 0
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    options_given: list[dict[str, Any]] = field(default_factory=list)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device
 
     def __dlpack__(self, **options: Any) -> Any:
-        self.asked.append(options)
+        self.options_given.append(options)
         if self.version is None and options:
             raise TypeError("unexpected keyword argument")
         array = self.array
@@ -86,8 +86,8 @@ class Given:
         tensor.shape, tensor.strides = (
             ctypes.cast(row, ctypes.POINTER(ctypes.c_int64)) if row is not None else None for row in self._numbers
         )
-        for what, value in self.changes.items():
-            setattr(tensor, what, value)
+        for field_name, value in self.changes.items():
+            setattr(tensor, field_name, value)
         if self.version is not None:
             self.record.version[:], self.record.flags = self.version, self.flags
 

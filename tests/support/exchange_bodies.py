@@ -20,23 +20,23 @@ def random_body(seed, machine, groups=6, copies=4, pieces=3):
             holdings += [Holding((atom,), (site,), size) for site, atom in atoms.items()]
             order = draw.sample(members, len(members))
             gathered = {site: {atoms[site]} for site in members}
-            for place, site in enumerate(order[1:], 1):
-                above = draw.choice(order[:place])
+            for position, site in enumerate(order[1:], 1):
+                above = draw.choice(order[:position])
                 gathered[above] = gathered[above] | {atoms[site]}  # what passes through is another's to combine
             flat = order[0]
             for site in order[1:]:
                 if (site, flat) in routes:
                     actions.append(Action((atoms[site],), site, (flat,)))
-            whole = tuple(sorted(atoms.values()))
+            total = tuple(sorted(atoms.values()))
             targets = tuple(site for site in range(count) if (flat, site) in routes)
             targets = tuple(sorted(draw.sample(targets, min(len(targets), draw.randint(1, 4)))))
             after = (draw.choice(actions),) if actions and draw.random() < 0.5 else ()
-            actions.append(Action(whole, flat, targets, tuple(Action(*dataclasses.astuple(a)[:3]) for a in after)))
-            requirements.append(Requirement(whole, targets))
+            actions.append(Action(total, flat, targets, tuple(Action(*dataclasses.astuple(a)[:3]) for a in after)))
+            requirements.append(Requirement(total, targets))
             relay = draw.choice(targets)
-            others = tuple(s for s in range(count) if (relay, s) in routes and s not in (flat, *targets))
-            if others and len(gathered) > 1:
-                actions.append(Action(whole, relay, others[: draw.randint(1, 2)]))
+            remote_sites = tuple(s for s in range(count) if (relay, s) in routes and s not in (flat, *targets))
+            if remote_sites and len(gathered) > 1:
+                actions.append(Action(total, relay, remote_sites[: draw.randint(1, 2)]))
     draw.shuffle(actions)
     return Program(None, (), tuple(holdings), tuple(requirements), tuple(dict.fromkeys(actions)))
 
@@ -56,7 +56,7 @@ def pipelined_rings(machine, pieces=9):
             holdings.append(Holding(atom, (site,), 10**9 // pieces))
             requirements.append(Requirement(atom, tuple(range(count))))
             for hop in range(count - 1):
-                here, there = (site + hop) % count, (site + hop + 1) % count
-                after = (Action((f"A{site}.{piece - 1}",), here, (there,)),) if piece else ()
-                actions.append(Action(atom, here, (there,), after))
+                sender, receiver = (site + hop) % count, (site + hop + 1) % count
+                after = (Action((f"A{site}.{piece - 1}",), sender, (receiver,)),) if piece else ()
+                actions.append(Action(atom, sender, (receiver,), after))
     return Program(None, (), tuple(holdings), tuple(requirements), tuple(actions))

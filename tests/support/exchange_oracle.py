@@ -34,8 +34,8 @@ def partitions_into(target, parts):
     first = min(target)
     for part in parts:
         if first in part and part <= target:
-            for rest in partitions_into(target - part, parts):
-                yield (part, *rest)
+            for remaining in partitions_into(target - part, parts):
+                yield (part, *remaining)
 
 
 def fewest(state, aggregate, site):
@@ -140,7 +140,7 @@ def brute_simulate(program, machine):
         for f in [f for f in flows if not flows[f]]:
             del flows[f]
             state.add((frozenset(actions[f[0]].aggregate), f[2]))
-            if not any(other[0] == f[0] for other in flows):
+            if not any(running[0] == f[0] for running in flows):
                 end[f[0]] = clock
         for k in [k for k in traffic if not traffic[k]]:
             del traffic[k]
@@ -159,8 +159,8 @@ def random_machine(draw, sites):
         resources += [
             Resource(f"{a}>{b}", draw(st.sampled_from([3.0, 7.0, 11.0])), ((a, b),)) for a, b in sorted(linked)
         ]
-        rest = tuple(pair for pair in pairs if pair not in linked)
-        resources += [Resource("shared", 5.0, rest)] if rest else []
+        unlinked = tuple(pair for pair in pairs if pair not in linked)
+        resources += [Resource("shared", 5.0, unlinked)] if unlinked else []
     else:
         for site in range(sites):
             out, into = (draw(st.sampled_from([4.0, 9.0])) for _ in range(2))
@@ -195,23 +195,25 @@ def machines_and_programs(draw, waits=True, most_actions=10):
         held = sorted((held for held, where in state if where == site), key=sorted)
         if not held:
             continue
-        whole = frozenset()
+        total = frozenset()
         for part in draw(st.permutations(held)):
-            same = not whole or family[min(part)] == family[min(whole)]
-            if whole.isdisjoint(part) and same and (not whole or draw(st.booleans())):
-                whole |= part
-        others = [other for other in range(sites) if other != site]
-        destinations = tuple(sorted(draw(st.sets(st.sampled_from(others)))))
+            same = not total or family[min(part)] == family[min(total)]
+            if total.isdisjoint(part) and same and (not total or draw(st.booleans())):
+                total |= part
+        remote_sites = [remote for remote in range(sites) if remote != site]
+        destinations = tuple(sorted(draw(st.sets(st.sampled_from(remote_sites)))))
         after = ()
         if waits and actions and draw(st.booleans()):
             awaited = draw(st.sampled_from(actions))
             after = (Action(awaited.aggregate, awaited.source, awaited.destinations),)
-        name = (tuple(sorted(whole)), site, destinations)
+        name = (tuple(sorted(total)), site, destinations)
         if name not in [(a.aggregate, a.source, a.destinations) for a in actions]:
             actions.append(Action(*name, after))
-            state |= {(whole, where) for where in (site, *destinations)}
-    wanted = draw(st.lists(st.sampled_from(sorted(state, key=lambda c: (sorted(c[0]), c[1]))), min_size=1, unique=True))
-    requirements = tuple(Requirement(tuple(sorted(held)), (site,)) for held, site in wanted)
+            state |= {(total, where) for where in (site, *destinations)}
+    required = draw(
+        st.lists(st.sampled_from(sorted(state, key=lambda c: (sorted(c[0]), c[1]))), min_size=1, unique=True)
+    )
+    requirements = tuple(Requirement(tuple(sorted(held)), (site,)) for held, site in required)
     order = draw(st.permutations(actions))
     gpus = draw(st.sampled_from([None, tuple(range(sites))]))
     return machine, Program(gpus, (), tuple(holdings), requirements, tuple(order))

@@ -22,16 +22,16 @@ PROMPTS = [[5, 3, 38, 12, 40, 7, 7], [9, 31, 4]]
 
 def expected_tokens(name: str) -> list[list[int]]:
     """What transformers generates after the prompts."""
-    found: list[list[int]] = np.load(DATA / name / "expected.npz")["tokens"].tolist()
-    return found
+    tokens: list[list[int]] = np.load(DATA / name / "expected.npz")["tokens"].tolist()
+    return tokens
 
 
 def byte_tokenizer() -> Tokenizer:
     """Every byte is a token, in the order of bytes."""
     letters = pre_tokenizers.ByteLevel.alphabet()
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = [byte for byte in range(256) if byte not in plain]
-    table = {chr(byte): byte for byte in plain} | {chr(0x100 + n): byte for n, byte in enumerate(rest)}
+    unprintable = [byte for byte in range(256) if byte not in plain]
+    table = {chr(byte): byte for byte in plain} | {chr(0x100 + n): byte for n, byte in enumerate(unprintable)}
     assert set(table) == set(letters)
     tokenizer = Tokenizer(models.BPE(vocab=table, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -63,8 +63,8 @@ def make_sessions(
     options = CompileOptions(
         machine="host", devices=sites, selector="eindecomp", schedule="naive", reproducible=reproducible
     )
-    found = find_plans(source, options, PlanCache(plans), sizes, lambda _: None)
-    bundles = [plan.bundle for plan in (found.step, *found.pieces)]
+    decoder_plans = find_plans(source, options, PlanCache(plans), sizes, lambda _: None)
+    bundles = [plan.bundle for plan in (decoder_plans.step, *decoder_plans.pieces)]
     if together:
         return open_sessions(bundles, str(folder), "cpu")
     return [session for bundle in bundles for session in open_sessions([bundle], str(folder), "cpu")]
@@ -74,5 +74,5 @@ def make_generator(
     folder: Path, plans: Path, batch: int, places: int, lengths: tuple[int, ...], sites: int = 1
 ) -> Generator:
     """A generator of a folder, without a tokenizer."""
-    first, *others = make_sessions(folder, plans, (batch, places, lengths), sites)
-    return Generator(first, others)
+    first, *further = make_sessions(folder, plans, (batch, places, lengths), sites)
+    return Generator(first, further)

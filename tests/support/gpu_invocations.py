@@ -62,6 +62,21 @@ INVOCATIONS = {
                    [array("f16", 1024, 4096)], array("f16", 1024)),
     "reduce in shares": made("reduce", {"program": "t0 = abs x0", "indices": "i j -> j", "aggregation": "max"},
                              [array("f32", 100000, 40)], array("f32", 40)),
+    "convolution": made(
+        "index",
+        {"loops": "n=2 o=32 h=56 w=56 c=24 r=3 s=3", "kept": 4, "reads": "0[n, c, h+r-1, w+s-1 | 0]; 1[o, c, r, s]",
+         "program": "t0 = mul x0 x1", "aggregation": "sum", "shapes": "2x24x56x56 32x24x3x3"},
+        [array("f16", 2, 24, 56, 56), array("f16", 32, 24, 3, 3)], array("f16", 2, 32, 56, 56)),
+    "rows at data": made(
+        "index",
+        {"loops": "t=500 d=128", "kept": 2, "reads": "0[@1, d]; 1[t]", "program": "t0 = mul 2.0 x0", "aggregation": "",
+         "shapes": "9000x128 500"},
+        [array("f32", 9000, 128), array("i64", 500)], array("f32", 500, 128)),
+    "running sums": made(
+        "index",
+        {"loops": "i=300 d=64 k=300", "kept": 2, "reads": "0[k, d]; #k; #i",
+         "program": "t0 = le x1 x2; t1 = where t0 x0 0.0", "aggregation": "sum", "shapes": "300x64"},
+        [array("f32", 300, 64)], array("f32", 300, 64)),
     "contract": made("contract", {"equation": "t d, d f -> t f"}, [array("f16", 512, 4096), array("f16", 4096, 1792)],
                      array("f16", 512, 1792)),
     "contract of a strided operand": made(

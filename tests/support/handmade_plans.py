@@ -98,7 +98,7 @@ class Planner:
             part = intersection(source, block)
             if part is None:
                 continue
-            here = []
+            regions = []
             copies = [region for region in self.copies[tensor] if region.block == source]
             if tensor in self.replicated:
                 near = [copy for copy in copies if self.buffers[copy.buffer].site == site]
@@ -106,21 +106,21 @@ class Planner:
             for copy in copies:
                 home = self.buffers[copy.buffer].site
                 if home == site:
-                    here.append(Region(copy.buffer, part))
+                    regions.append(Region(copy.buffer, part))
                 else:
                     landing = Region(self.buffer(site, tensor, part, "scratch"), part)
                     self.task(TransferTask, home, serves, [Region(copy.buffer, part)], [landing])
-                    here.append(landing)
-            self.rng.shuffle(here)
+                    regions.append(landing)
+            self.rng.shuffle(regions)
             target_part = Region(target, part)
-            if len(here) == 1:
-                self.task(CopyTask, site, serves, here, [target_part])
-            elif self.rng.random() < 0.3 and len(here) > 2:  # in two steps
+            if len(regions) == 1:
+                self.task(CopyTask, site, serves, regions, [target_part])
+            elif self.rng.random() < 0.3 and len(regions) > 2:  # in two steps
                 half = Region(self.buffer(site, tensor, part, "scratch"), part)
-                self.task(AggregateTask, site, serves, here[:2], [half], aggregation="sum")
-                self.task(AggregateTask, site, serves, [half, *here[2:]], [target_part], aggregation="sum")
+                self.task(AggregateTask, site, serves, regions[:2], [half], aggregation="sum")
+                self.task(AggregateTask, site, serves, [half, *regions[2:]], [target_part], aggregation="sum")
             else:
-                self.task(AggregateTask, site, serves, here, [target_part], aggregation="sum")
+                self.task(AggregateTask, site, serves, regions, [target_part], aggregation="sum")
         return Region(target, block)
 
     def operation(self, name, kernel, attributes, indices, cuts, inputs, input_dims, result, result_dims, replicas=1):
@@ -175,8 +175,8 @@ class Planner:
         placed = []  # (site, lo, up, first, last, buffer)
         memory = [0] * self.sites
         kept = [b for b, buffer in enumerate(self.buffers) if buffer.role != "scratch"]
-        rest = [b for b, buffer in enumerate(self.buffers) if buffer.role == "scratch"]
-        for b in [*kept, *sorted(rest, key=lambda b: accesses[b][0])]:
+        scratch = [b for b, buffer in enumerate(self.buffers) if buffer.role == "scratch"]
+        for b in [*kept, *sorted(scratch, key=lambda b: accesses[b][0])]:
             buffer = self.buffers[b]
             width = ITEMSIZE[self.dtype]
             size = volume(buffer.block) * width
@@ -187,11 +187,11 @@ class Planner:
                 if lo + size <= start:
                     break
                 lo = max(lo, end)
-            for site, start, end, _, last, other in placed:
+            for site, start, end, _, last, earlier in placed:
                 if site == buffer.site and start < lo + size and lo < end:
                     assert last < lives[0]
                     for writer, _ in self.writers[b]:
-                        after[writer].update(accesses[other])
+                        after[writer].update(accesses[earlier])
             placed.append((buffer.site, lo, lo + size, *lives, b))
             memory[buffer.site] = max(memory[buffer.site], lo + size)
             self.buffers[b] = msgspec.structs.replace(buffer, offset=lo)
@@ -283,11 +283,11 @@ def reference(bundle, arrays):
 
     values = {i: arrays[t.name] for i, t in enumerate(bundle.tensors) if t.kind != "value"}
     for operation in bundle.operations:
-        first, *others = (values[i] for i in operation.inputs)
+        first, *further = (values[i] for i in operation.inputs)
         if operation.kernel == "contract":
-            result = first @ others[0]
+            result = first @ further[0]
         else:
-            result = first + others[0] if others else np.maximum(first, 0)
+            result = first + further[0] if further else np.maximum(first, 0)
         values[operation.outputs[0]] = result
     return {bundle.tensors[i].name: value for i, value in values.items()}
 

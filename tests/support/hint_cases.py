@@ -58,6 +58,11 @@ CASES = (
         RUNTIME + "generation/tokenizer.py",
         write("from einc_runtime.generation.tokenizer import *; TextTokenizer('MODELS/stories/tokenizer.json')"),
     ),
+    HintCase(
+        "einc/calibration/gpus.py",
+        write("from einc.calibration.gpus import require_scipy; require_scipy()"),
+        compiler=True,
+    ),
     HintCase(RUNTIME + "generation/chat.py", write(RENDER), compiler=False),
     HintCase(RUNTIME + "cli/launching.py", (*RUN, "--ranks", "2")),
     HintCase(RUNTIME + "execution/ranks/mpi.py", RUN, {"PMI_RANK": "0", "PMI_SIZE": "2"}),

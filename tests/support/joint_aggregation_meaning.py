@@ -22,34 +22,34 @@ def logsumexp(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequ
     shape = [extent if d in dims[1] else 1 for d, extent in enumerate(left[0].shape)]
     with np.errstate(all="ignore"):
         total = np.logaddexp(left[1], right[1])
-        made = np.zeros(left[0].shape)
+        average_sum = np.zeros(left[0].shape)
         for average, weight in (left, right):
             share = np.where(weight == -np.inf, 0, np.exp(weight.astype(np.float64) - total))
-            made += average.astype(np.float64) * share.transpose(axes).reshape(shape)
-    return [made.astype(left[0].dtype), total]
+            average_sum += average.astype(np.float64) * share.transpose(axes).reshape(shape)
+    return [average_sum.astype(left[0].dtype), total]
 
 
 def argmax(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
-    made = [left[0].copy(), left[1].copy()]
+    result = [left[0].copy(), left[1].copy()]
     for at in np.ndindex(left[0].shape):
-        there = tuple(at[d] for d in dims[1])
-        if _rank(right[1][there], right[0][at]) < _rank(left[1][there], left[0][at]):
-            made[0][at], made[1][there] = right[0][at], right[1][there]
-    return made
+        index_at = tuple(at[d] for d in dims[1])
+        if _rank(right[1][index_at], right[0][at]) < _rank(left[1][index_at], left[0][at]):
+            result[0][at], result[1][index_at] = right[0][at], right[1][index_at]
+    return result
 
 
 def topk(dims: Dims, left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
     values, indices = (np.concatenate(pair, axis=-1) for pair in zip(left, right, strict=True))
-    made = [np.empty_like(left[0]), np.empty_like(left[1])]
+    result = [np.empty_like(left[0]), np.empty_like(left[1])]
     for row in np.ndindex(values.shape[:-1]):
         ranked = sorted(zip(values[row], indices[row], strict=True), key=lambda pair: _rank(*pair))
         for n, (value, index) in enumerate(ranked[: left[0].shape[-1]]):
-            made[0][row][n], made[1][row][n] = value, index
-    return made
+            result[0][row][n], result[1][row][n] = value, index
+    return result
 
 
 def _rank(value: Any, index: Any) -> tuple[bool, float | int, int]:
-    """The larger comes first, then the smaller index; not-a-number counts as larger than any number."""
+    """The larger comes first, then the smaller index; NaN counts as larger than any number."""
     number = int(value) if isinstance(value, np.integer) else float(value)
     nan = number != number
     return (not nan, 0 if nan else -number, int(index))

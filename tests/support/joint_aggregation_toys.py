@@ -173,7 +173,7 @@ def build_toy(invocation: Any) -> Kernel:
 @pytest.fixture
 def toy_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROVIDERS["numpy"], "toy", ("tests.support.joint_aggregation_toys", "build_toy"))
-    numbers = signatures.KernelOperand(signatures.NUMBER)
+    numbers = signatures.KernelOperand(signatures.NUMBER_TYPES)
     toy = signatures.KernelSignature((numbers,) * 2, (numbers,) * 2, {"kind": str}, order="any")
     monkeypatch.setitem(signatures.SIGNATURES, "toy", toy)
 
@@ -186,23 +186,23 @@ def toy_graph(kind: str, rng: random.Random) -> Graph:
     toy = Tuples(kind)
     names = ("p", "q")
     nodes: list[tuple[str, Operator, Sequence[str]]] = [("p q", toy, ("x", "y"))]
-    for n, what in enumerate(rng.sample(["p", "q", "pq", "p", "q", "qp"], rng.randint(0, 4))):
-        descs = [toy.outputs[names.index(name)] for name in what]
-        if len(what) == 2 and set(descs[0].dims) < set(descs[1].dims):
-            descs, what = descs[::-1], what[::-1]
-        if len(what) == 2 and rng.random() < 0.5:
+    for n, letters in enumerate(rng.sample(["p", "q", "pq", "p", "q", "qp"], rng.randint(0, 4))):
+        descs = [toy.outputs[names.index(name)] for name in letters]
+        if len(letters) == 2 and set(descs[0].dims) < set(descs[1].dims):
+            descs, letters = descs[::-1], letters[::-1]
+        if len(letters) == 2 and rng.random() < 0.5:
             operator = registry.call("add", descs, {})
         else:
-            operator, what = (
+            operator, letters = (
                 registry.call("transpose", [descs[0], *rng.sample(descs[0].dims, descs[0].rank)], {}),
-                what[0],
+                letters[0],
             )
-        nodes.append((f"r{n}", operator, tuple(what)))
+        nodes.append((f"r{n}", operator, tuple(letters)))
         if rng.random() < 0.5:  # and something that aggregates what was read
             nodes.append(
                 (f"s{n}", registry.call("max", [operator.outputs[0], operator.outputs[0].dims[0]], {}), (f"r{n}",))
             )
-    computed = [name for made, _, _ in nodes for name in made.split()]
+    computed = [name for output_names, _, _ in nodes for name in output_names.split()]
     last = [name for name in computed if not any(name in inputs for _, _, inputs in nodes)]
     saved = sorted({*last[-1:], *rng.sample(computed, rng.randint(1, len(computed)))})
     return graph_of(nodes, saved)

@@ -25,7 +25,7 @@ class LaneNode:
 def read_graph(rank, driver):
     """The nodes of the graph that a rank has captured, in their order."""
     graph = max(driver.held["graph"].items())[1]
-    number = {n: place for place, n in enumerate(sorted(graph.nodes))}
+    number = {n: position for position, n in enumerate(sorted(graph.nodes))}
     counts: dict[tuple[int, int], int] = {}
     nodes = []
     for _, node in sorted(graph.nodes.items()):

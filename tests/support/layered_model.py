@@ -38,4 +38,6 @@ def compile_layers(*proposers, **changes):
 
 def exchanges_of(compiled):
     """The exchanges of a plan by the names of their operators."""
-    return {one.name: one.exchange for one in compiled.bundle.operations if one.exchange is not None}
+    return {
+        operation.name: operation.exchange for operation in compiled.bundle.operations if operation.exchange is not None
+    }

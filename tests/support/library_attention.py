@@ -33,13 +33,13 @@ def library(q, k, v, how):
     for n in range(len(how.queries) - 1):
         q0, q1 = how.queries[n : n + 2]
         k0, k1 = (key + how.first_key for key in how.keys[n : n + 2])
-        place = np.arange(q1 - q0)[:, None] + (k1 - k0) - (q1 - q0)
+        last_key = np.arange(q1 - q0)[:, None] + (k1 - k0) - (q1 - q0)
         key = np.arange(k1 - k0)[None, :]
         seen = np.ones((q1 - q0, k1 - k0), bool)
         if how.causal:
-            seen &= key <= place
+            seen &= key <= last_key
         if how.window:
-            seen &= key > place - how.window
+            seen &= key > last_key - how.window
         for h in range(len(q)):
             scores = how.scale * q[h, q0:q1].astype(float) @ k[h // group, k0:k1].astype(float).T
             weights = np.where(seen, np.exp(scores), 0)
@@ -55,20 +55,22 @@ def by_pytorch(q, k, v, q_bounds, k_bounds, how, out=None, *, corner=1, base=np.
     marks = [list(map(int, bounds)) for bounds in (q_bounds, k_bounds)]
     results, logs = [], []
     for q0, q1, k0, k1 in zip(marks[0], marks[0][1:], marks[1], marks[1][1:], strict=False):
-        own, keys, values = (x[a:b].permute(1, 0, 2).double() for x, a, b in ((q, q0, q1), (k, k0, k1), (v, k0, k1)))
-        group = own.shape[0] // keys.shape[0]
+        queries, keys, values = (
+            x[a:b].permute(1, 0, 2).double() for x, a, b in ((q, q0, q1), (k, k0, k1), (v, k0, k1))
+        )
+        group = queries.shape[0] // keys.shape[0]
         keys, values = (
             x.repeat_interleave(group, 0) if repeat == "interleave" else x.repeat(group, 1, 1) for x in (keys, values)
         )
-        place = torch.arange(q1 - q0)[:, None] + corner * ((k1 - k0) - (q1 - q0))
+        last_key = torch.arange(q1 - q0)[:, None] + corner * ((k1 - k0) - (q1 - q0))
         key = torch.arange(k1 - k0)[None, :]
-        seen = key <= place if how.causal else torch.ones(q1 - q0, k1 - k0, dtype=torch.bool)
+        seen = key <= last_key if how.causal else torch.ones(q1 - q0, k1 - k0, dtype=torch.bool)
         if how.window:
-            seen = seen & (key > place - how.window + window)
+            seen = seen & (key > last_key - how.window + window)
         results.append(
-            torch.nn.functional.scaled_dot_product_attention(own, keys, values, attn_mask=seen, scale=how.scale)
+            torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=seen, scale=how.scale)
         )
-        scores = (how.scale * own @ keys.transpose(1, 2)).masked_fill(~seen, -torch.inf)
+        scores = (how.scale * queries @ keys.transpose(1, 2)).masked_fill(~seen, -torch.inf)
         logs.append(torch.logsumexp(scores, 2) / np.log(base))
     return torch.cat(results, 1).permute(1, 0, 2).to(q.dtype), torch.cat(logs, 1).float()
 

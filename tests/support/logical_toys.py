@@ -155,11 +155,11 @@ def random_graph(seed: int, operators: int, tree: bool, square: int | None = Non
         elif form in ("add", "twice"):
             a = operand(2)
             i, j = shapes[a]
-            alike = [t for t in free if shapes[t] == (i, j)]
+            fitting = [t for t in free if shapes[t] == (i, j)]
             if form == "twice" and not tree:
                 b = a
-            elif alike:
-                b = rng.choice(alike)
+            elif fitting:
+                b = rng.choice(fitting)
                 if tree:
                     free.remove(b)
             else:
@@ -173,8 +173,8 @@ def random_graph(seed: int, operators: int, tree: bool, square: int | None = Non
             i, j = shapes[a]
             operator, inputs = toy("ij -> ij i", i=i, j=j), (a,)
         if form == "split" and tree:  # both outputs must go to one consumer
-            whole, rows = builder.apply(operator, *inputs)
-            operator, inputs = toy("ij i -> ij", i=i, j=j), (whole, rows)
+            full, rows = builder.apply(operator, *inputs)
+            operator, inputs = toy("ij i -> ij", i=i, j=j), (full, rows)
         outputs = builder.apply(operator, *inputs)
         for output, desc in zip(outputs, operator.outputs, strict=True):
             shapes[output] = desc.shape
@@ -263,10 +263,10 @@ def brute_force(graph: Graph, sites: int) -> tuple[int, int, tuple[Intervals, ..
     best: tuple[int, int, tuple[Intervals, ...]] | None = None
     for combination in itertools.product(*sides):
         moved = [(size, n) for a, j, n, k, size in edges if combination[a][3][j] != combination[n][2][k]]
-        cost = sum(one[1] for one in combination) + sum(size for size, _ in moved)
+        cost = sum(option[1] for option in combination) + sum(size for size, _ in moved)
         if best is not None and cost > best[0]:
             continue
-        rank = (cost, sum(len(graph.nodes) - n for _, n in moved), tuple(one[0] for one in combination))
+        rank = (cost, sum(len(graph.nodes) - n for _, n in moved), tuple(option[0] for option in combination))
         if best is None or rank < best:
             best = rank
     assert best is not None

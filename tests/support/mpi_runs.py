@@ -85,14 +85,14 @@ def list_used():
 
 def processes_of(plan):
     """The processes that have this plan among their arguments."""
-    found = []
+    process_ids = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and str(plan).encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+                process_ids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return process_ids
 
 
 def ranks_of(plan):

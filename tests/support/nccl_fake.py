@@ -41,14 +41,14 @@ class NcclWorld:
         self.lost: set[int] = set()  # GPUs whose connections have an error
         self.delivered = 0
 
-    def wait_until(self, holds, what):
+    def wait_until(self, holds, waiter):
         """With the lock held."""
         deadline = time.monotonic() + PATIENCE
         while not holds():
             if self.is_over():
                 raise RuntimeError("another rank failed")
             if time.monotonic() > deadline:
-                raise Misuse(f"{what} waits forever")
+                raise Misuse(f"{waiter} waits forever")
             self.lock.wait(0.01)
 
 
@@ -66,17 +66,17 @@ class FakeNccl:
 
     def join(self, identity, count, gpus):
         assert identity == bytes(range(128))
-        own = FakeCommunicators(self.world, self.driver, gpus)
+        communicators = FakeCommunicators(self.world, self.driver, gpus)
         with self.world.lock:
             for device, gpu in gpus.items():
                 address = self.driver.address(device)
                 if gpu in self.world.joined or address in self.world.addresses:
                     raise Misuse("a GPU is in a communicator twice")
                 self.world.addresses.add(address)
-                self.world.joined[gpu] = own
+                self.world.joined[gpu] = communicators
             self.world.lock.notify_all()
             self.world.wait_until(lambda: len(self.world.joined) == count, "joining")
-        return own
+        return communicators
 
 
 @dataclass(eq=False)
@@ -87,7 +87,7 @@ class End:
     capture: int | None
     left: int
     data: bytes | None = None  # of an eager message
-    other: End | None = None
+    partner: End | None = None
     copied: bool = False
     ended: bool = field(default=False)
 
@@ -101,17 +101,17 @@ class FakeCommunicators:
 
     def exchange(self, device, messages, stream):
         self.driver._note("exchange", (device, stream, len(messages)))
-        gpu, own = self.gpus[device], self.driver.held["stream"][stream]
+        gpu, held_stream = self.gpus[device], self.driver.held["stream"][stream]
         if self.closed or self.aborted:
             raise Misuse("a communicator that is closed")
-        if own.device != device or self.streams.setdefault(device, stream) != stream:
+        if held_stream.device != device or self.streams.setdefault(device, stream) != stream:
             raise Misuse("messages of a GPU on another stream")
         for message in messages:
             if message.peer == gpu or message.peer not in self.world.joined:
                 raise Misuse("a message to itself, or to nobody")
             if message.size <= 0 or self.driver._inside(message.pointer, message.size, message.size, 1) != device:
                 raise Misuse("a message that is not in memory of its GPU")
-        in_capture = own.captured is not None
+        in_capture = held_stream.captured is not None
         pending = [node.run for node in self.driver.nodes.values() if isinstance(node.run, ExchangeRun)]
         if not in_capture and any(run.capture is not None and run.gpu == gpu for run in pending):
             raise Misuse("a message outside of a graph while the graph is on its way")
@@ -152,13 +152,13 @@ class FakeCommunicators:
 class ExchangeRun:
     """What a node of a group does."""
 
-    own: FakeCommunicators
+    communicators: FakeCommunicators
     gpu: int
     messages: tuple
     capture: int | None
 
     def __call__(self):
-        world = self.own.world
+        world = self.communicators.world
         ends = []
         with world.lock:
             for message in self.messages:
@@ -171,17 +171,17 @@ class ExchangeRun:
                         end.data = ctypes.string_at(message.pointer, message.size)
                     world.sent[self.gpu, message.peer].append(end)
                 ends.append(end)
-        return Exchange(self.own, self.gpu, ends)
+        return Exchange(self.communicators, self.gpu, ends)
 
 
 class Exchange(Running):
-    def __init__(self, own, gpu, ends):
-        self.own, self.gpu, self.ends = own, gpu, ends
+    def __init__(self, communicators, gpu, ends):
+        self.communicators, self.gpu, self.ends = communicators, gpu, ends
 
     def has_ended(self):
-        world = self.own.world
+        world = self.communicators.world
         with world.lock:
-            if self.own.aborted:
+            if self.communicators.aborted:
                 return True
             if world.is_over():
                 raise RuntimeError("another rank failed")
@@ -193,19 +193,19 @@ class Exchange(Running):
         pair = (end.message.peer, self.gpu) if end.message.incoming else (self.gpu, end.message.peer)
         sent, awaited = world.sent[pair], world.awaited[pair]
         while sent and awaited:
-            one, other = sent.popleft(), awaited.popleft()
-            if one.message.size != other.message.size:
+            sender, receiver = sent.popleft(), awaited.popleft()
+            if sender.message.size != receiver.message.size:
                 raise Misuse("a message is received with another size")
-            if one.capture != other.capture:
+            if sender.capture != receiver.capture:
                 raise Misuse("a message is captured at one end only")
-            one.other, other.other = other, one
+            sender.partner, receiver.partner = receiver, sender
         if end.data is not None:
             end.ended = True
-        if end.ended or end.other is None:
+        if end.ended or end.partner is None:
             return
         end.left -= 1
         if end.left < 0:
-            source, target = (end.other, end) if end.message.incoming else (end, end.other)
+            source, target = (end.partner, end) if end.message.incoming else (end, end.partner)
             if not end.copied:
                 data = source.data or ctypes.string_at(source.message.pointer, source.message.size)
                 ctypes.memmove(target.message.pointer, data, len(data))

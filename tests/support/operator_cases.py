@@ -6,8 +6,8 @@ from einc.core.tensor import ELEMENT_TYPES, DType, TensorDesc, TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
-from einc.ops.functions import FUNCTIONS
-from einc.ops.scalar import ScalarProgram
+from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
+from einc_runtime.plan.scalar_programs import ScalarProgram
 from tests.support.quantized_cases import quantized
 
 SIZES = {"t": 7, "d": 9, "f": 5, "h": 6, "s": 4, "u": 11}
@@ -38,8 +38,8 @@ def equation(
 def unary_and_binary(dtype: DType) -> dict[str, Operator]:
     """Every scalar function that takes `dtype`, by broadcasting where it has several operands."""
     cases = {}
-    for name, signature in FUNCTIONS.items():
-        if dtype not in signature.accepts and name != "where":
+    for name, signature in SCALAR_FUNCTIONS.items():
+        if dtype.value not in signature.accepts and name != "where":
             continue
         if name.startswith("cast:"):
             cases[name] = registry.call("cast", [desc("t d", dtype), name[5:]], {})
@@ -59,7 +59,7 @@ def structural(dtype: DType) -> dict[str, Operator]:
 
     product3 = "t0 = mul x0 x1; t1 = mul t0 x2"
     x, y = desc("t d", dtype), desc("h s d", dtype)
-    made = {
+    operators = {
         "matmul": registry.call("matmul", [x, desc("d f", dtype)], {}),
         "matmul_batch": registry.call("matmul", [desc("h t d", dtype), desc("h d f", dtype)], {}),
         "matmul_left_batch": registry.call("matmul", [desc("h s t d", dtype), desc("d f", dtype)], {}),
@@ -99,14 +99,14 @@ def structural(dtype: DType) -> dict[str, Operator]:
     }
     square = TensorDesc(("d", "e"), (11, 9), dtype)
     wide = TensorDesc(("d", "f"), (9, 13), dtype)
-    made["two_parts"] = build_equation(
+    operators["two_parts"] = build_equation(
         [(wide, ("i", "j")), (wide, ("i", "j"))],
         [("j", "j"), ("i", "i")],
         ScalarProgram.parse("t0 = sub x0 x1; t1 = mul t0 x1", 2),
         None,
         (TensorType((2, 1), (8, 6)), TensorType((3, 8), (9, 13))),
     )
-    made["diagonal_part"] = build_equation(
+    operators["diagonal_part"] = build_equation(
         [(square, ("i", "i"))],
         [("i", "i")],
         ScalarProgram.parse("t0 = copy x0", 1),
@@ -114,12 +114,14 @@ def structural(dtype: DType) -> dict[str, Operator]:
         (TensorType((4, 1), (10, 7)),),
     )
     for name in ("matmul", "sum_join"):
-        (rows, columns), second = made[name].inputs[0].shape, made[name].inputs[1].shape
+        (rows, columns), second = operators[name].inputs[0].shape, operators[name].inputs[1].shape
         last = {"matmul": f"0:{second[0]} 1:{second[-1]}", "sum_join": f"1:{rows}"}[name]
-        made[f"{name}_part"] = registry.restore(
-            "equation", made[name].inputs, {**made[name].attributes, "windows": f"1:{rows} 0:{columns}, {last}"}
+        operators[f"{name}_part"] = registry.restore(
+            "equation",
+            operators[name].inputs,
+            {**operators[name].attributes, "windows": f"1:{rows} 0:{columns}, {last}"},
         )
-    return made
+    return operators
 
 
 def floating(dtype: DType) -> dict[str, Operator]:

@@ -28,8 +28,8 @@ def slowness() -> float:
 
 def _work() -> float:
     begin = time.process_time()
-    found: dict[int, tuple[int, str]] = {}
+    table: dict[int, tuple[int, str]] = {}
     for number in range(50_000):
-        found[number * number % 65_537] = (number, str(number))
-    assert len(found) > 1000
+        table[number * number % 65_537] = (number, str(number))
+    assert len(table) > 1000
     return time.process_time() - begin

@@ -95,8 +95,8 @@ class Formula(MappedOperator):
             shape = [array.shape[term.index(letter)] if letter in term else 1 for letter in letters]
             aligned.append(np.transpose(array, order).reshape(shape))
         joined = aligned[0]
-        for other in aligned[1:]:
-            joined = UFUNC[self.join](joined, other)
+        for operand in aligned[1:]:
+            joined = UFUNC[self.join](joined, operand)
         results = []
         for kept, aggregation in self.results:
             gone = tuple(d for d, letter in enumerate(letters) if letter not in kept)
@@ -191,10 +191,10 @@ def graph_of(
         for name, desc in zip(inputs, operator.inputs, strict=True):
             kind = TensorKind.WEIGHT if name in weights else TensorKind.INPUT
             tensors.setdefault(name, GraphTensor(name, desc, kind))
-        made = tuple(names.split())
-        for name, desc in zip(made, operator.outputs, strict=True):
+        output_names = tuple(names.split())
+        for name, desc in zip(output_names, operator.outputs, strict=True):
             tensors[name] = GraphTensor(name, desc, TensorKind.VALUE)
-        result.append(Node(made[0], operator, tuple(inputs), made))
+        result.append(Node(output_names[0], operator, tuple(inputs), output_names))
     return Graph("toy", tuple(tensors.values()), tuple(result), tuple(outputs))
 
 
@@ -236,9 +236,9 @@ def random_graph(rng: random.Random) -> Graph:
             results.append(("".join(kept), rng.choice(("sum", "sum", "max", "min", "prod"))))
         extents = tuple((letter, LETTERS[letter]) for letter in letters)
         operator = Formula(terms, tuple(results), extents, rng.choice(("prod", "sum", "max")))
-        made = [f"t{n}" if j == 0 else f"t{n}_{j}" for j in range(len(results))]
-        nodes.append((" ".join(made), operator, names))
-        tensors.update(zip(made, (kept for kept, _ in results), strict=True))
+        output_names = [f"t{n}" if j == 0 else f"t{n}_{j}" for j in range(len(results))]
+        nodes.append((" ".join(output_names), operator, names))
+        tensors.update(zip(output_names, (kept for kept, _ in results), strict=True))
     computed = [name for names, _, _ in nodes for name in names.split()]
     saved = sorted({computed[-1], *rng.sample(computed, min(2, len(computed)))})
     return graph_of(nodes, saved, weights=["v"])
@@ -249,12 +249,12 @@ def _relabelled(rng: random.Random, letters: str) -> Iterator[str]:
     used: set[str] = set()
     for letter in letters:
         same = [
-            other for other, extent in LETTERS.items()
-            if extent == LETTERS[letter] and other not in used and (other == letter or other not in letters)
+            candidate for candidate, extent in LETTERS.items()
+            if extent == LETTERS[letter] and candidate not in used and (candidate == letter or candidate not in letters)
         ]  # fmt: skip
-        found = rng.choice(same)
-        used.add(found)
-        yield found
+        chosen = rng.choice(same)
+        used.add(chosen)
+        yield chosen
 
 
 def whole_arrays(graph: Graph, seed: int = 1) -> dict[str, Any]:
@@ -292,11 +292,11 @@ def wild_body(program: Program, rng: random.Random, sites: int) -> Program:
 
     for requirement in program.requirements:
         targets = [s for t in requirement.targets for s in (members[t] if isinstance(t, str) else (t,))]
-        wanted = requirement.aggregate
-        if wanted in held and rng.random() < 0.7:
-            source = rng.choice(held[wanted])
+        aggregate_wanted = requirement.aggregate
+        if aggregate_wanted in held and rng.random() < 0.7:
+            source = rng.choice(held[aggregate_wanted])
         else:
-            parts = [((name,), rng.choice(held[(name,)])) for name in wanted]
+            parts = [((name,), rng.choice(held[(name,)])) for name in aggregate_wanted]
             while len(parts) > 1:
                 rng.shuffle(parts)
                 count = rng.randint(2, min(3, len(parts)))
@@ -309,8 +309,8 @@ def wild_body(program: Program, rng: random.Random, sites: int) -> Program:
                 parts.append((total, meeting))
             source = parts[0][1]
         for target in targets:
-            if (target not in held.get(wanted, ()) or rng.random() < 0.3) and target != source:
-                send(wanted, source, target)
+            if (target not in held.get(aggregate_wanted, ()) or rng.random() < 0.3) and target != source:
+                send(aggregate_wanted, source, target)
                 source = rng.choice((source, target))
     distinct = list(dict.fromkeys(actions))
     waiting: list[Action] = []
@@ -333,14 +333,14 @@ class Wild(NaiveScheduler):
     ) -> ScheduledExchange:
         scheduled = super().schedule(node, inflows, functions, busy_ms)
         placement = tuple(self.rng.sample(range(self.sites), functions)) if inflows else scheduled.sites
-        found = build_preamble(inflows, placement, self.sites)
-        if found is None:
+        preamble = build_preamble(inflows, placement, self.sites)
+        if preamble is None:
             return ScheduledExchange(placement)
         splits: dict[str, int] = {}
-        for name, most in count_max_pieces(inflows, found).items():
-            copies = found.atoms[name].copies
+        for name, most in count_max_pieces(inflows, preamble).items():
+            copies = preamble.atoms[name].copies
             splits[name] = splits.get(copies[0]) or self.rng.randint(1, min(most, self.rng.choice((1, 3, 9))))
-        cut = split_atoms(inflows, found, {name: count for name, count in splits.items() if count > 1})
+        cut = split_atoms(inflows, preamble, {name: count for name, count in splits.items() if count > 1})
         program = wild_body(cut.program, self.rng, self.sites)
         verdict = check(program, self._machine)
         assert verdict.valid, verdict.faults

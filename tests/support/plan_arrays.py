@@ -5,9 +5,9 @@ from __future__ import annotations
 from einc_runtime.execution.data.random_arrays import make_random_array
 
 
-def arrays_of(bundle, seed=0, **given):
+def arrays_of(bundle, seed=0, **arrays):
     """Everything that has to be loaded: drawn, but for what is given."""
-    return {t.name: make_random_array(t, seed) for t in bundle.tensors if t.kind != "value"} | given
+    return {t.name: make_random_array(t, seed) for t in bundle.tensors if t.kind != "value"} | arrays
 
 
 def outputs_of(session):

@@ -67,24 +67,24 @@ class PlanBounds:
         self._blocks: dict[tuple[int, int], MadeBlocks] = {}
         self._kept: list[Candidate] = []  # so that no other candidate gets the identity of one that is known
         position = {node.name: n for n, node in enumerate(graph.nodes)}
-        made = {name: (position[node.name], j) for name, (node, j) in graph.producers().items()}
-        itemsizes = {one.name: one.desc.dtype.itemsize for one in graph.tensors}
+        ports = {name: (position[node.name], j) for name, (node, j) in graph.producers().items()}
+        itemsizes = {tensor.name: tensor.desc.dtype.itemsize for tensor in graph.tensors}
         self._reads: list[list[tuple[int, int, int, int, bool]]] = []
         for node in graph.nodes:
             names = node.inputs
             self._reads.append(
                 [
-                    (*made[name], k, itemsizes[name], name not in names[:k])
+                    (*ports[name], k, itemsizes[name], name not in names[:k])
                     for k, name in enumerate(names)
-                    if name in made
+                    if name in ports
                 ]
             )
-        self._saved = [(*made[name], itemsizes[name]) for name in dict.fromkeys(graph.outputs) if name in made]
+        self._saved = [(*ports[name], itemsizes[name]) for name in dict.fromkeys(graph.outputs) if name in ports]
 
     def bound(self, candidates: Sequence[Candidate], limit: float = math.inf) -> float:
         """Milliseconds; `candidates` has that of every node. What is above `limit` need not be the best bound."""
         times = [self.find_times(n, candidate) for n, candidate in enumerate(candidates)]
-        spread = sum(float(own.sum()) for own in times) / self._sites
+        spread = sum(float(node_times.sum()) for node_times in times) / self._sites
         return spread if spread > limit else _Run(self, candidates, times, limit).bound()
 
     # What does not depend on other nodes, kept by candidate.
@@ -117,7 +117,7 @@ class PlanBounds:
         key = id(candidate), position, inputs
         if key not in self._bounds:
             self._kept.append(candidate)
-            sides = [one.inputs if inputs else one.outputs for one in candidate.spec.functions]
+            sides = [function.inputs if inputs else function.outputs for function in candidate.spec.functions]
             self._bounds[key] = stack_bounds([side[position] for side in sides])
         return self._bounds[key]
 
@@ -136,11 +136,11 @@ class _Run:
             self._arriving.append([])
             for n, j, k, itemsize, counted in reads:
                 blocks = bounds.find_blocks(candidates[n], j)
-                asked = [
-                    np.concatenate([own] * candidates[m].replicas)
-                    for own in bounds.find_bounds(candidates[m], k, inputs=True)
+                required = [
+                    np.concatenate([side_bounds] * candidates[m].replicas)
+                    for side_bounds in bounds.find_bounds(candidates[m], k, inputs=True)
                 ]
-                edge = connect((n, j), m, blocks, *asked, itemsize, counted=counted)
+                edge = connect((n, j), m, blocks, *required, itemsize, counted=counted)
                 self._arriving[m].append(edge)
                 self._leaving[n].append(edge)
         for n, j, itemsize in bounds._saved:  # the outputs come to a site for each block, and no kernel follows
@@ -159,19 +159,21 @@ class _Run:
         self._needs: list[Array] = []
 
     def bound(self) -> float:
-        offsets = np.cumsum([0] + [len(own) for own in self._times])
+        offsets = np.cumsum([0] + [len(node_times) for node_times in self._times])
         every = np.concatenate(self._times)
         heads = np.zeros(len(every))
         ancestors = np.zeros((len(every), len(every)), dtype=bool)
         queued = 0.0  # ms of kernels that every site runs before those of later operators
         for m, times in enumerate(self._times):
-            own = slice(offsets[m], offsets[m + 1])
+            rows = slice(offsets[m], offsets[m + 1])
             for edge in self._arriving[m]:
                 needed = edge.blocks.needed  # (blocks, functions of the producer)
-                made = (needed.T.astype(np.float64) @ (edge.size > 0)) > 0  # (functions of the producer, of the reader)
+                feeds = (
+                    needed.T.astype(np.float64) @ (edge.size > 0)
+                ) > 0  # (functions of the producer, of the reader)
                 before = slice(offsets[edge.producer], offsets[edge.producer + 1])
-                ancestors[own, before] |= made.T
-                ancestors[own] |= (made.T.astype(np.float32) @ ancestors[before].astype(np.float32)) > 0
+                ancestors[rows, before] |= feeds.T
+                ancestors[rows] |= (feeds.T.astype(np.float32) @ ancestors[before].astype(np.float32)) > 0
             starts = self._find_starts(m)
             if m < self._kernels:
                 np.maximum(starts, queued, out=starts)
@@ -179,10 +181,10 @@ class _Run:
                     queued += float(times.min())
             order = np.argsort(heads[: offsets[m]], kind="stable")[::-1]
             if len(order):
-                work = np.cumsum(ancestors[own][:, order] * every[order], axis=1) / self._p
-                floor = np.where(ancestors[own][:, order], heads[order] + work, 0.0).max(axis=1)
+                work = np.cumsum(ancestors[rows][:, order] * every[order], axis=1) / self._p
+                floor = np.where(ancestors[rows][:, order], heads[order] + work, 0.0).max(axis=1)
                 starts = np.maximum(starts, floor)
-            heads[own] = starts
+            heads[rows] = starts
             self._starts[m], self._ends[m] = starts, starts + times
             self._all[m] = max(float(self._ends[m].max()), self._find_last_start(m) + float(times.min()))
             if self._all[m] > self._limit:
@@ -197,12 +199,12 @@ class _Run:
         if key in self._released:
             return self._released[key]
         ends = self._ends[edge.producer]
-        own = np.where(edge.blocks.makers, ends[None], np.nan)
-        first = np.nanmin(own, axis=1)
+        maker_ends = np.where(edge.blocks.makers, ends[None], np.nan)
+        first = np.nanmin(maker_ends, axis=1)
         partial = edge.blocks.copies > 1
-        own = np.sort(np.where(edge.blocks.makers, ends[None], -np.inf), axis=1)
-        last = np.where(partial, own[:, -1], first)
-        second = np.where(partial, own[:, -2] if own.shape[1] > 1 else first, first)
+        maker_ends = np.sort(np.where(edge.blocks.makers, ends[None], -np.inf), axis=1)
+        last = np.where(partial, maker_ends[:, -1], first)
+        second = np.where(partial, maker_ends[:, -2] if maker_ends.shape[1] > 1 else first, first)
         self._released[key] = first, last, second
         return first, last, second
 
@@ -224,9 +226,9 @@ class _Run:
             waits = np.where(read, last[:, None] + combined, 0.0)
             np.maximum(waits, np.where(read & partial, second[:, None] + latency + combined, 0.0), out=waits)
             np.maximum(starts, waits.max(axis=0), out=starts)
-            whole = np.sort(np.where(read & ~partial, first[:, None], -np.inf), axis=0)
-            if len(whole) > 1:  # at most one of these blocks is made at the reader's site
-                np.maximum(starts, whole[-2] + latency, out=starts)
+            complete = np.sort(np.where(read & ~partial, first[:, None], -np.inf), axis=0)
+            if len(complete) > 1:  # at most one of these blocks is made at the reader's site
+                np.maximum(starts, complete[-2] + latency, out=starts)
             if edge.blocks.needed.any(axis=0).all():
                 every = read.all(axis=0)
                 starts[every] = np.maximum(starts[every], self._all[edge.producer])
@@ -242,8 +244,11 @@ class _Run:
         """When all that must enter the site of each reader can be there: for every time, what is released later."""
         order = np.argsort(np.concatenate(releases), kind="stable")[::-1]
         entering = np.cumsum(np.concatenate(sizes)[order], axis=0)
-        for number, (own, made_here) in enumerate(zip(sizes, local, strict=True)):
-            blocks = [own * made_here[:, None] if n == number else np.zeros_like(one) for n, one in enumerate(sizes)]
+        for number, (input_sizes, made_here) in enumerate(zip(sizes, local, strict=True)):
+            blocks = [
+                input_sizes * made_here[:, None] if n == number else np.zeros_like(block_sizes)
+                for n, block_sizes in enumerate(sizes)
+            ]
             entering -= np.maximum.accumulate(np.concatenate(blocks)[order], axis=0)
         times = np.concatenate(releases)[order][:, None] + self._of._latency + entering / self._of._links.site
         return np.where(entering > 0.5, times, 0.0).max(axis=0)
@@ -251,8 +256,8 @@ class _Run:
     def _moved(self, edge: ReadEdge) -> float:
         """Bytes that cross links at least, for all functions of the reader."""
         size, copies = edge.size, edge.blocks.copies
-        whole = size[copies == 1]
-        moved = float((whole.sum(axis=0) - whole.max(axis=0)).sum()) if len(whole) else 0.0
+        complete = size[copies == 1]
+        moved = float((complete.sum(axis=0) - complete.max(axis=0)).sum()) if len(complete) else 0.0
         partial = copies > 1
         if partial.any():
             moved += float(size[partial].sum() + ((copies[partial] - 2) * edge.read[partial]).sum())
@@ -270,9 +275,9 @@ class _Run:
         ways = np.repeat(np.arange(len(near)), np.diff((0, *near)))[: edge.size.shape[1]]
         lone = edge.blocks.makers.sum(axis=1) == 1
         single = -np.sort(-edge.single[lone], axis=1)
-        others = (edge.size - np.where(lone[:, None], edge.single, 0.0))[edge.blocks.copies == 1]
+        uncopied = (edge.size - np.where(lone[:, None], edge.single, 0.0))[edge.blocks.copies == 1]
         crossed = float((single * ways).sum())
-        return crossed + float((others.sum(axis=0) - others.max(axis=0, initial=0.0)).sum())
+        return crossed + float((uncopied.sum(axis=0) - uncopied.max(axis=0, initial=0.0)).sum())
 
     def _find_last_start(self, m: int) -> float:
         """When the last function of a node starts, at the earliest: all that must move crosses the links until then."""
@@ -296,11 +301,11 @@ class _Run:
             read = edge.size > 0
             partial = (edge.blocks.copies > 1)[:, None]
             combined = np.where(partial, self._combine_ms(edge.size), 0.0)
-            here = np.where(read, tails[None] + combined, 0.0)
-            value = here.max(axis=1)
+            local_tails = np.where(read, tails[None] + combined, 0.0)
+            value = local_tails.max(axis=1)
             if read.shape[1] > 1:  # at most one reader is at the site that makes the block
-                there = np.where(read, tails[None] + latency + edge.size / rate, 0.0)
-                second = np.sort(there, axis=1)[:, -2]
+                remote_tails = np.where(read, tails[None] + latency + edge.size / rate, 0.0)
+                second = np.sort(remote_tails, axis=1)[:, -2]
                 single = edge.blocks.makers.sum(axis=1) == 1
                 value = np.where(single, np.maximum(value, second), value)
             # Of a block that several sites have whole, only one of them must serve the readers.
@@ -331,26 +336,26 @@ class _Run:
                     if known is None or known[0] < moved:
                         tensors[id(edge.blocks)] = moved, item
             moves += [item for _, item in tensors.values()]
-            work += [item for own in combined.values() for item in own]
+            work += [item for items in combined.values() for item in items]
         return max(best, _fill(work, self._p), _fill(moves, self._of._links.total))
 
     def _combine(self, edge: ReadEdge, first: Array, tails: Array) -> list[_Work]:
         """The tasks that combine the partial copies of a tensor: these read them all, and write the result."""
-        found = []
+        work = []
         for b in np.flatnonzero((edge.blocks.copies > 1) & (edge.size > 0).any(axis=1)):
             size = float((edge.blocks.copies[b] + 1) * edge.read[b])
             tail = float(tails[edge.size[b] > 0].min())
-            found.append(_Work(float(first[b]), self._of._combining + size / self._of._hbm, tail))
-        return found
+            work.append(_Work(float(first[b]), self._of._combining + size / self._of._hbm, tail))
+        return work
 
 
 def _fill(work: Sequence[_Work], rate: float) -> float:
     """When all the work can be done at this rate: over all heads and tails, what lies between them."""
     if not work:
         return 0.0
-    heads = np.array([one.head for one in work])
-    amounts = np.array([one.amount for one in work]) / rate
-    tails = np.array([one.tail for one in work])
+    heads = np.array([item.head for item in work])
+    amounts = np.array([item.amount for item in work]) / rate
+    tails = np.array([item.tail for item in work])
     order = np.argsort(tails, kind="stable")[::-1]
     heads, amounts, tails = heads[order], amounts[order], tails[order]
     best = 0.0

@@ -84,8 +84,8 @@ def measure_links(machine: Machine, sites: int) -> LinkRates:
     if len(near) < 3:
         return LinkRates(max(into), min(sum(into), add_up(narrowest.values())))
     shared = {r for crossed in routes.values() for r in crossed if len(machine.resources[r].pairs) > 1}
-    own = {r for crossed in routes.values() for r in crossed} - shared
-    return LinkRates(max(into), add_up(own) + (len(near) - 1) * add_up(shared), near)
+    unshared = {r for crossed in routes.values() for r in crossed} - shared
+    return LinkRates(max(into), add_up(unshared) + (len(near) - 1) * add_up(shared), near)
 
 
 def _count_near_sites(machine: Machine, sites: int) -> tuple[int, ...]:
@@ -98,15 +98,15 @@ def _count_near_sites(machine: Machine, sites: int) -> tuple[int, ...]:
     near = [1]
     reached: list[set[int]] = [{site} for site in range(sites)]
     while near[-1] < sites:
-        reached = [set().union(*(joined[other] for other in own)) for own in reached]
+        reached = [set().union(*(joined[neighbour] for neighbour in near_sites)) for near_sites in reached]
         near.append(max(map(len, reached)))
         if near[-1] == near[-2]:
             return (1,)  # some pairs are not joined at all
-    return tuple(near) if all(len(own) == sites for own in reached) else (*near, sites)
+    return tuple(near) if all(len(near_sites) == sites for near_sites in reached) else (*near, sites)
 
 
 def stack_bounds(blocks: Sequence[TensorType]) -> tuple[Array, Array]:
-    return np.array([one.lower for one in blocks]), np.array([one.upper for one in blocks])
+    return np.array([block.lower for block in blocks]), np.array([block.upper for block in blocks])
 
 
 def group_blocks(candidate: Candidate, lower: Array, upper: Array) -> MadeBlocks:

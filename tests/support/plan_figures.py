@@ -33,30 +33,30 @@ def blocks(functions: Any, side: str, position: int) -> set[str]:
 def own_costs(plan: Plan, operation: Any, functions: Any) -> tuple[int, int]:
     """Join and aggregation of an operation with these functions."""
     join = sum(volume(block) for function in functions for block in function["inputs"])
-    made = sum(volume(block) for function in functions for block in function["outputs"])
-    return join, made - sum(prod(plan["tensors"][t]["shape"]) for t in operation["outputs"])
+    produced = sum(volume(block) for function in functions for block in function["outputs"])
+    return join, produced - sum(prod(plan["tensors"][t]["shape"]) for t in operation["outputs"])
 
 
-def repartition(plan: Plan, operation: Any, functions: Any, others: dict[int, Any]) -> int:
-    """What the inputs of an operation cost; `others` has the functions of operations other than those of the plan."""
+def repartition(plan: Plan, operation: Any, functions: Any, changed: dict[int, Any]) -> int:
+    """What the inputs of an operation cost; `changed` has the functions of operations other than those of the plan."""
     makers = {t: (n, j) for n, op in enumerate(plan["operations"]) for j, t in enumerate(op["outputs"])}
     cost = 0
     for k, tensor in enumerate(operation["inputs"]):
         if tensor in makers:
             n, j = makers[tensor]
-            made = others.get(n, plan["operations"][n]["functions"])
-            if blocks(functions, "inputs", k) != blocks(made, "outputs", j):
+            producer_functions = changed.get(n, plan["operations"][n]["functions"])
+            if blocks(functions, "inputs", k) != blocks(producer_functions, "outputs", j):
                 cost += prod(plan["tensors"][tensor]["shape"])
     return cost
 
 
-def total(plan: Plan, others: dict[int, Any] | None = None) -> int:
+def total(plan: Plan, changed_functions: dict[int, Any] | None = None) -> int:
     """The cost of the plan, where some operations (by number) have other functions than they have."""
-    others = others or {}
+    changed_functions = changed_functions or {}
     cost = 0
     for n, operation in enumerate(plan["operations"]):
-        functions = others.get(n, operation["functions"])
-        cost += sum(own_costs(plan, operation, functions)) + repartition(plan, operation, functions, others)
+        functions = changed_functions.get(n, operation["functions"])
+        cost += sum(own_costs(plan, operation, functions)) + repartition(plan, operation, functions, changed_functions)
     return cost
 
 
@@ -72,13 +72,13 @@ def moved(plan: Plan) -> Counter[tuple[str, bool]]:
     """
     makers = {tensor: n for n, operation in enumerate(plan["operations"]) for tensor in operation["outputs"]}
     saved = {plan["tensors"][output["tensor"]]["name"]: makers.get(output["tensor"]) for output in plan["outputs"]}
-    found: Counter[tuple[str, bool]] = Counter()
+    bytes_moved: Counter[tuple[str, bool]] = Counter()
     for task in plan["tasks"]:
         if task["kind"] == "transfer":
             tensor = plan["buffers"][task["read"][0]]["tensor"]
             home = task["serves"] in saved and makers[tensor] == saved[task["serves"]]
-            found[task["serves"], home] += region_bytes(plan, task["read"])
-    return found
+            bytes_moved[task["serves"], home] += region_bytes(plan, task["read"])
+    return bytes_moved
 
 
 def memory(plan: Plan) -> list[int]:

@@ -24,7 +24,7 @@ def machines(draw):
     count = draw(st.integers(2, 4))
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     rate = st.sampled_from([1, 2, 2.5, 4, 8])
-    own = [Resource(f"{a}>{b}", draw(rate), ((a, b),)) for a, b in pairs]
+    links = [Resource(f"{a}>{b}", draw(rate), ((a, b),)) for a, b in pairs]
     shared = [
         Resource(f"shared {k}", draw(rate), tuple(sorted(draw(st.sets(st.sampled_from(pairs), min_size=1)))))
         for k in range(draw(st.integers(0, 3)))
@@ -32,7 +32,7 @@ def machines(draw):
     flops = draw(st.sampled_from([(), (("f32", 1e9),), (("f16", 4e9), ("f32", 1e9))]))
     sites = tuple(Site(draw(rate), 2**40, flops) for _ in range(count))
     latencies = draw(st.sampled_from([(0.0, 0.0), (4.0, 2.0), (0.0, 300.0), (250.0, 0.0)]))
-    return Machine("random", sites, (*own, *shared), *latencies)
+    return Machine("random", sites, (*links, *shared), *latencies)
 
 
 @st.composite

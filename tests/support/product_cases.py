@@ -41,16 +41,16 @@ class ProductCase:
 
         a_lines, a_run = (self.m, self.k) if self.turned[0] else (self.k, self.m)
         b_lines, b_run = (self.k, self.n) if self.turned[1] else (self.n, self.k)
-        found = {
+        arrays = {
             "a": drawn(self.kind, self.batch, a_lines, a_run + self.gap),
             "b": drawn(self.kind, self.batch, b_lines, b_run + self.gap),
             "c": np.full((self.batch, self.n, self.m + self.gap), 7, storage_dtype(self.result)),
         }
         if "addend" in self.added:
-            found["addend"] = drawn(self.result, self.batch, self.n, self.m + self.gap)
+            arrays["addend"] = drawn(self.result, self.batch, self.n, self.m + self.gap)
         if "bias" in self.added:
-            found["bias"] = drawn(self.result, self.m)
-        return found
+            arrays["bias"] = drawn(self.result, self.m)
+        return arrays
 
     def product(self, addresses):
         """The product on operands at these addresses."""
@@ -59,10 +59,10 @@ class ProductCase:
         apart = [(run + self.gap, lines * (run + self.gap)) for lines, run in
                  ((a_lines, a_run), (b_lines, b_run), (self.n, self.m))]  # fmt: skip
         (lda, sa), (ldb, sb), (ldc, sc) = apart
-        own = Gemm(*self.turned, self.m, self.n, self.k, addresses["a"], lda, sa, addresses["b"], ldb, sb,
+        gemm = Gemm(*self.turned, self.m, self.n, self.k, addresses["a"], lda, sa, addresses["b"], ldb, sb,
                    addresses["c"], ldc, sc, self.batch, self.kind, self.result, self.scale)  # fmt: skip
         named = {name: addresses[name] for name in self.added}
-        return replace(own, **named, activation=self.activation)
+        return replace(gemm, **named, activation=self.activation)
 
     def products(self, arrays):
         """scale op(A) op(B), with the result's lines first."""
@@ -84,11 +84,11 @@ TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 1e-5}
 """Of the largest value: a rounding or two."""
 
 
-def require_close(found, expected, kind):
+def require_close(computed, expected, kind):
     """Also that nothing beside the result was written: there it is 7."""
-    own = found[:, :, : expected.shape[2]].astype("f8")
-    assert np.abs(own - expected).max() <= TOLERANCE[kind] * np.abs(expected).max()
-    assert (found[:, :, expected.shape[2] :].astype("f8") == 7).all()
+    computed_part = computed[:, :, : expected.shape[2]].astype("f8")
+    assert np.abs(computed_part - expected).max() <= TOLERANCE[kind] * np.abs(expected).max()
+    assert (computed[:, :, expected.shape[2] :].astype("f8") == 7).all()
 
 
 GATES = {

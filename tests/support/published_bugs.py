@@ -32,151 +32,151 @@ class PublishedBug:
     effect: str = "wrong"
 
 
-def _edit(made: Sketch, rank, block, position, **fields):
-    made.blocks[rank, *block][position].update(fields)
-    return made
+def _edit(sketch: Sketch, rank, block, position, **fields):
+    sketch.blocks[rank, *block][position].update(fields)
+    return sketch
 
 
-def _drop(made: Sketch, rank, block, position):
-    del made.blocks[rank, *block][position]
-    for steps in made.blocks.values():
+def _drop(sketch: Sketch, rank, block, position):
+    del sketch.blocks[rank, *block][position]
+    for steps in sketch.blocks.values():
         for step in steps:
             step["after"] = [(k, n - (k == (rank, *block) and n > position)) for k, n in step["after"]]
-    return made
+    return sketch
 
 
 def _wrong_slots():
     """Each part lands where it arrives in turn, not at its rank's place."""
-    made = ring_allgather(4)
-    for key, steps in made.blocks.items():
+    sketch = ring_allgather(4)
+    for key, steps in sketch.blocks.items():
         for back, step in enumerate(steps[2:], 1):
-            place = ("o", back if back != key[0] else 0)
-            step.update(src=place, dst=place)
-    return made
+            slot = ("o", back if back != key[0] else 0)
+            step.update(src=slot, dst=slot)
+    return sketch
 
 
 def _all_gather_in_permuted_order(n=4):
     """The peers are taken by another table of ranks than the places."""
-    made = Sketch("allgather", n, n)
+    sketch = Sketch("allgather", n, n)
     table = [0, 2, 1, 3]
     for rank in range(n):
-        made.step(rank, (-1, -1, 0), "cpy", ("i", 0), ("o", rank))
-        for other in range(n):
-            if other != rank:
-                made.step(rank, (other, -1, 0), "s", ("i", 0), ("o", rank))
-                made.step(rank, (-1, other, 0), "r", ("i", 0), ("o", table[other] if table[other] != rank else other))
-    return made
+        sketch.step(rank, (-1, -1, 0), "cpy", ("i", 0), ("o", rank))
+        for peer in range(n):
+            if peer != rank:
+                sketch.step(rank, (peer, -1, 0), "s", ("i", 0), ("o", rank))
+                sketch.step(rank, (-1, peer, 0), "r", ("i", 0), ("o", table[peer] if table[peer] != rank else peer))
+    return sketch
 
 
 def _reduce_scatter_shifted(n=3):
-    made = all_pairs_reduce_scatter(n)
-    for key, steps in made.blocks.items():
+    sketch = all_pairs_reduce_scatter(n)
+    for key, steps in sketch.blocks.items():
         for step in steps:
             if step["type"] == "s":
                 step["src"] = ("i", (key[1] + 1) % n)
             elif step["type"] == "cpy":
                 step["src"] = ("i", (key[0] + 1) % n)
-    return made
+    return sketch
 
 
 def _overwritten_while_it_is_sent():
     """Halving: the result is put to the beginning of the buffer that another block still sends from."""
-    made = Sketch("reduce_scatter", 2, 2, inplace=True, scratch=1)
+    sketch = Sketch("reduce_scatter", 2, 2, inplace=True, scratch=1)
     for rank in range(2):
-        other = 1 - rank
-        made.step(rank, (other, -1, 0), "s", ("i", other), ("s", 0))
-        got = made.step(rank, (-1, other, 0), "r", ("i", rank), ("s", 0))
-        last = made.step(rank, (-1, -1, 0), "re", ("s", 0), ("i", rank), after=[got])
+        peer = 1 - rank
+        sketch.step(rank, (peer, -1, 0), "s", ("i", peer), ("s", 0))
+        got = sketch.step(rank, (-1, peer, 0), "r", ("i", rank), ("s", 0))
+        last = sketch.step(rank, (-1, -1, 0), "re", ("s", 0), ("i", rank), after=[got])
         if rank == 1:
-            made.step(rank, (-1, -1, 0), "cpy", ("i", 1), ("i", 0), after=[last])
-    return made
+            sketch.step(rank, (-1, -1, 0), "cpy", ("i", 1), ("i", 0), after=[last])
+    return sketch
 
 
 def _chained_reductions_without_waits():
     """Of several reductions in a row only the first waits for what it adds."""
-    made = all_pairs_reduce_scatter(4)
+    sketch = all_pairs_reduce_scatter(4)
     for rank in range(4):
-        for step in made.blocks[rank, -1, -1, 0][2:]:
+        for step in sketch.blocks[rank, -1, -1, 0][2:]:
             step["after"] = []
-    return made
+    return sketch
 
 
 def _scratch_of_both_phases():
     """The second phase of recursive doubling receives into the scratch that the first may still read."""
-    made = Sketch("allreduce", 4, 1, inplace=True, scratch=1)
+    sketch = Sketch("allreduce", 4, 1, inplace=True, scratch=1)
     for rank in range(4):
         last = []
         for partner in (rank ^ 1, rank ^ 2):
-            sent = made.step(rank, (partner, -1, 0), "s", ("i", 0), ("s", 0), after=last)
-            got = made.step(rank, (-1, partner, 0), "r", ("i", 0), ("s", 0))
-            last = [made.step(rank, (-1, -1, 0), "re", ("s", 0), ("i", 0), after=[sent, got])]
-    return made
+            sent = sketch.step(rank, (partner, -1, 0), "s", ("i", 0), ("s", 0), after=last)
+            got = sketch.step(rank, (-1, partner, 0), "r", ("i", 0), ("s", 0))
+            last = [sketch.step(rank, (-1, -1, 0), "re", ("s", 0), ("i", 0), after=[sent, got])]
+    return sketch
 
 
 def _buffer_given_back_early():
     """A block receives the next part into a buffer that another block still copies from."""
-    made = Sketch("allgather", 3, 3, scratch=1)
+    sketch = Sketch("allgather", 3, 3, scratch=1)
     for rank in range(3):
-        made.step(rank, (-1, -1, 0), "cpy", ("i", 0), ("o", rank))
+        sketch.step(rank, (-1, -1, 0), "cpy", ("i", 0), ("o", rank))
         ahead, behind = (rank + 1) % 3, (rank - 1) % 3
-        made.step(rank, (ahead, -1, 0), "s", ("i", 0), ("s", 0))
-        made.step(rank, (behind, -1, 0), "s", ("i", 0), ("s", 0))
-        one = made.step(rank, (-1, behind, 0), "r", ("i", 0), ("s", 0))
-        made.step(rank, (-1, -1, 0), "cpy", ("s", 0), ("o", behind), after=[one])
-        two = made.step(rank, (-1, ahead, 0), "r", ("i", 0), ("s", 0), after=[one])
-        made.step(rank, (-1, -1, 0), "cpy", ("s", 0), ("o", ahead), after=[two])
-    return made
+        sketch.step(rank, (ahead, -1, 0), "s", ("i", 0), ("s", 0))
+        sketch.step(rank, (behind, -1, 0), "s", ("i", 0), ("s", 0))
+        first_receive = sketch.step(rank, (-1, behind, 0), "r", ("i", 0), ("s", 0))
+        sketch.step(rank, (-1, -1, 0), "cpy", ("s", 0), ("o", behind), after=[first_receive])
+        second_receive = sketch.step(rank, (-1, ahead, 0), "r", ("i", 0), ("s", 0), after=[first_receive])
+        sketch.step(rank, (-1, -1, 0), "cpy", ("s", 0), ("o", ahead), after=[second_receive])
+    return sketch
 
 
 def _both_wait_first():
-    made = Sketch("allreduce", 2, 1, inplace=True)
+    sketch = Sketch("allreduce", 2, 1, inplace=True)
     for rank in range(2):
         block = (1 - rank, 1 - rank, 0)
-        made.step(rank, block, "rrc", ("i", 0), ("i", 0))
-        made.step(rank, block, "s", ("i", 0), ("i", 0))
-    return made
+        sketch.step(rank, block, "rrc", ("i", 0), ("i", 0))
+        sketch.step(rank, block, "s", ("i", 0), ("i", 0))
+    return sketch
 
 
 def _two_collectives_in_other_orders():
     """Two exchanges on channels of their own; one rank does the first first, the other the second."""
-    made = Sketch("alltoall", 2, 4)
+    sketch = Sketch("alltoall", 2, 4)
     for rank in range(2):
-        other = 1 - rank
-        made.step(rank, (-1, -1, 0), "cpy", ("i", 2 * rank), ("o", 2 * rank), 2)
+        peer = 1 - rank
+        sketch.step(rank, (-1, -1, 0), "cpy", ("i", 2 * rank), ("o", 2 * rank), 2)
         turns = (0, 1) if rank == 0 else (1, 0)
         got = []
         for turn in turns:
-            source, target = ("i", 2 * other + turn), ("o", 2 * rank + turn)
-            made.step(rank, (other, -1, turn), "s", source, target, after=got)
-            got = [made.step(rank, (-1, other, turn), "r", source, ("o", 2 * other + turn))]
-        made.blocks[rank, other, -1, turns[0]][0]["after"] = []
+            source, target = ("i", 2 * peer + turn), ("o", 2 * rank + turn)
+            sketch.step(rank, (peer, -1, turn), "s", source, target, after=got)
+            got = [sketch.step(rank, (-1, peer, turn), "r", source, ("o", 2 * peer + turn))]
+        sketch.blocks[rank, peer, -1, turns[0]][0]["after"] = []
     for rank in range(2):  # a rank begins its second exchange when the first is over, and the first waits for the other
         first = 0 if rank == 0 else 1
-        made.blocks[rank, 1 - rank, -1, first][0]["after"] = [((rank, -1, 1 - rank, first), 0)]
-    return made
+        sketch.blocks[rank, 1 - rank, -1, first][0]["after"] = [((rank, -1, 1 - rank, first), 0)]
+    return sketch
 
 
 def _group_of_one():
     """The sum goes over pairs, and not over all."""
-    made = Sketch("allreduce", 4, 1, inplace=True, scratch=1)
+    sketch = Sketch("allreduce", 4, 1, inplace=True, scratch=1)
     for rank in range(4):
         block = (rank ^ 1, rank ^ 1, 0)
-        made.step(rank, block, "s", ("i", 0), ("s", 0))
-        made.step(rank, block, "r", ("i", 0), ("s", 0))
-        made.step(rank, block, "re", ("s", 0), ("i", 0))
-    return made
+        sketch.step(rank, block, "s", ("i", 0), ("s", 0))
+        sketch.step(rank, block, "r", ("i", 0), ("s", 0))
+        sketch.step(rank, block, "re", ("s", 0), ("i", 0))
+    return sketch
 
 
 def _wrong_partner():
     """Recursive doubling whose second turn has the partner of the first."""
-    made = Sketch("allreduce", 4, 1, inplace=True, scratch=2)
+    sketch = Sketch("allreduce", 4, 1, inplace=True, scratch=2)
     for rank in range(4):
         block = (rank ^ 1, rank ^ 1, 0)
         for turn in range(2):
-            made.step(rank, block, "s", ("i", 0), ("s", turn))
-            made.step(rank, block, "r", ("i", 0), ("s", turn))
-            made.step(rank, block, "re", ("s", turn), ("i", 0))
-    return made
+            sketch.step(rank, block, "s", ("i", 0), ("s", turn))
+            sketch.step(rank, block, "r", ("i", 0), ("s", turn))
+            sketch.step(rank, block, "re", ("s", turn), ("i", 0))
+    return sketch
 
 
 def _result_thrown_away():
@@ -186,44 +186,44 @@ def _result_thrown_away():
 
 def _sliced_before_summed():
     """Shards are cut out at each rank's own place, and rows of other places are added up."""
-    made = all_pairs_reduce_scatter(3)
-    for key, steps in made.blocks.items():
+    sketch = all_pairs_reduce_scatter(3)
+    for key, steps in sketch.blocks.items():
         for step in steps:
             if step["type"] == "s":
                 step["src"] = ("i", key[0])
-    return made
+    return sketch
 
 
 def _one_bucket_forgotten():
-    made = Sketch("allreduce", 3, 3, inplace=True)
+    sketch = Sketch("allreduce", 3, 3, inplace=True)
     ring = ring_allreduce(3)
-    made.blocks = {key: [s for s in steps if s["src"][1] != 2] for key, steps in ring.blocks.items()}
-    return made
+    sketch.blocks = {key: [s for s in steps if s["src"][1] != 2] for key, steps in ring.blocks.items()}
+    return sketch
 
 
 def _reduced_twice():
     """A tree in which a child also sends its sum to the grandparent."""
-    made = tree_allreduce(3)
-    made.step(1, (0, -1, 1), "s", ("i", 0), ("i", 0))
-    made.step(0, (-1, 1, 1), "rrc", ("i", 0), ("i", 0))
-    made.blocks[0, -1, 1, 1][0]["after"] = [((0, -1, 2, 0), 0)]
-    made.blocks[0, 1, -1, 0][0]["after"] = [((0, -1, 1, 1), 0)]
-    made.blocks[0, 2, -1, 0][0]["after"] = [((0, -1, 1, 1), 0)]
-    made.blocks[1, 0, -1, 1][0]["after"] = []
-    return made
+    sketch = tree_allreduce(3)
+    sketch.step(1, (0, -1, 1), "s", ("i", 0), ("i", 0))
+    sketch.step(0, (-1, 1, 1), "rrc", ("i", 0), ("i", 0))
+    sketch.blocks[0, -1, 1, 1][0]["after"] = [((0, -1, 2, 0), 0)]
+    sketch.blocks[0, 1, -1, 0][0]["after"] = [((0, -1, 1, 1), 0)]
+    sketch.blocks[0, 2, -1, 0][0]["after"] = [((0, -1, 1, 1), 0)]
+    sketch.blocks[1, 0, -1, 1][0]["after"] = []
+    return sketch
 
 
 def _one_rank_leaves():
     """A rank that fails early takes no part, and the others wait."""
-    made = ring_allgather(3)
-    made.blocks[2, 0, 1, 0] = made.blocks[2, 0, 1, 0][:1]
-    return made
+    sketch = ring_allgather(3)
+    sketch.blocks[2, 0, 1, 0] = sketch.blocks[2, 0, 1, 0][:1]
+    return sketch
 
 
 def _uneven_shards():
-    made = ring_allgather(3, 2)
-    made.blocks[2, 0, 1, 0][1]["cnt"] = 1
-    return made
+    sketch = ring_allgather(3, 2)
+    sketch.blocks[2, 0, 1, 0][1]["cnt"] = 1
+    return sketch
 
 
 def _copy_for_reduce():
@@ -244,12 +244,12 @@ def _off_by_one():
 
 def _swapped_arrivals():
     """Two messages of one channel are taken in the other order."""
-    made = Sketch("broadcast", 2, 2)
-    made.step(0, (-1, -1, 0), "cpy", ("i", 0), ("o", 0), 2)
+    sketch = Sketch("broadcast", 2, 2)
+    sketch.step(0, (-1, -1, 0), "cpy", ("i", 0), ("o", 0), 2)
     for chunk in range(2):
-        made.step(0, (1, -1, 0), "s", ("i", chunk), ("o", chunk))
-        made.step(1, (-1, 0, 0), "r", ("i", 1 - chunk), ("o", 1 - chunk))
-    return made
+        sketch.step(0, (1, -1, 0), "s", ("i", chunk), ("o", chunk))
+        sketch.step(1, (-1, 0, 0), "r", ("i", 1 - chunk), ("o", 1 - chunk))
+    return sketch
 
 
 def _nobody_tells():
@@ -309,7 +309,7 @@ def make_plan(operations, chunks=2, kind="allgather", scratch=0):
 
 def op(name, source=None, target=None, channel=0, size=1, **more):
     """An operation; places are (buffer, index), with the buffer in capitals if it is the other GPU's."""
-    made = {"name": name, **more}
+    operation = {"name": name, **more}
 
     def place(slot):
         buffer, index = slot
@@ -318,11 +318,11 @@ def op(name, source=None, target=None, channel=0, size=1, **more):
         return {"type": buffer, "index": index, "size": size}
 
     if source is not None:
-        made["src_buff"] = [place(slot) for slot in (source if isinstance(source, list) else [source])]
-        made["dst_buff"] = [place(slot) for slot in (target if isinstance(target, list) else [target])]
+        operation["src_buff"] = [place(slot) for slot in (source if isinstance(source, list) else [source])]
+        operation["dst_buff"] = [place(slot) for slot in (target if isinstance(target, list) else [target])]
     if name not in ("copy", "re", "nop", "barrier", "sem_acquire", "sem_release"):
-        made |= {"channel_type": "memory", "channel_ids": [channel]}
-    return made
+        operation |= {"channel_type": "memory", "channel_ids": [channel]}
+    return operation
 
 
 def put_allgather():
@@ -340,25 +340,28 @@ def read_allreduce():
 
 
 def _without(operations, rank, name):
-    made = [list(ops) for ops in operations]
-    last = max(k for k, one in enumerate(made[rank]) if one["name"] == name)
-    del made[rank][last]
-    return made
+    changed = [list(ops) for ops in operations]
+    last = max(k for k, operation in enumerate(changed[rank]) if operation["name"] == name)
+    del changed[rank][last]
+    return changed
 
 
 def _replaced(operations, old, new):
-    return [[{**one, "name": new if one["name"] == old else one["name"]} for one in ops] for ops in operations]
+    return [
+        [{**operation, "name": new if operation["name"] == old else operation["name"]} for operation in ops]
+        for ops in operations
+    ]
 
 
 def staged(wait_first):
     """What arrives in the scratch is copied on by a second thread block, which waits for the first one, or not."""
-    made = []
+    gpus = []
     for rank in range(2):
         first = [op("put", ("o", rank), ("S", 0)), op("nop"), op("signal"), op("wait"),
                  op("sem_release", semaphore_ids=[0])]  # fmt: skip
         second = [op("sem_acquire", semaphore_ids=[0])] if wait_first else []
-        made.append([first, [*second, op("copy", ("s", 0), ("o", 1 - rank))]])
-    return made
+        gpus.append([first, [*second, op("copy", ("s", 0), ("o", 1 - rank))]])
+    return gpus
 
 
 PLAN_BUGS = [

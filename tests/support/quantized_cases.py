@@ -8,7 +8,7 @@ from einc.ops.dequantize import Dequantize, QuantizedForm
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
 from einc.ops.rounded_product import RoundedProduct, find_rounding_fault
-from einc.ops.scalar import ScalarProgram
+from einc_runtime.plan.scalar_programs import ScalarProgram
 
 FORMS = {
     "i8": QuantizedForm(DType.I8),
@@ -53,39 +53,39 @@ def make_rounded(
 
 def quantized(dtype: DType) -> dict[str, Operator]:
     """Rows of uneven number, groups that a number of sites does not divide."""
-    made: dict[str, Operator] = {}
+    operators: dict[str, Operator] = {}
     weight, tensor = TensorDesc(("n", "k"), (7, 96), dtype), TensorDesc(("t", "k"), (5, 96), dtype)
     for name, form in FORMS.items():
-        made[f"dequantize_{name}"] = Dequantize(form.operands(weight), form.group)
-        made[f"product_{name}"] = make_product(form, weight, tensor, "t k, n k -> t n")
+        operators[f"dequantize_{name}"] = Dequantize(form.operands(weight), form.group)
+        operators[f"product_{name}"] = make_product(form, weight, tensor, "t k, n k -> t n")
     groups, zeros = FORMS["i4_groups"], FORMS["i4_groups_zeros"]
     heads = TensorDesc(("j", "h", "d"), (5, 3, 64), dtype)
-    made["product_two_summed"] = make_product(
+    operators["product_two_summed"] = make_product(
         groups, heads, TensorDesc(("h", "t", "d"), (3, 4, 64), dtype), "h t d, j h d -> t j"
     )
-    made["product_channels"] = make_product(
+    operators["product_channels"] = make_product(
         QuantizedForm(DType.I8, channels=1),
         heads,
         TensorDesc(("h", "t", "d"), (3, 4, 64), dtype),
         "h t d, j h d -> j t",
     )
-    made["dequantize_channels"] = Dequantize(QuantizedForm(DType.I4X2, zeros=True, channels=1).operands(heads), 0)
+    operators["dequantize_channels"] = Dequantize(QuantizedForm(DType.I4X2, zeros=True, channels=1).operands(heads), 0)
     experts = TensorDesc(("e", "f", "k"), (3, 5, 64), dtype)
-    made["product_batch"] = make_product(
+    operators["product_batch"] = make_product(
         zeros, experts, TensorDesc(("t", "e", "k"), (4, 3, 64), dtype), "t e k, e f k -> e t f"
     )
-    made["product_heads"] = make_product(FORMS["i8"], experts, TensorDesc(("k",), (64,), dtype), "k, e f k -> f e")
-    made["product_odd"] = make_product(
+    operators["product_heads"] = make_product(FORMS["i8"], experts, TensorDesc(("k",), (64,), dtype), "k, e f k -> f e")
+    operators["product_odd"] = make_product(
         FORMS["i4"], TensorDesc(("n", "k"), (3, 22), dtype), TensorDesc(("t", "k"), (2, 22), dtype), "t k, n k -> n t"
     )
     windows = (TensorType((1, 32), (4, 96)), TensorType((2, 0), (7, 64)))
-    made["product_parts"] = make_product(zeros, weight, tensor, "t k, n k -> t n", windows=windows)
-    made["rounded"] = made["rounded_any"] = make_rounded(weight, tensor, "t k, n k -> t n")
-    made["rounded_two_summed"] = make_rounded(
+    operators["product_parts"] = make_product(zeros, weight, tensor, "t k, n k -> t n", windows=windows)
+    operators["rounded"] = operators["rounded_any"] = make_rounded(weight, tensor, "t k, n k -> t n")
+    operators["rounded_two_summed"] = make_rounded(
         heads, TensorDesc(("h", "t", "d"), (3, 4, 64), dtype), "h t d, j h d -> j t", channels=1
     )
-    made["rounded_batch"] = make_rounded(
+    operators["rounded_batch"] = make_rounded(
         experts, TensorDesc(("t", "e", "k"), (4, 3, 64), dtype), "t e k, e f k -> e t f", channels=1
     )
-    made["rounded_parts"] = make_rounded(weight, tensor, "t k, n k -> t n", windows=windows)
-    return made
+    operators["rounded_parts"] = make_rounded(weight, tensor, "t k, n k -> t n", windows=windows)
+    return operators

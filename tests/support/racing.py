@@ -23,11 +23,11 @@ def races(program: DeviceProgram) -> Iterator[str]:
                 touching[program.buffers[region.buffer].site].append((position, region, writes))
     for accesses in touching:
         for i, (late, region, writes) in enumerate(accesses):
-            for early, other, also_writes in accesses[:i]:
+            for early, earlier_region, also_writes in accesses[:i]:
                 if early == late or not (writes or also_writes) or ancestors[late] >> early & 1:
                     continue
-                if _overlap(program, region, other):
-                    yield f"tasks {early} and {late} race on buffers {other.buffer} and {region.buffer}"
+                if _overlap(program, region, earlier_region):
+                    yield f"tasks {early} and {late} race on buffers {earlier_region.buffer} and {region.buffer}"
 
 
 def _ancestors(tasks: Sequence[AnyTask]) -> list[int]:

@@ -121,8 +121,8 @@ def make(name: str, folder: Path, sizes: dict[str, int] = SIZES) -> Any:
 def logits(model: Any, **inputs: Array) -> Array:
     """What a model with a head gives, for inputs as numpy arrays."""
     with torch.no_grad():
-        found: Array = model(**{name: torch.tensor(array) for name, array in inputs.items()}).logits.numpy()
-    return found
+        values: Array = model(**{name: torch.tensor(array) for name, array in inputs.items()}).logits.numpy()
+    return values
 
 
 def greedy(model: Any, prompt: list[int], count: int) -> list[int]:

@@ -47,23 +47,23 @@ def session(folder: Path, work: Path, sites: int, *options: object, schedule: st
         ],
     ):
         assert main([str(argument) for argument in arguments]) == 0, arguments
-    made = Session(read_bundle(str(plan)), "cpu")
-    made.load_weights(folder)
-    return made
+    opened = Session(read_bundle(str(plan)), "cpu")
+    opened.load_weights(folder)
+    return opened
 
 
-def outputs(made: Session, **inputs: Array) -> dict[str, Array]:
+def outputs(opened: Session, **inputs: Array) -> dict[str, Array]:
     """One execution."""
-    made.load_all(inputs)
-    made.execute()
-    return {tensor.name: made.offload(tensor.name) for tensor in made.outputs}
+    opened.load_all(inputs)
+    opened.execute()
+    return {tensor.name: opened.offload(tensor.name) for tensor in opened.outputs}
 
 
 def all_logits(folder: Path, work: Path, sites: int, ids: Array) -> Array:
     """A decoder's logits of all tokens of these prompts [batch, tokens]."""
     batch, tokens = ids.shape
-    made = session(folder, work, sites, "--logits", "all", "--batch", batch, "--tokens", tokens)
-    return outputs(made, ids=ids.reshape(-1))["logits"].reshape(batch, tokens, -1)
+    opened = session(folder, work, sites, "--logits", "all", "--batch", batch, "--tokens", tokens)
+    return outputs(opened, ids=ids.reshape(-1))["logits"].reshape(batch, tokens, -1)
 
 
 def greedy(folder: Path, work: Path, sites: int, prompts: list[list[int]], count: int) -> list[list[int]]:
@@ -83,10 +83,10 @@ def greedy(folder: Path, work: Path, sites: int, prompts: list[list[int]], count
             cache[:, :, :tokens] = array.reshape(heads, batch, tokens, width)
             caches[name] = cache.reshape(heads, -1, width)
     step.load_all(caches)
-    found: list[list[int]] = [[] for _ in prompts]
+    continued: list[list[int]] = [[] for _ in prompts]
     for number in range(count):
         chosen = results["logits"].argmax(-1)
-        for tokens_of, token in zip(found, chosen.tolist(), strict=True):
+        for tokens_of, token in zip(continued, chosen.tolist(), strict=True):
             tokens_of.append(token)
         results = outputs(step, ids=chosen.astype(np.int64), positions=lengths + number)
-    return found
+    return continued

@@ -24,7 +24,7 @@ _LAYERS = {"n_layers": 2, "d_model": 160, "heads_q": 10, "heads_kv": 5, "d_head"
 SIZES: Mapping[str, Mapping[str, int | str]] = {
     "bert": {"batch": "{batch}", "length": 19, "n_layers": 2, "d_model": 96, "heads": 6, "d_ff": 300, "vocab": 211,
              "positions": 32},
-    **{f"chain_{one}": {"scale": 64, "ends": "{batch} * 5"} for one in "abde"},
+    **{f"chain_{letter}": {"scale": 64, "ends": "{batch} * 5"} for letter in "abde"},
     "chain_c": {"scale": 64, "rows": "{batch} * 5"},
     "digits": {"images": "{batch} * 3"},
     "ffn": {"tokens": "{batch} * 4", "d_model": 300, "d_ff": 530},
@@ -53,14 +53,14 @@ def compile_case(model: str, sites: int, batch: int, dtype: str | None = None, *
     return compile_model(read_text(model, batch), f"{model}.ein", CompileOptions(**(chosen | options))).bundle
 
 
-def hash_outputs(bundle, workers: int = 2, seed: int = 0, **given: np.ndarray) -> str:
-    """The hash of all outputs of a run in a random order of tasks, in memory that was filled with not-a-numbers."""
+def hash_outputs(bundle, workers: int = 2, seed: int = 0, **arrays: np.ndarray) -> str:
+    """The hash of all outputs of a run in a random order of tasks, in memory that was filled with NaNs."""
     draw = random.Random(workers + len(bundle.tasks))
     executor = CpuExecutor(bundle, workers, poison=True, ranks=[draw.random() for _ in bundle.tasks])
     session = Session(bundle, executor=executor)
-    found = results(session, arrays_of(bundle, seed, **given))
+    outputs = results(session, arrays_of(bundle, seed, **arrays))
     digest = hashlib.sha256()
-    for name, array in sorted(found.items()):
+    for name, array in sorted(outputs.items()):
         assert array.dtype.kind in "ib" or np.isfinite(array.astype(np.float64)).all(), name
         digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

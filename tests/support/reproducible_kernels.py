@@ -48,9 +48,9 @@ def named(equation: str, extents: Mapping[str, int], dtype, kernel="contract", *
     def cut(rng):
         chosen = {n: choose(rng, extents[n]) for n in out.split()}
         if rng.random() < 0.3:
-            chosen |= {n: slice(place := int(rng.integers(extents[n])), place + 1) for n in out.split()}
-        found = [tuple(chosen.get(n, slice(0, extents[n])) for n in part) for part in (*names, out.split())]
-        return found[:-1], found[-1:]
+            chosen |= {n: slice(start := int(rng.integers(extents[n])), start + 1) for n in out.split()}
+        slices = [tuple(chosen.get(n, slice(0, extents[n])) for n in part) for part in (*names, out.split())]
+        return slices[:-1], slices[-1:]
 
     output = np.empty([extents[n] for n in out.split()], dtype)
     return WholeCall(kernel, {key: equation, **attributes}, inputs, [output], cut)
@@ -71,21 +71,26 @@ def attention(q_lens, k_lens, heads, dtype=np.float32, **changes):
     """Groups of heads and queries are cut, and sequences: keys of others are not there, nor those before a window."""
     base = {"causal": True, "scale": 0.3, "q_lens": q_lens, "k_lens": k_lens, "window": 0, "extras": []}
     attributes, (group, kv_heads, width, deep) = {**base, **changes}, heads
-    q, k, own = sum(q_lens), sum(k_lens), group * kv_heads
-    inputs = [draw(own, q, width, dtype=dtype), draw(kv_heads, k, width, dtype=dtype, seed=1),
+    q, k, query_heads = sum(q_lens), sum(k_lens), group * kv_heads
+    inputs = [draw(query_heads, q, width, dtype=dtype), draw(kv_heads, k, width, dtype=dtype, seed=1),
               draw(kv_heads, k, deep, dtype=dtype, seed=2)]  # fmt: skip
     if "mask" in attributes["extras"]:
         inputs.append(np.random.default_rng(3).random(k) < 0.7)
-    outputs = [np.empty((own, q, deep), dtype), np.empty((own, q), np.float64 if dtype == np.float64 else np.float32)]
+    outputs = [
+        np.empty((query_heads, q, deep), dtype),
+        np.empty((query_heads, q), np.float64 if dtype == np.float64 else np.float32),
+    ]
     q_ends, k_ends = np.cumsum([0, *q_lens]), np.cumsum([0, *k_lens])
 
     def cut(rng):
         members, queries = choose(rng, kv_heads), choose(rng, q)
-        first, last = (int(np.searchsorted(q_ends, place, "right")) - 1 for place in (queries.start, queries.stop - 1))
+        first, last = (
+            int(np.searchsorted(q_ends, position, "right")) - 1 for position in (queries.start, queries.stop - 1)
+        )
         low, up = int(k_ends[first]), int(k_ends[last + 1])
         if attributes["window"]:
-            place = queries.start - int(q_ends[first + 1]) + int(k_ends[first + 1])
-            low = max(low, place - attributes["window"] + 1)
+            position = queries.start - int(q_ends[first + 1]) + int(k_ends[first + 1])
+            low = max(low, position - attributes["window"] + 1)
         keys, wide = slice(low, up), slice(members.start * group, members.stop * group)
         every = slice(None)
         ins = [(wide, queries, every), (members, keys, every), (members, keys, every), (keys,)][: len(inputs)]
@@ -99,9 +104,9 @@ def pooled(seq_lens, width):
     inputs = [draw(ends[-1], width), np.random.default_rng(5).random(ends[-1]) < 0.8]
 
     def cut(rng):
-        own, columns = choose(rng, len(seq_lens)), choose(rng, width)
-        tokens = slice(int(ends[own.start]), int(ends[own.stop]))
-        return [(tokens, columns), (tokens,)], [(own, columns)]
+        sequences, columns = choose(rng, len(seq_lens)), choose(rng, width)
+        tokens = slice(int(ends[sequences.start]), int(ends[sequences.stop]))
+        return [(tokens, columns), (tokens,)], [(sequences, columns)]
 
     output = np.empty((len(seq_lens), width), np.float32)
     return WholeCall("meanpool", {"seq_lens": list(seq_lens)}, inputs, [output], cut)
@@ -115,9 +120,9 @@ def picked(tokens, slots, experts, width, depth, dtype=np.float32, *, each=False
 
     def cut(rng):
         token, slot, row = choose(rng, tokens), choose(rng, slots), choose(rng, width)
-        own = (token, slot, slice(0, depth)) if each else (token, slice(0, depth))
+        token_part = (token, slot, slice(0, depth)) if each else (token, slice(0, depth))
         every = slice(None)
-        return [own, (every, row, slice(0, depth)), (token, slot)], [(token, slot, row)]
+        return [token_part, (every, row, slice(0, depth)), (token, slot)], [(token, slot, row)]
 
     output = np.empty((tokens, slots, width), dtype)
     return WholeCall("expert_matmul", {"experts": experts}, inputs, [output], cut)
@@ -127,8 +132,8 @@ def rotated(heads, tokens, width):
     inputs = [draw(heads, tokens, width), np.random.default_rng(7).permutation(tokens)]
 
     def cut(rng):
-        own, some = choose(rng, heads), choose(rng, tokens)
-        return [(own, some, slice(0, width)), (some,)], [(own, some, slice(0, width))]
+        head_part, some = choose(rng, heads), choose(rng, tokens)
+        return [(head_part, some, slice(0, width)), (some,)], [(head_part, some, slice(0, width))]
 
     return WholeCall(
         "rope", {"theta": 100.0, "scaling": "none"}, inputs, [np.empty((heads, tokens, width), np.float32)], cut
@@ -208,17 +213,17 @@ def require_equal_parts(call: WholeCall, run: Callable[..., Sequence[np.ndarray]
 
     `run` takes inputs, empty outputs, and the blocks of both.
     """
-    whole = [block_of([slice(None)] * x.ndim, x) for x in (*call.inputs, *call.outputs)]
+    full_blocks = [block_of([slice(None)] * x.ndim, x) for x in (*call.inputs, *call.outputs)]
     count, rng = len(call.inputs), np.random.default_rng(11)
-    full = run(call.inputs, call.outputs, whole[:count], whole[count:])
+    full = run(call.inputs, call.outputs, full_blocks[:count], full_blocks[count:])
     for trial in range(trials):
         ins, outs = call.cut(rng)
         inputs = [lay_out(x[part], trial) for x, part in zip(call.inputs, ins, strict=True)]
         outputs = [lay_out(np.zeros_like(x[part]), trial) for x, part in zip(full, outs, strict=True)]
         in_blocks = [block_of(part, x) for x, part in zip(call.inputs, ins, strict=True)]
         out_blocks = [block_of(part, x) for x, part in zip(full, outs, strict=True)]
-        for found, all_of_it, part in zip(run(inputs, outputs, in_blocks, out_blocks), full, outs, strict=True):
-            assert found.tobytes() == all_of_it[part].tobytes(), (trial, ins)
+        for computed, full_output, part in zip(run(inputs, outputs, in_blocks, out_blocks), full, outs, strict=True):
+            assert computed.tobytes() == full_output[part].tobytes(), (trial, ins)
     return full
 
 

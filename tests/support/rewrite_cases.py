@@ -56,7 +56,7 @@ def task_plan(buffers, tasks):
     """Tasks on 4 by 4 buffers, each given by its site, its offset and its role. Each input is a tensor of its own."""
     base = Planner(3, random.Random(0))
     tensor = base.tensor("v", (4, 4), "value", ("i", "j"))
-    own = [
+    dims_of_buffer = [
         base.tensor(f"x{n}", (4, 4), "input", ("i", "j")) if b[2] == "input" else tensor for n, b in enumerate(buffers)
     ]
     bundle = base.bundle()
@@ -64,7 +64,7 @@ def task_plan(buffers, tasks):
         bundle,
         buffers=tuple(
             Buffer(site, offset, of, box((0, 4), (0, 4)), role)
-            for (site, offset, role), of in zip(buffers, own, strict=True)
+            for (site, offset, role), of in zip(buffers, dims_of_buffer, strict=True)
         ),
         tasks=tuple(tasks),
         memory=(1 << 12,) * 3,
@@ -167,8 +167,8 @@ def meaningless_plan(seed):
             tasks.append(TransferTask(site, "v", (), read=reads[0], write=write[0]))
         else:
             tasks.append(AggregateTask(site, "v", (), aggregation=kind, reads=reads, writes=write))
-        for other in sharing(target):
-            rows[other] = set(rows[other]) if other == target else set()
+        for sharer in sharing(target):
+            rows[sharer] = set(rows[sharer]) if sharer == target else set()
         rows[target].update(half)
 
     for _ in range(25):
@@ -208,17 +208,17 @@ def any_order(after, rng):
     later = [[] for _ in after]
     for number, earlier in enumerate(after):
         ready += [number] * (not earlier)
-        for one in earlier:
-            later[one].append(number)
+        for task in earlier:
+            later[task].append(number)
     while ready:
         number = ready.pop(rng.randrange(len(ready)))
         order.append(number)
-        for one in later[number]:
-            left[one] -= 1
-            ready += [one] * (left[one] == 0)
+        for task in later[number]:
+            left[task] -= 1
+            ready += [task] * (left[task] == 0)
     assert len(order) == len(after)
     return order
 
 
-def same(found, expected):
-    return all(map(np.array_equal, found, expected))
+def same(computed, expected):
+    return all(map(np.array_equal, computed, expected))

@@ -14,7 +14,7 @@ from einc.graph.graph import Graph
 from einc.logical.problem import Problem, build_problem
 from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
-from einc.search.evaluation import Draft, Evaluator
+from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.space import SearchSpace
 from einc_runtime.plan.schema import InputPlacement
 from tests.support.logical_toys import Toy, random_graph
@@ -48,8 +48,11 @@ def scale_graph(graph: Graph, factor: int, effort: int = 0) -> Graph:
         )
         nodes.append(replace(node, operator=Busy(toy.equation, extents, effort)))
     tensors = tuple(
-        replace(one, desc=TensorDesc(one.desc.dims, tuple(size * factor for size in one.desc.shape), one.desc.dtype))
-        for one in graph.tensors
+        replace(
+            tensor,
+            desc=TensorDesc(tensor.desc.dims, tuple(size * factor for size in tensor.desc.shape), tensor.desc.dtype),
+        )
+        for tensor in graph.tensors
     )
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
 
@@ -63,7 +66,7 @@ def draw_graph(seed: int, most: int = 6) -> Graph:
 
 def list_plans(problem: Problem, most: int, seed: int = 0) -> Iterator[tuple[int, ...]]:
     """All combinations of candidates, or `most` of them drawn at random if there are more."""
-    sizes = [len(own) for own in problem.candidates]
+    sizes = [len(options) for options in problem.candidates]
     if math.prod(sizes) <= most:
         yield from itertools.product(*map(range, sizes))
         return
@@ -85,7 +88,7 @@ def evaluator_of(
     return Evaluator(space, SearchBudget(), math.inf, lambda assignment: (0.0, 0))
 
 
-def find_faster_plan(evaluator: Evaluator, bounds: PlanBounds, limit: float, most: int) -> Draft | None:
+def find_faster_plan(evaluator: Evaluator, bounds: PlanBounds, limit: float, most: int) -> EvaluatedPlan | None:
     """A plan in the graph's order that fits and takes less than `limit` ms: of all plans, or of `most` of them.
 
     They are built and predicted one by one, except those that take longer by their bound.
@@ -94,7 +97,7 @@ def find_faster_plan(evaluator: Evaluator, bounds: PlanBounds, limit: float, mos
     for assignment in list_plans(problem, most):
         candidates = [options[c] for options, c in zip(problem.candidates, assignment, strict=True)]
         if bounds.bound(candidates, limit) <= limit:
-            draft = evaluator.evaluate(assignment)
-            if draft is not None and not draft.excess and draft.predicted_ms < limit:
-                return draft
+            evaluated = evaluator.evaluate(assignment)
+            if evaluated is not None and not evaluated.excess and evaluated.predicted_ms < limit:
+                return evaluated
     return None

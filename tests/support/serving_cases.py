@@ -40,14 +40,14 @@ class EchoBatch:
     def __init__(self, size: int, gate: threading.Semaphore | None = None) -> None:
         self.size, self._gate = size, gate
         self.running: dict[int, tuple[SequenceRequest, int]] = {}
-        self.asked: list[SequenceRequest] = []
+        self.requests: list[SequenceRequest] = []
 
     def check(self, request: SequenceRequest) -> None:
         if max(request.tokens) > 255:
             raise ArrayFault("there are 256 tokens")
 
     def start(self, slot: int, request: SequenceRequest) -> None:
-        self.asked.append(request)
+        self.requests.append(request)
         self.running[slot] = (request, 0)
 
     def end(self, slot: int) -> None:
@@ -57,15 +57,15 @@ class EchoBatch:
         assert self._gate is None or self._gate.acquire(timeout=WAIT)
         return [self._say(slot, *state) for slot, state in sorted(self.running.items())]
 
-    def _say(self, slot: int, one: SequenceRequest, count: int) -> Progress[NewToken]:
-        token = [*reversed(one.tokens), 0][count]
-        self.running[slot] = (one, count + 1)
-        ended = "stop" if token == 0 else "length" if count + 1 == one.max_tokens else None
+    def _say(self, slot: int, request: SequenceRequest, count: int) -> Progress[NewToken]:
+        token = [*reversed(request.tokens), 0][count]
+        self.running[slot] = (request, count + 1)
+        ended = "stop" if token == 0 else "length" if count + 1 == request.max_tokens else None
         if token == 1 or ended:
             self.end(slot)
         if token == 1:
             return Progress(slot, KernelFault("the logits are not finite"), True)
-        return Progress(slot, NewToken(one.number, token, chr(token) if token else "", ended), ended is not None)
+        return Progress(slot, NewToken(request.number, token, chr(token) if token else "", ended), ended is not None)
 
 
 class LengthBatch:
@@ -89,11 +89,11 @@ class LengthBatch:
 
     def advance(self) -> list[Progress[np.ndarray]]:
         assert self._gate is None or self._gate.acquire(timeout=WAIT)
-        found = [
+        progress = [
             Progress(slot, np.array([len(row), row[0], 0.1], np.float32), True) for slot, row in self.running.items()
         ]
         self.running.clear()
-        return found
+        return progress
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ async def _call(app: Any, path: str, parts: Sequence[bytes], method: str, leave:
         sent.append(message)
 
     await asyncio.wait_for(app(make_scope(path, method), receive, send), WAIT)
-    start, *rest = sent
+    start, *body_messages = sent
     headers = {name.decode(): value.decode() for name, value in start["headers"]}
-    return Answer(start["status"], headers, b"".join(message["body"] for message in rest))
+    return Answer(start["status"], headers, b"".join(message["body"] for message in body_messages))
 
 
 def make_scope(path: str, method: str = "POST") -> dict[str, Any]:

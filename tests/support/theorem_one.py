@@ -27,23 +27,23 @@ def insert(program: Program, action: Action) -> Program | None:
 
 def delete(program: Program, action: Action, machine: Machine | None = None) -> Program | None:
     """The program, which has no waits, without an action; None where it would not be valid."""
-    return guarded(replace(program, actions=tuple(other for other in program.actions if other != action)), machine)
+    return guarded(replace(program, actions=tuple(kept for kept in program.actions if kept != action)), machine)
 
 
-def path_between(one: Program, other: Program) -> Iterator[Program]:
+def path_between(start: Program, end: Program) -> Iterator[Program]:
     """All programs on the way from one to another for the same preamble, both valid and without waits.
 
     First every action that is missing is inserted, in an order in which they fire; then those too many are deleted, the
     latest first.
     """
-    now: Program | None = one
-    for firing in order_firings(other):
-        if firing.action not in one.actions:
+    now: Program | None = start
+    for firing in order_firings(end):
+        if firing.action not in start.actions:
             now = insert(now, firing.action)
             assert now is not None
             yield now
-    for firing in reversed(order_firings(one)):
-        if firing.action not in other.actions:
+    for firing in reversed(order_firings(start)):
+        if firing.action not in end.actions:
             now = delete(now, firing.action)
             assert now is not None
             yield now

@@ -67,18 +67,18 @@ class ThreadLinks:
     def receive(self, peer: int, number: int, data: np.ndarray) -> _Handle:
         return self._meet((peer, self.rank, number), data, self.world.expected, self.world.sent)
 
-    def _meet(self, key: tuple[int, int, int], data: np.ndarray, own: Any, others: Any) -> _Handle:
+    def _meet(self, key: tuple[int, int, int], data: np.ndarray, posted: Any, waiting: Any) -> _Handle:
         assert data.dtype == np.uint8
         assert data.ndim == 1
         with self.world.lock:
             handle = _Handle(data, self.world.rng.randrange(self.world.patience))
-            if not others[key]:
-                own[key].append(handle)
+            if not waiting[key]:
+                posted[key].append(handle)
                 return handle
-            other = others[key].popleft()
-            source, target = (handle, other) if own is self.world.sent else (other, handle)
+            partner = waiting[key].popleft()
+            source, target = (handle, partner) if posted is self.world.sent else (partner, handle)
             target.data[:] = source.data
-            handle.met = other.met = True
+            handle.met = partner.met = True
             return handle
 
     def test(self, handles: list[_Handle]) -> list[int]:
@@ -95,14 +95,14 @@ class ThreadLinks:
     def share(self, text: bytes) -> list[bytes]:
         self._calls += 1
         with self.world.changed:
-            given = self.world.shared.setdefault(self._calls, [None] * self.size)
-            given[self.rank] = text
+            texts = self.world.shared.setdefault(self._calls, [None] * self.size)
+            texts[self.rank] = text
             self.world.changed.notify_all()
-            while None in given:
+            while None in texts:
                 if self.world.aborted is not None:
                     raise RuntimeError("another rank failed")
                 assert self.world.changed.wait(60), "a rank waits forever"
-            return [one for one in given if one is not None]
+            return [shared for shared in texts if shared is not None]
 
     def meet(self) -> None:
         self.share(b"")

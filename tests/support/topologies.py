@@ -79,7 +79,7 @@ def nccl(rows, *, sm=70, device="0x1db5", speed="8 GT/s", switches=0):
                 f'link_speed="{speed}" link_width="16">'
             )
             parts.append(f'        <gpu dev="{site}" sm="{sm}" rank="{site}" gdr="1">')
-            links = {other: int(word[2:]) for other, word in enumerate(rows[site]) if word.startswith("NV")}
+            links = {peer: int(word[2:]) for peer, word in enumerate(rows[site]) if word.startswith("NV")}
             if switches:
                 total = max(links.values())
                 shares = [total // switches + (k < total % switches) for k in range(switches)]
@@ -89,8 +89,8 @@ def nccl(rows, *, sm=70, device="0x1db5", speed="8 GT/s", switches=0):
                 ]
             else:
                 parts += [
-                    f'          <nvlink target="{bus(other)}" count="{count}" tclass="0x030200"/>'
-                    for other, count in links.items()
+                    f'          <nvlink target="{bus(peer)}" count="{count}" tclass="0x030200"/>'
+                    for peer, count in links.items()
                 ]
             parts += ['          <c2c bw="400" count="1"/>', "        </gpu>", "      </pci>", "    </pci>"]
         parts.append("  </cpu>")

@@ -22,9 +22,9 @@ def check_trace(text):
         assert record["name"]
         assert type(record["pid"]) is int
         assert type(record["tid"]) is int
-        place = (record["pid"], record["tid"])
+        lane_key = (record["pid"], record["tid"])
         if record["ph"] == "M":
-            key = (record["name"], *place)
+            key = (record["name"], *lane_key)
             assert key not in named, f"{key} twice"
             named.add(key)
             value = record["args"]["sort_index" if record["name"].endswith("sort_index") else "name"]
@@ -37,19 +37,19 @@ def check_trace(text):
             assert type(record["dur"]) in (int, float)
             assert record["dur"] >= 0
             assert isinstance(record["args"], dict)
-            bars[place].append(record)
+            bars[lane_key].append(record)
         else:
             ends = arrows[record["cat"], record["name"], record["id"]]
             assert record["ph"] not in ends, "an arrow begins or ends twice"
             ends[record["ph"]] = record
             if record["ph"] == "f":
                 assert record["bp"] == "e"
-    for place, lane in bars.items():
-        assert ("thread_name", *place) in named
-        assert ("process_name", place[0], 0) in named
+    for lane_key, lane in bars.items():
+        assert ("thread_name", *lane_key) in named
+        assert ("process_name", lane_key[0], 0) in named
         lane.sort(key=lambda record: (record["ts"], record["dur"]))
-        for one, other in itertools.pairwise(lane):
-            assert one["ts"] + one["dur"] <= other["ts"] + SLACK, f"{one['name']} and {other['name']} overlap"
+        for bar, following in itertools.pairwise(lane):
+            assert bar["ts"] + bar["dur"] <= following["ts"] + SLACK, f"{bar['name']} and {following['name']} overlap"
     for ends in arrows.values():
         assert set(ends) == {"s", "f"}
         assert ends["s"]["ts"] <= ends["f"]["ts"] + SLACK

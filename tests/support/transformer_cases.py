@@ -48,10 +48,10 @@ def desc(dims: str, *shape: int, dtype: DType = DType.F32) -> TensorDesc:
 
 def cases(dtype: DType) -> dict[str, Case]:
     """Uneven sizes throughout."""
-    made: dict[str, Case] = {}
+    cases_by_name: dict[str, Case] = {}
 
     def case(name: str, call: str, inputs: Sequence[TensorDesc], draws: dict[int, Draw], **keywords: Any) -> None:
-        made[f"{dtype}-{name}"] = Case(registry.call(call, list(inputs), keywords), draws)
+        cases_by_name[f"{dtype}-{name}"] = Case(registry.call(call, list(inputs), keywords), draws)
 
     x = desc("heads tokens d_head", 3, 11, 6, dtype=dtype)
     positions = {1: lambda rng: rng.permutation(1000)[:11]}
@@ -75,8 +75,11 @@ def cases(dtype: DType) -> dict[str, Case]:
 
     weight = desc("experts n k", 6, 5, 8, dtype=dtype)
     picked = {2: lambda rng: rng.permutation(np.arange(21) % 6).reshape(7, 3)}
-    for name, own in (("shared", desc("t k", 7, 8, dtype=dtype)), ("slots", desc("t slots k", 7, 3, 8, dtype=dtype))):
-        case(f"experts_{name}", "expert_matmul", [own, weight, desc("t slots", 7, 3, dtype=DType.I64)], picked)
+    for name, expert_input in (
+        ("shared", desc("t k", 7, 8, dtype=dtype)),
+        ("slots", desc("t slots k", 7, 3, 8, dtype=dtype)),
+    ):
+        case(f"experts_{name}", "expert_matmul", [expert_input, weight, desc("t slots", 7, 3, dtype=DType.I64)], picked)
     case("experts_i32", "expert_matmul", [desc("t k", 7, 8, dtype=dtype), weight, desc("t s", 7, 3, dtype=DType.I32)],
          picked)  # fmt: skip
 
@@ -98,14 +101,14 @@ def cases(dtype: DType) -> dict[str, Case]:
     alternate = {1: lambda rng: np.arange(11) % 3 != 1}
     case("meanpool", "meanpool", [tokens, mask], alternate)
     case("meanpool_packed", "meanpool", [tokens, mask], alternate, seq_lens=(4, 1, 4, 2), into="sentences")
-    return made
+    return cases_by_name
 
 
 def all_transformer_cases() -> dict[str, Case]:
-    made: dict[str, Case] = {}
+    cases_by_name: dict[str, Case] = {}
     for dtype in (DType.F32, DType.F16, DType.BF16, DType.F64):
-        made |= cases(dtype)
-    return made
+        cases_by_name |= cases(dtype)
+    return cases_by_name
 
 
 def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
@@ -138,8 +141,8 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
 
 def _rope(operator: Rope, blocks: Sequence[Array], first: int) -> Sequence[Array]:
     """By positions that are given, whole or in part."""
-    x, *given = blocks
-    places = np.concatenate([np.arange(n) for n in operator.seq_lens]) if operator.seq_lens else given[0]
+    x, *positions = blocks
+    places = np.concatenate([np.arange(n) for n in operator.seq_lens]) if operator.seq_lens else positions[0]
     if operator.seq_lens:
         places = places[first : first + x.shape[-2]]
     inputs = (TensorDesc(operator.tensor.dims, x.shape, operator.tensor.dtype), desc("t", len(places), dtype=DType.I64))

@@ -42,9 +42,12 @@ def views(arrays):
     return [as_layout(device(array)) for array in arrays]
 
 
-def agree(found, expected, tolerance):
-    for one, other in zip(found, expected, strict=True):
-        a, b = one.astype("f8") if one.dtype == BF16 else one, other.astype("f8") if other.dtype == BF16 else other
+def agree(computed, expected, tolerance):
+    for computed_array, expected_array in zip(computed, expected, strict=True):
+        a, b = (
+            computed_array.astype("f8") if computed_array.dtype == BF16 else computed_array,
+            expected_array.astype("f8") if expected_array.dtype == BF16 else expected_array,
+        )
         if a.dtype.kind != "f":
             assert np.array_equal(a, b)
             continue
@@ -65,13 +68,13 @@ def check(name, attributes, inputs, outputs, lowers=None, out_lowers=None, toler
     plans = []
     for step in steps:
         sources = [embedded(array, step) for array in inputs]
-        found = [embedded(np.full_like(output, 7), step) for output in outputs]
-        plan = builders.build_kernel(Invocation(name, attributes, views(sources), views(found), ins, outs))
+        targets = [embedded(np.full_like(output, 7), step) for output in outputs]
+        plan = builders.build_kernel(Invocation(name, attributes, views(sources), views(targets), ins, outs))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] == 0
-        agree(found, expected, tolerance)
-        for array in found:  # nothing beside the region is touched
+        agree(targets, expected, tolerance)
+        for array in targets:  # nothing beside the region is touched
             assert (np.delete(np.ravel(array.base), _inside(array)) == 1).all()
         plans.append(plan)
     return plans

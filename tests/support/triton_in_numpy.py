@@ -15,8 +15,10 @@ import numpy as np
 
 from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.kernels.gpu import GpuArray
-from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
-from einc_runtime.kernels.triton.source import HEADER
+from einc_runtime.kernels.triton.gemm import Gemm
+from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table, relocate_step
+from einc_runtime.kernels.triton.source import TRITON_IMPORTS
+from tests.support.emulated_gemm import multiply
 from tests.support.tensor_cores import multiply_tiles
 
 GAP = 4096
@@ -111,8 +113,8 @@ class Tensor:
         a, b = self.a, bare(other)
         return Tensor((a - np.fmod(a, b)) // b)
 
-    def apply(self, function, *others):
-        return Tensor(function(self.a, *(weak(x) for x in others)))
+    def apply(self, function, *operands):
+        return Tensor(function(self.a, *(weak(x) for x in operands)))
 
 
 def bare(value):
@@ -125,11 +127,11 @@ def weak(value):
 
 
 def _operator(function, reverse=False):
-    def forward(self, other):
-        return self.apply(function, other)
+    def forward(self, operand):
+        return self.apply(function, operand)
 
-    def backward(self, other):
-        return Tensor(function(other, self.a))
+    def backward(self, operand):
+        return Tensor(function(operand, self.a))
 
     return backward if reverse else forward
 
@@ -159,11 +161,11 @@ def language(arena, number, written):
             raise Misuse("an access outside of the operands")
         return on, places, touched
 
-    def load(pointer, mask=None, other=None):
+    def load(pointer, mask=None, **options):  # `other`: what is loaded outside of the mask
         on, _, touched = element(pointer, mask, arena.readable | arena.writable)
-        found = np.full(on.shape, 0 if other is None else bare(other), pointer.pointee)
-        found[on] = arena.raw[touched].view(pointer.pointee)[:, 0]
-        return Tensor(found)
+        loaded = np.full(on.shape, bare(options.get("other", 0)), pointer.pointee)
+        loaded[on] = arena.raw[touched].view(pointer.pointee)[:, 0]
+        return Tensor(loaded)
 
     def store(pointer, value, mask=None):
         on, places, touched = element(pointer, mask, arena.writable)
@@ -174,9 +176,9 @@ def language(arena, number, written):
 
     def atomic_max(pointer, value, mask=None):
         on, places, _ = element(pointer, mask, arena.writable)
-        for place, one in zip(places, np.broadcast_to(bare(value), on.shape)[on], strict=True):
-            cell = arena.raw[place : place + pointer.pointee.itemsize].view(pointer.pointee)
-            cell[0] = max(cell[0], one)
+        for address, operand in zip(places, np.broadcast_to(bare(value), on.shape)[on], strict=True):
+            cell = arena.raw[address : address + pointer.pointee.itemsize].view(pointer.pointee)
+            cell[0] = max(cell[0], operand)
 
     def dot(a, b, acc=None, input_precision=None, out_dtype=None):
         return Tensor(multiply_tiles(a.a, b.a, None if acc is None else acc.a))
@@ -195,7 +197,9 @@ def language(arena, number, written):
             places = [int(bare(start)) + np.arange(n) for start, n in zip(starts, block_shape, strict=True)]
             inside = (places[0] < shape[0])[:, None] & (places[1] < shape[1])[None, :]
             offsets = places[0][:, None] * strides[0] + places[1][None, :]
-            return load(base + Tensor(np.where(inside, offsets, 0)), Tensor(inside), Tensor(np.zeros((), base.pointee)))
+            return load(
+                base + Tensor(np.where(inside, offsets, 0)), Tensor(inside), other=Tensor(np.zeros((), base.pointee))
+            )
 
         return SimpleNamespace(load=load_tile)
 
@@ -261,7 +265,15 @@ def run(sequence, arena):
     """All launches of a sequence in order; each writes every output element at most once. Gives the status word."""
     workspace = arena.hold(sequence.scratch, writable=True) if sequence.scratch else 0
     status = arena.hold(4, np.zeros(4, np.uint8), writable=True)
+
+    def locate(address):
+        """The address in the memory of this process."""
+        return arena.raw.ctypes.data + (workspace + address - SCRATCH if address >= SCRATCH else address)
+
     for launch in sequence.steps:
+        if isinstance(launch, Gemm):
+            multiply(relocate_step(launch, locate))
+            continue
         pointers = []
         for argument, kind in zip(launch.arguments, launch.source.types, strict=True):
             if isinstance(argument, Table):
@@ -273,7 +285,7 @@ def run(sequence, arena):
             pointee = {"i8": np.int8, "i16": np.int16, "bool": np.int8}.get(kind)
             pointers.append(Tensor(np.int64(argument), np.dtype(pointee) if pointee else storage_dtype(kind)))
         written = []
-        code = compile(launch.source.text.replace(HEADER, ""), launch.source.name, "exec")
+        code = compile(launch.source.text.replace(TRITON_IMPORTS, ""), launch.source.name, "exec")
         for number in range(launch.grid):
             names = {"triton": SimpleNamespace(jit=lambda f: f), "tl": language(arena, number, written)}
             exec(code, names)

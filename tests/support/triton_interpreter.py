@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -68,22 +69,43 @@ def load(source):
 
 def repair():
     """Corrects the interpreter, which keeps bf16 as bits and would multiply matrices of bits, by a library whose order
-    of sums depends on the tile."""
+    of sums depends on the tile. It gets the functions of libdevice, too."""
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
 
-    def create_dot(self, a, b, total, *rest):
+    def create_dot(self, a, b, total, *options):
         tiles = [x.data.view(ml_dtypes.bfloat16) if x.dtype.scalar.is_bf16() else x.data for x in (a, b)]
         return interpreter.TensorHandle(multiply_tiles(*tiles, total.data), total.dtype.scalar)
 
     builder.create_dot = create_dot
     if not hasattr(builder, "own_load"):  # which refuses masks that are single values widened to a tile
         builder.own_load, builder.own_store = builder.create_masked_load, builder.create_masked_store
-    builder.create_masked_load = lambda self, at, mask, *rest, **named: self.own_load(
-        at, _as_mask(mask), *rest, **named
+    builder.create_masked_load = lambda self, at, mask, *options, **named: self.own_load(
+        at, _as_mask(mask), *options, **named
     )
-    builder.create_masked_store = lambda self, at, value, mask, *rest: self.own_store(at, value, _as_mask(mask), *rest)
+    builder.create_masked_store = lambda self, at, value, mask, *options: self.own_store(
+        at, value, _as_mask(mask), *options
+    )
+
+    from triton.language.extra import libdevice
+
+    for name, function in LIBRARY.items():
+        setattr(libdevice, name, partial(_call_numpy, function))
+
+
+LIBRARY = {"tan": np.tan, "atan": np.arctan, "atan2": np.arctan2, "expm1": np.expm1, "log1p": np.log1p,
+           "rint": np.rint, "trunc": np.trunc}  # fmt: skip
+"""Functions of CUDA's libdevice, which the interpreter has not, and those of numpy that compute the same."""
+
+
+def _call_numpy(function, *arguments):
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    result = function(*(x.handle.data for x in arguments))
+    widest = max(arguments, key=lambda x: x.handle.data.size)
+    return tl.core.tensor(TensorHandle(result, widest.handle.dtype), widest.type)
 
 
 def _as_mask(mask):

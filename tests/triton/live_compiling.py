@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from einc_runtime.dtypes import ITEMSIZE, compute_type
+from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.errors import KernelFault
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
 from einc_runtime.kernels.gpu import GpuArray
-from einc_runtime.kernels.scalar_program import COMPARISONS, FUNCTIONS
 from einc_runtime.kernels.triton.builders import ORDERED
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
+from einc_runtime.plan.scalar_functions import CAST, SCALAR_FUNCTIONS
 from einc_runtime.plan.schema import QUANTIZED
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
 from tests.support.product_cases import ProductCase
@@ -80,13 +80,15 @@ def every_function(kind):
         return f"t{len(steps) - 1}"
 
     value = "x0"
-    for name, (arity, kinds) in FUNCTIONS.items():
-        if compute_type(kind) not in kinds:
+    for name, function in SCALAR_FUNCTIONS.items():
+        if kind not in function.accepts or name.startswith(CAST):
             continue
-        if arity == 1:
+        arity = function.arity
+        if function.result == "bool":
+            operands = f"{value} x1" if arity == 2 else value
+            value = step(f"where {step(f'{name} {operands}')} {value} x1")
+        elif arity == 1:
             value = step(f"{name} {value}")
-        elif name in COMPARISONS:
-            value = step(f"where {step(f'{name} {value} x1')} {value} x1")
         elif arity == 2:
             value = step(f"{name} {value} x1")
             value = step(f"{name} {value} {'true' if kind == 'bool' else 3}")

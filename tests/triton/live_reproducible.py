@@ -12,7 +12,7 @@ import pytest
 from einc.plan_reading.reference import compute_outputs
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.triton import builders
-from einc_runtime.kernels.triton.ordered_sums import CHUNK
+from einc_runtime.kernels.triton.ordered_sums import PROGRAM_TERMS
 from einc_runtime.plan.proof import prove
 from tests.support.plan_arrays import arrays_of, results
 from tests.support.reproducible_cases import IMPORTED, SIZES, compile_case
@@ -25,7 +25,7 @@ from tests.support.triton_plans import interpreted
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 TOLERANCE = {np.dtype("f2"): 2e-3, BF16: 1.6e-2, np.dtype("f4"): 1e-5, np.dtype("f8"): 1e-12}
-LONG = {"sum of two levels of chunks": reduced("i j -> j", {"i": 2 * CHUNK + 7, "j": 3}, "sum")}
+LONG = {"sum of two levels of chunks": reduced("i j -> j", {"i": 2 * PROGRAM_TERMS + 7, "j": 3}, "sum")}
 
 
 @pytest.mark.parametrize("name", [*CALLS, *LONG])

@@ -51,9 +51,23 @@ def tabulate(groups: Groups) -> str:
     return format_table(("what", "", *SPREAD_HEAD), rows, 2)
 
 
+def tabulate_targets() -> str:
+    """What was wanted of published times, what was found, and whether that is enough."""
+    replayed, _ = exchanges.read_data()
+    rows = []
+    for system, title in exchanges.SYSTEMS.items():
+        ratio = spread(each.ratio for each in replayed if each.table.startswith(f"{system} nccl")).middle
+        rows.append([f"NCCL, simulated: {title}, median", "15%", f"{ratio:.2f}", paper.say_met(ratio, 1.15)])
+    ratios = paper.list_ratios(paper.read_outcomes())
+    for what, factor in paper.TARGETS.items():
+        found = [f"{factor - 1:.0%}", f"{ratios[what]:.2f}", paper.say_met(ratios[what], factor)]
+        rows.append([f"the paper's plans on 8 A100: {what}", *found])
+    return format_table(("measured over predicted", "within", "found", "target"), rows)
+
+
 def fill_page(page: str) -> str:
-    """The page with the table of what is known between its marks."""
-    return put(page, "overview", tabulate(collect()))
+    """The page with the tables of what is known between their marks."""
+    return put(put(page, "overview", tabulate(collect())), "targets", tabulate_targets())
 
 
 def draw(groups: Groups, path: Path) -> None:

@@ -119,7 +119,7 @@ def test_large_exchanges_keep_their_times(monkeypatch: pytest.MonkeyPatch) -> No
     false = change(bundle, completion_ms=9.0)
     with pytest.raises(PlanFault, match=r"9\.0 ms"):
         verify_figures(false)
-    monkeypatch.setattr(exchanges, "MAX_ACTIONS", 5)  # h.1 has 4 actions, y has 2, and the output has 4
+    monkeypatch.setattr(exchanges, "MAX_TIMED_ACTIONS", 5)  # h.1 has 4 actions, y has 2, and the output has 4
     remarks = verify_figures(false)
     assert "the times and bounds of 2 exchanges, which are too large to be simulated here" in remarks
     with pytest.raises(PlanFault, match="the program is not valid"):

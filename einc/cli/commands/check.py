@@ -63,9 +63,9 @@ def check_command(
     """Parse and type-check a model; all its errors are reported together.
 
     With --assert, hold a plan to contracts: the plan in a file, or that of a model, which is compiled for this with the
-    options of `einc compile`. Nothing is run, and no GPU is needed. All contracts that do not hold are told, with the
-    figures found, and the exit code is then 1. Numbers take units: ns, us, ms, s; B, KB, KiB, MB, MiB, GB, GiB, TB and
-    TiB.
+    options of `einc compile`. Nothing is run, and no GPU is needed. All contracts that do not hold are reported, with
+    the figures found, and the exit code is then 1. Numbers take units: ns, us, ms, s; B, KB, KiB, MB, MiB, GB, GiB, TB
+    and TiB.
     """
     contracts = _read_contracts(asserts, files)
     compiling = list_given(arguments, besides=_FRONTEND)
@@ -112,7 +112,7 @@ def _check_contracts(
     with show_phases() as phase:
         bundle = load_plan(source, arguments, phase)
         phase("timing what moves")
-        document = explain(bundle, ideal=bool(arguments["ideal"]), others=False)
+        document = explain(bundle, ideal=bool(arguments["ideal"]), with_alternatives=False)
         findings = check_contracts(contracts, bundle, document)
     told = ("model", "machine", "devices", "selector", "schedule", "predicted_ms", "predicted_range_ms", "rates")
     return {name: document[name] for name in told}, findings
@@ -123,13 +123,13 @@ def _say_findings(source: str, findings: list[Finding], document: dict[str, Any]
     if not as_json:
         for finding in findings:
             if finding.holds:
-                output.say(f"holds: {finding.contract.text} ({finding.found})")
+                output.say(f"holds: {finding.contract.text} ({finding.measured})")
     broken = [finding for finding in findings if not finding.holds]
     if broken:
         lines = []
         for finding in broken:
             where = f"{finding.contract.where}: " if finding.contract.where else ""
-            lines.append(f"{where}does not hold: {finding.contract.text} ({finding.found})")
+            lines.append(f"{where}does not hold: {finding.contract.text} ({finding.measured})")
         message = f"{source}: {len(broken)} of {format_count(len(findings), 'contract')} "
         message += "does not hold" if len(broken) == 1 else "do not hold"
         raise CheckFailed(message, document, details="\n".join(lines))
@@ -149,8 +149,8 @@ def _describe(graph: Graph) -> dict[str, Any]:
 def _summarize(source: str, graph: Graph) -> str:
     kinds = [tensor.kind.value for tensor in graph.tensors]
     counts = ", ".join(
-        format_count(number, what)
-        for what, number in (
+        format_count(number, noun)
+        for noun, number in (
             ("input", kinds.count("input")), ("weight", kinds.count("weight")), ("operator", len(graph.nodes))
         )
     )  # fmt: skip

@@ -106,16 +106,21 @@ def compile_command(model: str, **chosen: Any) -> None:
     The plan is all that `einc run` needs: it carries every operator's cut, its placement, the data movement and the
     memory layout. Compiling needs no GPU, whatever the machine.
     """
-    own = {name: chosen.pop(name) for name in ("target", "emit", "machines", "architectures", "html", "as_json")}
-    arguments = CompileArguments(model, **own)
+    fields = {name: chosen.pop(name) for name in ("target", "emit", "machines", "architectures", "html", "as_json")}
+    arguments = CompileArguments(model, **fields)
     arguments.check()
     target, emit, machines = arguments.target, arguments.emit, arguments.machines
     options, proposers = read_options(chosen), read_proposers(chosen)
-    others = derive_options(options, machines)
+    machine_options = derive_options(options, machines)
     text = read_text(model)
-    targets = [one for one in (target, arguments.html) if one is not None]
+    targets = [path for path in (target, arguments.html) if path is not None]
     if targets:
-        read = [model, options.machine, *(other.machine for other in others), *chosen["proposers"]]
+        read = [
+            model,
+            options.machine,
+            *(compared.machine for compared in machine_options),
+            *chosen["proposers"],
+        ]
         output.require_outputs(targets, [*read, *(file for _, file in chosen["exchanges"])])
     if emit == "ast" and not targets and not machines:  # this needs no machine and no valid model
         _print(arguments, Results(dump_syntax(text, model)))
@@ -132,7 +137,7 @@ def compile_command(model: str, **chosen: Any) -> None:
             summary = None if target is None else _write(compiled, target, arguments.architectures, phase)
             if arguments.html is not None:
                 _write_page(compiled, arguments.html, phase)
-            rows = compare_costs(compiled, others, phase) if machines else None
+            rows = compare_costs(compiled, machine_options, phase) if machines else None
     if options.machine is None and emit not in ("ast", "source-graph", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     note_programs(compiled)

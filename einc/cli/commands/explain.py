@@ -81,7 +81,9 @@ def explain_command(source: str, **arguments: Any) -> None:
         machine, ideal = read_plan_machine(bundle), bool(arguments["ideal"])
         timing = time_plan(bundle, machine.ideal() if ideal else machine)
         document = explain(bundle, ideal=ideal, all_specs=request.all_specs, only=request.operator, timing=timing)
-        other = None if second is None or request.form not in ("text", "json") else explain(second, ideal=ideal)
+        against_document = (
+            None if second is None or request.form not in ("text", "json") else explain(second, ideal=ideal)
+        )
         if request.trace is not None and request.measured is None:
             output.write_text(request.trace, _format_trace(bundle, timing))
         page = None
@@ -90,10 +92,10 @@ def explain_command(source: str, **arguments: Any) -> None:
 
             phase("writing the page")
             trace = None if measured is None else (measured, str(request.measured))
-            page = write_plan_page(bundle, ideal=ideal, document=document, timing=timing, other=second, trace=trace)
+            page = write_plan_page(bundle, ideal=ideal, document=document, timing=timing, against=second, trace=trace)
         if request.html is not None and page is not None:
             output.write_text(request.html, page)
-    _print(request, bundle, document, other, page)
+    _print(request, bundle, document, against_document, page)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,12 @@ class ExplainRequest:
     @property
     def targets(self) -> list[str]:
         """The files that are written."""
-        return [one for one in (self.html, None if self.makes_page else self.trace) if one is not None]
+        return [path for path in (self.html, None if self.makes_page else self.trace) if path is not None]
 
     def check(self) -> None:
         """Raises UsageError for options that contradict each other."""
         drawn = self.form in ("html", "dot", "mermaid") or self.html is not None
-        others = {
+        conflicting = {
             "--op": self.operator is not None,
             "--all-specs": self.all_specs,
             "--against": self.against is not None,
@@ -135,8 +137,8 @@ class ExplainRequest:
         }
         if self.operator is not None and self.against is not None:
             raise click.UsageError("--op and --against cannot be combined")
-        if self.preamble is not None and (drawn or any(others.values())):
-            raise click.UsageError(f"--preamble cannot be combined with {', '.join(others)}, --html or --format")
+        if self.preamble is not None and (drawn or any(conflicting.values())):
+            raise click.UsageError(f"--preamble cannot be combined with {', '.join(conflicting)}, --html or --format")
         if drawn and (self.operator is not None or self.all_specs):
             raise click.UsageError("a page and a graph show all operators: leave out --op and --all-specs")
         if self.trace == output.STDOUT and not self.makes_page and self.form not in (None, "text"):
@@ -147,20 +149,20 @@ class ExplainRequest:
 
 def _read_request(source: str, arguments: dict[str, Any]) -> ExplainRequest:
     """Takes what is not about the compilation out of the arguments. `--json` is short for `--format json`."""
-    own = {
+    fields = {
         name: arguments.pop(name) for name in ("operator", "preamble", "all_specs", "against", "html", "form", "trace")
     }
     if arguments.pop("as_json"):
-        if own["form"] not in (None, "json"):
+        if fields["form"] not in (None, "json"):
             raise click.UsageError("--json and --format contradict each other")
-        own["form"] = "json"
-    if own["form"] is None and own["html"] is None:
-        own["form"] = "text"
-    return ExplainRequest(source, **own)
+        fields["form"] = "json"
+    if fields["form"] is None and fields["html"] is None:
+        fields["form"] = "text"
+    return ExplainRequest(source, **fields)
 
 
 def _print(
-    request: ExplainRequest, bundle: Bundle, document: dict[str, Any], other: dict[str, Any] | None, page: str | None
+    request: ExplainRequest, bundle: Bundle, document: dict[str, Any], against: dict[str, Any] | None, page: str | None
 ) -> None:
     if request.trace == output.STDOUT and request.measured is None:
         return
@@ -168,7 +170,7 @@ def _print(
         output.note(f"{request.html}: {len(page.encode()):,} bytes, to be opened in a browser")
     match request.form:
         case "json":
-            output.say_json(document if other is None else {**document, "against": other})
+            output.say_json(document if against is None else {**document, "against": against})
         case "html":
             output.say(page or "")
         case "dot" | "mermaid":
@@ -178,7 +180,7 @@ def _print(
             graph = fold_graph(bundle, document["ops"])
             output.say((diagrams.format_dot if request.form == "dot" else diagrams.format_mermaid)(document, graph))
         case "text":
-            output.say(_format_text(request, document, other))
+            output.say(_format_text(request, document, against))
 
 
 def _say_preamble(bundle: Bundle, name: str, as_json: bool) -> None:
@@ -210,17 +212,17 @@ def _require_operator(bundle: Bundle, name: str) -> None:
         raise UsageError(f"the plan has no operator '{name}'", hint=suggest_name(name, names))
 
 
-def _format_text(request: ExplainRequest, document: dict[str, Any], other: dict[str, Any] | None) -> str:
+def _format_text(request: ExplainRequest, document: dict[str, Any], against: dict[str, Any] | None) -> str:
     from einc.report import terminal
 
     def strong(text: str) -> str:
         return click.style(text, bold=True) if output.use_colours() else text
 
-    if other is not None:
-        return terminal.format_comparison(document, other, (request.source, request.against or ""), strong)
+    if against is not None:
+        return terminal.format_comparison(document, against, (request.source, request.against or ""), strong)
     if request.operator is not None:
         return terminal.format_operator(document, strong)
     if request.all_specs:
-        parts = [terminal.format_operator({**document, "ops": [one]}, strong) for one in document["ops"]]
+        parts = [terminal.format_operator({**document, "ops": [op]}, strong) for op in document["ops"]]
         return "\n".join(parts)
     return terminal.format_overview(document, strong)

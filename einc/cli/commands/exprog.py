@@ -99,7 +99,7 @@ def simulate_command(
     from einc.exchange.naive import build_naive_body
     from einc.exchange.simulation.simulator import simulate
 
-    targets = [one for one in (target, html) if one is not None]
+    targets = [path for path in (target, html) if path is not None]
     if targets.count(output.STDOUT) + as_json > 1:
         raise click.UsageError("-o -, --html - and --json all need standard output")
     output.require_outputs(targets, [file, machine])
@@ -108,8 +108,8 @@ def simulate_command(
     assert model is not None
     program, errors = _resolve_and_check(tree, model, naive)
     if errors:
-        others = format_count(len(errors) - 1, "more fault")
-        more = f"{others}: `einc exprog check` lists them" if len(errors) > 1 else None
+        further = format_count(len(errors) - 1, "more fault")
+        more = f"{further}: `einc exprog check` lists them" if len(errors) > 1 else None
         raise ProgramError(errors[0].message, where=errors[0].where, hint=more or errors[0].hint)
     completion = _describe_completion(simulate(program, model).completion_ms, model)
     text = _format_program(program)
@@ -207,7 +207,7 @@ def optimize_command(
                 model,
                 SynthesisOptions(**limits),
                 proposers=proposers,
-                progress=lambda what, best: phase(f"{what}, best {best:.3f} ms"),
+                progress=lambda step, best: phase(f"{step}, best {best:.3f} ms"),
             )
     for line in result.proposals:
         output.note(line)

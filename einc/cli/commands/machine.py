@@ -123,8 +123,9 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
 
     The machine file has the measured rates, and predictions for it use them. Measure while nothing else runs.
     """
-    from einc.calibration.machine import calibrate_gpus, calibrate_host
-    from einc.machines.detect import find_visible_gpus
+    from einc.calibration.gpus import calibrate_gpus
+    from einc.calibration.machine import calibrate_host
+    from einc.machines.detect import describe_chip, find_visible_gpus
     from einc.machines.load import format_machine
     from einc_runtime.cli.progress import show_phases
 
@@ -135,30 +136,30 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
         raise UsageError("--sites is for the cores of a CPU, and GPUs are visible", hint="--host measures the CPU")
     with show_phases() as phase:
         if gpus is None:
-            found = calibrate_host(sites, quick=quick, phase=phase)
+            calibration = calibrate_host(sites, quick=quick, phase=phase)
         else:
-            found = calibrate_gpus(gpus, quick=quick, phase=phase)
-    if found.left_out:
-        models = f"{found.left_out} of {found.probes} models were not run"
-        output.note(f"there was too little time: {models}, and tasks that only they have are timed by the peaks")
+            calibration = calibrate_gpus(gpus, describe_chip(), quick=quick, phase=phase)
+    if calibration.left_out:
+        models = f"{calibration.left_out} of {calibration.probes} models were not run"
+        output.note(f"there was too little time: {models}, and tasks that only they have are timed by what is known")
     if target is not None:
-        output.write_text(target, format_machine(found.machine))
+        output.write_text(target, format_machine(calibration.machine))
     if target != output.STDOUT:
-        _show(found.machine, as_json)
+        _show(calibration.machine, as_json)
         if not as_json:
-            _show_rates(found)
+            _show_rates(calibration)
     if target is None and not as_json:
         output.note("nothing was written: -o FILE.json writes the machine file")
 
 
-def _show_rates(found: Calibration) -> None:
+def _show_rates(calibration: Calibration) -> None:
     """The measured rates of a site, and how far the times of single tasks are from them."""
-    from einc.calibration.machine import summarize_ratios
+    from einc.calibration.machine import list_measured_rates, summarize_ratios
     from einc.report.tables import align_columns
 
     rows = [["measured", "tasks", "us each", "GFLOP/s", "GB/s", "predicted / measured (middle half)"]]
-    for name, rate in found.machine.sites[0].kernels:
-        ratios = found.ratios.get(name, [])
+    for name, rate in list_measured_rates(calibration.machine.sites[0]):
+        ratios = calibration.ratios.get(name, [])
         low, middle, high = summarize_ratios(ratios) if ratios else (math.nan,) * 3
         rows.append(
             [
@@ -282,8 +283,8 @@ def _summarize_sites(machine: Machine) -> str:
     """The sites in one line, equal ones together."""
     counts = Counter(machine.sites)
     kinds = [f"{format_count(count, 'site')} of {_format_site(site)}" for site, count in counts.most_common(3)]
-    rest = sum(counts.values()) - sum(count for _, count in counts.most_common(3))
-    return "; ".join(kinds) + (f"; {rest} more" if rest else "")
+    remaining = sum(counts.values()) - sum(count for _, count in counts.most_common(3))
+    return "; ".join(kinds) + (f"; {remaining} more" if remaining else "")
 
 
 def _format_site(site: Site) -> str:

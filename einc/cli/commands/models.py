@@ -31,8 +31,8 @@ def _find_models() -> dict[str, Path]:
     folder = find_folder("models")
     return {
         entry.name.removesuffix(suffix): entry
-        for suffix, place in zip(SUFFIXES, (folder, folder / "exchanges"), strict=True)
-        for entry in sorted(place.iterdir(), key=lambda entry: entry.name)
+        for suffix, directory in zip(SUFFIXES, (folder, folder / "exchanges"), strict=True)
+        for entry in sorted(directory.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(suffix)
     }
 

@@ -64,15 +64,20 @@ def quantize_command(
         raise UsageError("--round-inputs is for weights of 8 bits with a scale for each row, without zero points")
     try:
         with show_phases() as phase:
-            found = quantize_folder(folder, target, scheme, head, phase, round_inputs=round_inputs)
+            quantized = quantize_folder(folder, target, scheme, head, phase, round_inputs=round_inputs)
     except OSError as error:
         raise WriteFault(f"cannot quantize: {error.strerror or error}", where=str(error.filename or target)) from None
     if as_json:
-        tensors = [{"name": one.name, "shape": list(one.shape), "relative_error": one.relative} for one in found.errors]
-        output.say_json({"folder": target, "bytes_before": found.before, "bytes": found.after, "tensors": tensors})
+        tensors = [
+            {"name": tensor.name, "shape": list(tensor.shape), "relative_error": tensor.relative}
+            for tensor in quantized.errors
+        ]
+        output.say_json(
+            {"folder": target, "bytes_before": quantized.before, "bytes": quantized.after, "tensors": tensors}
+        )
         return
-    width = max(len(one.name) for one in found.errors)
-    for one in found.errors:
-        output.say(f"{one.name:<{width}}  {' x '.join(map(str, one.shape)):>14}  error {one.relative:.4f}")
-    sizes = f"{format_memory(found.before)} became {format_memory(found.after)}"
-    output.note(f"{target}: {len(found.errors)} tensors of {bits} bits; {sizes}")
+    width = max(len(tensor.name) for tensor in quantized.errors)
+    for tensor in quantized.errors:
+        output.say(f"{tensor.name:<{width}}  {' x '.join(map(str, tensor.shape)):>14}  error {tensor.relative:.4f}")
+    sizes = f"{format_memory(quantized.before)} became {format_memory(quantized.after)}"
+    output.note(f"{target}: {len(quantized.errors)} tensors of {bits} bits; {sizes}")

@@ -67,7 +67,7 @@ def reshard_command(
     if target == output.STDOUT and as_json:
         raise click.UsageError("-o - writes the plan to standard output, which --json needs for itself")
     if target is not None:
-        output.require_outputs([target], [one for one in (first, second, machine) if one is not None])
+        output.require_outputs([target], [path for path in (first, second, machine) if path is not None])
     budget = SearchBudget(time_limit)
     with show_phases() as phase:
         phase("reading the plans")
@@ -78,7 +78,7 @@ def reshard_command(
                 schedule=SCHEDULES[schedule],
                 budget=budget,
                 seed=seed,
-                report=lambda what, best, bound: phase(f"{what}: {best:.4g} ms, at least {bound:.4g} ms"),
+                report=lambda step, best, bound: phase(f"{step}: {best:.4g} ms, at least {bound:.4g} ms"),
             )
         phase("bounding all exchanges together")
         document = describe_resharding(resharding, plan)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from einc.graph.graph import Graph
     from einc_runtime.plan.schema import Bundle
 
-_FIGURES = "costs, memory, times, bounds and exchange programs are those of the cuts, the tasks and the machine file"
+_FIGURES_CLAIM = (
+    "costs, memory, times, bounds and exchange programs are those of the cuts, the tasks and the machine file"
+)
 _NO_MODEL = "that the plan computes a certain model (--model MODEL.ein proves it)"
 
 
@@ -69,10 +71,10 @@ def verify_command(
         phase("computing its figures again")
         unproved = verify_figures(bundle)
         if graph is None:
-            return (_FIGURES,), (*unproved, _NO_MODEL)
+            return (_FIGURES_CLAIM,), (*unproved, _NO_MODEL)
         phase("comparing it with the model")
         verify_model(bundle, graph)
-        return (_FIGURES, f"its operations and tensors are those of {model}, no more and no less"), unproved
+        return (_FIGURES_CLAIM, f"its operations and tensors are those of {model}, no more and no less"), unproved
 
     verify_plan(plan, weights, Ranks(ranks, sites_per_rank), as_json, prove_more)
 

@@ -14,7 +14,7 @@ from einc.exchange.bounds.certificate import Certificate, Witness, ZeroWitness
 from einc.exchange.bounds.closed_form import CountingWitness, RadiusWitness, find_best_combining
 from einc.exchange.bounds.cut import find_best_cut
 from einc.exchange.bounds.demands import DemandSet, collect_demands
-from einc.exchange.bounds.flow import MAX_SITES as MAX_FLOW_SITES
+from einc.exchange.bounds.flow import MAX_FLOW_SITES as MAX_FLOW_SITES
 from einc.exchange.bounds.flow import solve_flow
 from einc.exchange.bounds.memberships import bound_over_memberships
 from einc.exchange.bounds.priced import solve_priced_flow
@@ -52,7 +52,10 @@ def bound(
 def verify(certificate: Certificate, program: Program, machine: Machine) -> bool:
     """Whether the witness proves the bound, by plain sums; for open partitions, under the memberships that it names."""
     chosen = dict(certificate.memberships)
-    partitions = tuple(Partition(one.name, one.size, chosen.get(one.name, one.members)) for one in program.partitions)
+    partitions = tuple(
+        Partition(partition.name, partition.size, chosen.get(partition.name, partition.members))
+        for partition in program.partitions
+    )
     program = Program(program.gpus, partitions, program.holdings, program.requirements, ())
     proved = certificate.witness.proved_ms(collect_demands(program), build_network(machine, program.gpus))
     return proved >= certificate.bound_ms * (1 - 1e-9)

@@ -105,12 +105,12 @@ def find_best_combining(demands: DemandSet, network: Network) -> CombiningWitnes
         return None
     sets = dict.fromkeys([network.all_sites, *(1 << site for site in network.sites)])
     sets.update(dict.fromkeys([entry.targets for entry in demands.forming if entry.targets][:64]))
-    return max((CombiningWitness(sites) for sites in sets), key=lambda one: one.proved_ms(demands, network))
+    return max((CombiningWitness(sites) for sites in sets), key=lambda witness: witness.proved_ms(demands, network))
 
 
 def _count_hbm_traffic(demands: DemandSet) -> int:
     """HBM traffic of all sites; the family's aggregates are disjoint, so that no action serves two of them."""
-    return sum((entry.parts + 1) * entry.size for entry in demands.forming if not entry.whole)
+    return sum((entry.parts + 1) * entry.size for entry in demands.forming if not entry.formed_at)
 
 
 def _list_combined_inside(demands: DemandSet, sites: int) -> list[FormingClass]:
@@ -119,7 +119,7 @@ def _list_combined_inside(demands: DemandSet, sites: int) -> list[FormingClass]:
         entry
         for entry in demands.forming
         if entry.targets & sites
-        and not entry.whole & sites
+        and not entry.formed_at & sites
         and all(holder & sites for holder in entry.holders)
         and not entry.overlapping
     ]
@@ -146,7 +146,7 @@ def _list_journeys(demands: DemandSet, network: Network) -> Iterator[tuple[float
     journeys += [
         (entry.largest, entry.holders, entry.targets, 3 * entry.largest / fastest)
         for entry in demands.forming
-        if not entry.whole
+        if not entry.formed_at
     ]
     for size, holders, targets, combining in journeys:
         for target in list_sites(targets):

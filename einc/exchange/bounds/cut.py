@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
     Floats32 = np.ndarray[Any, np.dtype[np.float32]]
 
-MAX_SITES = 8
+MAX_CUT_SITES = 8
 """Up to this many sites, all sets of sites are tried."""
 
 BATCH = 1024
@@ -55,7 +55,7 @@ class CutWitness:
 
 
 def find_best_cut(demands: DemandSet, network: Network) -> CutWitness | None:
-    """The cut that proves most: of all cuts, or, on more than MAX_SITES sites, of a family of sensible ones."""
+    """The cut that proves most: of all cuts, or, on more than MAX_CUT_SITES sites, of a family of sensible ones."""
     import numpy as np
 
     chosen = list_cuts(demands, network)
@@ -69,7 +69,7 @@ def find_best_cut(demands: DemandSet, network: Network) -> CutWitness | None:
 
 def list_cuts(demands: DemandSet, network: Network) -> tuple[int, ...]:
     """The sets of sites to try."""
-    if len(network.sites) <= MAX_SITES:
+    if len(network.sites) <= MAX_CUT_SITES:
         return _list_all_sets(network.sites)
     singles = [1 << site for site in network.sites]
     runs = []
@@ -77,8 +77,8 @@ def list_cuts(demands: DemandSet, network: Network) -> tuple[int, ...]:
     while length < len(network.sites):
         runs += [make_mask(network.sites[at : at + length]) for at in range(0, len(network.sites), length)]
         length *= 2
-    own = [mask for demand in demands.family for mask in (demand.targets, *demand.holders)][:64]
-    both: Iterable[int] = (mask for part in (singles, own, runs) for mask in part)
+    demand_sets = [mask for demand in demands.family for mask in (demand.targets, *demand.holders)][:64]
+    both: Iterable[int] = (mask for part in (singles, demand_sets, runs) for mask in part)
     return tuple(
         side
         for mask in dict.fromkeys(both)

@@ -62,15 +62,15 @@ class FormingClass:
     """Aggregates of the family that have to be formed from several parts, and that are alike.
 
     `size` is in bytes, of all together, and `largest` is that of the largest copy. `holders` are as in DemandClass.
-    `whole` are the sites that hold the aggregates whole; `targets` need them and do not. IN has each aggregate in at
-    least `parts` copies. `partitions` are the open ones that will need them. `overlapping` says that they are in
+    `formed_at` are the sites that hold the aggregates whole; `targets` need them and do not. IN has each aggregate in
+    at least `parts` copies. `partitions` are the open ones that will need them. `overlapping` says that they are in
     overlap groups.
     """
 
     size: int
     holders: tuple[int, ...]
     targets: int
-    whole: int
+    formed_at: int
     parts: int
     partitions: tuple[str, ...] = ()
     overlapping: bool = False
@@ -120,7 +120,7 @@ class RequiredClass:
     partitions: tuple[str, ...]
     holders: tuple[int, ...]
     complete: int
-    whole: int
+    formed_at: int
     parts: int
 
 
@@ -146,51 +146,61 @@ class DemandTable:
             for group in overlap_groups
         ]
         overlapping = {name for group in overlap_groups for name in group}
-        alike: dict[tuple[Any, ...], list[Aggregate]] = {}
+        names_by_key: dict[tuple[Any, ...], list[Aggregate]] = {}
         for name in _choose_disjoint(groups):
-            own = name in overlapping, *needed[name], *_find_holders(name, by_atom), _count_fewest_parts(name, by_atom)
-            alike.setdefault(own, []).append(name)
+            key = name in overlapping, *needed[name], *_find_holders(name, by_atom), _count_fewest_parts(name, by_atom)
+            names_by_key.setdefault(key, []).append(name)
         self.family = []
-        for own, names in alike.items():
+        for key, names in names_by_key.items():
             each = [sizes[name[0]] for name in names]
-            self.family.append(RequiredClass(tuple(names), sum(each), max(each), *own))
-        self._asking = list(dict.fromkeys(one.partitions for one in self.family))
+            self.family.append(RequiredClass(tuple(names), sum(each), max(each), *key))
+        self._asking = list(dict.fromkeys(demand.partitions for demand in self.family))
 
     def list_demands(self, partitions: Sequence[Partition]) -> DemandSet:
         """The demands under these partitions, of which some may have no members yet."""
-        known = {one.name: make_mask(one.members or ()) for one in partitions}
-        counts = {one.name: one.size for one in partitions if one.members is None}
-        placed = make_mask(site for one in partitions for site in one.members or ())
+        known = {partition.name: make_mask(partition.members or ()) for partition in partitions}
+        counts = {partition.name: partition.size for partition in partitions if partition.members is None}
+        placed = make_mask(site for partition in partitions for site in partition.members or ())
         family: dict[_DemandKey, list[RequiredClass]] = {}
         forming: dict[_FormingKey, list[RequiredClass]] = {}
         asking = {}  # for every set of partitions its members, those that are not known yet, and how many they have
         for names in self._asking:
             unknown = tuple([name for name in names if name in counts])
             asking[names] = _join_targets(0, names, known), unknown, sum([counts[name] for name in unknown])
-        for one in self.family:
-            members, unknown, count = asking[one.partitions]
-            targets = one.sites | members
+        for demand in self.family:
+            members, unknown, count = asking[demand.partitions]
+            targets = demand.sites | members
             # Partitions are disjoint, but open ones may take sites that are targets already.
-            awaited = max(0, count - (targets & ~placed).bit_count() - one.complete.bit_count()) if unknown else 0
-            if targets & ~one.complete or awaited:
-                alike = one.overlapping, (one.holders, targets & ~one.complete, awaited, unknown, one.complete)
-                family.setdefault(alike, []).append(one)
-            if one.holders != (one.whole,):  # else it is only held whole, and nothing forms it
-                same = one.holders, targets & ~one.whole, one.whole, one.parts, unknown, one.overlapping
-                forming.setdefault(same, []).append(one)
+            awaited = max(0, count - (targets & ~placed).bit_count() - demand.complete.bit_count()) if unknown else 0
+            if targets & ~demand.complete or awaited:
+                demand_key = (
+                    demand.overlapping,
+                    (demand.holders, targets & ~demand.complete, awaited, unknown, demand.complete),
+                )
+                family.setdefault(demand_key, []).append(demand)
+            if demand.holders != (demand.formed_at,):  # else it is only held whole, and nothing forms it
+                forming_key = (
+                    demand.holders,
+                    targets & ~demand.formed_at,
+                    demand.formed_at,
+                    demand.parts,
+                    unknown,
+                    demand.overlapping,
+                )
+                forming.setdefault(forming_key, []).append(demand)
         groups = []
         for size, group, copies in self._overlapping:
             required = tuple((name, _join_targets(sites, named, known)) for name, sites, named in group)
             groups.append(OverlapGroup(size, required, copies))
         return DemandSet(
             tuple(
-                DemandClass(_join_names(own), _sum_sizes(own), *key, _find_largest(own))
-                for (_, key), own in sorted(family.items(), key=itemgetter(0))
+                DemandClass(_join_names(members), _sum_sizes(members), *key, _find_largest(members))
+                for (_, key), members in sorted(family.items(), key=itemgetter(0))
             ),
             tuple(groups),
             tuple(
-                FormingClass(_sum_sizes(own), *key, _find_largest(own))
-                for key, own in sorted(forming.items(), key=itemgetter(0))
+                FormingClass(_sum_sizes(members), *key, _find_largest(members))
+                for key, members in sorted(forming.items(), key=itemgetter(0))
             ),
         )
 
@@ -202,16 +212,16 @@ def _join_targets(sites: int, partitions: Sequence[str], known: Mapping[str, int
     return sites
 
 
-def _join_names(alike: Sequence[RequiredClass]) -> tuple[Aggregate, ...]:
-    return tuple([name for one in alike for name in one.names])
+def _join_names(demands: Sequence[RequiredClass]) -> tuple[Aggregate, ...]:
+    return tuple([name for demand in demands for name in demand.names])
 
 
-def _sum_sizes(alike: Sequence[RequiredClass]) -> int:
-    return sum([one.size for one in alike])
+def _sum_sizes(demands: Sequence[RequiredClass]) -> int:
+    return sum([demand.size for demand in demands])
 
 
-def _find_largest(alike: Sequence[RequiredClass]) -> int:
-    return max([one.largest for one in alike])
+def _find_largest(demands: Sequence[RequiredClass]) -> int:
+    return max([demand.largest for demand in demands])
 
 
 def _count_fewest_parts(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]]]) -> int:
@@ -232,21 +242,21 @@ def _find_holders(name: Aggregate, by_atom: dict[str, list[tuple[Aggregate, int]
     atoms = frozenset(name)
     holders = set()
     complete = -1
-    whole = 0
+    complete_sites = 0
     for atom in name:
         holder = 0
         for copy, sites in by_atom.get(atom, ()):
             if atoms.issuperset(copy):
                 holder |= sites
             if copy == name:
-                whole |= sites
+                complete_sites |= sites
         if not holder:
             raise ProgramError(
                 f"{format_aggregate(name)} can never be formed: IN holds no {atom} that could become part"
             )
         holders.add(holder)
         complete &= holder
-    return tuple(sorted(holders)), complete, whole
+    return tuple(sorted(holders)), complete, complete_sites
 
 
 def _group_overlapping(needed: Iterable[Aggregate]) -> list[list[Aggregate]]:
@@ -256,7 +266,7 @@ def _group_overlapping(needed: Iterable[Aggregate]) -> list[list[Aggregate]]:
         joined = [name]
         for group in {id(group): group for atom in name if (group := group_of.get(atom)) is not None}.values():
             joined = group + joined
-        for atom in {atom for other in joined for atom in other}:
+        for atom in {atom for aggregate in joined for atom in aggregate}:
             group_of[atom] = joined
     return list({id(group): group for group in group_of.values()}.values())
 

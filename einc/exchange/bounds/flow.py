@@ -117,9 +117,9 @@ def _prove_share(demand: DemandClass, rows: list[FlowRow], prices: ResourcePrice
     return demand.size * scale * max(0.0, sum(row.weight for row in rows) - counted_twice)
 
 
-MAX_SITES = 10
-MAX_COLUMNS = 20_000
-MAX_ROUNDS = 40
+MAX_FLOW_SITES = 10
+MAX_LP_COLUMNS = 20_000
+MAX_FLOW_ROUNDS = 40
 
 _VIOLATED = 1e-6
 _PER_ROUND = 4  # rows added per demand and round
@@ -131,12 +131,12 @@ def solve_flow(demands: DemandSet, network: Network) -> FlowWitness | None:
     if (
         not demands.family
         or not network.paths
-        or len(network.sites) > MAX_SITES
-        or len(demands.family) * width > MAX_COLUMNS
+        or len(network.sites) > MAX_FLOW_SITES
+        or len(demands.family) * width > MAX_LP_COLUMNS
     ):
         return None
     program = _FlowProgram(demands, network)
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_FLOW_ROUNDS):
         if not program.solve() or not program.add_violated():
             break
     return program.make_witness()
@@ -152,11 +152,11 @@ class _CutMatrices:
         self.pairs = list(network.paths)
         chosen = [mask for mask in range(1, network.all_sites + 1) if not mask & ~network.all_sites]
         self.sets = np.array(chosen, np.int64)
-        self.place = {mask: number for number, mask in enumerate(chosen)}
+        self.set_numbers = {mask: number for number, mask in enumerate(chosen)}
         source, end = (np.array([pair[side] for pair in self.pairs]) for side in (0, 1))
-        here, there = (self.sets[:, None] >> sites & 1 for sites in (source, end))
-        self.into: Matrix = (there > here).astype(np.float64)
-        self.out_of: Matrix = (here > there).astype(np.float64)
+        source_inside, end_inside = (self.sets[:, None] >> sites & 1 for sites in (source, end))
+        self.into: Matrix = (end_inside > source_inside).astype(np.float64)
+        self.out_of: Matrix = (source_inside > end_inside).astype(np.float64)
         self.inside: Matrix = (self.sets[:, None] >> np.array(network.sites) & 1).astype(np.float64)
 
     def find_possible(self, demand: DemandClass) -> dict[str, np.ndarray[Any, np.dtype[np.bool_]]]:
@@ -210,11 +210,11 @@ class _FlowProgram:
         self.program.add_columns([0.0] * size)
         if not staged:
             return _DemandColumns(start, start, -1)
-        own = _DemandColumns(start, start + count, start + 2 * count)
+        columns = _DemandColumns(start, start + count, start + 2 * count)
         sites = len(self.network.sites)
-        self.program.add_row(1.0, 1.0, range(own.first, own.first + sites), [1.0] * sites)
+        self.program.add_row(1.0, 1.0, range(columns.first, columns.first + sites), [1.0] * sites)
         self.rows.append(None)
-        return own
+        return columns
 
     def _add_resource_rows(self) -> None:
         """Adds a row for each resource: its traffic takes no longer than the time.
@@ -228,8 +228,8 @@ class _FlowProgram:
         for resource in used:
             crossing = [k for k, pair in enumerate(self.cuts.pairs) if resource in self.network.paths[pair]]
             columns, values = [0], [-self.network.rates[resource] / widest]
-            for own, demand in zip(self.columns, self.demands.family, strict=True):
-                for start in sorted({own.early, own.late}):
+            for demand_columns, demand in zip(self.columns, self.demands.family, strict=True):
+                for start in sorted({demand_columns.early, demand_columns.late}):
                     columns += [start + k for k in crossing]
                     values += [demand.size / total] * len(crossing)
             self.program.add_row(-math.inf, 0.0, columns, values)
@@ -254,36 +254,40 @@ class _FlowProgram:
         if key in self.known:
             return False
         self.known.add(key)
-        own = self.columns[row.demand]
+        demand_columns = self.columns[row.demand]
         crosses = self.cuts.out_of if row.kind == "leave" else self.cuts.into
-        crossing = np.flatnonzero(crosses[self.cuts.place[row.sites]]).tolist()
-        starts = {"enter": sorted({own.early, own.late}), "leave": [own.early], "receive": [own.late]}[row.kind]
+        crossing = np.flatnonzero(crosses[self.cuts.set_numbers[row.sites]]).tolist()
+        starts = {
+            "enter": sorted({demand_columns.early, demand_columns.late}),
+            "leave": [demand_columns.early],
+            "receive": [demand_columns.late],
+        }[row.kind]
         columns = [start + k for start in starts for k in crossing]
         if row.kind != "enter":
-            columns += [own.first + k for k, site in enumerate(self.network.sites) if row.sites >> site & 1]
+            columns += [demand_columns.first + k for k, site in enumerate(self.network.sites) if row.sites >> site & 1]
         self.program.add_row(1.0, math.inf, columns, [1.0] * len(columns))
         self.rows.append(row)
         return True
 
     def solve(self) -> bool:
         """Solves the program with the rows so far; returns whether there is an optimum."""
-        found = self.program.solve()
-        if found is not None:
-            self.values = found[1]
-        return found is not None
+        solution = self.program.solve()
+        if solution is not None:
+            self.values = solution[1]
+        return solution is not None
 
     def add_violated(self) -> bool:
         """Adds the rows that the solution violates most; returns whether there were any."""
         added = False
         count, sites = len(self.cuts.pairs), len(self.network.sites)
-        for position, own in enumerate(self.columns):
-            early = self.values[own.early : own.early + count]
-            late = self.values[own.late : own.late + count]
-            both = early if own.first < 0 else early + late
+        for position, columns in enumerate(self.columns):
+            early = self.values[columns.early : columns.early + count]
+            late = self.values[columns.late : columns.late + count]
+            both = early if columns.first < 0 else early + late
             for row in self._find_violated(position, "enter", self.cuts.into @ both):
                 added |= self._add_row(row)
-            if own.first >= 0:
-                first = self.cuts.inside @ self.values[own.first : own.first + sites]
+            if columns.first >= 0:
+                first = self.cuts.inside @ self.values[columns.first : columns.first + sites]
                 for row in self._find_violated(position, "leave", self.cuts.out_of @ early + first):
                     added |= self._add_row(row)
         return added
@@ -297,10 +301,10 @@ class _FlowProgram:
     def make_witness(self) -> FlowWitness | None:
         """The dual solution as weights and prices."""
         self.program.ask(priced=True)
-        found = self.program.solve(rounded=False)
-        if found is None:
+        solution = self.program.solve(rounded=False)
+        if solution is None:
             return None
-        duals = found[1].tolist()
+        duals = solution[1].tolist()
         network = self.network
         total = sum(demand.size for demand in self.demands.family)
         prices = {resource: max(0.0, -duals[number]) for number, resource in self.resource_rows}

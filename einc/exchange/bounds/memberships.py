@@ -22,7 +22,7 @@ from einc.exchange.bounds.closed_form import choose_disjoint_holders
 from einc.exchange.bounds.demands import DemandSet, DemandTable
 from einc.exchange.bounds.symmetry import find_symmetry_class
 from einc.exchange.language.program import Program
-from einc.exchange.memberships import MAX_SITES, Ints, compute_target_masks, decode_masks, enumerate_masks
+from einc.exchange.memberships import MAX_COMPARED_SITES, Ints, compute_target_masks, decode_masks, enumerate_masks
 from einc.exchange.network import Network, list_sites, make_mask
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -30,7 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 MAX_TRIED = 100
 """Memberships that are bounded one by one before the search ends."""
 
-_DIGITS = 9
+_BOUND_DIGITS = 9
 """Bounds that differ only in later digits count as equal."""
 
 BoundDemands = Callable[[DemandSet, bool], Certificate]
@@ -42,22 +42,24 @@ def bound_over_memberships(
 ) -> Certificate:
     """The certificate of the membership with the least bound. The search ends early when `stop` says so.
 
-    On more than MAX_SITES sites the certificate is one that holds for any membership, and it names none.
+    On more than MAX_COMPARED_SITES sites the certificate is one that holds for any membership, and it names none.
     """
     table = DemandTable(program)
-    if len(network.sites) > MAX_SITES:
+    if len(network.sites) > MAX_COMPARED_SITES:
         return bound_demands(table.list_demands(program.partitions), False)
     masks = _drop_equivalent(program, table, enumerate_masks(program, network.sites))
     bounds, sent = compute_quick_bounds(program, table, masks, network)
-    order = np.lexsort((sent, (bounds / max(float(bounds.max()), 1e-300)).round(_DIGITS)))
+    order = np.lexsort((sent, (bounds / max(float(bounds.max()), 1e-300)).round(_BOUND_DIGITS)))
     best: Certificate | None = None
     classes: set[object] = set()
     for tried, pick in enumerate(order):
         if best is not None and bounds[pick] >= best.bound_ms * (1 - 1e-9):
             return best
         chosen = decode_masks(program, masks[pick], network.sites)
-        members = {one.name: chosen.get(one.name, one.members) for one in program.partitions}
-        partitions = [dataclasses.replace(one, members=members[one.name]) for one in program.partitions]
+        members = {partition.name: chosen.get(partition.name, partition.members) for partition in program.partitions}
+        partitions = [
+            dataclasses.replace(partition, members=members[partition.name]) for partition in program.partitions
+        ]
         demands = table.list_demands(partitions)
         ended = tried >= MAX_TRIED or stop()
         if not ended:
@@ -80,17 +82,22 @@ def _drop_equivalent(program: Program, table: DemandTable, masks: Ints) -> Ints:
     if table.list_demands(program.partitions).overlapping:
         return masks
     sizes: dict[tuple[frozenset[str], object], tuple[int, int]] = {}
-    for one in table.family:
-        key = frozenset(one.partitions), (one.holders, one.complete, one.whole, one.parts, one.sites)
+    for demand in table.family:
+        key = (
+            frozenset(demand.partitions),
+            (demand.holders, demand.complete, demand.formed_at, demand.parts, demand.sites),
+        )
         size, largest = sizes.get(key, (0, 0))
-        sizes[key] = size + one.size, max(largest, one.largest)
-    open_ = [one for one in program.partitions if one.members is None]
-    for (i, its), (j, other) in itertools.combinations(enumerate(open_), 2):
-        trade = {its.name: other.name, other.name: its.name}
+        sizes[key] = size + demand.size, max(largest, demand.largest)
+    open_ = [partition for partition in program.partitions if partition.members is None]
+    for (i, partition), (j, other_partition) in itertools.combinations(enumerate(open_), 2):
+        trade = {partition.name: other_partition.name, other_partition.name: partition.name}
         traded = {
-            (frozenset([trade.get(name, name) for name in names]), rest): own for (names, rest), own in sizes.items()
+            (frozenset([trade.get(name, name) for name in names]), demand_key): totals
+            for (names, demand_key), totals in sizes.items()
         }
-        if its.size == other.size and sizes == traded:
+        if partition.size == other_partition.size and sizes == traded:
+            # Of two memberships that differ by the trade, the one with the smaller mask first is kept.
             masks = masks[masks[:, i] < masks[:, j]]
     return masks
 
@@ -111,9 +118,9 @@ def compute_quick_bounds(program: Program, table: DemandTable, masks: Ints, netw
     set_bounds = _tabulate_set_bounds(program, table, network)
     inside: list[Any] = [0]  # by set of sites: which open partitions have members in it, as bits
     for sites in range(1, len(set_bounds)):
-        rest = sites & sites - 1
-        if rest:
-            inside.append(inside[rest] | inside[sites ^ rest])
+        remaining = sites & sites - 1  # without the lowest site: a smaller set, which is in the list already
+        if remaining:
+            inside.append(inside[remaining] | inside[sites ^ remaining])
         else:
             inside.append(np.packbits(masks & sites != 0, axis=1, bitorder="little")[:, 0])
         np.maximum(bounds, set_bounds[sites].take(inside[sites]), out=bounds)
@@ -123,16 +130,16 @@ def compute_quick_bounds(program: Program, table: DemandTable, masks: Ints, netw
 def _count_sent_bytes(program: Program, table: DemandTable, masks: Ints, network: Network) -> Floats:
     """The bytes that transfers send at least, by the argument of the counting bound."""
     by_targets: dict[tuple[int, tuple[str, ...]], Floats] = {}  # by sites and partitions: the bytes, by set of targets
-    for one in table.family:
-        disjoint = (0,) if one.complete else choose_disjoint_holders(one.holders)
+    for demand in table.family:
+        disjoint = (0,) if demand.complete else choose_disjoint_holders(demand.holders)
         holders = tuple(_mask_positions(holder, network) for holder in disjoint)
-        transfers = _tabulate_transfers(holders, _mask_positions(one.complete, network), len(network.sites))
-        key = one.sites, one.partitions
-        by_targets[key] = by_targets.get(key, 0.0) + one.size * transfers
+        transfers = _tabulate_transfers(holders, _mask_positions(demand.complete, network), len(network.sites))
+        key = demand.sites, demand.partitions
+        by_targets[key] = by_targets.get(key, 0.0) + demand.size * transfers
     sent = np.zeros(len(masks))
     for (sites, partitions), sent_bytes in by_targets.items():
-        own = [site for site in list_sites(sites) if site in network.sites]
-        sent += sent_bytes.take(compute_target_masks(program, masks, network.sites, (*own, *partitions)))
+        fixed_sites = [site for site in list_sites(sites) if site in network.sites]
+        sent += sent_bytes.take(compute_target_masks(program, masks, network.sites, (*fixed_sites, *partitions)))
     return sent
 
 
@@ -151,32 +158,39 @@ def _tabulate_set_bounds(program: Program, table: DemandTable, network: Network)
     """The time for what has to enter a set of sites, or to be combined there: (sets of sites, sets of partitions)."""
     family = table.family
     sets = np.arange(1 << len(network.sites))
-    names = [one.name for one in program.partitions if one.members is None]
-    known = {one.name: make_mask(one.members or ()) for one in program.partitions}
-    size = np.array([float(one.size) for one in family])
-    holders = [tuple(_mask_positions(own, network) for own in one.holders) for one in family]
-    lacking = np.array([_find_lacking_sets(own, len(sets)) for own in holders]).T
-    whole = np.array([_mask_positions(one.whole, network) for one in family], np.int64)
-    forming = np.array([one.holders != (one.whole,) and not one.overlapping for one in family])
-    combined = ~lacking & forming & (sets[:, None] & whole == 0)
-    targets = [one.sites | sum(known[name] for name in one.partitions) for one in family]
-    fixed = np.array([_mask_positions(own, network) for own in targets])
-    asking = np.array([sum(1 << names.index(name) for name in one.partitions if name in names) for one in family])
-    here = sets[:, None] & fixed != 0
-    there = (np.arange(1 << len(names))[:, None] & asking != 0).T
+    names = [partition.name for partition in program.partitions if partition.members is None]
+    known = {partition.name: make_mask(partition.members or ()) for partition in program.partitions}
+    size = np.array([float(demand.size) for demand in family])
+    holders = [tuple(_mask_positions(mask, network) for mask in demand.holders) for demand in family]
+    lacking = np.array([_find_lacking_sets(masks, len(sets)) for masks in holders]).T
+    complete = np.array([_mask_positions(demand.formed_at, network) for demand in family], np.int64)
+    forming = np.array([demand.holders != (demand.formed_at,) and not demand.overlapping for demand in family])
+    combined = ~lacking & forming & (sets[:, None] & complete == 0)
+    targets = [demand.sites | sum(known[name] for name in demand.partitions) for demand in family]
+    fixed = np.array([_mask_positions(mask, network) for mask in targets])
+    asking = np.array([sum(1 << names.index(name) for name in demand.partitions if name in names) for demand in family])
+    asked_by_fixed = sets[:, None] & fixed != 0
+    asked_by_partition = (np.arange(1 << len(names))[:, None] & asking != 0).T
 
     def count_bytes(chosen: Any) -> Floats:
-        total: Floats = ((chosen & here) @ size)[:, None] + (size * (chosen & ~here)) @ there
+        always: Floats = (chosen & asked_by_fixed) @ size
+        total: Floats = always[:, None] + (size * (chosen & ~asked_by_fixed)) @ asked_by_partition
         return total
 
     enter = count_bytes(lacking)
-    named = [_mask_sites(int(own), network) for own in sets]
-    capacity = np.array([network.entering(own)[0] for own in named])[:, None]
-    memory = np.array([sum([network.hbm_rate(site) for site in list_sites(own)]) for own in named])[:, None]
+    named = [_mask_sites(int(positions), network) for positions in sets]
+    capacity = np.array([network.entering(mask)[0] for mask in named])[:, None]
+    memory = np.array([sum([network.hbm_rate(site) for site in list_sites(mask)]) for mask in named])[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         cut = np.where(enter > 0, enter / capacity + network.transfer_latency, 0.0)
         bounds: Floats = np.maximum(cut, (enter + count_bytes(combined)) / (memory / 3 + capacity))
-    bounds[-1] = sum([(one.parts + 1) * one.size for one in family if one.holders != (one.whole,) and not one.whole])
+    bounds[-1] = sum(
+        [
+            (demand.parts + 1) * demand.size
+            for demand in family
+            if demand.holders != (demand.formed_at,) and not demand.formed_at
+        ]
+    )
     bounds[-1] /= memory[-1]
     return bounds
 

@@ -24,35 +24,35 @@ import numpy as np
 
 from einc.exchange.bounds.demands import DemandClass, DemandSet
 from einc.exchange.bounds.flow import FlowRow, FlowWitness
-from einc.exchange.growing import Floats, find_cheapest_paths, grow_tree
 from einc.exchange.linear import LinearProgram
 from einc.exchange.network import Network, list_sites
+from einc.exchange.steiner_heuristic import Floats, find_cheapest_paths, grow_tree
 
-MAX_SITES = 72
+MAX_PRICED_SITES = 72
 MAX_JOURNEYS = 1500
 """Pairs of an atom and a target, of all demands together."""
 
-MAX_ROUNDS = 15
-_PARTS = (0.5, 0.9, 1.0)
-_CLOSE = 1.003
+MAX_PRICE_ROUNDS = 15
+_STEP_PARTS = (0.5, 0.9, 1.0)
+_MIN_PRICE_GAIN = 1.003
 _LEAST = 1e-12
 
 
 def solve_priced_flow(demands: DemandSet, network: Network) -> FlowWitness | None:
     """The best bound that rounds of the linear program prove; None where it is too large, or nothing is sent."""
     journeys = sum(len(demand.holders) * demand.targets.bit_count() for demand in demands.family)
-    if not journeys or journeys > MAX_JOURNEYS or len(network.sites) > MAX_SITES or not network.paths:
+    if not journeys or journeys > MAX_JOURNEYS or len(network.sites) > MAX_PRICED_SITES or not network.paths:
         return None
     program = _PriceProgram(demands, network)
     prices = program.begin()
     program.add_trees(prices)
     best, most = prices, program.prove(prices)
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_PRICE_ROUNDS):
         promised, dearest = program.solve()
-        if promised <= most * _CLOSE:
+        if promised <= most * _MIN_PRICE_GAIN:
             break
         # Prices oscillate; halfway to the best ones they converge sooner. Where that shows no new tree, they go on.
-        for part in _PARTS:
+        for part in _STEP_PARTS:
             prices = part * dearest + (1 - part) * best
             proved = program.prove(prices)
             if proved > most:
@@ -100,13 +100,13 @@ class _PriceProgram:
         ends: dict[int, tuple[list[Any], list[Any]]] = {int(resource): ([], []) for resource in self.used}
         for pair, path in self.network.paths.items():
             for resource in path:
-                for own, site in zip(ends[resource], pair, strict=True):
-                    own.append((held.get(site, 0), needed.get(site, 0)))
+                for side, site in zip(ends[resource], pair, strict=True):
+                    side.append((held.get(site, 0), needed.get(site, 0)))
         numbers: dict[Any, int] = {}
         kinds = {}
         for resource, both in ends.items():
-            alike = self.network.rates[resource], *(tuple(sorted(own)) for own in both)
-            kinds[resource] = numbers.setdefault(alike, len(numbers))
+            kind_key = self.network.rates[resource], *(tuple(sorted(side)) for side in both)
+            kinds[resource] = numbers.setdefault(kind_key, len(numbers))
         return kinds
 
     def begin(self) -> Floats:
@@ -149,6 +149,8 @@ class _PriceProgram:
                 reach = float(near[end[0]])
                 if not _LEAST < reach < np.inf:
                     continue
+                # Each level of `near` is a cut around the target: the sites above it lack the atom, so its bytes enter.
+                # A pair that crosses cuts pays for them out of its price; what is left of it pays for the next atom.
                 near = np.minimum(near, reach)
                 if rows is not None:
                     levels = np.unique(near)
@@ -188,7 +190,7 @@ class _PriceProgram:
             if len(holders) == 1:
                 hops = grow_tree(holders[0], [[target] for target in targets], distance, hop, lag, False)
             else:
-                root = min(targets, key=lambda site: sum([distance[own, site].min() for own in holders]))
+                root = min(targets, key=lambda site: sum([distance[sites, site].min() for sites in holders]))
                 hops = grow_tree([root], holders, distance, hop, lag, True)
                 hops += grow_tree([root], [[target] for target in targets], distance, hop, lag, False)
             trees.append(tuple(sorted(hops)))
@@ -196,18 +198,18 @@ class _PriceProgram:
 
     def solve(self) -> tuple[float, Floats]:
         """The cost that trees promise, and the prices."""
-        found = self.program.solve()
-        assert found is not None, "some tree costs most"
-        return -found[0], found[1][: len(self.rates)]
+        solution = self.program.solve()
+        assert solution is not None, "some tree costs most"
+        return -solution[0], solution[1][: len(self.rates)]
 
     def make_witness(self, prices: Floats) -> FlowWitness:
         edge = self._price_pairs(prices)
         rows = []
         for position, demand in enumerate(self.family):
-            own: list[tuple[int, float]] = []
-            self._ascend(demand, edge.copy(), own)
+            raised: list[tuple[int, float]] = []
+            self._ascend(demand, edge.copy(), raised)
             weights: dict[int, float] = {}
-            for sites, weight in own:
+            for sites, weight in raised:
                 weights[sites] = weights.get(sites, 0.0) + weight
             rows += [FlowRow(position, "enter", sites, weight) for sites, weight in sorted(weights.items())]
         kept = {resource: float(prices[kind]) for resource, kind in sorted(self.kind.items()) if prices[kind] > 0}

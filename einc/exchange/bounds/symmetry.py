@@ -37,11 +37,11 @@ def _extend(
         yield image
         return
     site = network.sites[len(image)]
-    for other in network.sites:
-        if other not in image.values() and network.hbm_rate(other) == network.hbm_rate(site):
+    for candidate in network.sites:
+        if candidate not in image.values() and network.hbm_rate(candidate) == network.hbm_rate(site):
             if next(tries) >= MAX_TRIES:
                 return
-            larger = {**image, site: other}
+            larger = {**image, site: candidate}
             mapped = _map_resources(network, site, larger, resources)
             if mapped is not None:
                 yield from _extend(network, larger, mapped, tries)
@@ -52,14 +52,17 @@ def _map_resources(
 ) -> dict[int, int] | None:
     """The images of resources, those between a site and the mapped sites included; None if the routes do not fit."""
     mapped = dict(resources)
-    for other in image:
-        for pair in ((site, other), (other, site)):
+    for peer in image:
+        for pair in ((site, peer), (peer, site)):
             route = network.paths.get(pair, ())
             onto = network.paths.get((image[pair[0]], image[pair[1]]), ())
             if len(route) != len(onto):
                 return None
-            for one, other_one in zip(route, onto, strict=True):
-                if mapped.setdefault(one, other_one) != other_one or network.rates[one] != network.rates[other_one]:
+            for resource, image_resource in zip(route, onto, strict=True):
+                if (
+                    mapped.setdefault(resource, image_resource) != image_resource
+                    or network.rates[resource] != network.rates[image_resource]
+                ):
                     return None
     return mapped if len({*mapped.values()}) == len(mapped) else None
 
@@ -82,12 +85,19 @@ def find_symmetry_class(demands: DemandSet, network: Network) -> object:
             return tuple(sorted(map(map_mask, holders)))
 
         family = [
-            (one.size, map_all(one.holders), map_mask(one.targets), map_mask(one.complete), one.largest)
-            for one in demands.family
+            (demand.size, map_all(demand.holders), map_mask(demand.targets), map_mask(demand.complete), demand.largest)
+            for demand in demands.family
         ]
         forming = [
-            (one.size, map_all(one.holders), map_mask(one.targets), map_mask(one.whole), one.parts, one.largest)
-            for one in demands.forming
+            (
+                demand.size,
+                map_all(demand.holders),
+                map_mask(demand.targets),
+                map_mask(demand.formed_at),
+                demand.parts,
+                demand.largest,
+            )
+            for demand in demands.forming
         ]
         return tuple(sorted(family)), tuple(sorted(forming))
 

@@ -10,11 +10,11 @@ from einc.errors import ProgramError
 from einc_runtime.text import escape_text
 
 INPUT, OUTPUT, SCRATCH = "i", "o", "s"
-KINDS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "broadcast")
+COLLECTIVE_KINDS = ("allreduce", "allgather", "reduce_scatter", "alltoall", "broadcast")
 """Collectives whose results are known. A `reduce_scatter` may be written `reducescatter`."""
 
 MAX_RANKS = 1024
-MAX_STEPS = 100_000
+MAX_ALGORITHM_STEPS = 100_000
 MAX_CHUNKS = 1_000_000
 """Chunks that all steps together read or write."""
 
@@ -61,10 +61,10 @@ class Collective:
 
     def count_chunks(self) -> dict[str, int]:
         """The chunks of the input and the output of every rank."""
-        whole, part = self.chunks, self.share
+        total, part = self.chunks, self.share
         return {
-            INPUT: part if self.kind == "allgather" else whole,
-            OUTPUT: part if self.kind == "reduce_scatter" else whole,
+            INPUT: part if self.kind == "allgather" else total,
+            OUTPUT: part if self.kind == "reduce_scatter" else total,
         }
 
     def locate(self, slot: ChunkSlot) -> ChunkSlot:
@@ -98,8 +98,8 @@ class Collective:
             owner = chunk // share if share else 0
             match self.kind:
                 case "allreduce":
-                    whole = frozenset((chunk, rank) for rank in every)
-                    yield from ((ChunkSlot(rank, OUTPUT, chunk), whole) for rank in every)
+                    contributions = frozenset((chunk, rank) for rank in every)
+                    yield from ((ChunkSlot(rank, OUTPUT, chunk), contributions) for rank in every)
                 case "reduce_scatter":
                     yield ChunkSlot(owner, OUTPUT, chunk % share), frozenset((chunk, rank) for rank in every)
                 case "allgather":
@@ -159,11 +159,11 @@ class CollectiveAlgorithm:
 def make_collective(kind: str, ranks: int, chunks: int, inplace: bool, where: str, root: int = 0) -> Collective:
     """The collective of these names and numbers. Raises ProgramError where it is not known or does not divide."""
     known = kind.lower().replace("reducescatter", "reduce_scatter")
-    if known not in KINDS:
+    if known not in COLLECTIVE_KINDS:
         raise ProgramError(
             f"what the collective '{escape_text(kind, 60)}' promises is not known",
             where=where,
-            hint=f"known are {', '.join(KINDS)}",
+            hint=f"known are {', '.join(COLLECTIVE_KINDS)}",
         )
     if not 1 <= ranks <= MAX_RANKS:
         raise ProgramError(f"{ranks} GPUs; from 1 to {MAX_RANKS} are possible", where=where)

@@ -16,7 +16,9 @@ from einc.exchange.language.closure import Copy, Firing, fire_actions
 from einc.exchange.language.printer import format_action, format_aggregate
 from einc.exchange.language.program import Aggregate, Program, collect_atom_sizes, list_targets
 
-_HINT = "a collective is one of allreduce, allgather, reduce_scatter, alltoall and broadcast among all sites from 0 on"
+_KINDS_HINT = (
+    "a collective is one of allreduce, allgather, reduce_scatter, alltoall and broadcast among all sites from 0 on"
+)
 
 
 def convert_program(program: Program, name: str = "einc", one_block: bool = False) -> CollectiveAlgorithm:
@@ -45,12 +47,12 @@ class _Layout:
     def __init__(self, program: Program) -> None:
         sizes = collect_atom_sizes(program)
         if len(set(sizes.values())) > 1:
-            raise ProgramError("the atoms have several sizes; chunks have one", hint=_HINT)
+            raise ProgramError("the atoms have several sizes; chunks have one", hint=_KINDS_HINT)
         self.holders: dict[str, list[int]] = {}
         for holding in program.holdings:
             if len(holding.aggregate) > 1:
                 message = f"IN holds {format_aggregate(holding.aggregate)[:100]}, which is combined already"
-                raise ProgramError(message, hint=_HINT)
+                raise ProgramError(message, hint=_KINDS_HINT)
             self.holders.setdefault(holding.aggregate[0], []).extend(holding.sites)
         self.targets: dict[Aggregate, set[int]] = {}
         for requirement in program.requirements:
@@ -65,15 +67,15 @@ class _Layout:
     def _recognize(self) -> Collective:
         shared = next((atom for atom, sites in self.holders.items() if len(set(sites)) > 1), None)
         if shared is not None:
-            raise ProgramError(f"IN holds {shared[:100]} at several sites, and chunks begin at one", hint=_HINT)
+            raise ProgramError(f"IN holds {shared[:100]} at several sites, and chunks begin at one", hint=_KINDS_HINT)
         source = {atom: sites[0] for atom, sites in self.holders.items()}
         used = {atom for aggregate in self.targets for atom in aggregate}
         unused = next((atom for atom in source if atom not in used), None)
         if unused is not None:
-            raise ProgramError(f"no OUT takes {unused[:100]}", hint=_HINT)
+            raise ProgramError(f"no OUT takes {unused[:100]}", hint=_KINDS_HINT)
         everywhere = all(len(sites) == self.ranks for sites in self.targets.values())
         single = all(len(aggregate) == 1 for aggregate in self.targets)
-        whole = all(
+        complete = all(
             len(aggregate) == self.ranks == len({source[atom] for atom in aggregate}) for aggregate in self.targets
         )
         alone = all(len(sites) == 1 for sites in self.targets.values())
@@ -81,13 +83,13 @@ class _Layout:
             return self._lay_out("broadcast", source)
         if single and everywhere:
             return self._lay_out("allgather", source)
-        if whole and everywhere:
+        if complete and everywhere:
             return self._lay_out("allreduce", source)
-        if whole and alone:
+        if complete and alone:
             return self._lay_out("reduce_scatter", source)
         if single and alone:
             return self._lay_out("alltoall", source)
-        raise ProgramError("IN and OUT are those of no known collective", hint=_HINT)
+        raise ProgramError("IN and OUT are those of no known collective", hint=_KINDS_HINT)
 
     def _lay_out(self, kind: str, source: Mapping[str, int]) -> Collective:
         """Gives every chunk its number, in the order of OUT within each part."""

@@ -20,8 +20,8 @@ def convert_algorithm(algorithm: CollectiveAlgorithm, chunk_bytes: int = DEFAULT
     """The exchange program of a valid algorithm. Raises ProgramError, with its place, for one that is not valid."""
     verdict = verify_algorithm(algorithm)
     if verdict.faults:
-        fault, *others = verdict.faults
-        hint = f"{len(others)} more: `einc exprog check` lists all faults" if others else None
+        fault, *further_faults = verdict.faults
+        hint = f"{len(further_faults)} more: `einc exprog check` lists all faults" if further_faults else None
         raise ProgramError(fault.message, where=fault.where or None, hint=hint)
     holdings = {name_atom(atom): slot.rank for slot, atom in algorithm.collective.list_inputs()}
     targets: dict[Aggregate, dict[int, None]] = {}

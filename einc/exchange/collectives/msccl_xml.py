@@ -15,9 +15,9 @@ from xml.sax.saxutils import quoteattr
 
 from einc.errors import ProgramError
 from einc.exchange.collectives.algorithm import (
+    MAX_ALGORITHM_STEPS,
     MAX_CHUNKS,
     MAX_RANKS,
-    MAX_STEPS,
     Channel,
     ChunkSlot,
     CollectiveAlgorithm,
@@ -27,7 +27,7 @@ from einc.exchange.collectives.algorithm import (
 )
 from einc_runtime.text import escape_text
 
-MAX_TEXT = 16 * 2**20
+MAX_ALGORITHM_TEXT = 16 * 2**20
 """Bytes of a text."""
 
 _PARENTS = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
@@ -35,7 +35,7 @@ _RECEIVING = ("r", "rcs", "rrs", "rrc", "rrcs")
 _SENDING = ("s", "rcs", "rrs", "rrcs")
 _READING = ("s", "cpy", "re", "rrs", "rrc", "rrcs")
 _WRITING = ("r", "cpy", "re", "rcs", "rrc", "rrcs")
-WORDS = ("s", "r", "cpy", "re", "rcs", "rrs", "rrc", "rrcs", "nop")
+INSTRUCTIONS = ("s", "r", "cpy", "re", "rcs", "rrs", "rrc", "rrcs", "nop")
 
 
 class _XmlElement:
@@ -112,8 +112,8 @@ def _parse(text: str, file: str) -> _XmlElement:
             message = f"<{escape_text(name, 40)}> is not known {f'inside of <{inside}>' if inside else 'at the top'}"
             raise ProgramError(message, where=place(), hint="an algorithm is <algo><gpu><tb><step/></tb></gpu></algo>")
         steps += name == "step"
-        if steps > MAX_STEPS:
-            raise ProgramError(f"the algorithm has more than {MAX_STEPS:,} steps", where=place())
+        if steps > MAX_ALGORITHM_STEPS:
+            raise ProgramError(f"the algorithm has more than {MAX_ALGORITHM_STEPS:,} steps", where=place())
         element = _XmlElement(name, attributes, place())
         (stack[-1].children if stack else roots).append(element)
         stack.append(element)
@@ -123,8 +123,8 @@ def _parse(text: str, file: str) -> _XmlElement:
     parser.StartDoctypeDeclHandler = refuse
     parser.EntityDeclHandler = refuse
     data = text.encode()
-    if len(data) > MAX_TEXT:
-        raise ProgramError(f"the text has more than {MAX_TEXT // 2**20} MiB", where=file)
+    if len(data) > MAX_ALGORITHM_TEXT:
+        raise ProgramError(f"the text has more than {MAX_ALGORITHM_TEXT // 2**20} MiB", where=file)
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
@@ -160,15 +160,15 @@ def _read_gpu(gpu: _XmlElement, rank: int, count: int) -> list[Step]:
     return steps
 
 
-def _read_step(element: _XmlElement, place: tuple[int, int, int], sends: Channel, receives: Channel) -> Step:
+def _read_step(element: _XmlElement, step_position: tuple[int, int, int], sends: Channel, receives: Channel) -> Step:
     word = element.get_text("type")
-    if word not in WORDS:
+    if word not in INSTRUCTIONS:
         raise ProgramError(
             f"the step type '{escape_text(word, 40)}' is not known",
             where=element.where,
-            hint=f"known are {', '.join(WORDS)}",
+            hint=f"known are {', '.join(INSTRUCTIONS)}",
         )
-    rank = place[0]
+    rank = step_position[0]
     if word in _SENDING and sends[1] < 0:
         raise ProgramError(f"a step of type '{word}' in a thread block with send=-1", where=element.where)
     if word in _RECEIVING and receives[0] < 0:
@@ -178,10 +178,10 @@ def _read_step(element: _XmlElement, place: tuple[int, int, int], sends: Channel
     operands = tuple(slot for slot in (source, target if word == "re" else None) if slot is not None)
     block = element.get_number("depid", -1, least=-1)
     waits = () if block < 0 else ((block, element.get_number("deps")),)
-    if block == place[1]:
+    if block == step_position[1]:
         raise ProgramError("a step waits for a step of its own thread block", where=element.where)
     return Step(
-        *place,
+        *step_position,
         word,
         count=0 if word == "nop" else element.get_number("cnt", 1, least=1),
         operands=operands,
@@ -270,22 +270,22 @@ def _format_step(
     ends: dict[tuple[int, int, int, str], ChunkSlot],
 ) -> list[str]:
     """The step, after a `nop` for each of its waits but the last."""
-    own = renumbered[step.block][step.number]
+    step_number = renumbered[step.block][step.number]
     waits = [(block, renumbered[block][number]) for block, number in step.waits] or [(-1, -1)]
-    first = own - (len(waits) - 1)
+    first = step_number - (len(waits) - 1)
     lines = [
         f'      <step s="{first + k}" type="nop" srcbuf="i" srcoff="-1" dstbuf="o" dstoff="-1" cnt="0"'
         f' depid="{block}" deps="{number}" hasdep="0"/>'
         for k, (block, number) in enumerate(waits[:-1])
     ]
-    place = (step.rank, step.block, step.number)
-    target = step.results[0] if step.results else ends.get((*place, "dst"))
+    step_position = (step.rank, step.block, step.number)
+    target = step.results[0] if step.results else ends.get((*step_position, "dst"))
     sources = [slot for slot in step.operands if slot != target or len(step.operands) == 1]
-    source = sources[0] if sources else ends.get((*place, "src"))
+    source = sources[0] if sources else ends.get((*step_position, "src"))
     source, target = source or ChunkSlot(step.rank, "i", -1), target or ChunkSlot(step.rank, "o", -1)
     block, number = waits[-1]
     lines.append(
-        f'      <step s="{own}" type="{step.word}" srcbuf="{source.buffer}" srcoff="{source.offset}"'
+        f'      <step s="{step_number}" type="{step.word}" srcbuf="{source.buffer}" srcoff="{source.offset}"'
         f' dstbuf="{target.buffer}" dstoff="{target.offset}" cnt="{step.count}"'
         f' depid="{block}" deps="{number}" hasdep="{int(waited)}"/>'
     )

@@ -13,9 +13,9 @@ from typing import Any
 
 from einc.errors import ProgramError
 from einc.exchange.collectives.algorithm import (
+    MAX_ALGORITHM_STEPS,
     MAX_CHUNKS,
     MAX_RANKS,
-    MAX_STEPS,
     Channel,
     ChunkSlot,
     CollectiveAlgorithm,
@@ -33,10 +33,10 @@ _LEFT_OUT = {
 }
 _RELAXED = ("rlxsignal", "rlxwait")
 _PUTS = ("put", "pws", "pwsf")
-_SUMS = ("re", "res", "rre", "rres")
+_REDUCING = ("re", "res", "rre", "rres")
 
 
-MAX_TEXT = 16 * 2**20
+MAX_ALGORITHM_TEXT = 16 * 2**20
 """Characters of a text."""
 
 
@@ -48,15 +48,15 @@ class _JsonValue:
 
     def get(self, name: str, kind: type, default: Any = None) -> Any:
         """A field of an object: a _JsonValue for objects, else the value. Raises ProgramError for another type."""
-        found = self.value.get(name, default) if isinstance(self.value, dict) else None
-        wrong = not isinstance(found, kind) or (kind is int and isinstance(found, bool))
-        if wrong or (isinstance(found, int) and not -1 <= found <= MAX_CHUNKS):
+        value = self.value.get(name, default) if isinstance(self.value, dict) else None
+        wrong = not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+        if wrong or (isinstance(value, int) and not -1 <= value <= MAX_CHUNKS):
             names = {int: f"a number up to {MAX_CHUNKS:,}", str: "a text", list: "a list", bool: "true or false"}
             message = f"'{name}' should be {names[kind]}" + (
-                f", not {describe_json(found)}" if found is not None else ""
+                f", not {describe_json(value)}" if value is not None else ""
             )
             raise ProgramError(message, where=self.where)
-        return found
+        return value
 
     def get_rows(self, name: str, default: Any = None) -> list[_JsonValue]:
         """The objects of a list."""
@@ -69,7 +69,7 @@ class _JsonValue:
         return [_JsonValue(row, f"{prefix}{name}[{position}]") for position, row in enumerate(rows)]
 
     def numbers(self, name: str) -> list[int]:
-        return [_JsonValue({name: one}, self.where).get(name, int) for one in self.get(name, list, [])]
+        return [_JsonValue({name: entry}, self.where).get(name, int) for entry in self.get(name, list, [])]
 
     def has(self, name: str) -> bool:
         return name in self.value
@@ -80,8 +80,8 @@ class _JsonValue:
 
 def read_mscclpp_json(text: str, file: str) -> CollectiveAlgorithm:
     """The algorithm of a text. Raises ProgramError, with its place, for anything that is none or is not read."""
-    if len(text) > MAX_TEXT:
-        raise ProgramError(f"the text has more than {MAX_TEXT // 2**20} Mi characters", where=file)
+    if len(text) > MAX_ALGORITHM_TEXT:
+        raise ProgramError(f"the text has more than {MAX_ALGORITHM_TEXT // 2**20} Mi characters", where=file)
     try:
         document = parse_json(text.removeprefix("\ufeff"))
     except ValueError as error:
@@ -94,18 +94,18 @@ def read_mscclpp_json(text: str, file: str) -> CollectiveAlgorithm:
         if gpu.get("id", int) != rank:
             raise gpu.refuse(f"gpu {gpu.get('id', int)} stands where gpu {rank} should")
     kind = root.get("collective", str)
-    whole = "output_chunks" if kind == "allgather" else "input_chunks"
-    chunks = gpus[0].get(whole, int)
+    count_field = "output_chunks" if kind == "allgather" else "input_chunks"
+    chunks = gpus[0].get(count_field, int)
     collective = make_collective(kind, len(gpus), chunks, root.get("inplace", bool), file)
     for gpu in gpus:
-        if gpu.get(whole, int) != chunks:
-            raise gpu.refuse(f"{whole} is {gpu.get(whole, int)}, and {chunks} on gpu 0")
+        if gpu.get(count_field, int) != chunks:
+            raise gpu.refuse(f"{count_field} is {gpu.get(count_field, int)}, and {chunks} on gpu 0")
     peers = [_read_channels(gpu, len(gpus)) for gpu in gpus]
     steps: list[Step] = []
     for rank, gpu in enumerate(gpus):
         steps += _GpuReader(gpu, rank, peers[rank], len(gpus)).read()
-        if len(steps) > MAX_STEPS:
-            raise ProgramError(f"the plan has more than {MAX_STEPS:,} operations", where=file)
+        if len(steps) > MAX_ALGORITHM_STEPS:
+            raise ProgramError(f"the plan has more than {MAX_ALGORITHM_STEPS:,} operations", where=file)
     scratch = tuple(gpu.get("scratch_chunks", int, 0) for gpu in gpus)
     name = document.get("name") if isinstance(document, dict) else None
     algorithm = CollectiveAlgorithm(str(name or "")[:200], collective, scratch, tuple(steps), file)
@@ -138,10 +138,10 @@ class _GpuReader:
         self._gpu, self._rank, self._channels = gpu, rank, channels
         self._remote: list[ChunkSlot] = []
         for row in gpu.get_rows("remote_buffers", []):
-            other, buffer = row.get("rank", int), row.get("type", str)
-            if not 0 <= other < count or buffer not in ("i", "o", "s"):
-                raise row.refuse(f"there is no buffer '{escape_text(buffer, 20)}' on gpu {other}")
-            self._remote.append(ChunkSlot(other, buffer, 0))
+            peer, buffer = row.get("rank", int), row.get("type", str)
+            if not 0 <= peer < count or buffer not in ("i", "o", "s"):
+                raise row.refuse(f"there is no buffer '{escape_text(buffer, 20)}' on gpu {peer}")
+            self._remote.append(ChunkSlot(peer, buffer, 0))
         for position, row in enumerate(gpu.get_rows("semaphores", [])):
             if row.get("init_value", int, 0):
                 raise row.refuse(f"semaphore {position} does not begin with 0")
@@ -165,12 +165,16 @@ class _GpuReader:
         return steps
 
     def _read_operation(
-        self, op: _JsonValue, place: tuple[int, int], known: dict[str, list[int]], references: dict[str, list[int]]
+        self,
+        op: _JsonValue,
+        step_position: tuple[int, int],
+        known: dict[str, list[int]],
+        references: dict[str, list[int]],
     ) -> list[Step]:
         """The steps of one operation: one for each pair of places that it copies between."""
         name = op.get("name", str)
-        block, number = place
-        left_out = next((what for what, names in _LEFT_OUT.items() if name in names), None)
+        block, number = step_position
+        left_out = next((feature for feature, names in _LEFT_OUT.items() if name in names), None)
         if left_out is not None or op.has("tbg_info"):
             raise op.refuse(f"operation '{name}': {left_out or 'chunks shared by thread blocks'} cannot be read")
         kind = op.get("channel_type", str, "none")
@@ -209,7 +213,7 @@ class _GpuReader:
                 make(k, count=count, operands=(a,), results=(b,), signals=out if k == last and name[:2] == "pw" else ())
                 for k, (a, b) in enumerate(pairs)
             ]
-        if name in _SUMS and len(sources) > 1 and targets:
+        if name in _REDUCING and len(sources) > 1 and targets:
             return [make(count=count, operands=tuple(sources), results=tuple(targets))]
         raise op.refuse(f"operation '{escape_text(name, 40)}' is not known with these places and channels")
 
@@ -227,8 +231,8 @@ class _GpuReader:
             index = row.get("buffer_id", int)
             if not 0 <= index < len(references) or not 0 <= references[index] < len(self._remote):
                 raise row.refuse(f"there is no remote buffer {index}")
-            other = self._remote[references[index]]
-            return ChunkSlot(other.rank, other.buffer, offset)
+            remote = self._remote[references[index]]
+            return ChunkSlot(remote.rank, remote.buffer, offset)
         buffer = row.get("type", str)
         if buffer not in ("i", "o", "s"):
             raise row.refuse(f"a buffer is i, o or s, not '{escape_text(buffer, 20)}'")
@@ -249,11 +253,11 @@ def write_mscclpp_json(algorithm: CollectiveAlgorithm) -> str:
     arrivals = {channel: iter(slots) for channel, slots in receivers.items()}
     gpus = []
     for rank in range(collective.ranks):
-        own = [step for step in algorithm.steps if step.rank == rank]
-        peers = sorted({end for step in own for c in (step.sends, step.receives) if c for end in c[:2]} - {rank})
+        rank_steps = [step for step in algorithm.steps if step.rank == rank]
+        peers = sorted({end for step in rank_steps for c in (step.sends, step.receives) if c for end in c[:2]} - {rank})
         remote: dict[tuple[int, str], int] = {}
         operations: list[dict[str, Any]] = []
-        for step in own:
+        for step in rank_steps:
             operations += _write_step(step, peers, remote, arrivals)
         numbers, kind = list(range(len(peers))), "memory"
         references = [{"access_channel_type": kind, "remote_buffer_ids": list(range(len(remote)))}] if remote else []
@@ -273,7 +277,7 @@ def write_mscclpp_json(algorithm: CollectiveAlgorithm) -> str:
                 ],
                 "channels": [{"channel_type": kind, "connected_to": peers}] if peers else [],
                 "remote_buffers": [
-                    {"rank": other, "type": buffer, "access_channel_types": [kind]} for other, buffer in remote
+                    {"rank": peer, "type": buffer, "access_channel_types": [kind]} for peer, buffer in remote
                 ],
                 "semaphores": [],
             }

@@ -100,10 +100,10 @@ def _collect_edges(steps: Sequence[Step]) -> tuple[list[list[int]], dict[int, in
         if block in last:
             before[position].append(last[block])
         last[block] = position
-        for other, number in step.waits:
-            target = places.get((step.rank, other, number))
+        for waited_block, number in step.waits:
+            target = places.get((step.rank, waited_block, number))
             if target is None:
-                message = f"{step} waits for step {number} of thread block {other}, which is not there"
+                message = f"{step} waits for step {number} of thread block {waited_block}, which is not there"
                 faults.append(AlgorithmFault(message, step.where))
             elif target not in seen:
                 message = f"{step} waits for {steps[target]} for ever: no step from there on tells others of its end"
@@ -121,20 +121,20 @@ def _match_messages(steps: Sequence[Step], before: list[list[int]]) -> tuple[dic
     matched: dict[int, int] = {}
     faults: list[AlgorithmFault] = []
     for kind in ("message", "signal"):
-        given: dict[Channel, list[int]] = defaultdict(list)
+        sent: dict[Channel, list[int]] = defaultdict(list)
         taken: dict[Channel, list[int]] = defaultdict(list)
         for position, step in enumerate(steps):
             for channel in ((step.sends,) if step.sends else ()) if kind == "message" else step.signals:
-                given[channel].append(position)
+                sent[channel].append(position)
             for channel in ((step.receives,) if step.receives else ()) if kind == "message" else step.awaits:
                 taken[channel].append(position)
-        for channel in dict.fromkeys((*given, *taken)):
-            gives, takes = given[channel], taken[channel]
+        for channel in dict.fromkeys((*sent, *taken)):
+            gives, takes = sent[channel], taken[channel]
             source, target, name = channel
-            what = f"{kind}s from gpu {source} to gpu {target} on channel {name}"
+            messages = f"{kind}s from gpu {source} to gpu {target} on channel {name}"
             owners = {(end, steps[p].rank, steps[p].block) for end, some in enumerate((gives, takes)) for p in some}
             if len(owners) > (len(gives) > 0) + (len(takes) > 0):
-                message = f"several thread blocks of one gpu use one channel for {what}: their order is open"
+                message = f"several thread blocks of one gpu use one channel for {messages}: their order is open"
                 faults.append(AlgorithmFault(message, steps[(gives or takes)[0]].where))
                 continue
             for give, take in zip(gives, takes, strict=False):
@@ -145,10 +145,12 @@ def _match_messages(steps: Sequence[Step], before: list[list[int]]) -> tuple[dic
                         message = f"{steps[take]} takes {format_count(steps[take].count, 'chunk')}, and {steps[give]}"
                         faults.append(AlgorithmFault(f"{message} gives {steps[give].count}", steps[take].where))
             if len(takes) > len(gives):
-                message = f"{steps[takes[len(gives)]]} waits for ever: there are {len(gives)} {what}, and {len(takes)}"
+                message = (
+                    f"{steps[takes[len(gives)]]} waits for ever: there are {len(gives)} {messages}, and {len(takes)}"
+                )
                 faults.append(AlgorithmFault(f"{message} are waited for", steps[takes[len(gives)]].where))
             elif len(gives) > len(takes) and kind == "message":
-                message = f"nobody takes what {steps[gives[len(takes)]]} sends: there are {len(gives)} {what}, and"
+                message = f"nobody takes what {steps[gives[len(takes)]]} sends: there are {len(gives)} {messages}, and"
                 faults.append(AlgorithmFault(f"{message} {len(takes)} are taken", steps[gives[len(takes)]].where))
     return matched, faults
 
@@ -171,8 +173,8 @@ def _join_barriers(steps: Sequence[Step], before: list[list[int]]) -> Iterator[A
                 continue
             arrivals = {p: list(before[p]) for p in present}
             for position in present:  # a barrier ends when all before it has ended
-                for other, edges in arrivals.items():
-                    if other != position:
+                for follower, edges in arrivals.items():
+                    if follower != position:
                         before[position] += edges
 
 
@@ -188,10 +190,10 @@ def _sort(before: Sequence[Sequence[int]]) -> list[int]:
     while ready:
         position = ready.popleft()
         order.append(position)
-        for other in after[position]:
-            missing[other] -= 1
-            if not missing[other]:
-                ready.append(other)
+        for successor in after[position]:
+            missing[successor] -= 1
+            if not missing[successor]:
+                ready.append(successor)
     return order
 
 
@@ -216,12 +218,12 @@ def _compute_clocks(
     for position in order:
         clock = clocks[position]
         for edge in before[position]:
-            other = steps[edge]
-            if other.signals and steps[position].awaits and (other.relaxed or steps[position].relaxed):
+            predecessor = steps[edge]
+            if predecessor.signals and steps[position].awaits and (predecessor.relaxed or steps[position].relaxed):
                 continue  # who runs on, but nothing about data
             np.maximum(clock, clocks[edge], out=clock)
-            own = blocks[other.rank, other.block]
-            clock[own] = max(int(clock[own]), other.number)
+            block = blocks[predecessor.rank, predecessor.block]
+            clock[block] = max(int(clock[block]), predecessor.number)
     return clocks
 
 
@@ -235,13 +237,13 @@ def _find_races(
     steps, locate = algorithm.steps, algorithm.collective.locate
     writers: dict[ChunkSlot, int] = {}
     readers: dict[ChunkSlot, list[int]] = defaultdict(list)
-    found: dict[tuple[int, int], AlgorithmFault] = {}
+    faults: dict[tuple[int, int], AlgorithmFault] = {}
 
     def require(first: int, second: int, slot: ChunkSlot, verb: str) -> None:
         a, b = steps[first], steps[second]
-        if first != second and clocks[second, blocks[a.rank, a.block]] < a.number and (first, second) not in found:
+        if first != second and clocks[second, blocks[a.rank, a.block]] < a.number and (first, second) not in faults:
             message = f"race: {b} {verb} {slot}, and nothing says whether {a} comes before or after it"
-            found[first, second] = AlgorithmFault(message, b.where)
+            faults[first, second] = AlgorithmFault(message, b.where)
 
     for position in order:
         step = steps[position]
@@ -255,9 +257,9 @@ def _find_races(
             for reader in readers.pop(slot, ()):
                 require(reader, position, slot, "overwrites")
             writers[slot] = position
-        if len(found) >= MAX_FAULTS:
+        if len(faults) >= MAX_FAULTS:
             break
-    return list(found.values())
+    return list(faults.values())
 
 
 def _find_unfinished(
@@ -269,8 +271,8 @@ def _find_unfinished(
     for (rank, _), position in last.items():
         ends[rank].append(position)
     for step in steps:
-        others = dict.fromkeys(s.rank for s in (*step.operands, *step.results) if s.rank != step.rank)
-        for rank in others:
+        remote_ranks = dict.fromkeys(s.rank for s in (*step.operands, *step.results) if s.rank != step.rank)
+        for rank in remote_ranks:
             if not any(clocks[end, blocks[step.rank, step.block]] >= step.number for end in ends[rank]):
                 message = f"{step} touches memory of gpu {rank}, which does not wait for its end"
                 yield AlgorithmFault(message, step.where)
@@ -314,11 +316,11 @@ class _SymbolicRun:
         """The sum of a step's operands and message; None where one of them was never written."""
         parts = [] if message is None else [message[offset]]
         for slot in step.operands:
-            place = ChunkSlot(slot.rank, slot.buffer, slot.offset + offset)
-            value = self._memory.get(self._locate(place))
-            if self._locate(place) not in self._memory:
-                self._add(f"{step} reads {place}, which nothing has written", step)
-                self._memory[self._locate(place)] = None
+            chunk_slot = ChunkSlot(slot.rank, slot.buffer, slot.offset + offset)
+            value = self._memory.get(self._locate(chunk_slot))
+            if self._locate(chunk_slot) not in self._memory:
+                self._add(f"{step} reads {chunk_slot}, which nothing has written", step)
+                self._memory[self._locate(chunk_slot)] = None
             if slot.rank != step.rank:
                 self._move(value, slot.rank, step.rank)
             parts.append(value)
@@ -342,10 +344,10 @@ class _SymbolicRun:
 
     def check_results(self) -> list[AlgorithmFault]:
         """What every output lacks, or has and should not have."""
-        found: list[AlgorithmFault] = []
+        faults: list[AlgorithmFault] = []
         for slot, expected in self._algorithm.collective.list_outputs():
             held = self._memory.get(self._locate(slot))
-            if held == expected or len(found) == MAX_FAULTS:
+            if held == expected or len(faults) == MAX_FAULTS:
                 continue
             if held is None:
                 reason = "nothing has written it" if self._locate(slot) not in self._memory else "it is not defined"
@@ -356,8 +358,8 @@ class _SymbolicRun:
                                       f"it has {describe_value(has)}" if has else "") if text
                 )  # fmt: skip
             message = f"at the end, {slot} is not what it should be: {reason}"
-            found.append(AlgorithmFault(message, self._algorithm.file))
-        return found
+            faults.append(AlgorithmFault(message, self._algorithm.file))
+        return faults
 
 
 def describe_value(value: Value) -> str:

@@ -92,9 +92,9 @@ def _find_site_faults(program: Program, machine: Machine | None) -> Iterator[Fau
     declared: list[tuple[str, Sequence[int]]] = [("GPUS", program.gpus or ())]
     declared += [(f"partition {partition.name}", partition.members or ()) for partition in program.partitions]
     declared += [(f"IN places {format_aggregate(holding.aggregate)}", holding.sites) for holding in program.holdings]
-    for what, sites in declared:
+    for subject, sites in declared:
         if (reason := stray(sites)) is not None:
-            yield Fault(f"{what}: {reason}")
+            yield Fault(f"{subject}: {reason}")
     for requirement in program.requirements:
         if (reason := stray(list_targets(program, requirement))) is not None:
             yield Fault(f"OUT requires {format_aggregate(requirement.aggregate)}: {reason}", requirement)
@@ -132,19 +132,22 @@ def _find_size_faults(program: Program) -> Iterator[tuple[Aggregate, str]]:
     for holding in program.holdings:
         for atom in holding.aggregate:
             if sizes[atom] != holding.size:
-                here, there = format_size(holding.size), format_size(sizes[atom])
-                yield holding.aggregate, f"IN gives atom {atom} the size {here} here and {there} elsewhere"
+                declared_size, first_size = format_size(holding.size), format_size(sizes[atom])
+                yield (
+                    holding.aggregate,
+                    f"IN gives atom {atom} the size {declared_size} here and {first_size} elsewhere",
+                )
                 break
     named = [requirement.aggregate for requirement in program.requirements]
     named += [action.aggregate for action in program.actions]
     for aggregate in dict.fromkeys(named):
         known = [atom for atom in aggregate if atom in sizes]
-        other = next((atom for atom in known if sizes[atom] != sizes[known[0]]), None)
-        if other is not None:
+        other_atom = next((atom for atom in known if sizes[atom] != sizes[known[0]]), None)
+        if other_atom is not None:
             yield (
                 aggregate,
                 f"{format_aggregate(aggregate)} combines atoms of different sizes: {known[0]} has "
-                f"{format_size(sizes[known[0]])}, {other} has {format_size(sizes[other])}",
+                f"{format_size(sizes[known[0]])}, {other_atom} has {format_size(sizes[other_atom])}",
             )
 
 
@@ -161,8 +164,8 @@ def _explain_absence(program: Program, state: State, aggregate: Aggregate, site:
 
 def explain_not_formed(program: Program, state: State, aggregate: Aggregate, site: int) -> str:
     """Why no disjoint copies at `site` partition the aggregate, in the closure `state`."""
-    given = {atom for holding in program.holdings for atom in holding.aggregate}
-    unknown = [atom for atom in aggregate if atom not in given]
+    held_atoms = {atom for holding in program.holdings for atom in holding.aggregate}
+    unknown = [atom for atom in aggregate if atom not in held_atoms]
     if unknown:
         return f"IN holds no {_join_words(unknown, 'or')}"
     missing, _, parts = state.coverage(aggregate, site)

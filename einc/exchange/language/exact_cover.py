@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from einc.errors import ProgramError
 from einc.exchange.language.program import Aggregate
 
-MAX_STEPS = 20_000_000
+MAX_COVER_STEPS = 20_000_000
 """Steps that a budget allows: comparisons of two aggregates. A step of a cover search counts as 20."""
 
 
@@ -17,7 +17,7 @@ class CoverBudget:
 
     __slots__ = ("left",)
 
-    def __init__(self, steps: int = MAX_STEPS) -> None:
+    def __init__(self, steps: int = MAX_COVER_STEPS) -> None:
         self.left = steps
 
     def spend(self, steps: int) -> None:

@@ -46,10 +46,10 @@ def choose_membership(
 
     Raises ProgramError where the search takes too long.
     """
-    found = next(_MembershipSearch(open_partitions, ground, machine).list_valid({}, None), None)
+    membership = next(_MembershipSearch(open_partitions, ground, machine).list_valid({}, None), None)
     return (
-        found
-        if found is not None
+        membership
+        if membership is not None
         else next(_enumerate_memberships(list(open_partitions.sizes.items()), open_partitions.free))
     )
 
@@ -64,8 +64,8 @@ class _MembershipSearch:
     def list_valid(self, chosen: Membership, reached: frozenset[Copy] | None) -> Iterator[Membership]:
         """The valid completions of a choice in lexicographic order; `reached` is the closure relaxed so far."""
         open_partitions = self.open_partitions
-        rest = [name for name in open_partitions.sizes if name not in chosen]
-        if not rest:
+        unchosen = [name for name in open_partitions.sizes if name not in chosen]
+        if not unchosen:
             program = self.ground(chosen)
             self._spend(len(program.actions))
             if check(program, self.machine).valid:
@@ -75,15 +75,17 @@ class _MembershipSearch:
         taken = {site for members in chosen.values() for site in members}
         left = tuple(site for site in open_partitions.free if site not in taken)
         if reached is None or open_partitions.moving:
-            relaxed = self.ground({**chosen, **dict.fromkeys(rest, left)})
+            relaxed = self.ground({**chosen, **dict.fromkeys(unchosen, left)})
             self._spend(len(relaxed.actions))
             reached = compute_closure(relaxed)
         if not all(copy in reached for copy in (*open_partitions.fixed, *self._list_needed(chosen))):
             return
-        able = {name: [s for s in left if all((x, s) in reached for x in open_partitions.needs[name])] for name in rest}
-        if any(len(able[name]) < open_partitions.sizes[name] for name in rest):
+        able = {
+            name: [s for s in left if all((x, s) in reached for x in open_partitions.needs[name])] for name in unchosen
+        }
+        if any(len(able[name]) < open_partitions.sizes[name] for name in unchosen):
             return
-        name = rest[0]
+        name = unchosen[0]
         for members in itertools.combinations(able[name], open_partitions.sizes[name]):
             yield from self.list_valid({**chosen, name: members}, reached)
 
@@ -104,7 +106,7 @@ def _enumerate_memberships(sizes: list[tuple[str, int]], free: Sequence[int]) ->
     if not sizes:
         yield {}
         return
-    (name, size), *rest = sizes
+    (name, size), *remaining = sizes
     for members in itertools.combinations(free, size):
-        for others in _enumerate_memberships(rest, [site for site in free if site not in members]):
-            yield {name: members, **others}
+        for membership in _enumerate_memberships(remaining, [site for site in free if site not in members]):
+            yield {name: members, **membership}

@@ -11,7 +11,7 @@ from einc.exchange.language.program import Action, Aggregate, Holding, Partition
 
 _CONTINUED = ";\n     "  # a newline after a semicolon continues the declaration
 
-UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+BYTE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def print_program(program: Program) -> str:
@@ -36,8 +36,8 @@ def format_aggregate(aggregate: Aggregate) -> str:
 
 def format_size(size: int) -> str:
     """A size in bytes in the largest unit that divides it."""
-    unit = next(unit for unit in ("GB", "MB", "KB", "B") if size % UNITS[unit] == 0)
-    return f"{size // UNITS[unit]} {unit}"
+    unit = next(unit for unit in ("GB", "MB", "KB", "B") if size % BYTE_UNITS[unit] == 0)
+    return f"{size // BYTE_UNITS[unit]} {unit}"
 
 
 def format_targets(targets: Sequence[int | str]) -> str:

@@ -16,7 +16,7 @@ from einc.exchange.language.membership import OpenPartitions, choose_membership
 from einc.exchange.language.parser import parse
 from einc.exchange.language.printer import format_partition
 from einc.exchange.language.program import Action, Aggregate, Partition, Program, Requirement
-from einc.exchange.language.syntax import ActionNode, Place, ProgramSource, ProgramTree, Target
+from einc.exchange.language.syntax import ActionNode, ProgramSource, ProgramTree, Target, TextRange
 from einc.machines.model import Machine
 from einc_runtime.text import did_you_mean
 
@@ -35,7 +35,7 @@ class Resolved:
 
     program: Program
     source: ProgramSource
-    places: Mapping[Action | Requirement | Aggregate, Place]
+    places: Mapping[Action | Requirement | Aggregate, TextRange]
     chosen: bool
 
 
@@ -76,7 +76,7 @@ def ground(tree: ProgramTree, members: Members) -> Program:
         awaited = {action for wait in statement.after for action in _expand(wait, members, tree.source)}
         flows += sum(1 + len(action.destinations) for action in expanded) + len(expanded) * len(awaited)
         if flows > MAX_FLOWS:
-            raise tree.source.error(f"the program stands for more than {MAX_FLOWS} transfers", statement.place)
+            raise tree.source.error(f"the program stands for more than {MAX_FLOWS} transfers", statement.text_range)
         after = tuple(sorted(awaited))
         for action in expanded:
             ready = Action(action.aggregate, action.source, action.destinations, after) if after else action
@@ -98,13 +98,15 @@ def _expand(statement: ActionNode, members: Members, source: ProgramSource) -> I
         sites = tuple(sorted(set(_list_sites(stop, members))))
         size += len(sites) * len(stops[-1]) if stops else len(sites)
         if size > MAX_FLOWS:
-            raise source.error(f"the statement stands for more than {MAX_FLOWS} transfers", statement.place)
+            raise source.error(f"the statement stands for more than {MAX_FLOWS} transfers", statement.text_range)
         stops.append(sites)
     if len(stops) == 1:
         yield from (Action(statement.aggregate, site) for site in stops[0])
     for group, following in itertools.pairwise(stops):
         for site in group:
-            yield Action(statement.aggregate, site, tuple(other for other in following if other != site))
+            yield Action(
+                statement.aggregate, site, tuple(destination for destination in following if destination != site)
+            )
 
 
 def _list_sites(targets: Iterable[Target], members: Members) -> Iterator[int]:
@@ -115,17 +117,17 @@ def _list_sites(targets: Iterable[Target], members: Members) -> Iterator[int]:
             yield target
 
 
-def _locate_parts(tree: ProgramTree, members: Members) -> dict[Action | Requirement | Aggregate, Place]:
-    places: dict[Action | Requirement | Aggregate, Place] = {}
+def _locate_parts(tree: ProgramTree, members: Members) -> dict[Action | Requirement | Aggregate, TextRange]:
+    places: dict[Action | Requirement | Aggregate, TextRange] = {}
     for holding in tree.holdings:
-        places.setdefault(holding.holding.aggregate, holding.place)
+        places.setdefault(holding.holding.aggregate, holding.text_range)
     for requirement in tree.requirements:
-        places.setdefault(requirement.requirement, requirement.place)
-        places.setdefault(requirement.requirement.aggregate, requirement.place)
+        places.setdefault(requirement.requirement, requirement.text_range)
+        places.setdefault(requirement.requirement.aggregate, requirement.text_range)
     for statement in tree.actions:
         for action in _expand(statement, members, tree.source):
-            places.setdefault(action, statement.place)
-            places.setdefault(action.aggregate, statement.place)
+            places.setdefault(action, statement.text_range)
+            places.setdefault(action.aggregate, statement.text_range)
     return places
 
 
@@ -155,55 +157,55 @@ def _check_sites(tree: ProgramTree, machine: Machine | None) -> None:
     count = None if machine is None else len(machine.sites)
     known = None if tree.gpus is None else frozenset(tree.gpus)
 
-    def check(sites: Iterable[Target], place: Place) -> None:
+    def check(sites: Iterable[Target], text_range: TextRange) -> None:
         for site in sites:
             if isinstance(site, str):
                 if site not in names:
                     hint = did_you_mean(site, names) or "PARTITIONS: declares names for groups of sites"
-                    raise tree.source.error(f"there is no partition {site[:100]}", place, hint)
+                    raise tree.source.error(f"there is no partition {site[:100]}", text_range, hint)
             elif count is not None and machine is not None and site >= count:
-                raise tree.source.error(f"there is no site {site} on {machine.name}: it has {count} sites", place)
+                raise tree.source.error(f"there is no site {site} on {machine.name}: it has {count} sites", text_range)
             elif known is not None and site not in known:
-                raise tree.source.error(f"site {site} is not among GPUS", place)
+                raise tree.source.error(f"site {site} is not among GPUS", text_range)
 
     names: dict[str, None] = {}
     owner: dict[int, str] = {}
     check(tree.gpus or (), tree.gpus_place)
     for partition in tree.partitions:
         if partition.name in names:
-            raise tree.source.error(f"partition {partition.name} is declared twice", partition.place)
+            raise tree.source.error(f"partition {partition.name} is declared twice", partition.text_range)
         if not partition.size:
-            raise tree.source.error(f"partition {partition.name} has no sites", partition.place)
+            raise tree.source.error(f"partition {partition.name} has no sites", partition.text_range)
         names[partition.name] = None
-        check(partition.members or (), partition.place)
+        check(partition.members or (), partition.text_range)
         for site in partition.members or ():
             if site in owner:
                 message = f"partitions are disjoint, but {owner[site]} and {partition.name} both have site {site}"
-                raise tree.source.error(message, partition.place)
+                raise tree.source.error(message, partition.text_range)
             owner[site] = partition.name
     for holding in tree.holdings:
-        check(holding.holding.sites, holding.place)
+        check(holding.holding.sites, holding.text_range)
     for requirement in tree.requirements:
-        check(requirement.requirement.targets, requirement.place)
+        check(requirement.requirement.targets, requirement.text_range)
     for statement in tree.actions:
         for action in (statement, *statement.after):
             for stop in action.stops:
-                check(stop, action.place)
+                check(stop, action.text_range)
 
 
 def _check_open(tree: ProgramTree, machine: Machine | None, sites: int, free: int, needed: int) -> None:
-    place = next(partition.place for partition in tree.partitions if partition.members is None)
+    text_range = next(partition.text_range for partition in tree.partitions if partition.members is None)
     if tree.gpus is None and machine is None:
         raise tree.source.error(
-            "a partition declared by size needs to know the sites", place, "declare GPUS:, or name a machine"
+            "a partition declared by size needs to know the sites", text_range, "declare GPUS:, or name a machine"
         )
     if needed > free:
         message = f"the partitions declared by size need {needed} sites, and {free} are left"
-        raise tree.source.error(message, place)
+        raise tree.source.error(message, text_range)
     if sites > MAX_OPEN_SITES:
         raise tree.source.error(
             f"on more than {MAX_OPEN_SITES} sites ({sites} here) a membership must be written out",
-            place,
+            text_range,
             "for example G1 {0, 1, 2, 3}",
         )
 
@@ -217,10 +219,10 @@ def locate_fault(resolved: Resolved, message: str, subject: Action | Requirement
     if resolved.chosen:
         chosen = " ".join(map(format_partition, resolved.program.partitions))
         hint = f"no choice of memberships makes the program valid; this is said of the first: {chosen}"
-    place = resolved.places.get(subject) if subject is not None else None
-    if place is None:
+    text_range = resolved.places.get(subject) if subject is not None else None
+    if text_range is None:
         return ProgramError(message, where=resolved.source.file, hint=hint)
-    return resolved.source.error(message, place, hint)
+    return resolved.source.error(message, text_range, hint)
 
 
 def read_preamble(text: str, file: str = "<program>", machine: Machine | None = None) -> Program:

@@ -13,7 +13,7 @@ from einc_runtime.text import replace_unprintable
 Target = int | str
 """A site, or the name of a partition."""
 
-Place = tuple[int, int]
+TextRange = tuple[int, int]
 """The first and the last offset (exclusive) in the text."""
 
 
@@ -24,7 +24,7 @@ class PartitionNode:
     name: str
     size: int
     members: tuple[int, ...] | None
-    place: Place = field(default=(0, 0), compare=False)
+    text_range: TextRange = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class HoldingNode:
     """An entry of IN."""
 
     holding: Holding
-    place: Place = field(default=(0, 0), compare=False)
+    text_range: TextRange = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RequirementNode:
     """An entry of OUT."""
 
     requirement: Requirement
-    place: Place = field(default=(0, 0), compare=False)
+    text_range: TextRange = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ActionNode:
     aggregate: Aggregate
     stops: tuple[tuple[Target, ...], ...]
     after: tuple[ActionNode, ...] = ()
-    place: Place = field(default=(0, 0), compare=False)
+    text_range: TextRange = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,18 @@ class ProgramSource:
     file: str
     text: str
 
-    def span(self, place: Place) -> SourceSpan:
-        start = min(place[0], len(self.text))
+    def span(self, text_range: TextRange) -> SourceSpan:
+        start = min(text_range[0], len(self.text))
         first = self.text.rfind("\n", 0, start) + 1
         last = self.text.find("\n", start)
         line = self.text[first : last if last >= 0 else len(self.text)].rstrip("\r")
         line = replace_unprintable(line, "?", keep="\t")
         column = start - first + 1
-        width = min(place[1] - start, len(line) - column + 1)
+        width = min(text_range[1] - start, len(line) - column + 1)
         return SourceSpan(self.file, self.text.count("\n", 0, start) + 1, column, column + max(1, width), line)
 
-    def error(self, message: str, place: Place, hint: str | None = None) -> ProgramError:
-        return ProgramError(message, where=self.span(place), hint=hint)
+    def error(self, message: str, text_range: TextRange, hint: str | None = None) -> ProgramError:
+        return ProgramError(message, where=self.span(text_range), hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ProgramTree:
     requirements: tuple[RequirementNode, ...]
     actions: tuple[ActionNode, ...]
     source: ProgramSource = field(compare=False)
-    gpus_place: Place = field(default=(0, 0), compare=False)
+    gpus_place: TextRange = field(default=(0, 0), compare=False)
 
     @property
     def span(self) -> int:

@@ -7,22 +7,22 @@ from typing import Any, NamedTuple
 
 from lark import Token, Transformer
 
-from einc.exchange.language.printer import UNITS
+from einc.exchange.language.printer import BYTE_UNITS
 from einc.exchange.language.program import GIGABYTE, Aggregate, Holding, Requirement
-from einc.exchange.language.syntax import ActionNode, HoldingNode, PartitionNode, Place, RequirementNode, Target
+from einc.exchange.language.syntax import ActionNode, HoldingNode, PartitionNode, RequirementNode, Target, TextRange
 
 MAX_SITE = 1_000_000
 MAX_ATOMS = 4096
 """Of one aggregate."""
-MAX_BYTES = 2**62
+MAX_ATOM_BYTES = 2**62
 
 
 class InvalidEntry(Exception):
     """A fault that the grammar cannot express; it knows offsets but not the text."""
 
-    def __init__(self, message: str, place: Place, hint: str | None = None) -> None:
+    def __init__(self, message: str, text_range: TextRange, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message, self.place, self.hint = message, place, hint
+        self.message, self.text_range, self.hint = message, text_range, hint
 
 
 class Declaration(NamedTuple):
@@ -30,15 +30,15 @@ class Declaration(NamedTuple):
 
     header: str
     entries: list[Any]
-    place: Place
+    text_range: TextRange
 
 
 class _PlacedValue(NamedTuple):
     value: Any
-    place: Place
+    text_range: TextRange
 
 
-def _locate(*tokens: Token) -> Place:
+def _locate(*tokens: Token) -> TextRange:
     return tokens[0].start_pos or 0, tokens[-1].end_pos or 0
 
 
@@ -97,28 +97,32 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
 
     def holding(self, parts: list[Any]) -> HoldingNode:
         aggregate: _PlacedValue = parts[0]
-        size = parts.pop() if isinstance(parts[-1], _PlacedValue) else _PlacedValue(GIGABYTE, aggregate.place)
+        size = parts.pop() if isinstance(parts[-1], _PlacedValue) else _PlacedValue(GIGABYTE, aggregate.text_range)
         last = parts[-1].end_pos
-        return HoldingNode(Holding(aggregate.value, _read_sites(parts[1:]), size.value), (aggregate.place[0], last))
+        return HoldingNode(
+            Holding(aggregate.value, _read_sites(parts[1:]), size.value), (aggregate.text_range[0], last)
+        )
 
     def size(self, parts: list[Token]) -> _PlacedValue:
         number, unit = parts[1:]
-        place = _locate(number, unit)
-        if unit not in UNITS:
-            raise InvalidEntry(f"{unit} is no unit of size", _locate(unit), f"units: {', '.join(UNITS)}")
+        text_range = _locate(number, unit)
+        if unit not in BYTE_UNITS:
+            raise InvalidEntry(f"{unit} is not a unit of size", _locate(unit), f"units: {', '.join(BYTE_UNITS)}")
         if len(number) > 40:
-            raise InvalidEntry(f"the size {number[:20]}... has too many digits", place)
-        size = Decimal(number) * UNITS[unit]
-        if size != int(size) or not 1 <= size < MAX_BYTES:
-            raise InvalidEntry(f"{number} {unit} is not a whole number of bytes from 1 to 2^62", place)
-        return _PlacedValue(int(size), place)
+            raise InvalidEntry(f"the size {number[:20]}... has too many digits", text_range)
+        size = Decimal(number) * BYTE_UNITS[unit]
+        if size != int(size) or not 1 <= size < MAX_ATOM_BYTES:
+            raise InvalidEntry(f"{number} {unit} is not a whole number of bytes from 1 to 2^62", text_range)
+        return _PlacedValue(int(size), text_range)
 
     def requirements(self, parts: list[Any]) -> Declaration:
         return Declaration("OUT", parts[1:], _locate(parts[0]))
 
     def requirement(self, parts: list[_PlacedValue]) -> RequirementNode:
         aggregate, targets = parts
-        return RequirementNode(Requirement(aggregate.value, targets.value), (aggregate.place[0], targets.place[1]))
+        return RequirementNode(
+            Requirement(aggregate.value, targets.value), (aggregate.text_range[0], targets.text_range[1])
+        )
 
     def body(self, parts: list[ActionNode]) -> list[ActionNode]:
         return parts
@@ -127,14 +131,14 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
         if len(parts) == 1:
             return parts[0]  # type: ignore[no-any-return]
         action: ActionNode = parts[0]
-        return ActionNode(action.aggregate, action.stops, tuple(parts[1]), action.place)
+        return ActionNode(action.aggregate, action.stops, tuple(parts[1]), action.text_range)
 
     def after(self, parts: list[Any]) -> list[ActionNode]:
         return parts[1:]
 
     def action(self, parts: list[_PlacedValue]) -> ActionNode:
         stops = tuple(part.value for part in parts[1:])
-        return ActionNode(parts[0].value, stops, (), (parts[0].place[0], parts[-1].place[1]))
+        return ActionNode(parts[0].value, stops, (), (parts[0].text_range[0], parts[-1].text_range[1]))
 
     def aggregate(self, parts: list[Token]) -> _PlacedValue:
         if len(parts) == 1:

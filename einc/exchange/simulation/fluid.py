@@ -173,14 +173,14 @@ class Fluid:
         lanes: set[int] = set()
         reached = [resource]
         users, routes = self._users, self._routes
-        for one in reached:
-            new = users[one] - lanes
+        for reached_resource in reached:
+            new = users[reached_resource] - lanes
             lanes |= new
             for lane in new:
-                for other in routes[lane]:
-                    if other not in component:
-                        component.add(other)
-                        reached.append(other)
+                for route_resource in routes[lane]:
+                    if route_resource not in component:
+                        component.add(route_resource)
+                        reached.append(route_resource)
         return component, lanes
 
     def _fill(self, component: set[int], rising: set[int], now: float) -> None:
@@ -209,17 +209,17 @@ class Fluid:
             rising -= stopping
             crossed = crossings[resource]
             for lane in stopping:
-                own = marks[lane]
-                count = len(own)
-                for other in crossed[lane]:
-                    load[other] -= count
-                    left[other] -= level * count
+                lane_marks = marks[lane]
+                count = len(lane_marks)
+                for crossing in crossed[lane]:
+                    load[crossing] -= count
+                    left[crossing] -= level * count
                 rate = rates[lane]
                 if rate != level or lane in changed or self._update_all:
-                    given = served[lane] = served[lane] + rate * (now - since[lane])
+                    delivered = served[lane] = served[lane] + rate * (now - since[lane])
                     since[lane] = now
                     rates[lane] = level
-                    missing = own[0][0] - given
+                    missing = lane_marks[0][0] - delivered
                     following[lane] = now + missing / level if missing > 0.0 else now
 
     def _set(self, lane: int, rate: float, now: float) -> None:
@@ -247,5 +247,5 @@ def index_crossings(resources: int, routes: Iterable[tuple[int, ...]]) -> list[d
     table: list[dict[int, tuple[int, ...]]] = [{} for _ in range(resources)]
     for lane, route in enumerate(routes):
         for resource in route:
-            table[resource][lane] = tuple(other for other in route if other != resource)
+            table[resource][lane] = tuple(crossed for crossed in route if crossed != resource)
     return table

@@ -25,16 +25,16 @@ from einc.exchange.synthesis.growth import grow_routes
 from einc.exchange.synthesis.routes import Route, compute_delay, compute_load, list_direct_routes
 from einc.exchange.synthesis.trees import Floats, PathPrices, find_cheapest_routes
 
-MAX_ROUNDS = 60
+MAX_GROWTH_ROUNDS = 60
 _SPREADS = (0.03, 0.1, 0.3, 1.0)
 """What a hop costs beside its price, as parts of the mean price of a path: higher costs give shorter routes."""
 MAX_DIRECT_ROUTES = 4000
 """Direct routes of all shapes together, on machines so large that not all sites are roots."""
 
-_CLOSE = 1e-3
+_OPTIMALITY_GAP = 1e-3
 """The part by which the result may lie above the optimum."""
 
-_NEAR = 5e-3
+_BOUND_GAP = 5e-3
 """The same above a time that is known to be needed."""
 
 _MAX_GROWN_ENDS = 60_000
@@ -98,7 +98,7 @@ def allocate_routes(
     for shape in volumes:
         for route in list_direct_routes(shape, network, max_roots):
             master.add(shape, route)
-    if finder.grows and not master.solve()[0] <= known_ms * (1 + _NEAR):
+    if finder.grows and not master.solve()[0] <= known_ms * (1 + _BOUND_GAP):
         prices = PathPrices(network, 1 / np.array(network.rates))
         for shape in large:
             for route in finder.find(shape, prices, max_roots)[1]:
@@ -108,11 +108,13 @@ def allocate_routes(
     centre: Floats | None = None
     for _ in range(finder.max_rounds):
         value, price = master.solve()
-        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + _NEAR)):
+        if stop() or (large and not finder.grows) or (many and value <= known_ms * (1 + _BOUND_GAP)):
             break
         # Prices oscillate; halfway to the best ones so far they converge sooner.
         price = price if centre is None else 0.5 * centre + 0.5 * price
         prices = PathPrices(network, price / np.array(network.rates))
+        # Column generation. Prices add up to 1, so that all bytes on their cheapest routes cost no more than the time
+        # of any solution: that is the bound. Only routes cheaper than those of the program can lower its value.
         bound, added = 0.0, False
         for shape in volumes:
             cost, routes = finder.find(shape, prices)
@@ -121,7 +123,7 @@ def allocate_routes(
                 added |= master.add(shape, route)
         if bound > least:
             least, centre = bound, price
-        if least >= cutoff or not added or value <= least * (1 + _CLOSE):
+        if least >= cutoff or not added or value <= least * (1 + _OPTIMALITY_GAP):
             break
     best = price if centre is None else centre
 
@@ -147,9 +149,9 @@ class _RouteFinder:
         self.turns = {shape: turn for turn, shape in enumerate(large)}
         self.grows = bool(large) and len(network.sites) > MAX_TERMINALS
         ends = sum([len(shape.holders) + len(shape.targets) for shape in large])
-        self.max_rounds = min(MAX_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
+        self.max_rounds = min(MAX_GROWTH_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
         if shapes > _MANY_SHAPES and len(network.sites) > MAX_TERMINALS:
-            self.max_rounds = min(self.max_rounds, max(_MIN_GROWN_ROUNDS, MAX_ROUNDS * _MANY_SHAPES // shapes))
+            self.max_rounds = min(self.max_rounds, max(_MIN_GROWN_ROUNDS, MAX_GROWTH_ROUNDS * _MANY_SHAPES // shapes))
 
     def find(self, shape: DemandShape, prices: PathPrices, roots: int | None = None) -> tuple[float, list[Route]]:
         """The least price per byte that was found, and routes, for large shapes with several roots."""
@@ -193,48 +195,50 @@ class _MasterProgram:
 
     def solve(self) -> tuple[float, Floats]:
         """The least time, and the price of each resource; prices add up to 1."""
-        found = self.program.solve()
-        assert found is not None, "every shape has a route"
-        value, prices = found
+        solution = self.program.solve()
+        assert solution is not None, "every shape has a route"
+        value, prices = solution
+        # The rows of resources say "load - T <= 0", so that their prices are negative in a program that minimizes T.
         price = np.maximum(0.0, -prices[len(self.volumes) :])
         return value * self.time_ms, price / max(price.sum(), 1e-30)
 
     def finish(self, slack: float) -> RouteAmounts:
         fullest_ms, _ = self.solve()
+        # Many solutions take the least time. T becomes a limit, and the delays of routes are what is minimized.
         self.program.ask(priced=False)
         self.program.limit_column(0, fullest_ms / self.time_ms * (1 + slack))
         unit = self.volume / self.time_ms
         delays = [compute_delay(route, self.network) * unit for _, route in self.columns]
         self.program.change_costs(range(len(self.columns) + 1), [0.0, *delays])
-        found = self.program.solve()
-        assert found is not None, "the routes of the least time are a solution"
-        amounts = found[1] * self.volume
+        solution = self.program.solve()
+        assert solution is not None, "the routes of the least time are a solution"
+        amounts = solution[1] * self.volume
         routes: dict[DemandShape, list[tuple[Route, float]]] = {shape: [] for shape in self.volumes}
         for (shape, route), column in self.columns.items():
             routes[shape].append((route, max(0.0, float(amounts[column]))))
-        return RouteAmounts({shape: _drop_unused(shape, found) for shape, found in routes.items()}, fullest_ms)
+        return RouteAmounts({shape: _drop_unused(shape, routed) for shape, routed in routes.items()}, fullest_ms)
 
 
-def _drop_unused(shape: DemandShape, found: list[tuple[Route, float]]) -> tuple[tuple[Route, float], ...]:
+def _drop_unused(shape: DemandShape, routes: list[tuple[Route, float]]) -> tuple[tuple[Route, float], ...]:
     """Of a large shape the routes that carry much, and a few of the others; all routes of small shapes."""
     if not shape.is_large:
-        return tuple(found)
-    least = _LITTLE * max(amount for _, amount in found)
-    used = [(route, amount) for route, amount in found if amount > least]
-    spare = [(route, 0.0) for route, amount in found if amount <= least]
+        return tuple(routes)
+    least = _LITTLE * max(amount for _, amount in routes)
+    used = [(route, amount) for route, amount in routes if amount > least]
+    spare = [(route, 0.0) for route, amount in routes if amount <= least]
     return (*used, *spare[: max(0, _MAX_SPARE - len(used))])
 
 
 def sum_volumes(shapes: Mapping[DemandShape, Sequence[int]], sizes: Sequence[int]) -> dict[DemandShape, float]:
     """The bytes of all demands of every shape."""
-    return {shape: float(sum(sizes[position] for position in found)) for shape, found in shapes.items()}
+    return {shape: float(sum(sizes[position] for position in positions)) for shape, positions in shapes.items()}
 
 
 MAX_ROOTS = 12
 SHARES = 4
 """Equal parts of a demand's bytes that may take different routes, where there are not too many demands."""
 
-MAX_SHARES = 4000
+MAX_ALLOCATION_SHARES = 4000
 _GREEDY_ROUNDS = 3
 _SHARPNESS = 8
 """Loads count with this power, so that the fullest resources dominate."""
@@ -246,7 +250,7 @@ def allocate_greedily(volumes: Mapping[DemandShape, float], network: Network) ->
     """Routes for the bytes of every shape, without a linear program."""
     rates = np.array(network.rates)
     load: Floats = np.zeros(len(rates))
-    shares = max(1, min(SHARES, MAX_SHARES // len(volumes)))
+    shares = max(1, min(SHARES, MAX_ALLOCATION_SHARES // len(volumes)))
     pools = {
         shape: _RouteLoads(list_direct_routes(shape, network, MAX_ROOTS, turn), network, rates)
         for turn, shape in enumerate(volumes)
@@ -289,8 +293,8 @@ class _RouteLoads:
         self.times: Floats = traffic / rates[self.resources]
 
     def add(self, load: Floats, route: int, size: float) -> None:
-        own = slice(self.starts[route], self.starts[route + 1])
-        load[self.resources[own]] += size * self.times[own]
+        entries = slice(self.starts[route], self.starts[route + 1])
+        load[self.resources[entries]] += size * self.times[entries]
 
     def find_cheapest(self, load: Floats, size: float) -> int:
         """The route on which the powers of the loads grow least."""

@@ -71,7 +71,7 @@ class Consultation:
             return f"refused: {error.message}"
         return f"{taken:.3f} ms" + (", the best so far" if self.show_best()[1] < before else "")
 
-    def _note(self, what: str) -> None:
-        line = replace_unprintable(what, " ")[:MAX_LINE]
+    def _note(self, remark: str) -> None:
+        line = replace_unprintable(remark, " ")[:MAX_LINE]
         self.lines.append(line)
         self.say(line)

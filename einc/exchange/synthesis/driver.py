@@ -41,25 +41,25 @@ from einc.exchange.synthesis.task_graph import (
 )
 from einc.machines.model import Machine
 
-MAX_ACTIONS = 2000
+MAX_SEARCHED_ACTIONS = 2000
 """By default, on machines of up to eleven sites; more on larger ones, as their squares."""
 
 MAX_ACTIONS_OF_MANY = 16_000
 """By default, on machines of any size."""
 
-MAX_PIECES = 512
+MAX_ATOM_PIECES = 512
 """Pieces that an atom may be cut into."""
 
 _GRAINS = (30, 125, 250, 500, 1000, 2000, 4000, 8000)
 """Numbers of actions that are tried, as far as they are allowed."""
 
-ENOUGH = 1.004
+MAX_RESOURCE_RATIO = 1.004
 """The search ends, by default, with a body that takes at most this many times the time of the fullest resource."""
 
-_WORTHWHILE = 1.005
+_MIN_PIECES_GAIN = 1.005
 """Finer pieces must be faster by this factor for still finer ones to be tried."""
 
-_PATIENCE = 2
+_MAX_FRUITLESS = 2
 """The search for finer pieces ends when this many in a row were not worthwhile."""
 
 _PATIENCE_OF_MANY = 4
@@ -109,7 +109,7 @@ class SynthesisOptions:
     time_limit: float | None = None
     seed: int = 0
     max_pieces: Mapping[str, int] = field(default_factory=dict)
-    enough: float = ENOUGH
+    enough: float = MAX_RESOURCE_RATIO
     max_packed_ms: float = math.inf
     min_packed_ms: float = 0.0
 
@@ -135,13 +135,13 @@ class Synthesis:
     packed_ms: float | None = None
 
 
-_DEFAULTS = SynthesisOptions()
+_DEFAULT_OPTIONS = SynthesisOptions()
 
 
 def synthesize(
     preamble: Program,
     machine: Machine,
-    options: SynthesisOptions = _DEFAULTS,
+    options: SynthesisOptions = _DEFAULT_OPTIONS,
     *,
     proposers: Sequence[Proposer] = (),
     progress: Progress | None = None,
@@ -188,7 +188,7 @@ class _SynthesisSearch:
     ) -> None:
         self.preamble, self.machine, self.options = preamble, machine, options
         self.max_actions = options.max_actions or max(
-            MAX_ACTIONS, min(MAX_ACTIONS_OF_MANY, 16 * len(machine.sites) ** 2)
+            MAX_SEARCHED_ACTIONS, min(MAX_ACTIONS_OF_MANY, 16 * len(machine.sites) ** 2)
         )
         self.packed_ms: float | None = None
         self.deadline = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
@@ -270,13 +270,13 @@ class _SynthesisSearch:
         goal = amounts.fullest_ms * options.enough
         seen: set[tuple[int, ...]] = set()
         best: tuple[float, ExchangeTasks, TaskSchedule, dict[str, int]] | None = None
-        most_patience = patience = _PATIENCE if len(network.sites) <= MAX_TERMINALS else _PATIENCE_OF_MANY
+        most_patience = patience = _MAX_FRUITLESS if len(network.sites) <= MAX_TERMINALS else _PATIENCE_OF_MANY
         overlaps = _OVERLAPS if network.transfer_latency else _OVERLAPS[:1]
         for actions in _list_grains(self.max_actions) if splittable else _GRAINS[:1]:
             enough = len(seen) >= _MIN_GRAINS or len(demands) > MAX_EARLY_DEMANDS
             if (enough and self.stop()) or self.best_ms <= goal:
                 break
-            max_pieces = MAX_PIECES if splittable else 1
+            max_pieces = MAX_ATOM_PIECES if splittable else 1
             counts = choose_piece_counts(demands, family, amounts, actions, max_pieces, options.max_pieces)
             pieces = tuple(counts[family[demand.aggregate[0]]] for demand in demands)
             if pieces in seen:
@@ -295,7 +295,7 @@ class _SynthesisSearch:
             gain = math.inf if best is None else best[0] / taken
             if gain > 1:
                 best = taken, tasks, schedule, splits
-            patience = patience - 1 if gain < _WORTHWHILE else most_patience
+            patience = patience - 1 if gain < _MIN_PIECES_GAIN else most_patience
             if not patience:
                 break
         if best is not None and self.best_ms > goal:
@@ -332,12 +332,14 @@ class _SynthesisSearch:
             return schedule.makespan
         return self.offer(evaluator, write_ordered_actions(tasks, schedule, together), splits, "schedule")
 
-    def offer_program(self, program: Program, splits: dict[str, int], what: str) -> None:
+    def offer_program(self, program: Program, splits: dict[str, int], origin: str) -> None:
         """Time a program with a preamble of its own; a program that cannot be timed is no candidate."""
         with contextlib.suppress(ProgramError):
-            self.offer(BodyEvaluator(program, self.machine), program.actions, splits, what)
+            self.offer(BodyEvaluator(program, self.machine), program.actions, splits, origin)
 
-    def offer(self, evaluator: BodyEvaluator, actions: tuple[Action, ...], splits: dict[str, int], what: str) -> float:
+    def offer(
+        self, evaluator: BodyEvaluator, actions: tuple[Action, ...], splits: dict[str, int], origin: str
+    ) -> float:
         """Time a candidate; it becomes the best one if it is valid and faster (clearly faster, if it is much longer).
 
         Returns the time, infinite where it is not valid or far slower than the best one.
@@ -351,20 +353,20 @@ class _SynthesisSearch:
         if taken < limit:
             program = dataclasses.replace(evaluator.preamble, actions=actions)
             self.best, self.splits, self.best_ms = program, splits, taken
-            self.say(what)
+            self.say(origin)
         return taken
 
-    def say(self, what: str) -> None:
+    def say(self, remark: str) -> None:
         if self.progress is not None:
-            self.progress(what, self.best_ms)
+            self.progress(remark, self.best_ms)
 
     def build_result(self) -> Synthesis:
         assert self.best is not None, "the naive body is a candidate"
         assert check(self.best, self.machine).valid, "only valid programs end in a finite time"
         if self.certificate is None:
             members = {partition.name: partition.members or () for partition in self.best.partitions}
-            whole = dataclasses.replace(close_partitions(self.preamble, members), actions=())
-            self.certificate = bound(whole, self.machine)
+            task = dataclasses.replace(close_partitions(self.preamble, members), actions=())
+            self.certificate = bound(task, self.machine)
         proposals = tuple(self.proposals)
         return Synthesis(
             self.best, self.splits, self.best_ms, self.naive_ms, self.certificate, False, proposals, self.packed_ms

@@ -167,7 +167,7 @@ def read_endpoint(text: str) -> EndpointProposer:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise UsageError(f"{text[:200]!r} is no URL: {error}") from None
+        raise UsageError(f"{text[:200]!r} is not a valid URL: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
         raise UsageError(f"{text[:200]!r} is no http or https URL", hint="llm:https://HOST/v1?model=NAME")
     if parts.username is not None or parts.fragment:
@@ -203,9 +203,9 @@ def _read_content(reply: bytes) -> str:
     except (ValueError, RecursionError):
         raise ProgramError("the reply is not JSON") from None
     except (KeyError, IndexError, TypeError):
-        raise ProgramError("the reply is no chat completion: it has no choices[0].message.content") from None
+        raise ProgramError("the reply is not a chat completion: it has no choices[0].message.content") from None
     if not isinstance(content, str):
-        raise ProgramError("the reply is no chat completion: its content is not text")
+        raise ProgramError("the reply is not a chat completion: its content is not text")
     return content
 
 

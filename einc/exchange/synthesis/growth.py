@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einc.exchange.growing import grow_tree
+from einc.exchange.steiner_heuristic import grow_tree
 from einc.exchange.synthesis.demands import DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
 from einc.exchange.synthesis.trees import PathPrices
@@ -22,14 +22,14 @@ LAGS = (1.0, 0.3, 0.0)
 def grow_routes(shape: DemandShape, prices: PathPrices, roots: int, turn: int = 0) -> list[Route]:
     """Routes for a shape of any size: for the `roots` cheapest roots (of equal ones the first from `turn` on), and
     each lag."""
-    found: list[Route | None] = []
+    routes: list[Route | None] = []
     number = prices.number
     holders = [[number[site] for site in sites] for sites in shape.holders]
     targets = [number[site] for site in shape.targets]
     for root in _choose_roots(holders, targets, prices, roots, turn):
         for lag in LAGS:
-            found.append(_build_route(shape, holders, targets, root, prices, lag))
-    return list(dict.fromkeys(route for route in found if route is not None))
+            routes.append(_build_route(shape, holders, targets, root, prices, lag))
+    return list(dict.fromkeys(route for route in routes if route is not None))
 
 
 def _choose_roots(
@@ -41,17 +41,17 @@ def _choose_roots(
     """
     if len(holders) == 1 or len(targets) == 1:
         return [holders[0][0] if len(holders) == 1 else targets[0]]
-    own = sorted({*targets, *(site for sites in holders for site in sites)})
+    candidates = sorted({*targets, *(site for sites in holders for site in sites)})
     cost = {
         root: float(
             prices.distance[root, targets].sum()
             + sum([prices.distance[sites, root].min() for sites in holders])
             + prices.form[root] * (len(holders) + 1)
         )
-        for root in own
+        for root in candidates
     }
     unit = max(min(cost.values()), 1e-300) * 1e-6
-    return sorted(own, key=lambda root: (round(cost[root] / unit), (root - turn) % len(prices.form)))[:count]
+    return sorted(candidates, key=lambda root: (round(cost[root] / unit), (root - turn) % len(prices.form)))[:count]
 
 
 def _build_route(
@@ -81,16 +81,16 @@ def _combine(holders: Sequence[Sequence[int]], root: int, prices: PathPrices, la
     sites = prices.network.sites
     hops = grow_tree([root], holders, prices.rail_distance, prices.hop, lag, True)
     inside = {root, *(child for child, _ in hops)}
-    here: dict[int, list[int]] = {site: [] for site in inside}
-    for part, own in enumerate(holders):
-        here[next(site for site in own if site in inside)].append(1 << part)
+    parts_at: dict[int, list[int]] = {site: [] for site in inside}
+    for part, part_holders in enumerate(holders):
+        parts_at[next(site for site in part_holders if site in inside)].append(1 << part)
     steps: list[RouteStep] = []
     for child, parent in [*reversed(hops), (root, -1)]:
-        copies = sorted(here[child])
-        whole = sum(copies)
+        copies = sorted(parts_at[child])
+        combined = sum(copies)
         if len(copies) > 1:
-            steps.append(RouteStep(whole, sites[child], sites[child], tuple(copies)))
+            steps.append(RouteStep(combined, sites[child], sites[child], tuple(copies)))
         if copies and parent >= 0:
-            steps.append(RouteStep(whole, sites[child], sites[parent]))
-            here[parent].append(whole)
+            steps.append(RouteStep(combined, sites[child], sites[parent]))
+            parts_at[parent].append(combined)
     return steps

@@ -14,7 +14,7 @@ import numpy as np
 
 from einc.exchange.language.program import Program, Requirement
 from einc.exchange.memberships import (
-    MAX_SITES,
+    MAX_COMPARED_SITES,
     Ints,
     close_partitions,
     compute_target_masks,
@@ -37,7 +37,7 @@ from einc.exchange.synthesis.trees import Floats, PathPrices, price_target_sets
 MAX_ALLOCATED = 24
 """Memberships for which routes are allocated."""
 
-_CLOSE = 0.98
+_MAX_BOUND_PART = 0.98
 """A membership is not tried if its bound is more than this part of the best time."""
 
 _EQUAL = 1.001
@@ -64,7 +64,7 @@ def place(
     if not is_open(program):
         demands = find_demands(program)
         return program, demands, _allocate(demands, network, slack, np.inf, stop, min_ms).finish()
-    if len(network.sites) > MAX_SITES:
+    if len(network.sites) > MAX_COMPARED_SITES:
         placed = close_partitions(program, choose_fewest_bytes(program, network.sites))
         demands = find_demands(placed)
         return placed, demands, _allocate(demands, network, slack, np.inf, stop).finish()
@@ -74,7 +74,7 @@ def place(
         pick = search.pick()
         if best is not None:
             fullest = best[2].fullest_ms
-            if stop() or search.bounds[pick] >= min(fullest * _CLOSE, max_ms) or fullest <= min_ms * _EQUAL:
+            if stop() or search.bounds[pick] >= min(fullest * _MAX_BOUND_PART, max_ms) or fullest <= min_ms * _EQUAL:
                 break
         trial = close_partitions(program, search.members(pick))
         demands = find_demands(trial)
@@ -195,4 +195,4 @@ def choose_fewest_bytes(program: Program, sites: Sequence[int]) -> dict[str, tup
     members: dict[str, list[int]] = {partition.name: [] for partition in open_}
     for row, column in zip(slots, chosen, strict=True):
         members[open_[row].name].append(sites[columns[int(column)]])
-    return {name: tuple(sorted(own)) for name, own in members.items()}
+    return {name: tuple(sorted(sites)) for name, sites in members.items()}

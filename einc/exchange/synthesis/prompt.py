@@ -9,22 +9,22 @@ from einc.data import find_folder
 from einc.errors import ProgramError
 from einc.exchange.bounds import bound
 from einc.exchange.language.printer import print_program
-from einc.exchange.synthesis.proposers import MAX_CANDIDATES, SEPARATOR, JudgedCandidate, ProposalRequest
+from einc.exchange.synthesis.proposers import CANDIDATE_SEPARATOR, MAX_CANDIDATES, JudgedCandidate, ProposalRequest
 from einc.machines.model import Machine
 
 Message = dict[str, str]
 """`role` and `content`, as chat endpoints have them."""
 
-MAX_PROGRAM_TEXT = 8000
+MAX_SHOWN_PROGRAM = 8000
 """Characters of a program in a message."""
 
 _IN = re.compile(r"\s*IN[ \t]*:")
 
-MAX_RESOURCES = 150
+MAX_LISTED_RESOURCES = 150
 MAX_ANSWERS = 6
 """Only the latest answers are repeated."""
 
-_RULES = """You write exchange programs: they bring data to the sites of a machine, and combine it on the way.
+_PROMPT_RULES = """You write exchange programs: they bring data to the sites of a machine, and combine it on the way.
 
 The grammar:
 {grammar}
@@ -57,7 +57,7 @@ A.2+B.2 @ 0 -> 1
 
 def build_messages(request: ProposalRequest) -> list[Message]:
     """The conversation so far; endpoints keep no state, so it is sent as a whole."""
-    rules = _RULES.format(grammar=_read_grammar(), separator=SEPARATOR)
+    rules = _PROMPT_RULES.format(grammar=_read_grammar(), separator=CANDIDATE_SEPARATOR)
     said = [{"role": "system", "content": rules}, {"role": "user", "content": _describe_task(request)}]
     for answer in request.answers[-MAX_ANSWERS:]:
         said.append({"role": "assistant", "content": f"```\n{_shorten(answer.text)}\n```"})
@@ -81,19 +81,19 @@ def extract_programs(reply: str, preamble: str) -> str:
                 blocks.append([])
         elif inside:
             blocks[-1].append(line)
-    text = f"\n{SEPARATOR}\n".join("\n".join(block) for block in blocks) if blocks else reply
-    found: list[list[str]] = [[]]
+    text = f"\n{CANDIDATE_SEPARATOR}\n".join("\n".join(block) for block in blocks) if blocks else reply
+    candidates: list[list[str]] = [[]]
     for line in text.splitlines():
-        if line.strip() == SEPARATOR:
-            found.append([])
+        if line.strip() == CANDIDATE_SEPARATOR:
+            candidates.append([])
         else:
-            found[-1].append(line)
-    whole = []
-    for lines in found[:MAX_CANDIDATES]:
+            candidates[-1].append(line)
+    programs = []
+    for lines in candidates[:MAX_CANDIDATES]:
         if any(line.strip() for line in lines):
             bare = not any(_IN.match(line) for line in lines)
-            whole.append((preamble + "\n" if bare else "") + "\n".join(lines))
-    return f"\n{SEPARATOR}\n".join(whole)
+            programs.append((preamble + "\n" if bare else "") + "\n".join(lines))
+    return f"\n{CANDIDATE_SEPARATOR}\n".join(programs)
 
 
 def _describe_task(request: ProposalRequest) -> str:
@@ -122,12 +122,12 @@ def _describe_machine(machine: Machine) -> str:
             f"{machine.kernel_latency_us:g} us."
         )
     lines.append("Its resources (a transfer crosses all that list its pair; other pairs cannot talk):")
-    for resource in machine.resources[:MAX_RESOURCES]:
-        pairs = " ".join(f"{a}>{b}" for a, b in resource.pairs[:MAX_RESOURCES])
-        more = " ..." if len(resource.pairs) > MAX_RESOURCES else ""
+    for resource in machine.resources[:MAX_LISTED_RESOURCES]:
+        pairs = " ".join(f"{a}>{b}" for a, b in resource.pairs[:MAX_LISTED_RESOURCES])
+        more = " ..." if len(resource.pairs) > MAX_LISTED_RESOURCES else ""
         lines.append(f"- {resource.gbs:g} GB/s for {pairs}{more}")
-    if len(machine.resources) > MAX_RESOURCES:
-        lines.append(f"- and {len(machine.resources) - MAX_RESOURCES} more of this kind")
+    if len(machine.resources) > MAX_LISTED_RESOURCES:
+        lines.append(f"- and {len(machine.resources) - MAX_LISTED_RESOURCES} more of this kind")
     return "\n".join(lines)
 
 
@@ -142,4 +142,4 @@ def _read_grammar() -> str:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_PROGRAM_TEXT else text[:MAX_PROGRAM_TEXT] + "\n# ... and so on"
+    return text if len(text) <= MAX_SHOWN_PROGRAM else text[:MAX_SHOWN_PROGRAM] + "\n# ... and so on"

@@ -24,13 +24,13 @@ from einc.exchange.language.resolve import read_program
 from einc.exchange.synthesis.splitting import find_splits, split_atoms
 from einc.machines.model import Machine
 
-SEPARATOR = "---"
+CANDIDATE_SEPARATOR = "---"
 """A line of its own between the candidates of one text."""
 
-MAX_TEXT = 1 << 22
-MAX_ACTIONS = 20_000
+MAX_PROPOSAL_TEXT = 1 << 22
+MAX_PROPOSED_ACTIONS = 20_000
 MAX_CANDIDATES = 64
-MAX_ROUNDS = 100
+MAX_PROPOSAL_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ProposalRequest:
     answers: tuple[JudgedCandidate, ...] = ()
 
 
-POLL_SECONDS = 0.05
+COMMAND_POLL_SECONDS = 0.05
 """How often is looked whether a command has ended whose standard output is still open."""
 
 
@@ -79,7 +79,7 @@ def consult_proposer(
     Raises ProgramError where the proposer fails.
     """
     answers: tuple[JudgedCandidate, ...] = ()
-    for number in range(MAX_ROUNDS):
+    for number in range(MAX_PROPOSAL_ROUNDS):
         reply = proposer.propose(ask(number, answers))
         if reply is None:
             return
@@ -152,9 +152,9 @@ def _read_reply(process: subprocess.Popen[bytes], deadline: float) -> tuple[byte
     reply = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        while len(reply) <= MAX_TEXT:
+        while len(reply) <= MAX_PROPOSAL_TEXT:
             ended = process.poll() is not None  # before looking for what it wrote, which is there then
-            if not selector.select(max(0.0, min(deadline - time.monotonic(), 0.0 if ended else POLL_SECONDS))):
+            if not selector.select(max(0.0, min(deadline - time.monotonic(), 0.0 if ended else COMMAND_POLL_SECONDS))):
                 if ended:
                     os.killpg(process.pid, signal.SIGKILL)  # those that keep the output open are of this group
                     return reply, process.returncode
@@ -180,11 +180,11 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 def split_candidates(text: str) -> Iterator[str]:
     """The programs of a proposer's text. Raises ProgramError where it is too long."""
-    if len(text) > MAX_TEXT:
-        raise ProgramError(f"a proposal has more than {MAX_TEXT} characters")
+    if len(text) > MAX_PROPOSAL_TEXT:
+        raise ProgramError(f"a proposal has more than {MAX_PROPOSAL_TEXT} characters")
     parts: list[list[str]] = [[]]
     for line in text.splitlines():
-        if line.strip() == SEPARATOR:
+        if line.strip() == CANDIDATE_SEPARATOR:
             parts.append([])
         else:
             parts[-1].append(line)
@@ -196,10 +196,14 @@ def split_candidates(text: str) -> Iterator[str]:
 def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Program, dict[str, int]]:
     """A candidate as a program for the preamble, and its splits. Raises ProgramError where it is none."""
     program = read_program(text, "<proposal>", machine)
-    if len(program.actions) > MAX_ACTIONS:
-        raise ProgramError(f"a proposal has more than {MAX_ACTIONS} actions")
+    if len(program.actions) > MAX_PROPOSED_ACTIONS:
+        raise ProgramError(f"a proposal has more than {MAX_PROPOSED_ACTIONS} actions")
     for partition in preamble.partitions:
-        same = [one for one in program.partitions if one.name == partition.name and one.size == partition.size]
+        same = [
+            candidate
+            for candidate in program.partitions
+            if candidate.name == partition.name and candidate.size == partition.size
+        ]
         if not same or partition.members not in (None, same[0].members):
             raise ProgramError(f"the proposal changes the partition {partition.name}")
     splits = find_splits(program, preamble)
@@ -216,6 +220,8 @@ def read_candidate(text: str, preamble: Program, machine: Machine) -> tuple[Prog
 
 def _normalize_preamble(program: Program) -> tuple[object, ...]:
     """What a preamble says, independent of how it is written."""
-    held = {(one.aggregate, site, one.size) for one in program.holdings for site in one.sites}
-    required = {(one.aggregate, target) for one in program.requirements for target in one.targets}
+    held = {(holding.aggregate, site, holding.size) for holding in program.holdings for site in holding.sites}
+    required = {
+        (requirement.aggregate, target) for requirement in program.requirements for target in requirement.targets
+    }
     return None if program.gpus is None else tuple(sorted(program.gpus)), held, required

@@ -26,16 +26,16 @@ def split_multicast(program: Program, machine: Machine) -> Iterator[Program]:
     """`X @ s -> D1, D2` becomes `X @ s -> D1` and `X @ s -> D2`, one destination split off. Always valid."""
     for action in program.actions:
         for site in action.destinations if len(action.destinations) > 1 else ():
-            rest = tuple(other for other in action.destinations if other != site)
-            yield _replace_actions(program, (action,), (_redirect(action, (site,)), _redirect(action, rest)))
+            remaining = tuple(destination for destination in action.destinations if destination != site)
+            yield _replace_actions(program, (action,), (_redirect(action, (site,)), _redirect(action, remaining)))
 
 
 def fuse_multicasts(program: Program, machine: Machine) -> Iterator[Program]:
     """Two actions that send one copy become one. Always valid."""
-    for one, other in itertools.combinations(program.actions, 2):
-        if (one.aggregate, one.source, one.after) == (other.aggregate, other.source, other.after):
-            union = tuple(sorted({*one.destinations, *other.destinations}))
-            yield _replace_actions(program, (one, other), (_redirect(one, union),))
+    for first, second in itertools.combinations(program.actions, 2):
+        if (first.aggregate, first.source, first.after) == (second.aggregate, second.source, second.after):
+            union = tuple(sorted({*first.destinations, *second.destinations}))
+            yield _replace_actions(program, (first, second), (_redirect(first, union),))
 
 
 def introduce_relay(program: Program, machine: Machine) -> Iterator[Program]:
@@ -55,26 +55,26 @@ def introduce_relay(program: Program, machine: Machine) -> Iterator[Program]:
 def eliminate_relay(program: Program, machine: Machine) -> Iterator[Program]:
     """`X @ s -> r -> d` becomes `X @ s -> d`: valid where no other action needs X at r."""
     paths = machine.routes
-    for one, other in itertools.permutations(program.actions, 2):
-        if one.aggregate == other.aggregate and other.source in one.destinations:
-            ends = tuple(sorted({*one.destinations, *other.destinations} - {other.source, one.source}))
-            if all((one.source, site) in paths for site in ends):
-                yield _replace_actions(program, (one, other), (_redirect(one, ends),))
+    for first, second in itertools.permutations(program.actions, 2):
+        if first.aggregate == second.aggregate and second.source in first.destinations:
+            ends = tuple(sorted({*first.destinations, *second.destinations} - {second.source, first.source}))
+            if all((first.source, site) in paths for site in ends):
+                yield _replace_actions(program, (first, second), (_redirect(first, ends),))
 
 
 def push_down(program: Program, machine: Machine) -> Iterator[Program]:
     """`X @ r -> s` and `Y @ r -> s` become `X+Y @ r -> s`: valid where X and Y alone are not needed at s."""
-    for one, other in itertools.combinations(program.actions, 2):
-        if one.source == other.source and not set(one.aggregate) & set(other.aggregate):
-            whole = tuple(sorted((*one.aggregate, *other.aggregate)))
-            for site in sorted(set(one.destinations) & set(other.destinations)):
+    for first, second in itertools.combinations(program.actions, 2):
+        if first.source == second.source and not set(first.aggregate) & set(second.aggregate):
+            union = tuple(sorted((*first.aggregate, *second.aggregate)))
+            for site in sorted(set(first.destinations) & set(second.destinations)):
                 yield _replace_actions(
                     program,
-                    (one, other),
+                    (first, second),
                     (
-                        *_drop_destination(one, site),
-                        *_drop_destination(other, site),
-                        Action(whole, one.source, (site,)),
+                        *_drop_destination(first, site),
+                        *_drop_destination(second, site),
+                        Action(union, first.source, (site,)),
                     ),
                 )
 
@@ -84,10 +84,10 @@ def pull_up(program: Program, machine: Machine) -> Iterator[Program]:
     held = sorted(compute_closure(program))
     for action in program.actions:
         inside = [part for part, site in held if site == action.source and _is_strictly_in(part, action.aggregate)]
-        for one, other in itertools.combinations(inside, 2):
-            if tuple(sorted((*one, *other))) == action.aggregate:
+        for first, second in itertools.combinations(inside, 2):
+            if tuple(sorted((*first, *second))) == action.aggregate:
                 for site in action.destinations:
-                    parts = (Action(one, action.source, (site,)), Action(other, action.source, (site,)))
+                    parts = (Action(first, action.source, (site,)), Action(second, action.source, (site,)))
                     yield _replace_actions(
                         program, (action,), (*_drop_destination(action, site), *parts, Action(action.aggregate, site))
                     )
@@ -146,12 +146,12 @@ def _redirect(action: Action, destinations: tuple[int, ...]) -> Action:
 
 def _drop_destination(action: Action, site: int) -> Body:
     """The action without a destination; nothing where it has no other one."""
-    rest = tuple(other for other in action.destinations if other != site)
-    return (_redirect(action, rest),) if rest else ()
+    remaining = tuple(destination for destination in action.destinations if destination != site)
+    return (_redirect(action, remaining),) if remaining else ()
 
 
-def _is_strictly_in(part: Aggregate, whole: Aggregate) -> bool:
-    return len(part) < len(whole) and set(part) <= set(whole)
+def _is_strictly_in(part: Aggregate, container: Aggregate) -> bool:
+    return len(part) < len(container) and set(part) <= set(container)
 
 
 MAX_REWRITTEN = 80

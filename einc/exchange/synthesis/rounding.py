@@ -51,8 +51,8 @@ class RoutePool:
         for number, route in enumerate(routes):
             brought = {(step.parts, step.destination): position for position, step in enumerate(route)}
             for position, step in reversed([*enumerate(route)]):
-                here = number, position
-                copies[here], rate[here], latency[here] = measure_step(step, network)
+                entry = number, position
+                copies[entry], rate[entry], latency[entry] = measure_step(step, network)
                 for column, copy in enumerate(list_needed_copies(step)):
                     before[position, number, column] = brought.get(copy, length)
                 taken += [(number, position, resource) for resource in list_crossed(step, network)]
@@ -84,14 +84,14 @@ class RoutePool:
 _SQUARINGS = (3, 6)
 """How often the time of a window is squared: first all long windows matter, then only the longest."""
 
-_SWEEPS = 4
+_ROUNDING_SWEEPS = 4
 _MAX_WINDOW_ROUNDS = 6
 """How often pieces are moved, each time for more windows."""
 
 _MAX_GROUPS = 500
 """Above this many groups, pieces are moved only once, and only by the load of the resources."""
 
-_LONG = 0.93
+_LONG_WINDOW_PART = 0.93
 """Windows that take at least this part of the longest one's time are added."""
 
 
@@ -111,13 +111,16 @@ class RouteChooser:
         """For every demand the routes of its pieces, whose numbers are given."""
         groups: list[_PieceGroup] = []
         for pool, amounts, positions in self.known:
-            alike: dict[tuple[int, int], list[int]] = {}
+            positions_by_form: dict[tuple[int, int], list[int]] = {}
             for position in positions:
-                alike.setdefault((self.demands[position].size, pieces[position]), []).append(position)
-            for (size, count), own in alike.items():
+                positions_by_form.setdefault((self.demands[position].size, pieces[position]), []).append(position)
+            for (size, count), demand_positions in positions_by_form.items():
                 groups.append(
                     _PieceGroup(
-                        pool.routes, pool.compute_uses(size / count), _round_amounts(amounts, count * len(own)), own
+                        pool.routes,
+                        pool.compute_uses(size / count),
+                        _round_amounts(amounts, count * len(demand_positions)),
+                        demand_positions,
                     )
                 )
         assigned: list[list[Route]] = [[] for _ in self.demands]
@@ -159,7 +162,7 @@ def _even_out(groups: Sequence[_PieceGroup], resources: int) -> list[Ints]:
     uses = [group.uses for group in groups]
     all_windows = _Windows(uses)
     windows = [(resource, 0.0, 0.0) for resource in range(resources)]
-    tables = [_tabulate(own, windows) for own in uses]
+    tables = [_tabulate(group_uses, windows) for group_uses in uses]
     counts = [group.counts.copy() for group in groups]
     best, least = counts, np.inf
     for _ in range(_MAX_WINDOW_ROUNDS if len(groups) <= _MAX_GROUPS else 1):
@@ -167,12 +170,14 @@ def _even_out(groups: Sequence[_PieceGroup], resources: int) -> list[Ints]:
         longest = all_windows.find_longest(counts)
         longest_ms = max(time for time, _ in longest)
         if longest_ms < least * (1 - 1e-9):
-            best, least = [own.copy() for own in counts], longest_ms
-        more = [window for time, window in longest if time >= _LONG * longest_ms and window not in windows]
+            best, least = [group_counts.copy() for group_counts in counts], longest_ms
+        more = [window for time, window in longest if time >= _LONG_WINDOW_PART * longest_ms and window not in windows]
         if not more:
             break
         windows += more
-        tables = [np.hstack((table, _tabulate(own, more))) for own, table in zip(uses, tables, strict=True)]
+        tables = [
+            np.hstack((table, _tabulate(group_uses, more))) for group_uses, table in zip(uses, tables, strict=True)
+        ]
     return best
 
 
@@ -193,8 +198,9 @@ def _descend(counts: list[Ints], tables: Sequence[Floats], windows: Sequence[_Wi
         columns = np.flatnonzero(table.any(0))
         used.append((columns, table[:, columns]))
     for squarings in _SQUARINGS:
-        for _ in range(_SWEEPS):
+        for _ in range(_ROUNDING_SWEEPS):
             moved = False
+            # High powers, so that the longest windows decide; as parts of the longest one, so that none overflows.
             scale = load.max()
             for count, (columns, table) in zip(counts, used, strict=True):
                 now = load[columns] / scale
@@ -221,27 +227,40 @@ class _Windows:
     """All possible windows: for every resource its heads and tails, and which of them each use has."""
 
     def __init__(self, uses: Sequence[ResourceUses]) -> None:
-        first = np.cumsum([0, *(own.route[-1] + 1 for own in uses[:-1])])  # routes are numbered through all groups
-        route = np.concatenate([own.route + start for own, start in zip(uses, first, strict=True)])
+        # Routes are numbered through all groups.
+        first = np.cumsum([0, *(group_uses.route[-1] + 1 for group_uses in uses[:-1])])
+        route = np.concatenate([group_uses.route + start for group_uses, start in zip(uses, first, strict=True)])
         resource, time, head, tail = (
-            np.concatenate([getattr(own, name) for own in uses]) for name in ("resource", "time", "head", "tail")
+            np.concatenate([getattr(group_uses, name) for group_uses in uses])
+            for name in ("resource", "time", "head", "tail")
         )
         self._tables = []
-        for one in np.unique(resource):
-            here = np.flatnonzero(resource == one)
-            heads, row = np.unique(head[here], return_inverse=True)
-            tails, column = np.unique(tail[here], return_inverse=True)
+        for number in np.unique(resource):
+            rows_of_resource = np.flatnonzero(resource == number)
+            heads, row = np.unique(head[rows_of_resource], return_inverse=True)
+            tails, column = np.unique(tail[rows_of_resource], return_inverse=True)
             ends = heads[:, None] + tails
-            self._tables.append((int(one), route[here], time[here], row * len(tails) + column, heads, tails, ends))
+            self._tables.append(
+                (
+                    int(number),
+                    route[rows_of_resource],
+                    time[rows_of_resource],
+                    row * len(tails) + column,
+                    heads,
+                    tails,
+                    ends,
+                )
+            )
 
     def find_longest(self, counts: Sequence[Ints]) -> list[tuple[float, _Window]]:
         """For every resource in use its longest window, with its time in ms."""
         many = np.concatenate(counts)
         longest = []
-        for resource, route, time, place, heads, tails, ends in self._tables:
+        for resource, route, time, cell, heads, tails, ends in self._tables:
             pieces = many[route]
             if pieces.any():
-                sums = np.bincount(place, time * pieces, ends.size).reshape(ends.shape)
+                sums = np.bincount(cell, time * pieces, ends.size).reshape(ends.shape)
+                # A window has all uses whose head and tail are at least its own: all to the lower right in the table.
                 sums = sums[::-1, ::-1].cumsum(0).cumsum(1)[::-1, ::-1]
                 windows = np.where(sums > 0, sums + ends, 0.0)
                 head, tail = np.unravel_index(int(windows.argmax()), windows.shape)

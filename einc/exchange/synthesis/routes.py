@@ -110,7 +110,7 @@ def compute_load(steps: Sequence[RouteStep], network: Network) -> dict[int, floa
     return load
 
 
-MAX_SITES = 16
+MAX_ROOT_SITES = 16
 """On larger machines only sites that hold a part or need the result are roots."""
 
 _MAX_GATHERED = 100
@@ -125,7 +125,7 @@ def list_direct_routes(shape: DemandShape, network: Network, max_roots: int, tur
 
     On larger machines no more than `max_roots` roots are taken; which ones depends on `turn`.
     """
-    large = len(network.sites) > MAX_SITES
+    large = len(network.sites) > MAX_ROOT_SITES
     roots: tuple[int, ...] = network.sites
     if large:
         named = tuple(dict.fromkeys((*shape.targets, *(site for sites in shape.holders for site in sites))))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from einc.exchange.synthesis.task_graph import ExchangeTasks, TaskSchedule
 
-_FEW_SITES = 8
+_MAX_SITES_WITHOUT_SYMMETRY = 8
 """With more sites, orders are tried too in which sites that lie alike do alike."""
 
 _SETTLED = 2
@@ -138,12 +138,12 @@ def build_first_schedule(tasks: ExchangeTasks, seed: int) -> TaskSchedule:
         [turn * length for turn in tasks.turns],
         [-tail - noise.random() * 2 * mean for tail in tails],
     )
-    if len({action.source for action in tasks.actions}) > _FEW_SITES:
+    if len({action.source for action in tasks.actions}) > _MAX_SITES_WITHOUT_SYMMETRY:
         rules = (
             *rules[:4],
             tasks.places,
-            [place * length - tail for place, tail in zip(tasks.places, tails, strict=True)],
-            [place * length / 1e3 - tail for place, tail in zip(tasks.places, tails, strict=True)],
+            [offset * length - tail for offset, tail in zip(tasks.places, tails, strict=True)],
+            [offset * length / 1e3 - tail for offset, tail in zip(tasks.places, tails, strict=True)],
         )
     trials = sorted((scheduler.schedule_forwards(keys) for keys in rules), key=_get_makespan)
     return min((scheduler.close_gaps(trial) for trial in trials[:_SETTLED]), key=_get_makespan)

@@ -11,15 +11,15 @@ from einc.exchange.synthesis.proposers import CommandProposer, Proposer, TextPro
 
 def make_proposer(source: str, read_text: Callable[[str], str]) -> Proposer:
     """The proposer that a source names; `read_text` reads a file. Raises UsageError."""
-    kind, _, rest = source.partition(":")
+    kind, _, argument = source.partition(":")
     if kind == "llm":
         from einc.exchange.synthesis.endpoint import read_endpoint
 
-        return read_endpoint(rest)
+        return read_endpoint(argument)
     if kind != "command":
         return TextProposer(read_text(source))
     try:
-        arguments = shlex.split(rest)
+        arguments = shlex.split(argument)
     except ValueError as error:
         raise UsageError(f"--propose {source[:200]!r}: {error}") from None
     if not arguments:

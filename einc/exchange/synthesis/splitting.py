@@ -29,8 +29,8 @@ def find_atom_families(program: Program) -> dict[str, str]:
     ]
     for aggregate in named:
         for atom in aggregate:
-            one, other = sorted((root(aggregate[0]), root(atom)))
-            parent[other] = one
+            kept_root, merged_root = sorted((root(aggregate[0]), root(atom)))
+            parent[merged_root] = kept_root
     return {atom: root(atom) for atom in sorted(parent)}
 
 
@@ -71,17 +71,17 @@ def find_splits(program: Program, preamble: Program) -> dict[str, int]:
     atoms = {atom for holding in program.holdings for atom in holding.aggregate}
     pieces: dict[str, int] = {}
     for atom in atoms:
-        whole, dot, number = atom.rpartition(".")
+        unsplit, dot, number = atom.rpartition(".")
         if dot and number.isdigit():
-            pieces[whole] = pieces.get(whole, 0) + 1
-    given = {atom for holding in preamble.holdings for atom in holding.aggregate}
-    splits = {atom: pieces[atom] for atom in sorted(given - atoms) if atom in pieces}
-    named = [one.aggregate for one in preamble.holdings] + [one.aggregate for one in preamble.requirements]
+            pieces[unsplit] = pieces.get(unsplit, 0) + 1
+    held_atoms = {atom for holding in preamble.holdings for atom in holding.aggregate}
+    splits = {atom: pieces[atom] for atom in sorted(held_atoms - atoms) if atom in pieces}
+    named = [entry.aggregate for entry in preamble.holdings] + [entry.aggregate for entry in preamble.requirements]
     for aggregate in named:
         counts = {atom: splits.get(atom, 1) for atom in aggregate}
         if len(set(counts.values())) > 1:
-            found = ", ".join(f"{atom} in {count}" for atom, count in counts.items())
-            raise ProgramError(f"atoms of one aggregate must be split into as many pieces each: {found[:200]}")
+            described = ", ".join(f"{atom} in {count}" for atom, count in counts.items())
+            raise ProgramError(f"atoms of one aggregate must be split into as many pieces each: {described[:200]}")
     return splits
 
 
@@ -94,26 +94,26 @@ def join_pieces(program: Program, splits: Mapping[str, int]) -> Program:
     requirements: list[Requirement] = []
     of_first: dict[tuple[Aggregate, tuple[int, ...]], int] = {}
     for holding in program.holdings:
-        whole, number = _find_whole(holding.aggregate, splits)
+        unsplit, number = _find_whole(holding.aggregate, splits)
         if number == 1:
-            of_first[whole, holding.sites] = len(holdings)
-            holdings.append(Holding(whole, holding.sites, holding.size))
+            of_first[unsplit, holding.sites] = len(holdings)
+            holdings.append(Holding(unsplit, holding.sites, holding.size))
         else:
-            at = of_first.get((whole, holding.sites))
+            at = of_first.get((unsplit, holding.sites))
             if at is None:
-                raise ProgramError(f"the program has a piece of {whole[0][:80]}, and not its first piece")
+                raise ProgramError(f"the program has a piece of {unsplit[0][:80]}, and not its first piece")
             holdings[at] = dataclasses.replace(holdings[at], size=holdings[at].size + holding.size)
     for requirement in program.requirements:
-        whole, number = _find_whole(requirement.aggregate, splits)
+        unsplit, number = _find_whole(requirement.aggregate, splits)
         if number == 1:
-            requirements.append(Requirement(whole, requirement.targets))
+            requirements.append(Requirement(unsplit, requirement.targets))
     return dataclasses.replace(program, holdings=tuple(holdings), requirements=tuple(requirements), actions=())
 
 
 def _find_whole(aggregate: Aggregate, splits: Mapping[str, int]) -> tuple[Aggregate, int]:
     """The aggregate that this one is a piece of, or is itself, and the number of the piece from 1."""
-    whole, dot, number = aggregate[0].rpartition(".")
-    if not dot or whole not in splits:
+    unsplit, dot, number = aggregate[0].rpartition(".")
+    if not dot or unsplit not in splits:
         return aggregate, 1
     return tuple(sorted(atom.rpartition(".")[0] for atom in aggregate)), int(number)
 

@@ -69,8 +69,8 @@ def build_tasks(demands: Sequence[Demand], routes: Sequence[Sequence[Route]], ne
             for step in route:
                 name = names.get(step.parts)
                 if name is None:
-                    whole = [atom for k, part in enumerate(demand.parts) if step.parts >> k & 1 for atom in part]
-                    name = names[step.parts] = name_piece(tuple(sorted(whole)), position, len(chosen))
+                    combined = [atom for k, part in enumerate(demand.parts) if step.parts >> k & 1 for atom in part]
+                    name = names[step.parts] = name_piece(tuple(sorted(combined)), position, len(chosen))
                 ends = (step.destination,) if step.destination != step.source else ()
                 action = Action(name, step.source, ends)
                 task = number.setdefault(action, len(number))

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from einc.exchange.growing import find_cheapest_paths
 from einc.exchange.network import Network
+from einc.exchange.steiner_heuristic import find_cheapest_paths
 from einc.exchange.synthesis.demands import MAX_TERMINALS, DemandShape
 from einc.exchange.synthesis.routes import Route, RouteStep, tidy_route
 
@@ -87,24 +87,28 @@ class ReductionTrees:
         self.via: Ints = np.zeros((1 << m, n), np.int64)  # where the set was formed, or held
         lying: Floats = np.full((1 << m, n), np.inf)  # of sets that lie at a site in several parts, or whole
         self.first: Ints = np.zeros((1 << m, n), np.int64)
-        self.whole = np.zeros((1 << m, n), bool)
+        self.joins_first = np.zeros((1 << m, n), bool)
+        # The dynamic program of Dreyfus and Wagner for Steiner trees: a set is formed at a site, from a subset and the
+        # other parts, and then sent along a cheapest path. A subset is a smaller number, and so it is known before.
         for parts in range(1, 1 << m):
             base = np.full(n, np.inf)
             apart = np.full(n, np.inf)
             if parts & (parts - 1) == 0:
                 base[[prices.number[site] for site in holders[parts.bit_length() - 1]]] = 0.0
             else:
-                ones = _list_halves(parts)
-                total = self.cost[ones] + prices.form + lying[parts ^ ones]
+                halves = _list_halves(parts)
+                total = self.cost[halves] + prices.form + lying[parts ^ halves]
                 chosen = total.argmin(0)
-                self.first[parts] = ones[chosen]
+                self.first[parts] = halves[chosen]
                 apart = total[chosen, columns]
                 base = apart + prices.form
             total = base[:, None] + prices.distance
             self.via[parts] = total.argmin(0)
             self.cost[parts] = total[self.via[parts], columns]
+            # An aggregate has any number of operands. So the other parts may lie there as one operand, which is read
+            # once (`form` is the price of a read or a write), or as several.
             together = self.cost[parts] + prices.form
-            self.whole[parts] = together <= apart
+            self.joins_first[parts] = together <= apart
             lying[parts] = np.minimum(together, apart)
 
     def list_steps(self, parts: int, site: int) -> list[RouteStep]:
@@ -113,17 +117,17 @@ class ReductionTrees:
         way = self.prices.list_path_steps(parts, at, site)
         if parts & (parts - 1) == 0:
             return way
-        of, rest = [], parts
+        of, remaining = [], parts
         while True:
-            one = int(self.first[rest, at])
-            of.append(one)
-            rest ^= one
-            if self.whole[rest, at]:
-                of.append(rest)
+            half = int(self.first[remaining, at])
+            of.append(half)
+            remaining ^= half
+            if self.joins_first[remaining, at]:
+                of.append(remaining)
                 break
         name = self.prices.network.sites[at]
         return [
-            *(step for one in of for step in self.list_steps(one, at)),
+            *(step for half in of for step in self.list_steps(half, at)),
             RouteStep(parts, name, name, tuple(sorted(of))),
             *way,
         ]
@@ -145,10 +149,10 @@ class MulticastTrees:
             if ends & (ends - 1) == 0:
                 base[prices.number[targets[ends.bit_length() - 1]]] = 0.0
             else:
-                ones = _list_halves(ends)
-                total = self.cost[ones] + self.cost[ends ^ ones]
+                halves = _list_halves(ends)
+                total = self.cost[halves] + self.cost[ends ^ halves]
                 chosen = total.argmin(0)
-                self.first[ends] = ones[chosen]
+                self.first[ends] = halves[chosen]
                 base = total[chosen, columns]
             total = prices.distance + base[None, :]
             self.via[ends] = total.argmin(1)
@@ -160,8 +164,8 @@ class MulticastTrees:
         way = self.prices.list_path_steps(parts, site, at)
         if ends & (ends - 1) == 0:
             return way
-        one = int(self.first[ends, at])
-        return [*way, *self.list_steps(parts, at, one), *self.list_steps(parts, at, ends ^ one)]
+        half = int(self.first[ends, at])
+        return [*way, *self.list_steps(parts, at, half), *self.list_steps(parts, at, ends ^ half)]
 
 
 def price_target_sets(reduction: ReductionTrees, multicast: MulticastTrees) -> tuple[Floats, Ints]:
@@ -175,11 +179,11 @@ def price_target_sets(reduction: ReductionTrees, multicast: MulticastTrees) -> t
     first = np.arange(len(best))
     for ends in range(1, len(best)):
         if ends & (ends - 1):
-            ones = _list_halves(ends)
-            total = rooted[ones] + best[ends ^ ones]
+            halves = _list_halves(ends)
+            total = rooted[halves] + best[ends ^ halves]
             chosen = int(total.argmin())
             if total[chosen] < best[ends] - 1e-15:
-                best[ends], first[ends] = total[chosen], ones[chosen]
+                best[ends], first[ends] = total[chosen], halves[chosen]
     return best, first
 
 
@@ -193,10 +197,10 @@ def find_cheapest_routes(shape: DemandShape, prices: PathPrices) -> tuple[float,
     steps: list[RouteStep] = []
     ends = every
     while ends:
-        one = int(first[ends])
-        root = int(by_root[one].argmin())
-        steps += reduction.list_steps(full, root) + multicast.list_steps(full, root, one)
-        ends ^= one
+        half = int(first[ends])
+        root = int(by_root[half].argmin())
+        steps += reduction.list_steps(full, root) + multicast.list_steps(full, root, half)
+        ends ^= half
     routes = [tidy_route(shape, tuple(steps))]
     for root in np.argsort(by_root[every], kind="stable")[: _count_kept_roots(len(prices.network.sites))]:
         if np.isfinite(by_root[every, root]):
@@ -211,12 +215,13 @@ def _count_kept_roots(sites: int) -> int:
 
 
 @functools.cache
-def _list_halves(whole: int) -> Ints:
+def _list_halves(bits: int) -> Ints:
     """The proper subsets of a set that contain its lowest element, in ascending order."""
-    lowest = whole & -whole
-    rest = whole ^ lowest
+    # With its lowest element in the first half, each way to halve the set is listed once.
+    lowest = bits & -bits
+    upper_bits = bits ^ lowest
     subsets, part = [], 0
-    while part != rest:
+    while part != upper_bits:
         subsets.append(part | lowest)
-        part = (part - rest) & rest
+        part = (part - upper_bits) & upper_bits  # the next larger subset: adds 1 to the bits of `upper_bits` alone
     return np.array(subsets, np.int64)

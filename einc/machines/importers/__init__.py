@@ -12,7 +12,7 @@ from einc.machines.importers.smi import read_smi
 from einc.machines.importers.topology import ImportedMachine, MachineOverrides, Topology, build_machine
 from einc.machines.load import format_machine, parse_machine
 
-MAX_TEXT = 4 * 2**20
+MAX_TOPOLOGY_TEXT = 4 * 2**20
 """Characters of the largest file; one of 72 GPUs has a hundred thousand."""
 
 
@@ -46,8 +46,8 @@ def import_machine(
 
 
 def _clean(text: str, where: str) -> str:
-    if len(text) > MAX_TEXT:
-        raise MachineError(f"the topology file is larger than {MAX_TEXT} characters", where=where)
+    if len(text) > MAX_TOPOLOGY_TEXT:
+        raise MachineError(f"the topology file is larger than {MAX_TOPOLOGY_TEXT} characters", where=where)
     return text.removeprefix("\ufeff")
 
 

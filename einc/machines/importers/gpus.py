@@ -90,10 +90,10 @@ def find_by_pci(device: str | None, sm: int | None) -> Gpu | None:
 
 def find_by_name(name: str) -> Gpu | None:
     """The model that a driver calls `name`, such as "NVIDIA A100-SXM4-80GB"."""
-    found = re.search(r"\b(P100|V100|A100|H100|H200|GB200|B200)(?![0-9])", name.upper())
-    if found is None:
+    match = re.search(r"\b(P100|V100|A100|H100|H200|GB200|B200)(?![0-9])", name.upper())
+    if match is None:
         return None
-    key = found[1].lower()
+    key = match[1].lower()
     size = re.search(r"\b([0-9]{2,3}) ?GB", name.upper())
     variant = f"{key}-{size[1]}gb" if size else key
     return GPUS.get(variant, GPUS[key])

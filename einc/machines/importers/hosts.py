@@ -14,9 +14,9 @@ from einc.machines.importers.topology import Topology
 from einc.machines.schema import MAX_SITES
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,252}"
-_LINE = re.compile(rf"({_NAME})(?:\s+[a-z_\-]{{1,20}}=[A-Za-z0-9_]{{1,20}})*\s*")
+_HOST_LINE = re.compile(rf"({_NAME})(?:\s+[a-z_\-]{{1,20}}=[A-Za-z0-9_]{{1,20}})*\s*")
 _SLOTS = re.compile(r"\sslots=(\S*)")
-_MAX_NAMED = 40
+_MAX_SHOWN_NAME = 40
 """Characters of a host's name that messages show."""
 
 
@@ -47,18 +47,18 @@ def read_hosts(text: str, where: str) -> tuple[Host, ...]:
         if not words:
             continue
         span = SourceSpan(where, row, 1, min(len(line), 200) + 1, line[:200])
-        found, slots = _LINE.fullmatch(words), _SLOTS.search(words)
-        if found is None or slots is None:
+        host_line, slots = _HOST_LINE.fullmatch(words), _SLOTS.search(words)
+        if host_line is None or slots is None:
             raise MachineError("expected a host, as in `node1 slots=8`", where=span)
         if not re.fullmatch(r"[0-9]{1,4}", slots[1]) or not 1 <= int(slots[1]) <= MAX_SITES:
             raise MachineError(
-                f"expected slots from 1 to {MAX_SITES}, found {slots[1][:_MAX_NAMED]!r}",
+                f"expected slots from 1 to {MAX_SITES}, found {slots[1][:_MAX_SHOWN_NAME]!r}",
                 where=span,
                 hint="each slot is a site, such as a GPU",
             )
-        if found[1] in hosts:
-            raise MachineError(f"the host {found[1][:_MAX_NAMED]} is listed twice", where=span)
-        hosts[found[1]] = Host(found[1], int(slots[1]))
+        if host_line[1] in hosts:
+            raise MachineError(f"the host {host_line[1][:_MAX_SHOWN_NAME]} is listed twice", where=span)
+        hosts[host_line[1]] = Host(host_line[1], int(slots[1]))
         total += int(slots[1])
         if total > MAX_SITES:
             raise MachineError(f"the hosts have more than {MAX_SITES} slots", where=span)
@@ -81,11 +81,11 @@ def join_hosts(hosts: tuple[Host, ...], node: Topology | None) -> Topology:
     joined = Topology((), (), {}, (), ())
     for number, host in enumerate(hosts):
         if node is not None and host.slots > len(node.labels):
-            name = host.name[:_MAX_NAMED]
+            name = host.name[:_MAX_SHOWN_NAME]
             raise UsageError(f"{name} has {host.slots} slots, but the node has {len(node.labels)} GPUs")
-        first, own = len(labels), range(host.slots)
-        names = [f"slot {k}" for k in own] if node is None else node.labels[: host.slots]
-        labels += [f"{host.name[:_MAX_NAMED]} {name}" for name in names]
+        first, host_slots = len(labels), range(host.slots)
+        names = [f"slot {k}" for k in host_slots] if node is None else node.labels[: host.slots]
+        labels += [f"{host.name[:_MAX_SHOWN_NAME]} {name}" for name in names]
         inside = {} if node is None else node.direct
         apart = frozenset() if node is None else node.unreachable
         joined = dataclasses.replace(
@@ -95,10 +95,10 @@ def join_hosts(hosts: tuple[Host, ...], node: Topology | None) -> Topology:
             host=joined.host + (number,) * host.slots,
             direct={
                 **joined.direct,
-                **{(first + a, first + b): n for (a, b), n in inside.items() if a in own and b in own},
+                **{(first + a, first + b): n for (a, b), n in inside.items() if a in host_slots and b in host_slots},
             },
             unreachable=joined.unreachable
-            | frozenset((first + a, first + b) for a, b in apart if a in own and b in own),
+            | frozenset((first + a, first + b) for a, b in apart if a in host_slots and b in host_slots),
         )
     if node is None:
         return dataclasses.replace(joined, labels=tuple(labels))

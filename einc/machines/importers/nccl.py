@@ -19,7 +19,7 @@ from einc.machines.schema import MAX_SITES
 
 _DUMP = "NCCL_TOPO_DUMP_FILE=topo.xml with all GPUs taking part (`all_reduce_perf -g 8`) writes a whole one"
 _SWITCH, _CPU = ("0x068000", "0x060400"), "0x068001"
-_MAX_LINKS = 1000
+_MAX_LINK_COUNT = 1000
 _Key = tuple[str, str]
 """(host, PCI bus id)"""
 
@@ -45,14 +45,14 @@ def read_nccl(text: str, where: str) -> Topology:
             continue
         site, count = number[_get_key(gpu)], _read_count(link)
         target, kind = _normalize_bus_id(_get_attribute(link, "target")), _get_attribute(link, "tclass").lower()
-        other = number.get((keys[site][0], target))
+        peer = number.get((keys[site][0], target))
         if kind in _SWITCH:
             switched[site] += count
-        elif other == site:
+        elif peer == site:
             raise MachineError(f"an NVLink from {_make_label(gpus[site], site)} to itself", where=link.span)
-        elif other is not None:
-            direct[site, other] = direct.get((site, other), 0) + count
-            ends[site, other] = link
+        elif peer is not None:
+            direct[site, peer] = direct.get((site, peer), 0) + count
+            ends[site, peer] = link
         elif kind.startswith("0x03"):
             absent.add(target)
         elif kind != _CPU:
@@ -158,9 +158,9 @@ def _find_pcie_rate(gpus: Sequence[Element]) -> tuple[float | None, list[str]]:
 
 
 def _read_speed(pci: Element, text: str) -> float:
-    found = re.fullmatch(r"([0-9.]{1,10}|nan|inf) ?GT/s( PCIe)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"([0-9.]{1,10}|nan|inf) ?GT/s( PCIe)?", text.strip(), re.IGNORECASE)
     try:
-        gts = float(found[1]) if found else math.nan
+        gts = float(match[1]) if match else math.nan
     except ValueError:
         gts = math.nan
     if not 0 < gts <= 1000:
@@ -179,8 +179,8 @@ def _get_key(gpu: Element) -> _Key:
 
 def _normalize_bus_id(text: str) -> str:
     """`0000:1b:00.0` however it was written: the domain may have more zeros, letters may have either case."""
-    domain, colon, rest = text.strip().lower().partition(":")
-    return f"{domain.lstrip('0'):0>4}{colon}{rest}"[:40]
+    domain, colon, address = text.strip().lower().partition(":")
+    return f"{domain.lstrip('0'):0>4}{colon}{address}"[:40]
 
 
 def _make_label(gpu: Element, site: int) -> str:
@@ -196,7 +196,7 @@ def _get_attribute(element: Element, name: str) -> str:
 
 def _read_count(link: Element) -> int:
     text = _get_attribute(link, "count")
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_LINKS:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= _MAX_LINK_COUNT:
         raise MachineError(f"expected a count of NVLinks from 1, found {text[:40]!r}", where=link.span)
     return int(text)
 

@@ -26,19 +26,19 @@ def add_network(
     taken = {pair for resource in resources for pair in resource.pairs}
     sites = range(len(host))
     pairs = [(a, b) for a in sites for b in sites if host[a] != host[b] and (a, b) not in taken]
-    if not pairs or (gbs is None and not all(cards.get(one) for one in host)):
+    if not pairs or (gbs is None and not all(cards.get(site) for site in host)):
         return []
     out: dict[tuple[int, int], float] = {}  # by host, and by site where each has a card of its own: the rate
     end_of: list[tuple[int, int]] = []
     kinds = set()
     for site in sites:
-        members = [other for other in sites if host[other] == host[site]]
+        members = [member for member in sites if host[member] == host[site]]
         number, rate = _find_cards(cards.get(host[site], ()), gbs, count)
-        own = number >= len(members)
-        end = (host[site], site if own else -1)
+        own_card = number >= len(members)
+        end = (host[site], site if own_card else -1)
         end_of.append(end)
-        out[end] = rate if own else rate * number
-        shared = "one for each site" if own else f"{number} for the sites of a host"
+        out[end] = rate if own_card else rate * number
+        shared = "one for each site" if own_card else f"{number} for the sites of a host"
         kinds.add(f"cards of {rate:g} GB/s, {shared}")
     assumptions.append(f"network: {'; '.join(sorted(kinds))} (--network-gbs, --network-cards)")
     leaving: dict[tuple[int, int], list[Pair]] = {}
@@ -46,13 +46,13 @@ def add_network(
     for a, b in pairs:
         leaving.setdefault(end_of[a], []).append((a, b))
         entering.setdefault(end_of[b], []).append((a, b))
-    made = []
+    host_resources = []
     for end, rate in out.items():
         name = f"{end[0]}" if end[1] < 0 else f"{end[1]}"
         for way, table in (("out", leaving), ("in", entering)):
             if end in table:
-                made.append(Resource(f"net {way} {name}", rate, tuple(table[end])))
-    return made
+                host_resources.append(Resource(f"net {way} {name}", rate, tuple(table[end])))
+    return host_resources
 
 
 def _find_cards(rates: tuple[float, ...], gbs: float | None, count: int | None) -> tuple[int, float]:

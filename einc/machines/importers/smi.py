@@ -26,11 +26,11 @@ _NO_PATH = frozenset(("N/A",))
 _NVLINK = re.compile(r"NV([1-9][0-9]?)")
 _GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
-_MODEL = re.compile(
+_GPU_MODEL = re.compile(
     r"\s*GPU ([0-9]{1,4}): (.{1,80}?) \(UUID|\|\s+([0-9]{1,4})\s{1,3}((?:NVIDIA|Tesla)\s.{1,60}?)\s{2,}"
 )
 _MAX_COLUMNS = 4 * MAX_SITES
-_MAX_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
+_MAX_LINE_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
 _MAX_LINES = 20_000
 
 
@@ -73,8 +73,8 @@ def read_smi(text: str, where: str) -> Topology:
     columns = _read_columns(lines[position], where)
     rows = _read_rows(lines[position + 1 :], columns, where)
     labels = [name for name in columns if _GPU.fullmatch(name)]
-    place = {name: 1 + position for position, name in enumerate(columns)}
-    cells = {(a, b): rows[a].words[place[b]].text for a in labels for b in labels}
+    word_of_column = {name: 1 + position for position, name in enumerate(columns)}
+    cells = {(a, b): rows[a].words[word_of_column[b]].text for a in labels for b in labels}
     number = {label: site for site, label in enumerate(labels)}
     direct: dict[Pair, int] = {}
     unreachable: set[Pair] = set()
@@ -84,7 +84,7 @@ def read_smi(text: str, where: str) -> Topology:
         if cell != cells[b, a]:
             raise MachineError(
                 f"{a} to {b} is {cell}, but {b} to {a} is {cells[b, a]}: a link is the same from both ends",
-                where=rows[a].span(where, place[b]),
+                where=rows[a].span(where, word_of_column[b]),
                 hint="the table is damaged, or a link is down: `nvidia-smi nvlink -s` shows the state of each",
             )
         if links := _NVLINK.fullmatch(cell):
@@ -106,8 +106,8 @@ def _split_line(text: str, number: int) -> _Line:
     clean = _ESCAPE.sub("", text).replace("\t", "    ")
     if not clean.isprintable():
         clean = replace_unprintable(clean, " ")
-    words = itertools.islice(re.finditer(r"\S+", clean), _MAX_WORDS)
-    return _Line(clean, number, tuple(_Word(found[0], found.start()) for found in words))
+    words = itertools.islice(re.finditer(r"\S+", clean), _MAX_LINE_WORDS)
+    return _Line(clean, number, tuple(_Word(match[0], match.start()) for match in words))
 
 
 def _find_header(lines: Sequence[_Line]) -> int | None:
@@ -197,8 +197,8 @@ def _check_row(line: _Line, label: str, columns: Sequence[str], where: str) -> N
                 else "known: X, NV1 to NV99, PIX, PXB, PHB, NODE, SYS, N/A",
             )
         if (cell == "X") != (column == label):
-            found = "is X, which stands for itself" if cell == "X" else f"is {cell}, and should be X"
-            raise MachineError(f"{label} to {column} {found}", where=at)
+            mistake = "is X, which stands for itself" if cell == "X" else f"is {cell}, and should be X"
+            raise MachineError(f"{label} to {column} {mistake}", where=at)
     if len(cells) > len(columns) and (_is_cell(cells[len(columns)]) and cells[len(columns)] != "N/A"):
         at = line.span(where, 1 + len(columns))
         raise MachineError(f"{counts}, and has more", where=at)
@@ -208,7 +208,7 @@ def _find_models(lines: Sequence[_Line], labels: Sequence[str]) -> tuple[Gpu | N
     """The models that lists of GPUs above or below the table name."""
     named: dict[str, Gpu | None] = {}
     for line in lines:
-        found = _MODEL.match(line.text)
-        if found is not None:
-            named[f"GPU{int(found[1] or found[3])}"] = find_by_name(found[2] or found[4])
+        match = _GPU_MODEL.match(line.text)
+        if match is not None:
+            named[f"GPU{int(match[1] or match[3])}"] = find_by_name(match[2] or match[4])
     return tuple(named.get(label) for label in labels)

@@ -54,7 +54,7 @@ class Topology:
 
     def degree(self, site: int) -> int:
         """NVLinks that the file shows for a site, towards other GPUs."""
-        return sum(self.direct.get((site, other), 0) for other in range(len(self.labels)))
+        return sum(self.direct.get((site, peer), 0) for peer in range(len(self.labels)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +143,23 @@ def _build_sites(models: Sequence[Gpu | None], overrides: MachineOverrides, assu
     if None in models:
         _require(overrides.hbm_gbs is not None, "its memory bandwidth", "--hbm-gbs")
         _require(overrides.memory_gib is not None, "its memory", "--memory-gib")
-    made = []
+    sites = []
     for model in models:
         site = model.site if model is not None else Site(1.0, 1)
         if overrides.hbm_gbs is not None:
             site = dataclasses.replace(site, hbm_gbs=overrides.hbm_gbs)
         if overrides.memory_gib is not None:
             site = dataclasses.replace(site, memory_bytes=int(overrides.memory_gib * 2**30))
-        made.append(site)
+        sites.append(site)
     if overrides.memory_gib is None:
         assumptions.append(
-            f"memory: {_format_numbers(site.memory_bytes / 2**30 for site in made)} GiB per site (--memory-gib)"
+            f"memory: {_format_numbers(site.memory_bytes / 2**30 for site in sites)} GiB per site (--memory-gib)"
         )
     if overrides.hbm_gbs is None:
-        assumptions.append(f"HBM: {_format_numbers(site.hbm_gbs for site in made)} GB/s per site (--hbm-gbs)")
-    peaks = ", ".join(f"{flops / 1e12:g} {dtype}" for dtype, flops in made[0].flops) or "unknown"
+        assumptions.append(f"HBM: {_format_numbers(site.hbm_gbs for site in sites)} GB/s per site (--hbm-gbs)")
+    peaks = ", ".join(f"{flops / 1e12:g} {dtype}" for dtype, flops in sites[0].flops) or "unknown"
     assumptions.append(f"peak TFLOP/s: {peaks} (edit the file)")
-    return tuple(made)
+    return tuple(sites)
 
 
 def _split_switches(
@@ -177,7 +177,7 @@ def _split_switches(
             overfull = next((s for s, links in zip(island, max_links, strict=True) if topology.degree(s) > links), None)
             if overfull is None:
                 continue
-            links = {site: max(topology.direct.get((site, other), 0) for other in island) for site in island}
+            links = {site: max(topology.direct.get((site, peer), 0) for peer in island) for site in island}
             for a in island:
                 for b in island:
                     if a != b and topology.direct.get((a, b), 0) != min(links[a], links[b]):
@@ -199,10 +199,10 @@ def _find_islands(topology: Topology) -> list[list[int]]:
             continue
         island, open_sites = {start}, [start]
         while open_sites:
-            for other in neighbours[open_sites.pop()]:
-                if other not in island:
-                    island.add(other)
-                    open_sites.append(other)
+            for neighbour in neighbours[open_sites.pop()]:
+                if neighbour not in island:
+                    island.add(neighbour)
+                    open_sites.append(neighbour)
         seen |= island
         islands.append(sorted(island))
     return islands
@@ -223,14 +223,14 @@ def _build_nvlinks(
     direct: dict[Pair, int], fabrics: Sequence[dict[int, int]], rates: Sequence[float]
 ) -> list[Resource]:
     """The direct links and the switches, at a rate per link and direction of each site."""
-    made = []
+    resources = []
     for count, a, b in sorted((count, *pair) for pair, count in direct.items() if pair[0] < pair[1]):
         gbs = round(count * min(rates[a], rates[b]), 6)
-        made += [Resource(f"nv{count} {x}>{y}", gbs, ((x, y),)) for x, y in ((a, b), (b, a))]
+        resources += [Resource(f"nv{count} {x}>{y}", gbs, ((x, y),)) for x, y in ((a, b), (b, a))]
     for k, fabric in enumerate(fabrics):
         capacity = {site: round(links * rates[site], 6) for site, links in fabric.items()}
-        made += build_switch("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
-    return made
+        resources += build_switch("nvswitch" if k == 0 else f"nvswitch{k}", capacity)
+    return resources
 
 
 def _build_bridges(
@@ -242,18 +242,18 @@ def _build_bridges(
 ) -> list[Resource]:
     """One shared path per host over its pairs that have no NVLink."""
     taken = {pair for resource in resources for pair in resource.pairs} | topology.unreachable
-    made: list[Resource] = []
+    bridges: list[Resource] = []
     known = min((model.pcie_gbs for model in models if model is not None), default=PCIE_GBS)
     gbs = overrides.pcie_gbs or topology.pcie_gbs or known
     for host in sorted(set(topology.host)):
         members = [site for site, at in enumerate(topology.host) if at == host]
         pairs = tuple((a, b) for a in members for b in members if a != b and (a, b) not in taken)
         if pairs:
-            made.append(Resource("pcie" if not made else f"pcie {host}", gbs, pairs))
-    if made and overrides.pcie_gbs is None:
+            bridges.append(Resource("pcie" if not bridges else f"pcie {host}", gbs, pairs))
+    if bridges and overrides.pcie_gbs is None:
         source = "as the file says" if topology.pcie_gbs else "16 lanes"
         assumptions.append(f"PCIe: one path of {gbs:g} GB/s ({source}) that pairs without NVLink share (--pcie-gbs)")
-    return made
+    return bridges
 
 
 def _warn_of_unlinked(topology: Topology, resources: Sequence[Resource]) -> list[str]:
@@ -265,10 +265,10 @@ def _warn_of_unlinked(topology: Topology, resources: Sequence[Resource]) -> list
     return [f"no NVLink at {format_ranges(alone)}: are its links up? `nvidia-smi nvlink -s` shows the state of each"]
 
 
-def _require(known: object, what: str, option: str) -> None:
+def _require(known: object, quantity: str, option: str) -> None:
     if not known:
         raise UsageError(
-            f"the file does not tell which GPU this is, so {what} is unknown",
+            f"the file does not tell which GPU this is, so {quantity} is unknown",
             hint=f"give --gpu ({', '.join(GPUS)}), or {option}",
         )
 

@@ -11,13 +11,13 @@ from xml.parsers import expat
 
 from einc.errors import MachineError, SourceSpan
 
-_MAX_ELEMENTS = 100_000
+_MAX_XML_ELEMENTS = 100_000
 _MAX_ATTRIBUTES = 100
 _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TextPosition:
     """A position in the text: `row` counts from 1, `column` from 0."""
 
     file: str
@@ -40,11 +40,11 @@ class Element:
     name: str
     attributes: dict[str, str]
     path: tuple[Element, ...]
-    place: _Place
+    position: _TextPosition
 
     @property
     def span(self) -> SourceSpan:
-        return self.place.span()
+        return self.position.span()
 
     def inside(self, name: str) -> Element | None:
         """The innermost element of this name that it stands in."""
@@ -55,27 +55,29 @@ def read_elements(text: str, where: str) -> list[Element]:
     """All elements in document order. Raises MachineError for what is not plain, small XML."""
     lines = text.split("\n")
     open_elements: list[Element] = []
-    found: list[Element] = []
+    elements: list[Element] = []
     parser = expat.ParserCreate("utf-8")  # whatever the text declares: it has been decoded already
 
-    def here() -> _Place:
-        return _Place(where, lines, parser.CurrentLineNumber, parser.CurrentColumnNumber)
+    def current_position() -> _TextPosition:
+        return _TextPosition(where, lines, parser.CurrentLineNumber, parser.CurrentColumnNumber)
 
     def start(name: str, attributes: dict[str, str]) -> None:
-        if len(found) == _MAX_ELEMENTS:
-            raise MachineError(f"more than {_MAX_ELEMENTS} elements", where=here().span())
+        if len(elements) == _MAX_XML_ELEMENTS:
+            raise MachineError(f"more than {_MAX_XML_ELEMENTS} elements", where=current_position().span())
         if len(open_elements) == _MAX_DEPTH:
-            raise MachineError(f"elements nested deeper than {_MAX_DEPTH} levels", where=here().span())
+            raise MachineError(f"elements nested deeper than {_MAX_DEPTH} levels", where=current_position().span())
         if len(attributes) > _MAX_ATTRIBUTES:
-            raise MachineError(f"an element with more than {_MAX_ATTRIBUTES} attributes", where=here().span())
-        element = Element(name, attributes, tuple(open_elements), here())
-        found.append(element)
+            raise MachineError(
+                f"an element with more than {_MAX_ATTRIBUTES} attributes", where=current_position().span()
+            )
+        element = Element(name, attributes, tuple(open_elements), current_position())
+        elements.append(element)
         open_elements.append(element)
 
     def refuse(*_: object) -> int:
         raise MachineError(
             "a document type (<!DOCTYPE), which einc does not read",
-            where=here().span(),
+            where=current_position().span(),
             hint="delete it: NCCL writes none",
         )
 
@@ -88,7 +90,7 @@ def read_elements(text: str, where: str) -> list[Element]:
         parser.Parse(text.encode("utf-8"), True)
     except expat.ExpatError as error:
         reason = expat.errors.messages[error.code]
-        raise MachineError(f"not well-formed XML: {reason}", where=here().span()) from None
+        raise MachineError(f"not well-formed XML: {reason}", where=current_position().span()) from None
     except UnicodeEncodeError:
         raise MachineError("the file holds characters that are no text", where=where) from None
-    return found
+    return elements

@@ -124,8 +124,8 @@ def _list_facts(document: Document, quantities: Mapping[str, Any]) -> list[tuple
 def _list_memory(document: Document, sites: Sequence[int]) -> list[Document]:
     """The arenas, equal ones together, beside what a site has; the largest first, and MAX_MEMORIES of them."""
     groups: dict[tuple[int, int], list[int]] = {}
-    for site, (used, there) in enumerate(zip(document["memory_bytes"], sites, strict=True)):
-        groups.setdefault((used, there), []).append(site)
+    for site, (used, available) in enumerate(zip(document["memory_bytes"], sites, strict=True)):
+        groups.setdefault((used, available), []).append(site)
     most = max(document["memory_bytes"], default=0) or 1
     rows = sorted(groups.items(), key=lambda item: (-item[0][0], item[1]))[:MAX_MEMORIES]
     return [
@@ -133,9 +133,9 @@ def _list_memory(document: Document, sites: Sequence[int]) -> list[Document]:
             "site": f"site{'s' if len(numbers) > 1 else ''} {format_ranges(numbers)}",
             "bytes": format_memory(used),
             "share": _percent(used, most),
-            "of": f"{used / there:.1%} of {format_memory(there)}" if there else "",
+            "of": f"{used / available:.1%} of {format_memory(available)}" if available else "",
         }
-        for (used, there), numbers in rows
+        for (used, available), numbers in rows
     ]
 
 
@@ -160,18 +160,18 @@ def _list_reasons(document: Document, quantities: Mapping[str, Any]) -> list[str
 
 def _list_contenders(document: Document) -> list[Document]:
     groups, missing = group_contenders(document)
-    most = max((one.high_ms for one in groups), default=0.0)
+    most = max((group.high_ms for group in groups), default=0.0)
     rows = [
         {
-            "name": one.names,
-            "time": _format_ms(one.high_ms),
-            "share": _percent(one.high_ms, most),
-            "least": _percent(one.low_ms, most) if one.low_ms < one.high_ms else None,
-            "memory": format_memory(one.memory),
-            "remark": one.remark,
-            "chosen": one.remark == "chosen",
+            "name": group.names,
+            "time": _format_ms(group.high_ms),
+            "share": _percent(group.high_ms, most),
+            "least": _percent(group.low_ms, most) if group.low_ms < group.high_ms else None,
+            "memory": format_memory(group.memory),
+            "remark": group.remark,
+            "chosen": group.remark == "chosen",
         }
-        for one in groups[:MAX_CONTENDERS]
+        for group in groups[:MAX_CONTENDERS]
     ]
     none = {"time": "", "share": 0.0, "least": None, "memory": "", "chosen": False}
     return rows + [{"name": name, "remark": shorten(reason, 80), **none} for name, reason in missing[:MAX_CONTENDERS]]

@@ -12,7 +12,7 @@ from typing import Any
 MIN_SHARED = 40
 """Characters of JSON that a part must have so that it is shared."""
 
-REFERENCE = "$"
+SHARED_PART_KEY = "$"
 """The only name of an object that stands for a shared part; its value is the part's position."""
 
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
@@ -44,7 +44,7 @@ def share_parts(document: Mapping[str, Any]) -> dict[str, Any]:
         if text not in places:
             places[text] = len(shared)
             shared.append(field)
-        return {REFERENCE: places[text]}
+        return {SHARED_PART_KEY: places[text]}
 
     def share_row(row: Any) -> Any:
         return {name: share(field) for name, field in row.items()} if isinstance(row, dict) else row
@@ -57,11 +57,14 @@ def share_parts(document: Mapping[str, Any]) -> dict[str, Any]:
 def restore_parts(value: Mapping[str, Any]) -> dict[str, Any]:
     """The document that `share_parts` was given."""
 
+    def read_field(field: Any) -> Any:
+        is_shared = isinstance(field, dict) and field.keys() == {SHARED_PART_KEY}
+        return value["shared"][field[SHARED_PART_KEY]] if is_shared else field
+
     def read_row(row: Any) -> Any:
         if not isinstance(row, dict):
             return row
-        return {name: value["shared"][field[REFERENCE]] if isinstance(field, dict) and field.keys() == {REFERENCE}
-                else field for name, field in row.items()}  # fmt: skip
+        return {name: read_field(field) for name, field in row.items()}
 
     return {name: [read_row(row) for row in field] if isinstance(field, list) else field
             for name, field in value["document"].items()}  # fmt: skip

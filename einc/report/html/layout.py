@@ -88,7 +88,9 @@ def _order(members: list[list[int]], above: Sequence[Sequence[int]], below: Sequ
         near = above if sweep % 2 == 0 else below
         for row in members if sweep % 2 == 0 else reversed(members):
             means = {
-                node: sum(position[other] for other in near[node]) / len(near[node]) if near[node] else position[node]
+                node: sum(position[neighbour] for neighbour in near[node]) / len(near[node])
+                if near[node]
+                else position[node]
                 for node in row
             }
             row.sort(key=lambda node: (means[node], node))
@@ -114,19 +116,19 @@ def _place(
     for sweep in range(3 * SWEEPS):
         for row in members if sweep % 2 == 0 else reversed(members):
             near = [[*above[node], *below[node]] for node in row]
-            wanted = [
-                sum(places[other] for other in others) / len(others) if others else places[node]
-                for node, others in zip(row, near, strict=True)
+            preferred = [
+                sum(places[neighbour] for neighbour in neighbours) / len(neighbours) if neighbours else places[node]
+                for node, neighbours in zip(row, near, strict=True)
             ]
-            _settle(row, wanted, widths, places)
+            _settle(row, preferred, widths, places)
     least = min((places[node] - widths[node] / 2 for row in members for node in row), default=0.0)
     return [x - least for x in places]
 
 
-def _settle(row: Sequence[int], wanted: Sequence[float], widths: Sequence[float], places: list[float]) -> None:
+def _settle(row: Sequence[int], preferred: Sequence[float], widths: Sequence[float], places: list[float]) -> None:
     """The places nearest to the wanted ones that keep order and distances: groups that would overlap share a mean."""
     groups: list[tuple[float, float, int, list[int]]] = []  # sum of wanted offsets, width, number of nodes, nodes
-    for node, want in zip(row, wanted, strict=True):
+    for node, want in zip(row, preferred, strict=True):
         group = (want - widths[node] / 2, widths[node], 1, [node])
         while groups and groups[-1][0] / groups[-1][2] + groups[-1][1] > group[0] / group[2]:
             total, width, number, nodes = groups.pop()

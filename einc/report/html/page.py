@@ -60,14 +60,14 @@ def write_plan_page(
     ideal: bool = False,
     document: Document | None = None,
     timing: Timing | None = None,
-    other: Bundle | None = None,
+    against: Bundle | None = None,
     trace: tuple[bytes, str] | None = None,
 ) -> str:
     """The page of a plan.
 
     `document` is what `explain` says of it with the same `ideal`, and `timing` its timeline, where they are known.
-    `other` is a plan to compare it with, and `trace` the bytes of a measured trace with the name of their file. Raises
-    PlanFault for a trace that is not one of this plan.
+    `against` is a plan to compare it with, and `trace` the bytes of a measured trace with the name of their file.
+    Raises PlanFault for a trace that is not one of this plan.
     """
     machine = read_plan_machine(bundle)
     machine = machine.ideal() if ideal else machine
@@ -86,7 +86,7 @@ def write_plan_page(
         "machine": describe_places(machine),
         "programs": describe_programs(document, machine),
         "memory": describe_memory(bundle, timing.times),
-        "comparison": None if other is None else _compare(bundle, other, ideal),
+        "comparison": None if against is None else _compare(bundle, against, ideal),
     }
     data |= share_programs(data.pop("programs"), data["shared"])
     measured_ms = None if measured is None else measured["end"] / NS_PER_MS
@@ -95,7 +95,7 @@ def write_plan_page(
         data,
         answer=describe_answer(document, [site.memory_bytes for site in machine.sites], measured_ms),
         document=document,
-        compared=other is not None,
+        compared=against is not None,
         has_trace=measured is not None,
     )
 
@@ -108,7 +108,7 @@ def frame_plan_page(bundle: Bundle) -> str:
     if len(bundle.tasks) <= MAX_FRAMED_TASKS:
         page = write_plan_page(bundle)
     else:
-        machine, document = read_plan_machine(bundle), explain(bundle, others=False)
+        machine, document = read_plan_machine(bundle), explain(bundle, with_alternatives=False)
         answer = describe_answer(document, [site.memory_bytes for site in machine.sites])
         page = _render(_name_plan(bundle), {"kind": "answer", "version": VERSION}, answer=answer, document=document)
     style = "width:100%;height:760px;border:1px solid #8888;border-radius:8px"
@@ -148,11 +148,11 @@ def _name_plan(bundle: Bundle) -> str:
     return f"{shorten(bundle.model, MAX_TITLE)} on {where}"
 
 
-def _compare(bundle: Bundle, other: Bundle, ideal: bool) -> Document:
+def _compare(bundle: Bundle, against: Bundle, ideal: bool) -> Document:
     """The differences, and of the other plan what is drawn beside this one."""
-    machine = read_plan_machine(other)
-    timing = time_plan(other, machine.ideal() if ideal else machine)
-    differences = compare_plans(bundle, other, ideal=ideal)
+    machine = read_plan_machine(against)
+    timing = time_plan(against, machine.ideal() if ideal else machine)
+    differences = compare_plans(bundle, against, ideal=ideal)
     for number, entry in enumerate(differences["operators"]):
         left_out = ("exchange",) if number < MAX_DRAWN_CHANGES else ("exchange", "blocks")
         for side in ("a", "b"):
@@ -162,13 +162,13 @@ def _compare(bundle: Bundle, other: Bundle, ideal: bool) -> Document:
     return {
         "differences": differences,
         "trust": {side: describe_trust_apart(differences[side]) for side in "ab"},
-        "tasks": _describe_other_tasks(other, timing),
-        "memory_bytes": list(other.memory),
+        "tasks": _describe_other_tasks(against, timing),
+        "memory_bytes": list(against.memory),
     }
 
 
-def _describe_other_tasks(other: Bundle, timing: Timing) -> Document | None:
-    tasks = describe_tasks(other, timing)
+def _describe_other_tasks(against: Bundle, timing: Timing) -> Document | None:
+    tasks = describe_tasks(against, timing)
     return tasks and {name: tasks[name] for name in tasks if name not in ("cause", "bytes", "error")}
 
 

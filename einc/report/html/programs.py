@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from einc.errors import EincError
-from einc.exchange.language.parser import MAX_TEXT, parse
+from einc.exchange.language.parser import MAX_PROGRAM_TEXT, parse
 from einc.exchange.language.program import Program
 from einc.exchange.language.resolve import resolve
 from einc.exchange.simulation.body_run import Timeline
@@ -15,7 +15,7 @@ from einc.machines.model import MS_PER_US, Machine
 
 Document = dict[str, Any]
 
-MAX_FLOWS = 20_000
+MAX_DRAWN_TRANSFERS = 20_000
 """Transfers of all programs of a page that are drawn, the slowest programs first."""
 
 
@@ -30,11 +30,11 @@ def describe_programs(document: Document, machine: Machine) -> list[Document]:
         key = exchange["program"], exchange["author"]
         groups.setdefault(key, {"names": [], "exchange": exchange})["names"].append(name)
     rows = sorted(groups.values(), key=lambda row: (-_sum_time(row), row["names"][0]))
-    left = MAX_FLOWS
+    left = MAX_DRAWN_TRANSFERS
     for row in rows:
         row["drawn"] = None
         text = row["exchange"]["program"]
-        if left > 0 and len(text) <= MAX_TEXT:
+        if left > 0 and len(text) <= MAX_PROGRAM_TEXT:
             row["drawn"] = _draw_text(text, machine, left)
             left -= 0 if row["drawn"] is None else len(row["drawn"]["flows"])
     return rows
@@ -84,8 +84,8 @@ def _draw_text(text: str, machine: Machine, most: int) -> Document | None:
 
 
 def _list_exchanges(document: Document) -> Iterator[tuple[str, Document]]:
-    parts: Iterable[tuple[str, Document]] = [(one["name"], one) for one in document["ops"]]
-    outputs = [(f"output {one['name']}", one) for one in document["outputs"]]
+    parts: Iterable[tuple[str, Document]] = [(op["name"], op) for op in document["ops"]]
+    outputs = [(f"output {output['name']}", output) for output in document["outputs"]]
     for name, part in [*parts, *outputs]:
         if part["exchange"] is not None:
             yield name, part["exchange"]

@@ -32,7 +32,7 @@ def describe_tasks(bundle: Bundle, timing: Timing) -> Columns | None:
     if times is None:
         return None
     order = sort_by_start(bundle.tasks, times)
-    place = {task: at for at, task in enumerate(order)}
+    position = {task: at for at, task in enumerate(order)}
     causes = _find_causes(bundle.tasks, times)
     label_of = make_labeller(bundle)
     labels: dict[tuple[str, bool], int] = {}
@@ -54,7 +54,7 @@ def describe_tasks(bundle: Bundle, timing: Timing) -> Columns | None:
             labels.setdefault(label_of(task), len(labels)),
             bundle.buffers[region.buffer].tensor,
             region_bytes(bundle, region),
-            at - place[cause] if cause is not None and place[cause] < at else 0,
+            at - position[cause] if cause is not None and position[cause] < at else 0,
         )
         for name, value in zip(columns, row, strict=True):
             columns[name].append(value)
@@ -62,7 +62,7 @@ def describe_tasks(bundle: Bundle, timing: Timing) -> Columns | None:
     return columns | {
         "labels": [list(label) for label in labels],
         "error": None if timing.errors is None else [round(100 * timing.errors[task]) for task in order],
-        "critical": [place[task] for task in timing.critical if task in place],
+        "critical": [position[task] for task in timing.critical if task in position],
         "end": round(times.predicted_ms * NS_PER_MS),
     }
 

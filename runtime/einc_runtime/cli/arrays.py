@@ -47,35 +47,35 @@ def parse_arguments(arguments: Sequence[str]) -> list[ArrayArgument]:
     return parsed
 
 
-def assign_arguments(arguments: Sequence[ArrayArgument], names: Sequence[str], what: str) -> dict[str, ArrayArgument]:
+def assign_arguments(arguments: Sequence[ArrayArgument], names: Sequence[str], role: str) -> dict[str, ArrayArgument]:
     """The argument for each tensor, for arguments of one array each.
 
     A file without a name is for the tensor whose name it has, or for the only one there is.
     """
     table: dict[str, ArrayArgument] = {}
     for argument in arguments:
-        name = argument.name or _infer_name(argument.source, names, what)
-        require_known(name, names, what)
+        name = argument.name or _infer_name(argument.source, names, role)
+        require_known(name, names, role)
         if name in table:
-            raise ArrayFault(f"{what} '{name}' is given twice", where=argument.source)
+            raise ArrayFault(f"{role} '{name}' is given twice", where=argument.source)
         table[name] = argument
     return table
 
 
-def _infer_name(source: str, names: Sequence[str], what: str) -> str:
+def _infer_name(source: str, names: Sequence[str], role: str) -> str:
     stem = os.path.splitext(os.path.basename(source))[0]
     if stem in names:
         return stem
     if len(names) == 1:
         return names[0]
-    hint = f"write NAME={source}; the plan's {what}s are {quote_names(names)}"
-    raise UsageFault(f"it does not say which {what} it is for", where=source, hint=hint)
+    hint = f"write NAME={source}; the plan's {role}s are {quote_names(names)}"
+    raise UsageFault(f"it does not say which {role} it is for", where=source, hint=hint)
 
 
-def require_known(name: str, names: Sequence[str], what: str) -> None:
+def require_known(name: str, names: Sequence[str], role: str) -> None:
     """Raises where the plan has no such tensor, with the most similar name as a hint."""
     if name not in names:
-        raise ArrayFault(f"the plan has no {what} '{name}'", hint=suggest_name(name, names))
+        raise ArrayFault(f"the plan has no {role} '{name}'", hint=suggest_name(name, names))
 
 
 def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
@@ -109,13 +109,15 @@ def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     return read_arrays(parse_arguments(arguments), tensors, "output")
 
 
-def read_arrays(parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], what: str) -> dict[str, Array]:
+def read_arrays(parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], role: str) -> dict[str, Array]:
     """The given arrays, each in its tensor's type. Raises ArrayFault where one is unknown, given twice or unfit."""
     from einc_runtime.execution.data.npy import read_npy, read_npz
     from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
 
     arrays: dict[str, Array] = {}
-    for name, argument in assign_arguments([one for one in parsed if not one.is_archive], list(tensors), what).items():
+    for name, argument in assign_arguments(
+        [argument for argument in parsed if not argument.is_archive], list(tensors), role
+    ).items():
         if argument.is_random:
             arrays[name] = make_random_array(tensors[name], parse_seed(argument.source))
             continue
@@ -129,7 +131,7 @@ def read_arrays(parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], 
                 members = read_npz(argument.source, tensors)
             twice = [name for name in members if name in arrays]
             if twice:
-                raise ArrayFault(f"{what} {quote_names(twice)} is given twice", where=argument.source)
+                raise ArrayFault(f"{role} {quote_names(twice)} is given twice", where=argument.source)
             arrays |= members
     return arrays
 
@@ -140,7 +142,7 @@ def write_outputs(arguments: Sequence[str], arrays: Mapping[str, Array]) -> None
 
     parsed = parse_arguments(arguments)
     for name, argument in assign_arguments(
-        [one for one in parsed if not one.is_archive], list(arrays), "output"
+        [output_argument for output_argument in parsed if not output_argument.is_archive], list(arrays), "output"
     ).items():
         output.write_file(argument.source, _make_npy_writer(_storable(arrays[name])))
     for argument in parsed:
@@ -162,7 +164,7 @@ def check_outputs(bundle: Bundle, arguments: Sequence[str], trace: str | None, r
     parsed = parse_arguments(arguments)
     assign_arguments([argument for argument in parsed if not argument.is_archive], names, "output")
     targets = [argument.source for argument in parsed] + ([] if trace is None else [trace])
-    output.require_outputs(targets, [argument.source for argument in parse_arguments([one for one in read if one])])
+    output.require_outputs(targets, [argument.source for argument in parse_arguments([path for path in read if path])])
 
 
 def _storable(array: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc_runtime.address_space import LIBRARIES, require_address_space
+from einc_runtime.address_space import LIBRARY_BYTES, require_address_space
 from einc_runtime.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class EincCommand(_Helpful):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Raises MemoryError where a limit leaves less memory than the command's libraries need."""
-        require_address_space(LIBRARIES)
+        require_address_space(LIBRARY_BYTES)
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -126,11 +126,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 def version_option(name: str) -> click.Option:
     """`--version` of the program of this name."""
 
-    def show(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    def show(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
         from einc_runtime.cli import output
         from einc_runtime.version import VERSION
 
-        if asked:
+        if is_set:
             output.say_at_once(f"{name} {VERSION}\n")
             ctx.exit()
 
@@ -144,10 +144,10 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def _show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+def _show_help(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
     from einc_runtime.cli import output
 
-    if asked and not ctx.resilient_parsing:
+    if is_set and not ctx.resilient_parsing:
         output.say_at_once(ctx.get_help() + "\n")
         ctx.exit()
 

@@ -36,9 +36,9 @@ class Comparison:
     def holds(self) -> bool:
         return self.relative <= self.tolerance
 
-    def combine(self, other: Comparison) -> Comparison:
+    def combine(self, comparison: Comparison) -> Comparison:
         """Both comparisons in one."""
-        absolute, relative = max(self.absolute, other.absolute), max(self.relative, other.relative)
+        absolute, relative = max(self.absolute, comparison.absolute), max(self.relative, comparison.relative)
         return Comparison(absolute, relative, self.tolerance)
 
     def json(self) -> dict[str, float | None]:
@@ -73,7 +73,7 @@ def compare(
     `movements` says how far outputs move if every value is changed by up to `ROUNDING` of the tolerance: an error of
     `ROUNDINGS` times that is within the tolerance, too.
     """
-    moved = {name: ROUNDINGS * own / tolerance for name, own in (movements or {}).items() if tolerance}
+    moved = {name: ROUNDINGS * movement / tolerance for name, movement in (movements or {}).items() if tolerance}
     errors = [_compute_errors(results[name], array, moved.get(name, 0.0)) for name, array in expected.items()]
     return Comparison(max((e[0] for e in errors), default=0.0), max((e[1] for e in errors), default=0.0), tolerance)
 

@@ -78,8 +78,8 @@ def format_lines(document: dict[str, Any], trust: str | None = None) -> list[str
         *(["reproducible: the same bits for any number of sites"] if document["reproducible"] else []),
         f"memory: at most {format_memory(max(document['memory_bytes'], default=0))} on a site",
     ]
-    for what in ("inputs", "weights", "states", "outputs"):
-        lines += [f"{what}:", *(f"  {_format_tensor(tensor)}" for tensor in document[what])] if document[what] else []
+    for role in ("inputs", "weights", "states", "outputs"):
+        lines += [f"{role}:", *(f"  {_format_tensor(tensor)}" for tensor in document[role])] if document[role] else []
     return lines
 
 

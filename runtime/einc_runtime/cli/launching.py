@@ -30,7 +30,7 @@ BANNER = b"\n" + b"=" * 83 + b"\n=   BAD TERMINATION"
 CONNECT_SECONDS = 60.0
 """So long may ranks that are started here take until the next of them says that it connects, or is connected."""
 
-LOOK = 0.2
+CONNECT_POLL_SECONDS = 0.2
 """Seconds between two looks at what ranks that connect say."""
 
 
@@ -49,9 +49,11 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         board = Path(folder, "board")
         board.write_bytes(bytes(ENTRY.size * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
-        variables = leftovers.ENVIRONMENT | environment.copy_all() | {environment.RANKS: str(board), "TMPDIR": folder}
+        variables = (
+            leftovers.UCX_ENVIRONMENT | environment.copy_all() | {environment.RANKS: str(board), "TMPDIR": folder}
+        )
         ended = threading.Event()
-        own: list[str] = []
+        own_faults: list[str] = []
         silent: list[MissingFault] = []
         process = subprocess.Popen(
             command,
@@ -61,7 +63,7 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
             preexec_fn=_prepare_launcher,
         )
         try:
-            notes = threading.Thread(target=_pass_notes, args=(process.stderr, ended, own), daemon=True)
+            notes = threading.Thread(target=_pass_notes, args=(process.stderr, ended, own_faults), daemon=True)
             notes.start()
             threading.Thread(target=_watch_connecting, args=(process, board, ended, silent), daemon=True).start()
             banner = _pass_results(process.stdout)
@@ -76,8 +78,8 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
             raise silent[0]
         if banner:
             raise _describe_killed(banner, board.read_bytes(), describe)
-    if code < 0 or own:
-        why = f"was ended by signal {-code}" if code < 0 else f"failed: {own[0]}"
+    if code < 0 or own_faults:
+        why = f"was ended by signal {-code}" if code < 0 else f"failed: {own_faults[0]}"
         raise MissingFault(f"the launcher {launcher} {why}", hint="all ranks were ended, too")
     if code:
         raise click.exceptions.Exit(code)
@@ -105,7 +107,7 @@ def _watch_connecting(
     """Until all ranks are connected: ends them where one does not go on, and adds the error to `silent`. MPI itself
     waits forever for a process that is stopped while it connects."""
     last, since = b"", time.monotonic()
-    while not ended.wait(LOOK):
+    while not ended.wait(CONNECT_POLL_SECONDS):
         with contextlib.suppress(OSError):
             said = board.read_bytes()
             entries = list(ENTRY.iter_unpack(said))
@@ -136,12 +138,12 @@ def _describe_silent(entries: Sequence[tuple[int, int]], processes: Mapping[int,
     return MissingFault(message, where=f"rank {rank}", hint="all ranks were ended")
 
 
-def _pass_notes(stream: IO[bytes] | None, ended: threading.Event, own: list[str]) -> None:
+def _pass_notes(stream: IO[bytes] | None, ended: threading.Event, own_faults: list[str]) -> None:
     """Passes on what ranks write to standard error, without what the launcher says of ranks that ended all others.
-    What it says of itself is added to `own`."""
+    What it says of itself is added to `own_faults`."""
     for line in stream or ():
         if line.startswith((b"[mpiexec@", b"[proxy:")):
-            own.append(line.decode(errors="replace").strip())
+            own_faults.append(line.decode(errors="replace").strip())
         elif not line.startswith(b"Abort(") and not ended.is_set():
             output.note(line.decode(errors="replace"))
 
@@ -166,11 +168,11 @@ def _pass_results(stream: IO[bytes] | None) -> str:
 
 def _describe_killed(banner: str, board: bytes, describe: Callable[[int], str]) -> MissingFault:
     """Which rank was killed, and when. The launcher's banner names its process and the signal."""
-    found = re.search(r"PID (\d+)", banner)
+    match = re.search(r"PID (\d+)", banner)
     number = re.search(r"EXIT CODE: (\d+)", banner)
     why = f"was ended by signal {number[1]}" if number else "was ended"
     for rank, (process, task) in enumerate(ENTRY.iter_unpack(board)):
-        if found and process == int(found[1]):
+        if match and process == int(match[1]):
             doing = "before its first task" if task < 0 else f"in or after {describe(task)}"
             return MissingFault(f"{why}, {doing}", where=f"rank {rank}", hint="all other ranks were ended, too")
     return MissingFault(f"a rank {why} before it had joined the others", hint="all other ranks were ended, too")

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-SHARED = Path("/dev/shm")
+SHARED_MEMORY_FOLDER = Path("/dev/shm")
 PREFIXES = ("mpich_shm_", "mpich_vci_", "ucx_shm_")
 """How the names of segments begin."""
 
-ENVIRONMENT = {"UCX_TLS": "^sysv"}
+UCX_ENVIRONMENT = {"UCX_TLS": "^sysv"}
 """UCX, below MPICH, is to share memory by names in this folder alone: segments of System V have no names that say whose
 they are."""
 
@@ -49,14 +49,14 @@ def removed(list_processes: Callable[[], Iterable[int]]) -> Iterator[None]:
 
 def find_marked(mark: str) -> dict[int, dict[str, str]]:
     """The processes that have `mark` in their environment, and this environment; none where there is no /proc."""
-    found = {}
+    environments = {}
     with contextlib.suppress(OSError):
         for process in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if process.name.isdigit() and os.fsencode(mark) in (text := (process / "environ").read_bytes()):
                     entries = (os.fsdecode(entry).partition("=") for entry in text.split(b"\0"))
-                    found[int(process.name)] = {name: value for name, _, value in entries}
-    return found
+                    environments[int(process.name)] = {name: value for name, _, value in entries}
+    return environments
 
 
 def is_stopped(process: int) -> bool:
@@ -87,7 +87,7 @@ def _list_segments() -> list[Path]:
     """The segments of this user, whether they are in use or not."""
     segments = []
     with contextlib.suppress(OSError):
-        for entry in os.scandir(SHARED):
+        for entry in os.scandir(SHARED_MEMORY_FOLDER):
             with contextlib.suppress(OSError):
                 if entry.name.startswith(PREFIXES) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
                     segments.append(Path(entry.path))

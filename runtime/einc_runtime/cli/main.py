@@ -27,19 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_program(name: str, table: str, arguments: Sequence[str] | None) -> int:
     """Run the program of this name and return its exit code; `table` is the module whose `root` has its commands."""
     own_process = arguments is None
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if own_process:
             signals.install()
         from einc_runtime.cli import output
 
         output.prepare_streams()
-        _run_command(name, table, given, own_process=own_process)
+        _run_command(name, table, command_line, own_process=own_process)
         output.flush()
         signals.over = own_process
     except BaseException as error:
         signals.over = own_process  # this must be the first statement of the handler
-        return _end(error, name, given, own_process=own_process)
+        return _end(error, name, command_line, own_process=own_process)
     if own_process:
         _leave()
     return 0

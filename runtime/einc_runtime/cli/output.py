@@ -36,10 +36,10 @@ def claim_stdout() -> None:
     if sys.stdout is None:
         return
     try:
-        own = os.dup(1)
+        results_descriptor = os.dup(1)
     except OSError:  # it is closed: writing results will say so
         return
-    _results = os.fdopen(own, "w", _count_buffered(), sys.stdout.encoding, "backslashreplace")
+    _results = os.fdopen(results_descriptor, "w", _count_buffered(), sys.stdout.encoding, "backslashreplace")
     try:
         os.dup2(2, 1)
     except OSError:  # without standard error there is no place for anything else
@@ -173,7 +173,9 @@ def require_outputs(targets: Sequence[str], reads: Sequence[str | None]) -> None
             continue
         if any(_is_read_from(source, disk.resolve_target(target)) for source in reads if source):
             raise UsageFault("the command reads this file, and would write over it", where=target)
-        if any(disk.resolve_target(target) == disk.resolve_target(other) for other in targets[:at] if other != STDOUT):
+        if any(
+            disk.resolve_target(target) == disk.resolve_target(earlier) for earlier in targets[:at] if earlier != STDOUT
+        ):
             raise UsageFault("two outputs would go into this file", where=target)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 """The number of an operation of Linux."""
 
-MAX_TASKS = 1 << 32
+TASKS_PER_PLAN = 1 << 32
 """Tasks of a plan, where ranks run several plans and a number names a task of any of them."""
 
 ENTRY = struct.Struct("=qq")
@@ -64,10 +64,12 @@ class World:
         from einc_runtime.plan.codec import hash_payload
 
         hashes = self.links.share(hashlib.sha256(hash_payload(bundle)).digest())
-        others = [rank for rank, own in enumerate(hashes) if own != hashes[0]]
-        if others and self.reports:
-            raise PlanFault(f"rank {others[0]} has read another plan than rank 0", hint="give all ranks the same file")
-        if others:
+        differing = [rank for rank, plan_hash in enumerate(hashes) if plan_hash != hashes[0]]
+        if differing and self.reports:
+            raise PlanFault(
+                f"rank {differing[0]} has read another plan than rank 0", hint="give all ranks the same file"
+            )
+        if differing:
             _wait_for_the_end(failures.MISSING)
 
     def make_executor(self, bundle: Bundle, number: int = 0, common: SharedBuffers | None = None) -> RankExecutor:
@@ -75,7 +77,7 @@ class World:
         from einc_runtime.execution.ranks.cpu_part import make_cpu_executor
 
         def note(position: int) -> None:
-            self.note_task(number * MAX_TASKS + position)
+            self.note_task(number * TASKS_PER_PLAN + position)
 
         told = note if number else self.note_task
         executor = make_cpu_executor(bundle, self.links, note_task=told, common=common, shares=self.shares)
@@ -119,17 +121,17 @@ class World:
         from einc_runtime.plan.codec import decode, encode
 
         if self.reports:
-            made = list(make())
-            self.links.share(b"%d" % len(made))
-            for bundle in made:
+            bundles = list(make())
+            self.links.share(b"%d" % len(bundles))
+            for bundle in bundles:
                 self.links.share(encode(bundle))
-            return made
+            return bundles
         return [decode(self.links.share(b"")[0]) for _ in range(int(self.links.share(b"")[0]))]
 
 
 def split_task(number: int) -> tuple[int, int]:
     """The number of a plan, and the position of a task in it."""
-    return divmod(number, MAX_TASKS)
+    return divmod(number, TASKS_PER_PLAN)
 
 
 def require_ranks(ranks: int | None, shares: Shares | None) -> None:

@@ -249,10 +249,10 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
             from einc_runtime.cli.comparison import Comparison
 
             phase("comparing the outputs")
-            found = [] if reference is None else [_compare_with(reference, bundle, loaded, results)]
+            comparisons = [] if reference is None else [_compare_with(reference, bundle, loaded, results)]
             if options.expect:
-                found.append(_compare(bundle, results, arrays.read_expected(bundle, options.expect)))
-            comparison = reduce(Comparison.combine, found)
+                comparisons.append(_compare(bundle, results, arrays.read_expected(bundle, options.expect)))
+            comparison = reduce(Comparison.combine, comparisons)
     on_stdout = options.uses_of_stdout
     document = _make_document(bundle, session.backend, times, facts, comparison)
     if comparison is not None and not comparison.holds:
@@ -273,14 +273,14 @@ def _read_tunings(options: RunOptions, on_gpus: bool, phase: Callable[[str], Non
     from einc_runtime.cli.tune import tune_plan, tuning_file
     from einc_runtime.kernels.cuda.tuning import read_tunings
 
-    found = read_tunings(tuning_file(options.plan))
-    if options.tune and not found and not alone:
+    tunings = read_tunings(tuning_file(options.plan))
+    if options.tune and not tunings and not alone:
         raise MissingFault("plans are tuned in one process", hint=f"first: einc tune {options.plan} --devices 0,0,...")
-    if options.tune and not found:
+    if options.tune and not tunings:
         phase("tuning the plan")
         tune_plan(options.plan, options.devices)
-        found = read_tunings(tuning_file(options.plan))
-    return found
+        tunings = read_tunings(tuning_file(options.plan))
+    return tunings
 
 
 def _list_kernel_folders(options: RunOptions, on_gpus: bool) -> Sequence[Path]:
@@ -346,10 +346,12 @@ def _compare_with(
     from einc_runtime.cli.comparison import ROUNDING, compare
 
     expected = reference.outputs(bundle, loaded)
-    found = _compare(bundle, results, expected)
-    if found.holds or not math.isfinite(found.absolute):
-        return found
-    return compare(results, expected, found.tolerance, reference.movements(bundle, loaded, found.tolerance * ROUNDING))
+    comparison = _compare(bundle, results, expected)
+    if comparison.holds or not math.isfinite(comparison.absolute):
+        return comparison
+    return compare(
+        results, expected, comparison.tolerance, reference.movements(bundle, loaded, comparison.tolerance * ROUNDING)
+    )
 
 
 def _compare(bundle: Bundle, results: Mapping[str, Array], expected: Mapping[str, Array]) -> Comparison:

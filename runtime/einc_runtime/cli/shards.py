@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.session import Session
 
-INDEX = ".index.json"
+INDEX_SUFFIX = ".index.json"
 
 
 def require_target(targets: Sequence[str], compared: bool, read: Sequence[str | None]) -> str:
@@ -36,7 +36,7 @@ def require_target(targets: Sequence[str], compared: bool, read: Sequence[str | 
     folder = os.path.dirname(targets[0]) or "."
     if not os.path.isdir(folder):
         raise WriteFault("cannot write: there is no such folder", where=folder)
-    output.require_outputs([targets[0] + INDEX], [one for one in read if one])
+    output.require_outputs([targets[0] + INDEX_SUFFIX], [path for path in read if path])
     return targets[0]
 
 
@@ -54,15 +54,17 @@ def write_shards(target: str, session: Session, world: World | None) -> None:
         write_tensors(stream, blocks)
 
     output.write_file(file, write)
-    own = {"file": os.path.basename(file), "sizes": {name: array.nbytes for name, (_, array) in blocks.items()}}
-    text = json.dumps(own).encode()
-    found = [json.loads(one) for one in ([text] if world is None else world.links.share(text))]
+    part = {"file": os.path.basename(file), "sizes": {name: array.nbytes for name, (_, array) in blocks.items()}}
+    text = json.dumps(part).encode()
+    parts = [json.loads(rank_text) for rank_text in ([text] if world is None else world.links.share(text))]
     if number == 0:
         index = {
             "metadata": {
-                "total_size": sum({name: size for one in found for name, size in one["sizes"].items()}.values())
+                "total_size": sum(
+                    {name: size for rank_part in parts for name, size in rank_part["sizes"].items()}.values()
+                )
             },
-            "weight_map": {name: one["file"] for one in reversed(found) for name in one["sizes"]},
+            "weight_map": {name: rank_part["file"] for rank_part in reversed(parts) for name in rank_part["sizes"]},
         }
         document = json.dumps(index, indent=2, sort_keys=True) + "\n"
-        output.write_file(target + INDEX, lambda stream: stream.write(document.encode()))
+        output.write_file(target + INDEX_SUFFIX, lambda stream: stream.write(document.encode()))

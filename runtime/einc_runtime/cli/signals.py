@@ -20,7 +20,7 @@ INTERRUPT = int(_signal.SIGINT)
 RESEND_DELAY = 0.01
 """Seconds after which a signal that Python lost is sent again."""
 
-PATIENCE = 2.0
+REPORT_SECONDS = 2.0
 """Seconds that an interrupted command has to report its end; the reader of its output may have stopped reading."""
 
 over = False
@@ -62,7 +62,7 @@ def end_in_time(error: BaseException) -> None:
     """Make sure that the process ends with the exit code of this error, even if nobody reads its last output."""
     if hasattr(_signal, "SIGALRM"):
         _signal.signal(_signal.SIGALRM, lambda *_: os._exit(exit_code_of(error)))
-        _signal.setitimer(_signal.ITIMER_REAL, PATIENCE)
+        _signal.setitimer(_signal.ITIMER_REAL, REPORT_SECONDS)
 
 
 def exit_code_of(error: BaseException) -> int:

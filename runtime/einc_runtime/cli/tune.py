@@ -56,22 +56,24 @@ def tune_command(
     with show_phases() as phase:
         phase("tuning the plan")
         timed = tune_plan(plan, devices, proposals, seconds)
-    products = [_make_record(one) for one in timed]
+    products = [_make_record(timing) for timing in timed]
     path = str(tuning_file(plan))
     if as_json:
         output.say_json({"file": path, "products": products})
         return
-    for own in products:
-        gain = f" -> {own['ms']:.4f} ms{_name_kernel(own)}" if own["tuned"] else ", as it was"
-        output.say(f"{own['product']}: {own['usual_ms']:.4f} ms{gain} ({format_count(own['tried'], 'way')} tried)")
+    for record in products:
+        gain = f" -> {record['ms']:.4f} ms{_name_kernel(record)}" if record["tuned"] else ", as it was"
+        output.say(
+            f"{record['product']}: {record['usual_ms']:.4f} ms{gain} ({format_count(record['tried'], 'way')} tried)"
+        )
     output.say(f"{path}: {format_count(len(products), 'product')}")
 
 
 def tuning_file(plan: str) -> Path:
     """Where the tuning of a plan lies."""
-    from einc_runtime.kernels.cuda.tuning import SUFFIX
+    from einc_runtime.kernels.cuda.tuning import TUNING_SUFFIX
 
-    return Path(plan + SUFFIX)
+    return Path(plan + TUNING_SUFFIX)
 
 
 def tune_plan(

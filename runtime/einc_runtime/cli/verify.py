@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     Further = Callable[[Bundle, Phase], tuple[tuple[str, ...], tuple[str, ...]]]
     """Proves more, and returns what it has proved and what remains unproved, in words."""
 
-REPRODUCIBLE = "no sum is cut, and all kernels are reproducible: results have the same bits for any number of sites"
-_FIGURES = "costs, times, bounds and the texts of exchange programs (`einc verify` proves them)"
-_MODEL = "that the plan computes a certain model (`einc verify --model MODEL.ein` proves it)"
-UNPROVED_BY_THE_RUNTIME = (_FIGURES, _MODEL)
+REPRODUCIBLE_CLAIM = (
+    "no sum is cut, and all kernels are reproducible: results have the same bits for any number of sites"
+)
+_FIGURES_UNPROVED = "costs, times, bounds and the texts of exchange programs (`einc verify` proves them)"
+_MODEL_CLAIM = "that the plan computes a certain model (`einc verify --model MODEL.ein` proves it)"
+UNPROVED_BY_THE_RUNTIME = (_FIGURES_UNPROVED, _MODEL_CLAIM)
 UNPROVED_BY_ANY = (
     "that the kernels of this machine compute what their names and attributes say",
     "the rounding of sums inside of kernels; between tasks, it is that of the order in which aggregations name copies",
@@ -52,11 +54,11 @@ assignment_option = click.option(
 class Ranks:
     """Whether to prove that no process waits forever, and an assignment of sites to prove it of directly."""
 
-    wanted: bool
+    requested: bool
     shares: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.shares is not None and not self.wanted:
+        if self.shares is not None and not self.requested:
             raise click.UsageError("--sites-per-rank says what --ranks is to prove: give it, too")
 
 
@@ -96,7 +98,7 @@ def verify_plan(plan: str, weights: str | None, ranks: Ranks, as_json: bool, fur
         with files.reading(plan):
             prove(bundle)
             proved, unproved = further(bundle, phase)
-            if ranks.wanted:
+            if ranks.requested:
                 phase("matching messages between processes")
                 proved += tuple(_verify_ranks(bundle, ranks.shares))
         if weights is not None:
@@ -104,7 +106,7 @@ def verify_plan(plan: str, weights: str | None, ranks: Ranks, as_json: bool, fur
             proved += (_verify_weights(bundle, weights),)
     counts = {"operators": len(bundle.operations), "sites": len(bundle.devices), "tasks": len(bundle.tasks)}
     if bundle.reproducible:
-        proved = (REPRODUCIBLE, *proved)
+        proved = (REPRODUCIBLE_CLAIM, *proved)
     proved, unproved = (*PROVED, *proved), (*unproved, *UNPROVED_BY_ANY)
     if as_json:
         output.say_json({"valid": True, "model": bundle.model, **counts, "proved": proved, "unproved": unproved})
@@ -129,10 +131,11 @@ def _verify_ranks(bundle: Bundle, shares: int | tuple[int, ...] | None) -> Itera
     if shares is not None:
         ranks = -(-sites // shares) if isinstance(shares, int) else len(shares)
         count = _prove_ranks(bundle, assign_sites(sites, ranks, shares))
-        given = ", ".join(map(str, (shares,) if isinstance(shares, int) else shares))
-        own = format_count(count, "message")
+        shares_text = ", ".join(map(str, (shares,) if isinstance(shares, int) else shares))
+        message_count = format_count(count, "message")
         _prove_lanes(bundle, assign_sites(sites, ranks, shares))
-        yield f"in {format_count(ranks, 'process', 'processes')} with {given} sites each, by their own tasks: {own}"
+        in_processes = format_count(ranks, "process", "processes")
+        yield f"in {in_processes} with {shares_text} sites each, by their own tasks: {message_count}"
 
 
 def _prove_ranks(bundle: Bundle, ranks: Sequence[int]) -> int:
@@ -140,7 +143,10 @@ def _prove_ranks(bundle: Bundle, ranks: Sequence[int]) -> int:
     from einc_runtime.plan.ranks import RankTask, prove_ranks
 
     options = [RewriteOptions(devices=ranks, rank=rank) for rank in range(max(ranks) + 1)]
-    tasks = [[RankTask(item.origin, item.task, item.peer) for item in rewrite(bundle, one)] for one in options]
+    tasks = [
+        [RankTask(item.origin, item.task, item.peer) for item in rewrite(bundle, rank_options)]
+        for rank_options in options
+    ]
     return prove_ranks(bundle, tasks)
 
 

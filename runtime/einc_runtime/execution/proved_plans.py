@@ -17,7 +17,7 @@ from einc_runtime import disk
 from einc_runtime.plan import codec, proof
 from einc_runtime.plan.schema import Bundle
 
-MAX_REMEMBERED = 1000
+MAX_REMEMBERED_PROOFS = 1000
 """Proofs; if there are more, the older half of them is forgotten."""
 
 MAX_SMALL_TASKS = 300
@@ -76,4 +76,4 @@ def _remember(mark: Path) -> None:
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        disk.forget_older_half(mark.parent, MAX_REMEMBERED)
+        disk.forget_older_half(mark.parent, MAX_REMEMBERED_PROOFS)

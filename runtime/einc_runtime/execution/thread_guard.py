@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from einc_runtime.errors import ArrayFault
 
-_HINT = "call run(), which loads, executes and offloads in one step, or make a session for each thread"
+_THREAD_HINT = "call run(), which loads, executes and offloads in one step, or make a session for each thread"
 
 
 class ThreadGuard:
@@ -36,7 +36,7 @@ class ThreadGuard:
         thread, owner = threading.current_thread(), self._owner
         if owner is not None and owner is not thread and owner.is_alive():
             if self._waiting:
-                raise ArrayFault("another thread has loaded inputs that are not executed yet", hint=_HINT)
+                raise ArrayFault("another thread has loaded inputs that are not executed yet", hint=_THREAD_HINT)
             self._displaced.add(owner)
         self._owner, self._waiting = thread, True
         self._displaced.discard(thread)
@@ -44,7 +44,7 @@ class ThreadGuard:
     def require_own_inputs(self) -> None:
         """Raises ArrayFault where another thread has loaded inputs since the calling one did."""
         if threading.current_thread() in self._displaced:
-            raise ArrayFault("another thread has loaded other inputs since this one did", hint=_HINT)
+            raise ArrayFault("another thread has loaded other inputs since this one did", hint=_THREAD_HINT)
 
     def mark_executed(self) -> None:
         self._waiting = False

@@ -79,7 +79,7 @@ class ChatRenderer:
         try:
             process.stdin.write(line)
             process.stdin.flush()
-            found: dict[str, Any] = json.loads(process.stdout.readline())
+            answer: dict[str, Any] = json.loads(process.stdout.readline())
         except (OSError, ValueError):  # it was ended
             self._end()
             message = f"the chat template takes more than {MAX_SECONDS} seconds or {MAX_MEMORY >> 20} MiB"
@@ -89,7 +89,7 @@ class ChatRenderer:
             raise
         finally:
             late.cancel()
-        return found
+        return answer
 
     def _end(self) -> None:
         process, self._process = self._process, None

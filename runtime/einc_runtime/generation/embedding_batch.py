@@ -86,7 +86,7 @@ class EmbeddingBatch:
         plan = next(iter(plans.values()), None)
         if plan is None:
             return []
-        slots = [slot for slot, own in plans.items() if own is plan]
+        slots = [slot for slot, slot_plan in plans.items() if slot_plan is plan]
         ids = np.zeros((plan.batch, plan.length), np.int64)
         mask = np.zeros((plan.batch, plan.length), np.bool_)
         mask[:, 0] = True  # a text without tokens has no mean

@@ -182,10 +182,10 @@ class Engine(Generic[Asked, Given]):
             try:
                 if not self._prepare():
                     break
-                found = list(self._batch.advance())
+                progress = list(self._batch.advance())
             except Exception as error:  # whatever it is: requests that come later must not wait for ever
-                found = self._fail(error if isinstance(error, ReportedError) else _describe(error))
-            self._tell(self._settle(found))
+                progress = self._fail(error if isinstance(error, ReportedError) else _describe(error))
+            self._tell(self._settle(progress))
         with self._changed:
             left = [*self._running.values(), *self._waiting]
             self._running.clear()
@@ -218,23 +218,23 @@ class Engine(Generic[Asked, Given]):
             self._batch.end(slot)
         return [Progress(slot, error, True) for slot in self._running]
 
-    def _settle(self, found: Sequence[Progress[Given]]) -> list[tuple[Job[Asked, Given], Progress[Given]]]:
+    def _settle(self, progress: Sequence[Progress[Given]]) -> list[tuple[Job[Asked, Given], Progress[Given]]]:
         """Whose results these are. The slots of those that have ended are free afterwards."""
         with self._changed:
-            told = [(self._running[one.slot], one) for one in found]
-            last = [one for one in found if one.is_last]
-            for one in last:
-                del self._running[one.slot]
-            failed = sum(isinstance(one.result, ReportedError) for one in last)
+            told = [(self._running[item.slot], item) for item in progress]
+            last = [item for item in progress if item.is_last]
+            for item in last:
+                del self._running[item.slot]
+            failed = sum(isinstance(item.result, ReportedError) for item in last)
             self._count(advances=1, finished=len(last) - failed, failed=failed)
             self._changed.notify_all()
         return told
 
     def _tell(self, told: Sequence[tuple[Job[Asked, Given], Progress[Given]]]) -> None:
-        for job, one in told:
+        for job, progress in told:
             if not job.is_cancelled:
                 try:
-                    job.listener(one.result, one.is_last)
+                    job.listener(progress.result, progress.is_last)
                 except Exception:  # nobody is there to hear it
                     self.cancel(job)
 

@@ -82,12 +82,12 @@ class Generator:
     ) -> list[Completion]:
         """What follows on each prompt."""
         rows = [self._encode(prompt) for prompt in prompts]
-        found = [Completion(len(tokens)) for tokens in rows]
+        completions = [Completion(len(tokens)) for tokens in rows]
         for new in self.stream(rows, max_tokens, sampling, stops):
-            one = found[new.sequence]
-            one.tokens.append(new.token)
-            one.text, one.ended = one.text + new.text, new.ended
-        return found
+            completion = completions[new.sequence]
+            completion.tokens.append(new.token)
+            completion.text, completion.ended = completion.text + new.text, new.ended
+        return completions
 
     def stream(
         self, prompts: Sequence[Prompt], max_tokens: int, sampling: Sampling = GREEDY, stops: Sequence[str] = ()

@@ -13,10 +13,10 @@ from einc_runtime.generation.tokenizer import TextTokenizer
 from einc_runtime.strict_json import parse_json
 from einc_runtime.text import escape_text
 
-MAX_BYTES = 16 << 20
+MAX_FOLDER_FILE_BYTES = 16 << 20
 """Bytes of a configuration or template; tokenizer_config.json may list thousands of added tokens."""
 
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class ModelFolder:
     def read_end_tokens(self) -> tuple[int, ...]:
         """The tokens that end a text: what generation_config.json says, else config.json."""
         for name in ("generation_config.json", "config.json"):
-            found = self._read_json(name).get("eos_token_id")
-            tokens = found if isinstance(found, list) else [found]
-            if found is not None:
+            value = self._read_json(name).get("eos_token_id")
+            tokens = value if isinstance(value, list) else [value]
+            if value is not None:
                 if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
                     raise ArrayFault("eos_token_id: expected tokens", where=os.path.join(self._folder, name))
                 return tuple(tokens)
@@ -68,12 +68,12 @@ class ModelFolder:
         if settings.get("do_sample") is not True:
             return GREEDY
         where = os.path.join(self._folder, "generation_config.json")
-        found = {name: settings[name] for name in ("temperature", "top_p") if settings.get(name) is not None}
-        for name, value in found.items():
+        stated = {name: settings[name] for name in ("temperature", "top_p") if settings.get(name) is not None}
+        for name, value in stated.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise ArrayFault(f"{name}: expected a number", where=where)
         try:
-            return Sampling(**{"temperature": 1.0, **found})
+            return Sampling(**{"temperature": 1.0, **stated})
         except UsageFault as fault:
             raise ArrayFault(fault.message, where=where) from None
 
@@ -85,7 +85,7 @@ class ModelFolder:
         modules = self._read_json("modules.json", list)
         if not modules:
             return Pooling("mean", True)
-        kinds = [str(one.get("type")).rpartition(".")[2] if isinstance(one, dict) else "?" for one in modules]
+        kinds = [str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else "?" for module in modules]
         where = os.path.join(self._folder, "modules.json")
         if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
             raise UsageFault(
@@ -111,9 +111,9 @@ class ModelFolder:
         """Raises UsageFault where there is none."""
         settings = self._read_json("tokenizer_config.json")
         variables = {}
-        for name in _SPECIAL:
-            found = settings.get(name)
-            text = found.get("content") if isinstance(found, dict) else found
+        for name in _SPECIAL_TOKENS:
+            setting = settings.get(name)
+            text = setting.get("content") if isinstance(setting, dict) else setting
             if isinstance(text, str):
                 variables[name] = text
         file, name = os.path.join(self._folder, "chat_template.jinja"), "tokenizer_config.json"
@@ -121,7 +121,7 @@ class ModelFolder:
             return ChatTemplate(self._read("chat_template.jinja").decode("utf-8", "replace"), variables, file)
         template = settings.get("chat_template")
         if isinstance(template, list):  # several, with names
-            named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+            named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
             template = named.get("default")
         if not isinstance(template, str):
             raise UsageFault(
@@ -145,7 +145,7 @@ class ModelFolder:
     def _read(self, name: str) -> bytes:
         file = os.path.join(self._folder, name)
         with open(file, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ReadFault(f"it has more than {MAX_BYTES >> 20} MiB", where=file)
+            data = stream.read(MAX_FOLDER_FILE_BYTES + 1)
+        if len(data) > MAX_FOLDER_FILE_BYTES:
+            raise ReadFault(f"it has more than {MAX_FOLDER_FILE_BYTES >> 20} MiB", where=file)
         return data

@@ -47,20 +47,20 @@ class RankSession(Session):
             self._links.share(_encode({"run": self.number, "outputs": names}, inputs))
         return super().run(inputs, names)
 
-    def take_states(self, other: Session) -> None:
-        assert isinstance(other, RankSession)
-        if self.shares_states(other):
+    def take_states(self, source: Session) -> None:
+        assert isinstance(source, RankSession)
+        if self.shares_states(source):
             return
         if self._links.rank == 0:
-            self._links.share(_encode({"take": self.number, "from": other.number}, {}))
-        for tensor in other.states:
-            found = other.offload(tensor.name)
-            data = self._links.share(found.tobytes() if self._links.rank == 0 else b"")[0]
-            self.load(tensor.name, np.frombuffer(data, found.dtype).reshape(found.shape))
+            self._links.share(_encode({"take": self.number, "from": source.number}, {}))
+        for tensor in source.states:
+            state = source.offload(tensor.name)
+            data = self._links.share(state.tobytes() if self._links.rank == 0 else b"")[0]
+            self.load(tensor.name, np.frombuffer(data, state.dtype).reshape(state.shape))
 
-    def shares_states(self, other: Session) -> bool:
+    def shares_states(self, session: Session) -> bool:
         """Whether, on every rank, all states of the two sessions are in the same memory."""
-        return super().shares_states(other) and self._states == cast(RankSession, other)._states
+        return super().shares_states(session) and self._states == cast(RankSession, session)._states
 
 
 def open_rank_sessions(
@@ -94,10 +94,10 @@ def dismiss(links: RankLinks) -> None:
 
 def _encode(command: dict[str, Any], arrays: Mapping[str, Any]) -> bytes:
     """A line of JSON, and the bytes of the arrays that it describes."""
-    given = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    shapes = [[name, array.dtype.str, array.shape] for name, array in given.items()]
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    shapes = [[name, array.dtype.str, array.shape] for name, array in contiguous.items()]
     line = json.dumps(command | {"arrays": shapes}).encode() + b"\n"
-    return line + b"".join(array.tobytes() for array in given.values())
+    return line + b"".join(array.tobytes() for array in contiguous.values())
 
 
 def _decode(text: bytes) -> tuple[dict[str, Any], dict[str, Array]]:

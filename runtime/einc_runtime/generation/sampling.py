@@ -42,7 +42,7 @@ class TokenSampler:
         self._random = np.random.default_rng([sampling.seed, number])
 
     def choose(self, logits: Array) -> int:
-        """A token, given the logits [vocab] after the tokens before it. Raises KernelFault for not-a-numbers."""
+        """A token, given the logits [vocab] after the tokens before it. Raises KernelFault for NaNs."""
         best = int(np.argmax(logits))
         if not math.isfinite(float(logits[best])):
             raise KernelFault("the logits are not finite", hint="16-bit floats may be too narrow: --dtype f32")

@@ -108,15 +108,19 @@ class SequenceBatch:
     @property
     def is_reading(self) -> bool:
         """Whether there are prompts that are not read to their end."""
-        return any(one.unread for one in self._running.values())
+        return any(sequence.unread for sequence in self._running.values())
 
     def read(self) -> list[Progress[NewToken]]:
         """Reads the next piece of the prompt that began first, and of all others whose next piece is as long."""
         lengths = {
-            slot: self._slots.choose_length(len(one.unread)) for slot, one in self._running.items() if one.unread
+            slot: self._slots.choose_length(len(sequence.unread))
+            for slot, sequence in self._running.items()
+            if sequence.unread
         }
         length = next(iter(lengths.values()), 0)
-        pieces = {slot: self._running[slot].unread[:length] for slot, own in lengths.items() if own == length}
+        pieces = {
+            slot: self._running[slot].unread[:length] for slot, slot_length in lengths.items() if slot_length == length
+        }
         if not pieces:
             return []
         logits = self._slots.append(pieces)
@@ -126,34 +130,34 @@ class SequenceBatch:
 
     def step(self) -> list[Progress[NewToken]]:
         """Takes one token of every sequence whose prompt is read, in the order of slots."""
-        last = {slot: [one.last] for slot, one in sorted(self._running.items()) if not one.unread}
+        last = {slot: [sequence.last] for slot, sequence in sorted(self._running.items()) if not sequence.unread}
         return self._choose(self._slots.append(last).items()) if last else []
 
     def _choose(self, rows: Iterable[tuple[int, Array]]) -> list[Progress[NewToken]]:
         """The next token of each slot, from its logits. A sequence without one ends, and no other."""
-        found: list[Progress[NewToken]] = []
+        progress: list[Progress[NewToken]] = []
         for slot, logits in rows:
-            one = self._running[slot]
+            sequence = self._running[slot]
             try:
-                new = self._extend(one, one.sampler.choose(logits))
+                new = self._extend(sequence, sequence.sampler.choose(logits))
             except ReportedError as error:
-                found.append(Progress(slot, error, True))
+                progress.append(Progress(slot, error, True))
             else:
-                found.append(Progress(slot, new, new.ended is not None))
-            if found[-1].is_last:
+                progress.append(Progress(slot, new, new.ended is not None))
+            if progress[-1].is_last:
                 self.end(slot)
-        return found
+        return progress
 
-    def _extend(self, one: _Sequence, token: int) -> NewToken:
-        one.last, one.left = token, one.left - 1
+    def _extend(self, sequence: _Sequence, token: int) -> NewToken:
+        sequence.last, sequence.left = token, sequence.left - 1
         ended, text = None, ""
         if token in self._end_tokens:
             ended = "stop"
-        elif one.text is not None:
-            text = one.text.push(token)
-            ended = "stop" if one.text.stopped else None
-        if ended is None and one.left == 0:
+        elif sequence.text is not None:
+            text = sequence.text.push(token)
+            ended = "stop" if sequence.text.stopped else None
+        if ended is None and sequence.left == 0:
             ended = "length"
-        if ended is not None and one.text is not None:
-            text += one.text.finish()
-        return NewToken(one.number, token, text, ended)
+        if ended is not None and sequence.text is not None:
+            text += sequence.text.finish()
+        return NewToken(sequence.number, token, text, ended)

@@ -42,16 +42,18 @@ class DecodePlan:
     def of(session: Session) -> DecodePlan:
         """Reads the sizes from the plan; raises PlanFault if it is not that of a decode step."""
         shapes = {tensor.name: tensor.shape for tensor in session.bundle.tensors}
-        operation = next((one for one in session.bundle.operations if one.family == "append"), None)
+        operation = next((candidate for candidate in session.bundle.operations if candidate.family == "append"), None)
         if not {"ids", "positions", "logits"} <= shapes.keys() or operation is None or not session.states:
             raise PlanFault(
                 f"{session.bundle.model} is no decode step: it lacks ids, positions, logits, or a cache",
                 hint="einc import hf DIR --decode writes a model that is one",
             )
         caches = operation.attributes.get("cache_lens")
-        found = caches if isinstance(caches, list) else [shapes[session.bundle.tensors[operation.inputs[0]].name][1]]
-        lengths = {int(places) for places in found}
-        slots = len(found)
+        cache_lengths = (
+            caches if isinstance(caches, list) else [shapes[session.bundle.tensors[operation.inputs[0]].name][1]]
+        )
+        lengths = {int(places) for places in cache_lengths}
+        slots = len(cache_lengths)
         if len(lengths) != 1 or shapes["ids"][0] % slots or shapes["logits"][0] not in (slots, shapes["ids"][0]):
             raise PlanFault(f"the sequences of {session.bundle.model} have unequal lengths")
         return DecodePlan(session, slots, shapes["ids"][0] // slots, lengths.pop())
@@ -108,16 +110,18 @@ class DecoderSlots:
             if not tokens or self.lengths[slot] + len(tokens) > self.places:
                 raise ArrayFault(f"sequence {slot} cannot get {len(tokens)} tokens after {self.lengths[slot]}")
         start = perf_counter()
-        rest = {slot: list(tokens) for slot, tokens in rows.items()}
+        unread = {slot: list(tokens) for slot, tokens in rows.items()}
         results: dict[int, Array] = {}
         runs = 0
-        while rest:
-            plan = self._choose(len(next(iter(rest.values()))))
-            pieces = {slot: tokens[: plan.length] for slot, tokens in rest.items() if self._choose(len(tokens)) is plan}
+        while unread:
+            plan = self._choose(len(next(iter(unread.values()))))
+            pieces = {
+                slot: tokens[: plan.length] for slot, tokens in unread.items() if self._choose(len(tokens)) is plan
+            }
             logits = self._run(plan, pieces)
-            results |= {slot: logits[slot] for slot, piece in pieces.items() if len(piece) == len(rest[slot])}
-            left = {slot: tokens[len(pieces.get(slot, ())) :] for slot, tokens in rest.items()}
-            rest = {slot: tokens for slot, tokens in left.items() if tokens}
+            results |= {slot: logits[slot] for slot, piece in pieces.items() if len(piece) == len(unread[slot])}
+            left = {slot: tokens[len(pieces.get(slot, ())) :] for slot, tokens in unread.items()}
+            unread = {slot: tokens for slot, tokens in left.items() if tokens}
             runs += 1
         single = all(len(tokens) == 1 for tokens in rows.values())
         self._record(single, sum(map(len, rows.values())), runs, 1e3 * (perf_counter() - start))
@@ -172,5 +176,5 @@ class DecoderSlots:
 def count_tokens(bundle: Bundle) -> int:
     """How many tokens a model knows that looks up `ids` in tables."""
     tensors = bundle.tensors
-    tables = [one.inputs for one in bundle.operations if one.family == "embedding"]
+    tables = [operation.inputs for operation in bundle.operations if operation.family == "embedding"]
     return min((tensors[table].shape[0] for ids, table, *_ in tables if tensors[ids].name == "ids"), default=0)

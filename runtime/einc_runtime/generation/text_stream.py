@@ -31,19 +31,19 @@ class TextStream:
         self._tokens.append(token)
         start = max(0, self._sent)
         self._decoded += self._decoder(token)
-        found = [at for stop in self._stops if (at := self._decoded.find(stop, start)) >= 0]
-        if found:
+        stops_at = [at for stop in self._stops if (at := self._decoded.find(stop, start)) >= 0]
+        if stops_at:
             self.stopped = True
-            self._decoded = self._decoded[: min(found)]
+            self._decoded = self._decoded[: min(stops_at)]
             return self._send(len(self._decoded))
         return self._send(len(self._decoded) - self._count_held())
 
     def finish(self) -> str:
         """What was held back, with marks in place of incomplete characters."""
         if not self.stopped:
-            whole = self._tokenizer.decode(self._tokens)
-            if whole.startswith(self._decoded):
-                self._decoded = whole
+            decoded = self._tokenizer.decode(self._tokens)
+            if decoded.startswith(self._decoded):
+                self._decoded = decoded
         return self._send(len(self._decoded))
 
     def _send(self, end: int) -> str:

@@ -11,7 +11,7 @@ from einc_runtime.installing import suggest_extra
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-MAX_FILE = 256 << 20
+MAX_TOKENIZER_BYTES = 256 << 20
 """Bytes of a tokenizer.json; the largest published ones have about 35 MB."""
 MAX_PROMPT = 4 << 20
 """Characters of a prompt: more than any model reads, and few enough to be cut into tokens in seconds."""
@@ -27,9 +27,9 @@ class TextTokenizer:
             hint = suggest_extra("generate")
             raise MissingFault("reading tokenizer.json needs the package tokenizers", hint=hint) from None
         with open(file, "rb") as stream:
-            data = stream.read(MAX_FILE + 1)
-        if len(data) > MAX_FILE:
-            raise ReadFault(f"it has more than {MAX_FILE >> 20} MiB", where=file)
+            data = stream.read(MAX_TOKENIZER_BYTES + 1)
+        if len(data) > MAX_TOKENIZER_BYTES:
+            raise ReadFault(f"it has more than {MAX_TOKENIZER_BYTES >> 20} MiB", where=file)
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_str(data.decode("utf-8"))
             self._tokenizer.no_padding()

@@ -21,9 +21,9 @@ from einc_runtime.errors import UsageFault
 from einc_runtime.text import did_you_mean, escape_text
 
 CPUINFO = Path("/proc/cpuinfo")
-_LINES = ("model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
+_CPUINFO_FIELDS = ("model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
 _X86 = ("x86_64", "AMD64")
-MAX_NAME = 60
+MAX_PROCESSOR_NAME = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ _V4 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
 _BF16 = _V4 | {"avx512bf16", "avx512vnni"}
 _AMX = _BF16 | {"amx-bf16", "amx-int8", "amx-tile"}
 
-LEVELS = (
+INSTRUCTION_LEVELS = (
     Level("x86-64-v2", "x86-64-v2", _V2, 0x1, "SSE4_2"),
     Level("x86-64-v3", "x86-64-v3", _V3, 0x7, "AVX2"),
     Level("x86-64-v4", "x86-64-v4", _V4, 0x27, "AVX512"),
@@ -126,7 +126,7 @@ def find_level() -> Level | None:
     if not name:
         return None
     usable = list_levels()
-    known = {level.name: level for level in LEVELS}
+    known = {level.name: level for level in INSTRUCTION_LEVELS}
     names = ", ".join(level.name for level in usable)
     hint = f"leave it out, or set one of {names}" if usable else "leave it out: no level can be set on this processor"
     if name not in known:
@@ -150,14 +150,14 @@ def list_levels() -> tuple[Level, ...]:
     except (ImportError, OSError, RuntimeError):
         flags = read_cpuinfo().get("flags", "").split()
         features = frozenset(_FLAGS.get(flag, flag) for flag in flags)
-    return tuple(level for level in LEVELS if level.features <= features)
+    return tuple(level for level in INSTRUCTION_LEVELS if level.features <= features)
 
 
 def name_processor() -> str:
     """What the processor calls itself, in at most 60 characters, and the level that it was held to."""
     named = read_cpuinfo().get("model name") or platform.processor() or platform.machine()
     printable = "".join(character for character in named if character.isprintable())
-    name = " ".join(printable.split())[:MAX_NAME] or "unknown processor"
+    name = " ".join(printable.split())[:MAX_PROCESSOR_NAME] or "unknown processor"
     level = find_level()
     return name if level is None else f"{name} as {level.name}"
 
@@ -168,7 +168,7 @@ def read_cpuinfo() -> Mapping[str, str]:
     with contextlib.suppress(OSError), CPUINFO.open(encoding="utf-8", errors="replace") as stream:
         for line in stream:
             name, _, value = line.partition(":")
-            if name.strip() in _LINES:
+            if name.strip() in _CPUINFO_FIELDS:
                 found.setdefault(name.strip(), value.strip())
             if not line.strip():
                 break

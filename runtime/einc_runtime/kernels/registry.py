@@ -8,6 +8,7 @@ partial tuples have a table of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import (
@@ -20,8 +21,9 @@ from einc_runtime.kernels.base import (
 )
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
+from einc_runtime.kernels.index import build_index
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.plan.signatures import require_order
+from einc_runtime.plan.signatures import COMPOSED_KERNELS, require_order
 
 PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
     "numpy": {
@@ -94,16 +96,18 @@ JOINT_AGGREGATIONS: dict[str, dict[str, tuple[str, str]]] = {
 """Provider -> aggregation of tuples -> module and builder."""
 
 
-FASTEST = "llvm"
+FASTEST_PROVIDER = "llvm"
 """The default provider."""
 
 
-def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
+def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
     """The kernel of an invocation, ready to be bound. Raises PlanFault for everything that is wrong with it.
 
     With the attribute `reproducible`, the bits of each result depend on what it is computed from alone, whatever the
     block is that it lies in (docs/reproducible.md).
     """
+    if invocation.name in COMPOSED_KERNELS:
+        return build_index(invocation, partial(prepare, provider=provider))
     table = PROVIDERS["numpy"] | PROVIDERS[provider]
     if not invocation.is_reproducible:
         build: KernelBuilder = find_kernel_builder(invocation.name, table)
@@ -114,12 +118,14 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST) -> Kernel:
         return build(invocation.without_mark())
 
 
-def prepare_aggregate(aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST) -> Kernel:
+def prepare_aggregate(
+    aggregation: str, reads: Sequence[Array], write: Array, provider: str = FASTEST_PROVIDER
+) -> Kernel:
     """The kernel that aggregates copies of a block in their order, and rounds once at the end."""
     return prepare(aggregation_as_map(aggregation, reads, write), provider)
 
 
-def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST) -> Kernel:
+def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
     """The kernel that aggregates copies of a tuple, ready to be bound. Raises PlanFault."""
     table = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
     build: Callable[[JointAggregationCall], Kernel] = find_joint_builder(invocation.aggregation, table)

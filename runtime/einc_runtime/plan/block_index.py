@@ -10,7 +10,7 @@ from einc_runtime.plan.schema import Block
 
 Value = TypeVar("Value")
 
-FEW = 16
+MAX_SCANNED_BLOCKS = 16
 """As many blocks are looked at faster than an order of them is kept."""
 
 _Orders = list[dict[int, list[tuple[int, int]]]]
@@ -35,7 +35,7 @@ class BlockIndex(Generic[Value]):
         self.entries[key] = block, value
         if self._orders is not None:
             self._insert(self._orders, key, block)
-        elif len(self.entries) > FEW:
+        elif len(self.entries) > MAX_SCANNED_BLOCKS:
             self._orders = [defaultdict(list) for _ in block.lower]
             for number, (entry, _) in self.entries.items():
                 self._insert(self._orders, number, entry)

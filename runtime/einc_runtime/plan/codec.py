@@ -27,7 +27,7 @@ MAGIC = b"\x89EINC\r\n\x1a"
 HEADER = struct.Struct(">8sIQ32s")
 """Magic, schema version, payload length, SHA-256 of the payload; big-endian, as MessagePack is."""
 
-MAX_BYTES = 256 << 20
+MAX_PAYLOAD_BYTES = 256 << 20
 """Largest payload that is written or read: about 1.5 million tasks. Decoding takes up to 30 times its memory."""
 
 _CHUNK = 1 << 20
@@ -54,8 +54,8 @@ def to_builtins(bundle: Bundle) -> Any:
 
 def seal(payload: bytes) -> bytes:
     """Puts the header in front of a payload. Raises PlanFault if it is larger than readers accept."""
-    if len(payload) > MAX_BYTES:
-        raise PlanFault(f"the plan takes {len(payload)} bytes; no plan may take more than {MAX_BYTES}")
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise PlanFault(f"the plan takes {len(payload)} bytes; no plan may take more than {MAX_PAYLOAD_BYTES}")
     return HEADER.pack(MAGIC, SCHEMA_VERSION, len(payload), hashlib.sha256(payload).digest()) + payload
 
 
@@ -108,8 +108,8 @@ def _read_header(header: bytes) -> tuple[int, bytes]:
         hint = "compile the model again with this einc" + (", or install a newer one" if side == "einc" else "")
         message = f"the plan has schema version {version}, and this einc reads version {SCHEMA_VERSION}"
         raise PlanFault(f"{message}: the {side} is too old", hint=hint)
-    if length > MAX_BYTES:
-        raise PlanFault(f"the plan announces {length} bytes; no plan may take more than {MAX_BYTES}")
+    if length > MAX_PAYLOAD_BYTES:
+        raise PlanFault(f"the plan announces {length} bytes; no plan may take more than {MAX_PAYLOAD_BYTES}")
     return length, digest
 
 

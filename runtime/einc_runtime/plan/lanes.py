@@ -32,7 +32,7 @@ from einc_runtime.plan.ranks import RankTask, prove_ranks
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, writes_of
 from einc_runtime.plan.schema import AnyTask, FenceTask, TransferTask
 
-MAX_GROUP = 2048
+MAX_GROUP_MESSAGES = 2048
 """Messages of a group: NCCL took no more of them until 2.11."""
 
 
@@ -59,7 +59,7 @@ def group_messages(tasks: Sequence[AnyTask], ends: Mapping[int, int]) -> list[tu
     for place, task in enumerate(tasks):
         waits = not members.isdisjoint(task.after)
         if place in ends:
-            if members and not waits and ends[groups[-1][0]] == ends[place] and len(members) < MAX_GROUP:
+            if members and not waits and ends[groups[-1][0]] == ends[place] and len(members) < MAX_GROUP_MESSAGES:
                 groups[-1] += (place,)
             else:
                 groups.append((place,))

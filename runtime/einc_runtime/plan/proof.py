@@ -48,7 +48,7 @@ from einc_runtime.plan.schema import (
 from einc_runtime.plan.symbolic_memory import LOADED, Content, SymbolicMemory
 from einc_runtime.plan.validation import validate
 
-MAX_STEPS = 30_000_000
+MAX_PROOF_STEPS = 30_000_000
 """The most pieces of contents and earlier accesses that are looked at: some tens of seconds."""
 
 PROVED = (
@@ -78,7 +78,7 @@ def prove_decoded(bundle: Bundle) -> None:
 def prove_data(bundle: Bundle) -> None:
     """The second half of the proof, of a valid plan: what tasks read and write. Raises PlanFault as `prove` does."""
     ancestors = TaskAncestors(bundle.tasks)
-    budget = StepBudget(MAX_STEPS)
+    budget = StepBudget(MAX_PROOF_STEPS)
     memory = SymbolicMemory(bundle, ancestors, budget)
     complete = _complete_masks(bundle)
     groups = aggregation_groups(bundle)

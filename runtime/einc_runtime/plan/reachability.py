@@ -1,9 +1,9 @@
 """Which tasks have ended before a task starts: reachability in the task graph, computed in the order of positions.
 
-The ancestors of a task are a set of positions. It is kept as chunks, each with the bits of `CHUNK` positions. Most
-ancestors of neighbouring tasks are the same, so a union takes over every chunk that one of its operands has already,
-and sets of many tasks share these chunks. A task then costs little more than its last chunks: time and memory are
-nearly linear in the number of tasks, where the sets of all tasks are quadratic.
+The ancestors of a task are a set of positions. It is kept as chunks, each with the bits of `CHUNK_POSITIONS` positions.
+Most ancestors of neighbouring tasks are the same, so a union takes over every chunk that one of its operands has
+already, and sets of many tasks share these chunks. A task then costs little more than its last chunks: time and memory
+are nearly linear in the number of tasks, where the sets of all tasks are quadratic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.schema import AnyTask, FenceTask
 
-CHUNK = 1 << 14
+CHUNK_POSITIONS = 1 << 14
 """Positions in a chunk."""
 
 POINTER = 8
@@ -67,7 +67,7 @@ class TaskAncestors:
         self._after = after
         if position in last_use:
             own_set = insert(ancestors, position)
-            size = added + POINTER * len(own_set) + CHUNK // 8
+            size = added + POINTER * len(own_set) + CHUNK_POSITIONS // 8
             kept[position] = own_set, size
             self._live += size
             if self._live > MAX_LIVE:
@@ -81,7 +81,7 @@ class TaskAncestors:
         """Whether the task at `position` has ended in every run when the current task starts."""
         if position in self._after:
             return True
-        number, bit = divmod(position, CHUNK)
+        number, bit = divmod(position, CHUNK_POSITIONS)
         return number < len(self._current) and self._current[number] >> bit & 1 == 1
 
     def unfinished(self, positions: Iterable[int]) -> list[int]:
@@ -103,7 +103,7 @@ def unite(one: Positions, other: Positions) -> tuple[Positions, int]:
         both = one[0] | other[0]
         if both == one[0]:
             return one, 0
-        return (other, 0) if both == other[0] else ((both,), CHUNK // 8)
+        return (other, 0) if both == other[0] else ((both,), CHUNK_POSITIONS // 8)
     if one[: len(other)] == other:  # compares only what is not the same object
         return one, 0
     chunks = list(one)
@@ -115,13 +115,13 @@ def unite(one: Positions, other: Positions) -> tuple[Positions, int]:
             chunks[number] = bits
         elif both != own:
             chunks[number] = both
-            new += CHUNK // 8
+            new += CHUNK_POSITIONS // 8
     return tuple(chunks), new
 
 
 def insert(positions: Positions, position: int) -> Positions:
     """The set with one more position, which is larger than all in it."""
-    number, bit = divmod(position, CHUNK)
+    number, bit = divmod(position, CHUNK_POSITIONS)
     if number < len(positions):
         return (*positions[:number], positions[number] | 1 << bit)
     return (*positions, *(0,) * (number - len(positions)), 1 << bit)
@@ -131,6 +131,6 @@ def _absent(positions: Iterable[int], members: Positions) -> list[int]:
     """Those that are not in a set."""
     if len(members) == 1:
         (bits,) = members
-        return [p for p in positions if p >= CHUNK or not bits >> p & 1]
-    end = len(members) * CHUNK
-    return [p for p in positions if p >= end or not members[p // CHUNK] >> p % CHUNK & 1]
+        return [p for p in positions if p >= CHUNK_POSITIONS or not bits >> p & 1]
+    end = len(members) * CHUNK_POSITIONS
+    return [p for p in positions if p >= end or not members[p // CHUNK_POSITIONS] >> p % CHUNK_POSITIONS & 1]

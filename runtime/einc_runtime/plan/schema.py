@@ -39,7 +39,18 @@ Quantized values are `i8`, or pairs of 4-bit integers (`i4x2`): of two neighbour
 byte, and each is stored plus 8. Nothing is computed in these types: the families that take them widen them.
 """
 
+FLOATS: tuple[DTypeName, ...] = ("f16", "bf16", "f32", "f64")
+INTEGERS: tuple[DTypeName, ...] = ("i32", "i64")
 QUANTIZED: tuple[DTypeName, ...] = ("i8", "i4x2")
+
+NUMPY_NAMES: dict[DTypeName, str] = {
+    "f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "bool": "bool",
+    "i8": "int8", "i4x2": "uint8",
+}  # fmt: skip
+"""What numpy calls the types that it has itself; ml_dtypes has bf16."""
+
+MAX_RANK = 32
+"""The most dimensions of a tensor: as many as an array has in every version of numpy."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):

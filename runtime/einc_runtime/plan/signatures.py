@@ -13,15 +13,11 @@ from typing import Literal
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.checks import require
 from einc_runtime.plan.reproducible import ATTRIBUTE
-from einc_runtime.plan.schema import Operation, Tensor
+from einc_runtime.plan.scalar_functions import COMPUTED_ELEMENT_TYPES, NUMBER_TYPES
+from einc_runtime.plan.schema import FLOATS, INTEGERS, QUANTIZED, Operation, Tensor
 from einc_runtime.text import escape_text
 
-FLOAT = ("f16", "bf16", "f32", "f64")
-INTEGER = ("i32", "i64")
-NUMBER = FLOAT + INTEGER
-BOOL = ("bool",)
-QUANTIZED = ("i8", "i4x2")
-ANY = NUMBER + BOOL
+BOOL_TYPES = ("bool",)
 
 
 Order = Literal["nothing", "stated", "any"]
@@ -54,32 +50,41 @@ class KernelSignature:
     order: Order = field(kw_only=True)
 
 
-_ELEMENTS = KernelOperand(ANY)
-_NUMBERS = KernelOperand(NUMBER)
-_ROWS = KernelOperand(FLOAT)
-_VECTOR = KernelOperand(FLOAT, 1)
-_CUBE = KernelOperand(FLOAT, 3)
-_PLACES = KernelOperand(INTEGER, 1)
+_ELEMENTS = KernelOperand(COMPUTED_ELEMENT_TYPES)
+_REALS = KernelOperand(NUMBER_TYPES)
+_ROWS = KernelOperand(FLOATS)
+_VECTOR = KernelOperand(FLOATS, 1)
+_CUBE = KernelOperand(FLOATS, 3)
+_PLACES = KernelOperand(INTEGERS, 1)
 _INDICES = KernelOperand(("i64",))
-_SCALES = (KernelOperand(QUANTIZED), KernelOperand(FLOAT))
-_ZEROS = _INTEGERS = KernelOperand(("i8",))
+_SCALES = (KernelOperand(QUANTIZED), KernelOperand(FLOATS))
+_ZEROS = _INT8_OPERAND = KernelOperand(("i8",))
 _FREQUENCIES = ("factor", "low_freq_factor", "high_freq_factor", "original_length")
 
 SIGNATURES: dict[str, KernelSignature] = {
     "map": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"program": str, "indices": str}, more=None, order="nothing"),
     "reduce": KernelSignature(
-        (_ELEMENTS,), (_NUMBERS,), {"program": str, "indices": str, "aggregation": str}, more=None, order="stated"
+        (_ELEMENTS,),
+        (_REALS,),
+        {"program": str, "indices": str, "aggregation": str},
+        more=None,
+        order="stated",
     ),
-    "contract": KernelSignature(
-        (_NUMBERS,), (_NUMBERS,), {"equation": str}, {"scale": float}, more=None, order="stated"
+    "index": KernelSignature(
+        (),
+        (_ELEMENTS,),
+        {"loops": str, "kept": int, "reads": str, "program": str, "aggregation": str, "shapes": str},
+        more=None,
+        order="stated",
     ),
+    "contract": KernelSignature((_REALS,), (_REALS,), {"equation": str}, {"scale": float}, more=None, order="stated"),
     "concat": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"axis": int, "extents": list}, more=None, order="nothing"),
     "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_ZEROS,), order="nothing"),
     "quantized_contract": KernelSignature(
         (_ROWS, *_SCALES), (_ROWS,), {"equation": str, "group": int}, {"scale": float}, more=(_ZEROS,), order="stated"
     ),
     "rounded_contract": KernelSignature(
-        (_ROWS, _ROWS, _INTEGERS, _ROWS), (_ROWS,), {"equation": str}, {"scale": float}, order="nothing"
+        (_ROWS, _ROWS, _INT8_OPERAND, _ROWS), (_ROWS,), {"equation": str}, {"scale": float}, order="nothing"
     ),
     "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}, order="nothing"),
     "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}, order="stated"),
@@ -88,8 +93,8 @@ SIGNATURES: dict[str, KernelSignature] = {
         (_ROWS, _VECTOR, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}, order="stated"
     ),
     "meanpool": KernelSignature(
-        (KernelOperand(FLOAT, 2), KernelOperand(BOOL, 1)),
-        (KernelOperand(FLOAT, 2),),
+        (KernelOperand(FLOATS, 2), KernelOperand(BOOL_TYPES, 1)),
+        (KernelOperand(FLOATS, 2),),
         {"seq_lens": list},
         order="stated",
     ),
@@ -102,29 +107,36 @@ SIGNATURES: dict[str, KernelSignature] = {
         order="nothing",
     ),
     "embedding": KernelSignature(
-        (KernelOperand(INTEGER), KernelOperand(NUMBER, 2)), (_NUMBERS,), {"vocabulary": int}, order="nothing"
+        (KernelOperand(INTEGERS), KernelOperand(NUMBER_TYPES, 2)),
+        (_REALS,),
+        {"vocabulary": int},
+        order="nothing",
     ),
     "expert_matmul": KernelSignature(
-        (_ROWS, _CUBE, KernelOperand(INTEGER, 2)), (_CUBE,), {"experts": int}, order="stated"
+        (_ROWS, _CUBE, KernelOperand(INTEGERS, 2)), (_CUBE,), {"experts": int}, order="stated"
     ),
     "append": KernelSignature(
-        (KernelOperand(ANY, 3), KernelOperand(ANY, 3), _PLACES),
-        (KernelOperand(ANY, 3),),
+        (KernelOperand(COMPUTED_ELEMENT_TYPES, 3), KernelOperand(COMPUTED_ELEMENT_TYPES, 3), _PLACES),
+        (KernelOperand(COMPUTED_ELEMENT_TYPES, 3),),
         {"cache_lens": list, "new_lens": list},
         {"in_place": bool},
         order="nothing",
     ),
-    "argmax": KernelSignature((_NUMBERS,), (_INDICES, _NUMBERS), {"axis": int}, order="nothing"),
-    "topk": KernelSignature((_NUMBERS,), (_NUMBERS, _INDICES), {"axis": int}, order="nothing"),
+    "argmax": KernelSignature((_REALS,), (_INDICES, _REALS), {"axis": int}, order="nothing"),
+    "topk": KernelSignature((_REALS,), (_REALS, _INDICES), {"axis": int}, order="nothing"),
     "attention": KernelSignature(
         (_CUBE, _CUBE, _CUBE),
         (_CUBE, KernelOperand(("f32", "f64"), 2)),
         {"causal": bool, "scale": float, "q_lens": list, "k_lens": list, "window": int, "extras": list},
         {"softcap": float},
-        more=(KernelOperand(BOOL + INTEGER, 1),) * 2,
+        more=(KernelOperand(BOOL_TYPES + INTEGERS, 1),) * 2,
         order="stated",
     ),
 }
+
+
+COMPOSED_KERNELS = frozenset({"index"})
+"""Kernels that move elements and leave what is computed to another kernel, of which each runtime has a form."""
 
 
 def require_signature(operation: Operation, tensors: Sequence[Tensor], where: str) -> None:
@@ -135,7 +147,8 @@ def require_signature(operation: Operation, tensors: Sequence[Tensor], where: st
         raise PlanFault(f"unknown kernel '{escape_text(name, 40)}'", where=f"{where}.kernel", hint=hint)
     signature = SIGNATURES[name]
     found, least = len(operation.inputs), len(signature.inputs)
-    more = signature.inputs[-1:] * (found - least) if signature.more is None else signature.more
+    last = signature.inputs[-1:] or (_ELEMENTS,)
+    more = last * (found - least) if signature.more is None else signature.more
     fits = least <= found <= least + len(more)
     require(fits, f"{where}.inputs", f"{found} inputs, where the kernel {name} takes {least} to {least + len(more)}")
     outputs = len(signature.outputs)

@@ -29,7 +29,7 @@ Only the task that updates a state reads it (`states.validate_states`), and it w
 are the contents of its output's buffer, which no other buffer shares. So these are read and checked as those of any
 other buffer, and the old ones cannot be read any more."""
 
-FEW = 4
+MAX_SCANNED_PIECES = 4
 """So many pieces of a buffer are looked at faster than they are sorted."""
 
 Content = list[tuple[Block, int]]
@@ -111,7 +111,7 @@ class LiveRange:
             self._sorted.put(piece)
             return
         self._pieces.append(piece)
-        if len(self._pieces) > FEW:
+        if len(self._pieces) > MAX_SCANNED_PIECES:
             self._sorted = _SortedPieces(self.whole, self.first)
             for one in self._pieces:
                 self._sorted.put(one)

@@ -26,19 +26,18 @@ from einc_runtime.plan.checks import (
     require_unique,
 )
 from einc_runtime.plan.joint_aggregation import require_joint_aggregations
-from einc_runtime.plan.schema import ITEMSIZE, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
+from einc_runtime.plan.schema import ITEMSIZE, MAX_RANK, Attribute, Block, Bundle, Exchange, Index, Operation, Scalar
 from einc_runtime.plan.signatures import require_signature
 from einc_runtime.plan.task_validation import validate_tasks
 from einc_runtime.text import escape_text
 
-MAX_RANK = 32
-MAX_SITES = 4096
+MAX_RUNTIME_SITES = 4096
 MAX_TASKS = 4_000_000
-MAX_PARTS = 1_000_000  # tensors, operations, buffers, outputs
+MAX_RECORDS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
 MAX_COUNT = (1 << 63) - 1
 MAX_TEXT = 1 << 20  # characters of an attribute
-MAX_FILE = 32 << 20  # characters of an exchange program or a machine file
+MAX_EMBEDDED_TEXT = 32 << 20  # characters of an exchange program or a machine file
 MAX_REPORT = 1 << 20  # bytes of the section that the runtime does not read
 MAX_CORNERS = 1 << 22  # corners of blocks in checks of tilings: they take some seconds
 
@@ -61,11 +60,11 @@ def validate_statements(bundle: Bundle) -> None:
 def require_short_texts(bundle: Bundle) -> None:
     """Raises PlanFault if a text or the report of the plan is longer than readers accept."""
     _require_short_report(bundle)
-    require_length(bundle.machine_file, MAX_FILE, "machine_file")
+    require_length(bundle.machine_file, MAX_EMBEDDED_TEXT, "machine_file")
     for field in ("operations", "outputs"):
         for i, part in enumerate(getattr(bundle, field)):
             if part.exchange is not None:
-                require_length(part.exchange.program, MAX_FILE, f"{field}[{i}].exchange.program")
+                require_length(part.exchange.program, MAX_EMBEDDED_TEXT, f"{field}[{i}].exchange.program")
 
 
 def _require_short_report(bundle: Bundle) -> None:
@@ -76,11 +75,11 @@ def _require_short_report(bundle: Bundle) -> None:
 def _check_header(bundle: Bundle) -> None:
     for field in ("producer", "model", "machine", "selector", "schedule"):
         require_name(getattr(bundle, field), field)
-    require_text(bundle.machine_file, MAX_FILE, "machine_file")
+    require_text(bundle.machine_file, MAX_EMBEDDED_TEXT, "machine_file")
     sites = len(bundle.devices)
-    require(1 <= sites <= MAX_SITES, "devices", f"{sites} devices; a plan has 1 to {MAX_SITES}")
+    require(1 <= sites <= MAX_RUNTIME_SITES, "devices", f"{sites} devices; a plan has 1 to {MAX_RUNTIME_SITES}")
     for device in bundle.devices:
-        require_natural(device, MAX_PARTS, "devices")
+        require_natural(device, MAX_RECORDS, "devices")
     require_unique(bundle.devices, "devices")
     require(len(bundle.memory) == sites, "memory", f"{len(bundle.memory)} arena sizes for {sites} sites")
     for site, size in enumerate(bundle.memory):
@@ -88,7 +87,7 @@ def _check_header(bundle: Bundle) -> None:
     _check_duration(bundle.predicted_ms, "predicted_ms")
     _require_short_report(bundle)
     for field in ("tensors", "operations", "buffers", "outputs"):
-        require_count(getattr(bundle, field), MAX_PARTS, field)
+        require_count(getattr(bundle, field), MAX_RECORDS, field)
     require_count(bundle.tasks, MAX_TASKS, "tasks")
 
 
@@ -175,12 +174,12 @@ def _check_scalar(value: Scalar, where: str) -> None:
 def _check_exchange(exchange: Exchange | None, where: str) -> None:
     if exchange is None:
         return
-    require_text(exchange.program, MAX_FILE, f"{where}.program")
+    require_text(exchange.program, MAX_EMBEDDED_TEXT, f"{where}.program")
     for field in ("completion_ms", "naive_ms", "bound_ms", "bound_free_ms"):
         _check_duration(getattr(exchange, field), f"{where}.{field}")
     if exchange.bound_by is not None:
         require_name(exchange.bound_by, f"{where}.bound_by")
-    require_count(list(exchange.splits), MAX_PARTS, f"{where}.splits")
+    require_count(list(exchange.splits), MAX_RECORDS, f"{where}.splits")
     for name, pieces in exchange.splits.items():
         require_name(name, f"{where}.splits")
         require(1 < pieces <= MAX_COUNT, f"{where}.splits", f"{pieces} pieces of {escape_text(name, 60)}")
@@ -197,7 +196,7 @@ def _check_indices(operation: Operation, where: str) -> None:
         require_name(index.name, f"{where}.indices[{k}].name")
         _check_index(index, f"{where}.indices[{k}]")
     require_unique((index.name for index in operation.indices), f"{where}.indices")
-    require(1 <= operation.replicas <= MAX_SITES, f"{where}.replicas", f"{operation.replicas} replicas")
+    require(1 <= operation.replicas <= MAX_RUNTIME_SITES, f"{where}.replicas", f"{operation.replicas} replicas")
     asked = math.prod(len(index.intervals) for index in operation.indices) * operation.replicas
     found = len(operation.functions)
     require(asked == found, f"{where}.functions", f"{found} functions, where the intervals ask for {asked}")
@@ -205,7 +204,7 @@ def _check_indices(operation: Operation, where: str) -> None:
 
 def _check_index(index: Index, where: str) -> None:
     require(1 <= index.extent <= MAX_ARENA, f"{where}.extent", f"{index.extent} is not between 1 and {MAX_ARENA}")
-    require(1 <= len(index.intervals) <= MAX_SITES, f"{where}.intervals", f"{len(index.intervals)} intervals")
+    require(1 <= len(index.intervals) <= MAX_RUNTIME_SITES, f"{where}.intervals", f"{len(index.intervals)} intervals")
     bounds = [0, *(up for _, up in index.intervals)]
     require(bounds[-1] == index.extent, f"{where}.intervals", f"they do not end at {index.extent}")
     for interval, expected in zip(index.intervals, itertools.pairwise(bounds), strict=True):

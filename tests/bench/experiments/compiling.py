@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from tests.bench.experiments.configurations import MODELS, Configuration, Outcome
 
-PRESETS = MODELS.parent / "einc" / "machines" / "presets"
 
-
-def compile_configuration(configuration: Configuration, work: Path) -> Outcome:
-    """The plan's figures; `work` is a folder for machine files whose kernels are slower than the preset's."""
+def compile_configuration(configuration: Configuration) -> Outcome:
+    """The plan's figures."""
     from einc.compiler import compile_model
     from einc.errors import CapacityError, MachineError
     from einc.options import BASELINES, CompileOptions
@@ -20,7 +16,7 @@ def compile_configuration(configuration: Configuration, work: Path) -> Outcome:
     text = (MODELS / f"{configuration.model}.ein").read_text(encoding="utf-8")
     known = configuration.selector in BASELINES
     options = CompileOptions(
-        machine=_machine(configuration, work),
+        machine=configuration.machine,
         devices=configuration.sites,
         preset=configuration.preset,
         selector="eindecomp" if known else configuration.selector,
@@ -76,16 +72,3 @@ def _figures(compiled: Any) -> Outcome:
         memory=max(program.memory),
         cuts=cuts,
     )
-
-
-def _machine(configuration: Configuration, work: Path) -> str:
-    """The preset's name, or the file of one whose kernels reach a part of its peak."""
-    if configuration.rate == 1:
-        return configuration.machine
-    document = json.loads((PRESETS / f"{configuration.machine}.json").read_text(encoding="utf-8"))
-    sites = document["sites"]
-    sites["flops"] = {name: peak * configuration.rate for name, peak in sites["flops"].items()}
-    document["name"] = f"{configuration.machine}-{configuration.rate:g}"
-    path = work / f"{document['name']}-{configuration.sites}-{configuration.workload}.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return str(path)

@@ -33,7 +33,7 @@ class Configuration:
     """A workload on the first `sites` sites of a machine, compiled in one way.
 
     `selector` may also name a well-known plan (`einc.options.BASELINES`). `seed` is that of the draw, if it is
-    `random`. `rate` is the part of the machine's peak that computing kernels reach, 1 for the machine file as it is.
+    `random`.
     """
 
     workload: str
@@ -43,7 +43,6 @@ class Configuration:
     selector: str = "eindecomp"
     schedule: str = "synthesized"
     seed: int = 0
-    rate: float = 1.0
 
     @property
     def model(self) -> str:
@@ -57,9 +56,8 @@ class Configuration:
     def title(self) -> str:
         """For a line of progress."""
         draw = f" {self.seed}" if self.selector == "random" else ""
-        rate = f" at {self.rate:g} of the peak" if self.rate != 1 else ""
         return (
-            f"{TITLES[self.workload]}, {self.sites} of {self.machine}{rate}, inputs {self.placement}, "
+            f"{TITLES[self.workload]}, {self.sites} of {self.machine}, inputs {self.placement}, "
             f"{self.selector}{draw}, {self.schedule}"
         )
 

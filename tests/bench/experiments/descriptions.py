@@ -15,7 +15,6 @@ from tests.bench.experiments.configurations import (
 )
 
 SITES = (1, 4, 8)
-RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
 DRAWS = 20
 KNOWN = ("data", "sequence", "megatron")
 """Well-known plans of the block, as one writes them by hand; the paper's PyTorch is the faster of the first two."""
@@ -54,7 +53,6 @@ def describe_experiments(draws: int = DRAWS) -> tuple[Experiment, ...]:
         Configuration(workload, placement=placement, selector=name)
         for placement, workload, name in product(PLACEMENTS, BLOCKS, KNOWN)
     )
-    slower = tuple(Configuration(workload, rate=rate) for rate, workload in product(RATES, BLOCKS))
     exchanged = tuple(
         Configuration(workload, machine, 8, placement, selector, schedule)
         for machine, placement, workload, selector, schedule in product(
@@ -62,7 +60,7 @@ def describe_experiments(draws: int = DRAWS) -> tuple[Experiment, ...]:
         )
     )
     return (
-        Experiment(1, "the transformer block on 1, 4 and 8 sites", (*_on_sites(BLOCKS), *known, *slower)),
+        Experiment(1, "the transformer block on 1, 4 and 8 sites", (*_on_sites(BLOCKS), *known)),
         Experiment(2, "matrix chains on 1, 4 and 8 sites", _on_sites(CHAINS)),
         Experiment(3, "plans chosen by cost, greedily and at random", (*selected, *drawn)),
         Experiment(4, "synthesized and naive exchanges", exchanged),

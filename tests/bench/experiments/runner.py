@@ -33,20 +33,20 @@ def run(wanted: Iterable[Configuration], processes: int, say: Say, cache: Path =
     missing = [each for each in order if each not in found]
     say(f"{len(order)} plans: {len(found)} are known, {len(missing)} to compile on {processes} processes")
     progress = _Progress(found, len(missing), say)
-    for each, outcome in _compile(missing, min(processes, len(missing)), folder):
+    for each, outcome in _compile(missing, min(processes, len(missing))):
         found[each] = outcome
         _write(folder, each, outcome)
         progress.add(each)
     return {each: found[each] for each in order}
 
 
-def _compile(missing: Sequence[Configuration], processes: int, folder: Path) -> Iterator[tuple[Configuration, Outcome]]:
+def _compile(missing: Sequence[Configuration], processes: int) -> Iterator[tuple[Configuration, Outcome]]:
     """Outcomes as they become known; one process is this one."""
     if processes <= 1:
-        yield from ((each, compile_configuration(each, folder)) for each in missing)
+        yield from ((each, compile_configuration(each)) for each in missing)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_calm) as pool:
-        pending = {pool.submit(compile_configuration, each, folder): each for each in missing}
+        pending = {pool.submit(compile_configuration, each): each for each in missing}
         try:
             for done in as_completed(pending):
                 yield pending[done], done.result()
@@ -77,7 +77,7 @@ class _Progress:
 
 
 def _task(each: Configuration) -> tuple[object, ...]:
-    return each.workload, each.machine, each.sites, each.placement, each.rate
+    return each.workload, each.machine, each.sites, each.placement
 
 
 def _calm() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from itertools import pairwise
 
 from tests.bench.experiments import paper
 from tests.bench.experiments.configurations import BLOCKS, CHAINS, WORKLOADS, Configuration, Outcomes
-from tests.bench.experiments.descriptions import KNOWN, RATES, SITES
+from tests.bench.experiments.descriptions import KNOWN, SITES
 from tests.bench.experiments.tables import (
     Cell,
     Summary,
@@ -35,25 +34,11 @@ def summarize(number_of: int, outcomes: Outcomes) -> Summary:
 
 
 def summarize_blocks(outcomes: Outcomes) -> Summary:
-    """Experiment 1: times on 1, 4 and 8 sites, and how they change if kernels are slower than their peak."""
+    """Experiment 1: times on 1, 4 and 8 sites, and those of well-known plans."""
     printed = {**paper.EINSUMMABLE_MS, MEAN: paper.BLOCK_MEAN_MS["Einsummable"]}
     tables = [_on_sites(outcomes, placement, BLOCKS, printed) for placement in placements(outcomes)]
-    rows = [_slowed(outcomes, rate) for rate in (1.0, *RATES)]
-    measured = (
-        "the paper, measured",
-        paper.EINSUMMABLE_MS["b1x1k"],
-        paper.OTHER_BLOCKS_MEAN_MS,
-        paper.EINSUMMABLE_MS["b1x128k"],
-        paper.BLOCK_MEAN_MS["Einsummable"],
-    )
-    why = Table(
-        "rates",
-        "Predicted ms on 8 sites (`eindecomp`, replicated inputs) if kernels reach a part of the peak only.",
-        ("kernels reach", title("b1x1k"), "the three between, " + MEAN, title("b1x128k"), "all five, " + MEAN),
-        (*rows, measured),
-    )
     known = [_known_plans(outcomes, placement) for placement in placements(outcomes)]
-    return Summary((*tables, *known, why), tuple(_say_why(outcomes)))
+    return Summary((*tables, *known), tuple(_say_why(outcomes)))
 
 
 def _known_plans(outcomes: Outcomes, placement: str) -> Table:
@@ -69,58 +54,20 @@ def _known_plans(outcomes: Outcomes, placement: str) -> Table:
     return Table(f"known, {placement}", caption, columns, tuple(rows))
 
 
-def _slowed(outcomes: Outcomes, rate: float) -> tuple[Cell, ...]:
-    own = {workload: ms(outcomes, Configuration(workload, rate=rate)) for workload in BLOCKS}
-    between = mean([own[workload] for workload in BLOCKS if workload not in paper.EINSUMMABLE_MS])
-    return f"{rate:.0%} of the peak", own["b1x1k"], between, own["b1x128k"], mean([*own.values()])
-
-
 def _say_why(outcomes: Outcomes) -> list[str]:
     long = outcomes[Configuration("b1x128k")]
     theirs = paper.EINSUMMABLE_MS["b1x128k"]
-    rate = _rate_for(outcomes, "b1x128k", theirs)
     means = [
         f"{number(mean([ms(outcomes, Configuration(w, placement=p, selector=s)) for w in BLOCKS]))} (`{s}`, inputs {p})"
         for p in placements(outcomes)
         for s in objectives(outcomes)
     ]
-    found = [
+    return [
         f"The paper's geometric mean on 8 sites is {paper.BLOCK_MEAN_MS['Einsummable']} ms; predicted are "
         f"{', '.join(means)}.",
-        f"The kernels alone of {title('b1x128k')} take {long.free_ms:.1f} ms at the peak of eight A100s, whatever is "
-        f"moved; {theirs:.0f} ms is {theirs / long.free_ms:.2f} times as long.",
+        f"The kernels alone of {title('b1x128k')} take {long.free_ms:.1f} ms on eight A100s, whatever is moved; "
+        f"{theirs:.0f} ms is {theirs / long.free_ms:.2f} times as long.",
     ]
-    if rate is not None:
-        at = {w: _interpolated(outcomes, w, rate) for w in BLOCKS}
-        short, measured = at["b1x1k"], paper.EINSUMMABLE_MS["b1x1k"]
-        between = mean([at[w] for w in BLOCKS if w not in paper.EINSUMMABLE_MS])
-        found += [
-            f"With kernels at {rate:.0%} of the peak the prediction for it is the paper's {theirs:.0f} ms. The "
-            f"geometric mean of all five is then {number(mean([*at.values()]))} ms, and that of the three between is "
-            f"{number(between)} ms, where the paper's means imply {paper.OTHER_BLOCKS_MEAN_MS:.2f} ms.",
-            f"{title('b1x1k')} is then predicted at {number(short)} ms instead of the paper's {measured}. With "
-            f"{measured} in its place the geometric mean is {number(mean([*(at | {'b1x1k': measured}).values()]))} ms.",
-        ]
-    return found
-
-
-def _rate_for(outcomes: Outcomes, workload: str, wanted: float) -> float | None:
-    """The part of the peak at which a workload takes that long: between two rates, time is linear in 1 / rate."""
-    for high, low in pairwise((1.0, *RATES)):
-        fast, slow = (ms(outcomes, Configuration(workload, rate=rate)) for rate in (high, low))
-        if fast is not None and slow is not None and fast <= wanted <= slow:
-            part = (wanted - fast) / (slow - fast)
-            return 1 / ((1 - part) / high + part / low)
-    return None
-
-
-def _interpolated(outcomes: Outcomes, workload: str, rate: float) -> float | None:
-    for high, low in pairwise((1.0, *RATES)):
-        if low <= rate <= high:
-            fast, slow = (ms(outcomes, Configuration(workload, rate=r)) for r in (high, low))
-            part = (1 / rate - 1 / high) / (1 / low - 1 / high)
-            return None if fast is None or slow is None else fast + part * (slow - fast)
-    return None
 
 
 def summarize_chains(outcomes: Outcomes) -> Summary:

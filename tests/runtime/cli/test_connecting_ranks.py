@@ -21,7 +21,7 @@ SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
 @pytest.fixture
 def board(tmp_path, monkeypatch):
     monkeypatch.setattr(launching, "CONNECT_SECONDS", 0.3)
-    monkeypatch.setattr(launching, "LOOK", 0.02)
+    monkeypatch.setattr(launching, "CONNECT_POLL_SECONDS", 0.02)
     path = tmp_path / "board"
     path.write_bytes(bytes(3 * ranks.ENTRY.size))
     return path

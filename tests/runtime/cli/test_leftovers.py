@@ -28,8 +28,8 @@ sys.stdin.read()
 
 @pytest.fixture
 def shared(monkeypatch):
-    folder = Path(tempfile.mkdtemp(dir=leftovers.SHARED))
-    monkeypatch.setattr(leftovers, "SHARED", folder)
+    folder = Path(tempfile.mkdtemp(dir=leftovers.SHARED_MEMORY_FOLDER))
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY_FOLDER", folder)
     yield folder
     shutil.rmtree(folder)
 
@@ -96,7 +96,7 @@ def test_what_a_program_has_that_cannot_be_seen_stays(shared, hold):
     hidden = ("unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c")
     program = (
         "from pathlib import Path; from einc_runtime.cli import leftovers; import os, sys\n"
-        "leftovers.SHARED = Path(sys.argv[1])\n"
+        "leftovers.SHARED_MEMORY_FOLDER = Path(sys.argv[1])\n"
         "with leftovers.removed(lambda: ()): print([p.name for p in Path('/proc').iterdir() if p.name.isdigit()])"
     )
     done = subprocess.run([*hidden, program, shared], capture_output=True, text=True, check=True)

@@ -50,7 +50,7 @@ def on_cpu(bundle, arrays):
 )
 @pytest.mark.parametrize("name", PLANS)
 def test_any_order_on_the_cpu(name, sites, seeds, small, monkeypatch):
-    monkeypatch.setattr(compiler, "SMALL", small)
+    monkeypatch.setattr(compiler, "MIN_COMPILED_ELEMENTS", small)
     make, given = PLANS[name]
     bundle = make(sites)
     arrays = arrays_of(bundle, **given)

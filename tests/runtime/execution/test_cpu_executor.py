@@ -17,7 +17,7 @@ from einc_runtime.execution.base import NullExecutor
 from einc_runtime.execution.cpu import executor as cpu
 from einc_runtime.execution.cpu import host
 from einc_runtime.execution.cpu.executor import CpuExecutor
-from einc_runtime.execution.rewrites import KernelTime, RewriteOptions, rewrite
+from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, KernelTime, RewriteOptions, rewrite
 from einc_runtime.execution.session import Session
 from einc_runtime.kernels.base import Kernel
 from einc_runtime.plan.schema import FenceTask, Region
@@ -99,12 +99,12 @@ def test_what_a_kernel_takes_is_found_out_once_for_all_layers(monkeypatch):
         kernel = prepare(executor, item)
         return KernelTime(kernel.nanoseconds, kernel.is_stream)
 
-    options = RewriteOptions(workers=2, max_move_bytes=cpu.MAX_COALESCED_BYTES, estimate=estimate)
+    options = RewriteOptions(workers=2, max_move_bytes=MAX_COALESCED_BYTES, estimate=estimate)
     assert rewrite(bundle, options) == executor._tasks
 
 
 def test_poison_reaches_what_no_task_writes():
-    """The check above can fail: without the tasks that fill them, results are not-a-numbers."""
+    """The check above can fail: without the tasks that fill them, results are NaNs."""
     bundle = two_site_plan()
     idle = tuple(FenceTask(t.site, t.serves, t.after) if i == 2 else t for i, t in enumerate(bundle.tasks))
     session = Session(bundle, executor=CpuExecutor(msgspec.structs.replace(bundle, tasks=idle), poison=True))

@@ -13,7 +13,7 @@ import pytest
 
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.backends import count_visible_gpus
-from einc_runtime.execution.cuda.cupy_driver import CALLS, CONSTANTS, CupyDriver
+from einc_runtime.execution.cuda.cupy_driver import CONSTANTS, DRIVER_CALLS, CupyDriver
 from einc_runtime.execution.cuda.driver import Driver, DriverError
 
 
@@ -33,10 +33,10 @@ def signature(function):
     )
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", DRIVER_CALLS)
 def test_cupy_takes_these_arguments(name):
     names, optional = signature(getattr(runtime(), name))
-    assert len(names) - optional <= CALLS[name] <= len(names), names
+    assert len(names) - optional <= DRIVER_CALLS[name] <= len(names), names
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_constants_have_cudas_values():
 def test_only_checked_calls_and_constants_are_used():
     source = inspect.getsource(CupyDriver)
     called = {part.split('"')[1] for part in source.split("self._call(")[1:]}
-    assert called == set(CALLS)
+    assert called == set(DRIVER_CALLS)
     read = {part.split(".")[0].split(",")[0].split(")")[0].split()[0] for part in source.split("self._runtime.")[1:]}
     assert read == set(CONSTANTS)
 

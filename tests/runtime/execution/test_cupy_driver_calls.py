@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from einc_runtime.errors import KernelFault, MissingFault
-from einc_runtime.execution.cuda.cupy_driver import CALLS, CupyDriver
+from einc_runtime.execution.cuda.cupy_driver import DRIVER_CALLS, CupyDriver
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
 from tests.support.cuda_fake import FakeDriver
@@ -50,7 +50,7 @@ def test_plans_run_through_cupys_calls(make, places, unreachable):
 
 def test_all_of_the_binding_that_is_used_is_there():
     there = {name for name in vars(FakeRuntime) if callable(getattr(FakeRuntime, name)) and not name.startswith("_")}
-    assert there - {"CUDARuntimeError"} == set(CALLS)
+    assert there - {"CUDARuntimeError"} == set(DRIVER_CALLS)
 
 
 @pytest.mark.parametrize(("status", "kind"), [(719, KernelFault), (2, MissingFault)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from einc_runtime.errors import MissingFault
-from einc_runtime.execution.cuda.cupy_nccl import FUNCTIONS, METHODS, CupyNccl
+from einc_runtime.execution.cuda.cupy_nccl import METHODS, NCCL_CALLS, CupyNccl
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.nccl import NcclMessage
 from einc_runtime.execution.ranks.cuda_part import make_cuda_executor
@@ -131,15 +131,15 @@ def test_what_is_missing_is_named():
         CupyNccl(driver, library)
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, *METHODS])
+@pytest.mark.parametrize("name", [*NCCL_CALLS, *METHODS])
 def test_cupy_takes_these_arguments(name):
     """By the line of its documentation; where NCCL is not installed, cupy does not show the binding."""
     nccl = pytest.importorskip("cupy.cuda.nccl", reason="cupy is not installed")
     if not nccl.available:
         pytest.skip("NCCL is not installed")
-    found = getattr(nccl if name in FUNCTIONS else nccl.NcclCommunicator, name)
+    found = getattr(nccl if name in NCCL_CALLS else nccl.NcclCommunicator, name)
     line = (found.__doc__ or "").splitlines()[0]
     if "(" in line:
         arguments = [one for one in line[line.index("(") + 1 : line.index(")")].split(",") if one.strip()]
-        given = (FUNCTIONS | METHODS)[name] + (name in METHODS)
+        given = (NCCL_CALLS | METHODS)[name] + (name in METHODS)
         assert len(arguments) == given, line

@@ -114,7 +114,7 @@ def test_arrays_of_other_devices_are_asked_to_come_to_the_host() -> None:
 
     given = OnGpu(X, device=(2, 3))
     np.testing.assert_array_equal(read_dlpack("x", given), X)
-    assert given.asked == [{"max_version": (1, 1), "dl_device": (1, 0)}]
+    assert given.options_given == [{"max_version": (1, 1), "dl_device": (1, 0)}]
     old = OnGpu(X, None, device=(2, 3))
     with pytest.raises(ArrayFault, match="'x' is in the memory of a CUDA GPU") as caught:
         read_dlpack("x", old)

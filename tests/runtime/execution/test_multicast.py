@@ -11,7 +11,7 @@ from einc_runtime.environment import MULTICAST
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.executor import CudaExecutor
-from einc_runtime.execution.cuda.virtual_memory import PROTOTYPES, CudaVirtualMemory
+from einc_runtime.execution.cuda.virtual_memory import DRIVER_PROTOTYPES, CudaVirtualMemory
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.cuda_plans import agrees_with_the_cpu, block, chain, ffn
@@ -127,7 +127,7 @@ class Library:
         self.calls, self.number, self.attributes, self.fails = [], 100, attributes, fails
 
     def __getattr__(self, name):
-        if name not in PROTOTYPES:
+        if name not in DRIVER_PROTOTYPES:
             raise AttributeError(name)
         call = Call(self, name)
         setattr(self, name, call)
@@ -147,7 +147,7 @@ class Call:
 
     def __call__(self, *arguments):
         library, name = self.library, self.name
-        assert len(arguments) == len(self.argtypes) == len(PROTOTYPES[name])
+        assert len(arguments) == len(self.argtypes) == len(DRIVER_PROTOTYPES[name])
         library.calls.append((name, *arguments))
         if library.fails == name:
             return 801

@@ -50,13 +50,13 @@ def test_only_parts_that_are_wanted_are_read(tmp_path, monkeypatch):
     save(tmp_path, LEFT, RIGHT)
     seen, array = [], SafetensorsFile.array
     monkeypatch.setattr(SafetensorsFile, "array", lambda file, name: seen.append(name) or array(file, name))
-    ((_, found),) = iterate_weights([weight()], tmp_path, wanted={"w": [Block((1, 0), (5, 2))]})
+    ((_, found),) = iterate_weights([weight()], tmp_path, needed_blocks={"w": [Block((1, 0), (5, 2))]})
     np.testing.assert_array_equal(found[1:5, 0:2], W[1:5, 0:2])
     assert seen == ["w[0:5, 0:3]"]
     (tmp_path / "0.safetensors").unlink()
     with pytest.raises(ArrayFault, match=r"weight 'w' is in 1 parts, and none has \[1:5, 0:2\]"):
-        list(iterate_weights([weight()], tmp_path, wanted={"w": [Block((1, 0), (5, 2))]}))
-    ((_, found),) = iterate_weights([weight()], tmp_path, wanted={"w": [Block((0, 2), (5, 7))]})
+        list(iterate_weights([weight()], tmp_path, needed_blocks={"w": [Block((1, 0), (5, 2))]}))
+    ((_, found),) = iterate_weights([weight()], tmp_path, needed_blocks={"w": [Block((0, 2), (5, 7))]})
     np.testing.assert_array_equal(found[:, 2:], W[:, 2:])
 
 

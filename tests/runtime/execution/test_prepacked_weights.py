@@ -141,7 +141,7 @@ output y
 
 @pytest.mark.parametrize("sites", [1, 3])
 def test_weights_that_are_laid_out_are_kept_where_somebody_else_reads_them(sites):
-    """With `poison`, what would be given back is filled with not-a-numbers: whoever reads it computes one."""
+    """With `poison`, what would be given back is filled with NaNs: whoever reads it computes one."""
     bundle = compiled(TIED, sites)
     executor = CpuExecutor(bundle, 2, poison=True)
     session = Session(bundle, executor=executor)

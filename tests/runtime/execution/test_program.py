@@ -152,7 +152,7 @@ def test_a_program_gives_the_bits_of_its_tasks_one_by_one(sites, workers, calls)
 @needs_compiler
 @pytest.mark.skipif(not onednn.is_available(), reason="oneDNN is not installed, or not for this processor")
 def test_products_of_onednn_need_no_interpreter(monkeypatch):
-    monkeypatch.setattr(compiler, "SMALL", 0)
+    monkeypatch.setattr(compiler, "MIN_COMPILED_ELEMENTS", 0)
     bundle = compiled(PRODUCTS, 1, "f32")
     executor = CpuExecutor(bundle, 2, poison=True)
     session = Session(bundle, executor=executor)

@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_used_only_costs_time(
 
 
 def test_few_proofs_are_remembered(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proved_plans, "MAX_REMEMBERED", 5)
+    monkeypatch.setattr(proved_plans, "MAX_REMEMBERED_PROOFS", 5)
     plans = [msgspec.structs.replace(two_site_plan(), model=f"plan{n}") for n in range(9)]
     for n, plan in enumerate(plans):
         proved_plans.require_proof(plan)

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from einc_runtime.execution.cpu.executor import MAX_COALESCED_BYTES, CpuExecutor
+from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cuda.preparation import rewrite_for_devices
-from einc_runtime.execution.rewrites import RewriteOptions, rewrite
+from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, RewriteOptions, rewrite
 from einc_runtime.execution.rewrites.copy_elision import elide_copies
 from einc_runtime.execution.rewrites.deduplication import deduplicate
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
@@ -226,7 +226,7 @@ def test_the_checks_see_what_is_wrong():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_executor_gives_the_same_bits_in_every_order(seed, monkeypatch):
-    monkeypatch.setattr(blas, "SMALL", 0)
+    monkeypatch.setattr(blas, "MIN_BLAS_PRODUCTS", 0)
     bundle, rng = plan_of(seed, seed % 2 == 0), random.Random(seed)
     regions, bits = [region for output in bundle.outputs for region in output.regions], set()
     for ranks in (None, [rng.random() for _ in bundle.tasks], [rng.random() for _ in bundle.tasks]):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.execution.cuda.driver import DriverError
-from einc_runtime.execution.cuda.tuning import COPIES, ROUNDS, collect_choices, time_products
+from einc_runtime.execution.cuda.tuning import COPIES, TUNING_ROUNDS, collect_choices, time_products
 from einc_runtime.kernels.cuda.cublas import CublasError
 from einc_runtime.kernels.gpu import Alternatives, ResultBytes
 from tests.support.cuda_fake import FakeDriver
@@ -47,7 +47,7 @@ def test_the_fastest_way_is_chosen_and_those_that_are_refused_are_not():
     assert timed.chosen == 1
     assert timed.ms[2] == math.inf
     assert timed.ms[1] < timed.ms[3] < timed.ms[0]
-    assert driver.ran.count(0) == driver.ran.count(1) == 1 + COPIES * ROUNDS
+    assert driver.ran.count(0) == driver.ran.count(1) == 1 + COPIES * TUNING_ROUNDS
     starts = [name for name, before in zip(driver.ran, [None, *driver.ran], strict=False) if name != before][3:]
     assert set(starts[:3]) == set(starts[3:6]) == {0, 1, 3}  # in turns
     assert not driver.leaks()

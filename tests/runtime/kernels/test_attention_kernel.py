@@ -116,10 +116,10 @@ def check(a, arrays, first=(0, 0), heads=(0, 0)):
 def small_tiles(request, monkeypatch):
     """Tiles so small that there are several in every direction, and of uneven sizes."""
     stacked, rows, keys, scores = request.param
-    for name, value in {"STACKED": stacked, "ROWS": rows, "KEYS": keys, "SCORES": scores}.items():
+    for name, value in {"STACKED": stacked, "TILE_QUERIES": rows, "LARGE_TILE_KEYS": keys, "SCORES": scores}.items():
         monkeypatch.setattr(numpy_attention, name, value)
-    monkeypatch.setattr(llvm_attention, "ROWS", stacked)
-    monkeypatch.setattr(llvm_attention, "TILE", keys)
+    monkeypatch.setattr(llvm_attention, "GROUP_ROWS", stacked)
+    monkeypatch.setattr(llvm_attention, "TILE_KEYS", keys)
 
 
 CASES = {
@@ -195,8 +195,8 @@ REGISTERS = [
 def test_more_rows_than_registers_have_lanes(d, dv, dtype, wide, monkeypatch):
     """Register blocks that are full and that are partly filled, with 16 and with 32 registers."""
     monkeypatch.setattr(compiler, "has_wide_registers", lambda: wide)
-    monkeypatch.setattr(llvm_attention, "ROWS", 70)
-    monkeypatch.setattr(llvm_attention, "TILE", 31)
+    monkeypatch.setattr(llvm_attention, "GROUP_ROWS", 70)
+    monkeypatch.setattr(llvm_attention, "TILE_KEYS", 31)
     a = attributes((39, 6), (45, 9), causal=True, extras=["mask"], scale=1 / d)
     arrays = operands(3, 1, 45, 54, d, dv, dtype)
     check(a, [*arrays, RNG(3).random(54) < 0.7])
@@ -215,7 +215,7 @@ FEW = [
 @pytest.mark.parametrize(("q_lens", "k_lens", "heads", "widths", "dtype", "more"), FEW)
 def test_few_queries(q_lens, k_lens, heads, widths, dtype, more, tile, monkeypatch):
     """With positions and without; all of them, and blocks that begin and end inside of sequences."""
-    monkeypatch.setattr(few_queries, "TILE", tile)
+    monkeypatch.setattr(few_queries, "DECODE_TILE_KEYS", tile)
     a = attributes(q_lens, k_lens, scale=1 / widths[0], **more)
     arrays = operands(*heads, sum(q_lens), sum(k_lens), *widths, dtype)
     q, k, v = arrays
@@ -264,7 +264,7 @@ def test_hidden_keys_and_values_may_be_anything():
 @pytest.mark.parametrize("queries", [3, 40])
 @pytest.mark.parametrize("bits", [0x7FC00000, 0x7FC00001, 0x7F8001FF, 0xFFFFFFFF])
 def test_a_query_that_is_no_number_gives_none(queries, bits):
-    """Whatever bits the not-a-number has, those of memory that nobody wrote among them."""
+    """Whatever bits the NaN has, those of memory that nobody wrote among them."""
     a = attributes((queries,), (40,))
     q, k, v = operands(4, 2, queries, 40)
     expected = run(a, [q, k, v])

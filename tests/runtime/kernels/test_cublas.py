@@ -16,7 +16,7 @@ import pytest
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.execution.cuda.errors import make_plan_fault
 from einc_runtime.kernels.cuda import cublas
-from einc_runtime.kernels.cuda.cublas import PROTOTYPES, WORKSPACE, Cublas, CublasError, CublasOutOfMemory
+from einc_runtime.kernels.cuda.cublas import CUBLAS_PROTOTYPES, WORKSPACE, Cublas, CublasError, CublasOutOfMemory
 from einc_runtime.kernels.triton.gemm import Gemm
 from tests.support.emulated_gemm import multiply
 
@@ -177,8 +177,8 @@ def test_a_lack_of_memory_is_an_error_of_its_own():
 
 
 def test_prototypes_are_those_of_the_documentation():
-    assert PROTOTYPES.keys() == SIGNATURES.keys()
-    for name, arguments in PROTOTYPES.items():
+    assert CUBLAS_PROTOTYPES.keys() == SIGNATURES.keys()
+    for name, arguments in CUBLAS_PROTOTYPES.items():
         assert [ctypes.sizeof(argument) for argument in arguments] == [ctypes.sizeof(x) for x in SIGNATURES[name]]
 
 

@@ -15,7 +15,7 @@ import pytest
 from einc_runtime.errors import MissingFault
 from einc_runtime.kernels.cuda import cublaslt
 from einc_runtime.kernels.cuda.cublas import WORKSPACE, CublasError, CublasOutOfMemory, open_library
-from einc_runtime.kernels.cuda.cublaslt import PROTOTYPES, Algorithm, CublasLt
+from einc_runtime.kernels.cuda.cublaslt import CUBLASLT_PROTOTYPES, Algorithm, CublasLt
 from einc_runtime.kernels.triton.gemm import Gemm
 from tests.support.emulated_gemm import multiply
 
@@ -284,8 +284,8 @@ def test_all_descriptors_are_destroyed_even_after_a_failure():
 
 
 def test_prototypes_are_those_of_the_header():
-    assert PROTOTYPES.keys() == SIGNATURES.keys()
-    for name, arguments in PROTOTYPES.items():
+    assert CUBLASLT_PROTOTYPES.keys() == SIGNATURES.keys()
+    for name, arguments in CUBLASLT_PROTOTYPES.items():
         assert [ctypes.sizeof(argument) for argument in arguments] == [ctypes.sizeof(x) for x in SIGNATURES[name]]
     assert ctypes.sizeof(Algorithm) == ctypes.sizeof(Proposal) == 96
 

@@ -96,7 +96,7 @@ def test_strided_views_and_constant_weights() -> None:
 def test_picks_change_from_run_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """More kinds of products than are kept, and more rows of an expert than are multiplied at a time."""
     monkeypatch.setattr(experts, "KEPT", 3)
-    monkeypatch.setattr(experts, "ROWS", 4)
+    monkeypatch.setattr(experts, "EXPERT_ROWS", 4)
     x, weight, picks = draw("f32", 15, 2, 6, 18, 64, each=True)
     target = np.full((15, 2, 18), 7, "f4")
     ways = [np.full((15, 2), 5), np.arange(30).reshape(15, 2) % 6, np.minimum(np.arange(30).reshape(15, 2), 4)]

@@ -32,11 +32,11 @@ LAYOUTS = [
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    monkeypatch.setattr(compiler, "SMALL", 0)
+    monkeypatch.setattr(compiler, "MIN_COMPILED_ELEMENTS", 0)
 
 
 def draw(names, extents, dtype, seed):
-    """Asymmetric values in the middle of a larger array, whose other elements are not-a-numbers."""
+    """Asymmetric values in the middle of a larger array, whose other elements are NaNs."""
     shape = [extents[name] for name in names]
     gap = 3 if len(shape) == 2 else 0
     whole = np.full([shape[0] + 2, *shape[1:-1], shape[-1] + gap], np.nan, dtype)
@@ -142,7 +142,7 @@ def test_the_time_is_that_of_reading_or_of_multiplying():
     ]
     assert times[0] == times[1] == w.nbytes / few_rows_layout.BYTES_PER_NS
     if compiler.has_wide_registers():
-        assert times[2:] == [8 * w.size / few_rows.PRODUCTS_PER_NS, 48 * w.size / row_panels.PRODUCTS_PER_NS]
+        assert times[2:] == [8 * w.size / few_rows.PRODUCTS_PER_NS, 48 * w.size / row_panels.PANEL_PRODUCTS_PER_NS]
 
 
 WIDE = pytest.mark.skipif(
@@ -176,7 +176,7 @@ def test_rows_in_a_panel_give_the_product(equation, extents, kinds):
 
 
 @WIDE
-@pytest.mark.parametrize("rows", range(few_rows.MIN_ROWS_PANEL, few_rows_layout.MAX_ROWS + 1))
+@pytest.mark.parametrize("rows", range(few_rows.MIN_ROWS_PANEL, few_rows_layout.MAX_PRODUCT_ROWS + 1))
 def test_any_number_of_rows_of_a_panel(rows):
     check("t d, n d -> t n", {"t": rows, "d": 96 + rows, "n": 50}, ("f32", "f32", "f32"))
 

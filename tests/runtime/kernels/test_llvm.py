@@ -52,7 +52,7 @@ def mapped(program: str, *inputs: np.ndarray, dtype=np.float32) -> np.ndarray:
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(compiler, "SMALL", 0)
+    monkeypatch.setattr(compiler, "MIN_COMPILED_ELEMENTS", 0)
 
 
 @needs_llvm
@@ -145,7 +145,7 @@ def test_nothing_beyond_an_odd_view_is_written(rows, columns, shift, dtype, seed
     x = rng.standard_normal((rows, columns + shift)).astype(dtype)[:, shift:]
     before = base.copy()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "SMALL", 0)
+        patch.setattr(compiler, "MIN_COMPILED_ELEMENTS", 0)
         target = base[1:-1, shift : shift + columns]
         run = bound(prepare(Invocation("map", DOUBLED, [x], [target])))
     run()

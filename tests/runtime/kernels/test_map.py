@@ -11,10 +11,11 @@ import pytest
 
 from einc.core.tensor import DType
 from einc.ops.evaluate import evaluate
-from einc.ops.scalar import ScalarInput, make_step
+from einc.ops.scalar import make_step
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.registry import prepare
+from einc_runtime.plan.scalar_programs import ScalarInput
 from tests.support.kernel_runs import BF16, F, apply, run
 
 pytestmark = pytest.mark.usefixtures("provider", "piece")
@@ -102,7 +103,7 @@ def test_binary_functions(function, dtype):
     if function == "pow":
         x = np.abs(x) + 1
     if dtype.startswith("int") and function in ("div", "pow"):
-        with pytest.raises(PlanFault, match="not defined"):
+        with pytest.raises(PlanFault, match="does not take"):
             apply(f"t0 = {function} x0 x1", x, y)
         return
     expected = BINARY[function](x, y)
@@ -215,17 +216,14 @@ def test_random_programs_reuse_registers_correctly():
 
 
 BAD_PROGRAMS = [
-    ("", "step 0"), ("t1 = relu x0", "step 0"), ("t0 = relu", "found 0"), ("t0 = relu x0 x0", "takes 1"),
-    ("t0 = relu x1", "unknown operand 'x1'"), ("t0 = relu t0", "unknown operand 't0'"), ("t0 = relu x-1", "operand"),
+    ("", "step 0"), ("t1 = relu x0", "step 0"), ("t0 = relu", "step 0"), ("t0 = relu x0 x0", "takes 1"),
+    ("t0 = relu x1", "'x1' is no operand"), ("t0 = relu t0", "'t0' is no operand"), ("t0 = relu i0", "'i0' is no"),
     ("t0 = eval x0", "unknown function 'eval'"), ("t0 = cast:f8 x0", "unknown function"),
-    ("t0 = add x0 1e999999x", "operand"),
-    ("t0 = add x0 __import__('os')", "operand"), ("t0 = add x0 true", "literal True"), ("t0 = not x0", "not defined"),
-    ("t0 = and x0 x0", "not defined"), ("t0 = gt x0 1", "ends in bool"), ("t0 = where x0 x0 x0", "condition"),
-    ("t0 = cast:i32 x0", "ends in i32"), ("t0 = copy 1.0", "only literals"), ("t0 = relu x0;", "step 1"),
-    ("t0 = cast:i32 x0; t1 = add t0 1.5; t2 = cast:f32 t1", "literal 1.5"),
-    ("t0 = cast:i32 x0; t1 = add t0 2147483648; t2 = cast:f32 t1", "literal 2147483648"),
-    ("; ".join(f"t{i} = relu x0" for i in range(5000)), "5000 steps"), ("t0 = relu x" + "9" * 500, "operand"),
-    ("t0 = add x0 " + "9" * 5000, "operand"),
+    ("t0 = add x0 __import__('os')", "operand"), ("t0 = add x0 true", "literal true"),
+    ("t0 = not x0", "not does not take f32"), ("t0 = and x0 x0", "does not take"), ("t0 = gt x0 1", "ends in bool"),
+    ("t0 = where x0 x0 x0", "condition"), ("t0 = cast:i32 x0", "ends in i32"), ("t0 = copy 1.0", "must be a tensor"),
+    ("t0 = relu x0;", "is no operand"), ("t0 = cast:i32 x0; t1 = add t0 1.5; t2 = cast:f32 t1", "literal 1.5"),
+    ("; ".join(f"t{i} = relu x0" for i in range(5000)), "more than 4096"), ("t0 = relu x" + "9" * 500, "operand"),
 ]  # fmt: skip
 
 
@@ -240,7 +238,12 @@ def test_other_bad_maps_are_refused():
     for attributes, inputs, output, message in [
         ({"program": "t0 = copy x0", "indices": "i j -> i"}, [F], np.ones(2, "f4"), "lacks the index 'j'"),
         ({"program": "t0 = copy x0"}, [F], F, "'indices' is missing"),
-        ({"program": "t0 = add x0 x1", "indices": "i j, i j -> i j"}, [F, F.astype("f8")], F, "mixes f32 and f64"),
+        (
+            {"program": "t0 = add x0 x1", "indices": "i j, i j -> i j"},
+            [F, F.astype("f8")],
+            F,
+            "operand 2 is f64 where operand 1 is f32",
+        ),
         (
             {"program": "t0 = copy x0", "indices": " ".join(f"i{k}" for k in range(31)) + " -> "},
             [np.ones((1,) * 31)],
@@ -264,12 +267,13 @@ def test_kernels_raise_no_warnings_under_the_executors_setting():
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
-@pytest.mark.parametrize("program", ["t0 = neg x0", "t0 = abs x0", "t0 = mul x0 x0", "t0 = max x0 3"])
+@pytest.mark.parametrize("program", ["t0 = neg x0", "t0 = abs x0", "t0 = mul x0 x0", "t0 = max x0 3", "t0 = sign x0"])
 def test_no_stride_of_an_input_or_a_result_makes_a_difference(program, dtype):
     """numpy has loops of its own for many pairs of strides, and some of its versions have wrong ones."""
     rng = np.random.default_rng(4)
     values = rng.integers(-5, 6, 23).astype(dtype)
     expected = {"neg": -values, "abs": abs(values), "mul": values * values, "max": np.maximum(values, 3)}
+    expected["sign"] = np.sign(values)
     for step_in in range(1, 10):
         x = np.repeat(values, step_in).reshape(23, step_in)
         for step_out in (1, 2, 3, 4, 8):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.moves import FEW_ROWS, MIN_MOVES, compile_moves
+from einc_runtime.kernels.llvm.moves import MAX_CHEAP_ROWS, MIN_MOVES, compile_moves
 from einc_runtime.kernels.registry import prepare
 from tests.support.property_examples import examples
 
@@ -22,7 +22,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(compiler, "SMALL", 0)
+    monkeypatch.setattr(compiler, "MIN_COMPILED_ELEMENTS", 0)
 
 
 @st.composite
@@ -58,7 +58,7 @@ def test_every_piece_is_copied_and_nothing_else_changes(pieces, dtype, seed):
     for before, source, ((_, here), (_, there)) in zip(expected, sources, pieces, strict=True):
         before[there] = source[here]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "SMALL", 0)
+        patch.setattr(compiler, "MIN_COMPILED_ELEMENTS", 0)
         run = compile_moves(
             [source[here] for source, ((_, here), _) in zip(sources, pieces, strict=True)],
             [target[there] for target, (_, (_, there)) in zip(targets, pieces, strict=True)],
@@ -78,16 +78,16 @@ def test_numpy_copies_few_or_short_rows(always, monkeypatch):
     assert compile_moves(whole, room) is not None
     assert compile_moves(whole[1:], room[1:]) is None
     assert compile_moves([*whole[1:], empty[0]], [*room[1:], room[0][:0]]) is None
-    many = [np.ones((FEW_ROWS + 1, 40), "f4")[:, :15] for _ in range(MIN_MOVES)]
+    many = [np.ones((MAX_CHEAP_ROWS + 1, 40), "f4")[:, :15] for _ in range(MIN_MOVES)]
     assert compile_moves(narrow, [array[:, :15] for array in room]) is not None
     assert compile_moves(many, [np.zeros_like(array) for array in many]) is None
     assert compile_moves(turned, room) is None
-    monkeypatch.setattr(compiler, "SMALL", MIN_MOVES * 240 + 1)
+    monkeypatch.setattr(compiler, "MIN_COMPILED_ELEMENTS", MIN_MOVES * 240 + 1)
     assert compile_moves(whole, room) is None
 
 
 def test_small_copies_that_come_often_are_compiled(monkeypatch):
-    monkeypatch.setattr(compiler, "SMALL", 1000)
+    monkeypatch.setattr(compiler, "MIN_COMPILED_ELEMENTS", 1000)
     monkeypatch.setattr(compiler, "INVOCATION", 0)
     x = np.ones((10, 10), "f4")
 

@@ -11,7 +11,7 @@ import pytest
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.launches import as_layout
-from einc_runtime.kernels.triton.multicast_sum import UNITS, build_multicast_sum
+from einc_runtime.kernels.triton.multicast_sum import PROGRAM_UNITS, build_multicast_sum
 
 
 def array(kind, shape, strides, pointer=1 << 40):
@@ -36,7 +36,7 @@ def touched(launch, read, write):
 
     def assembly(text, constraints, operands, dtype, is_pure, pack):
         assert (constraints, is_pure, pack) == ("=r,l,l,r", False, 1)
-        source, target, inside = (np.broadcast_to(x, (UNITS,)) for x in operands)
+        source, target, inside = (np.broadcast_to(x, (PROGRAM_UNITS,)) for x in operands)
         pairs.extend((s, t) for s, t, on in zip(source.tolist(), target.tolist(), inside.tolist(), strict=True) if on)
 
     class Language:
@@ -76,7 +76,7 @@ def test_every_unit_is_read_and_written_once(kind):
     found = touched(launch, read, write)
     assert len(found) == len(expected)
     assert set(found) == expected
-    assert launch.grid == -(-len(expected) // UNITS)
+    assert launch.grid == -(-len(expected) // PROGRAM_UNITS)
     ending = {"f16": "add.acc::f32.v4.f16x2", "bf16": "add.acc::f32.v4.bf16x2", "f32": "add.v4.f32"}[kind]
     assert f"multimem.ld_reduce.relaxed.sys.global.{ending} " in launch.source.text
 

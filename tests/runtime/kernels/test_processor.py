@@ -15,7 +15,7 @@ import pytest
 from einc_runtime.environment import PROCESSOR
 from einc_runtime.errors import UsageFault
 from einc_runtime.kernels import processor
-from einc_runtime.kernels.processor import LEVELS, Processor
+from einc_runtime.kernels.processor import INSTRUCTION_LEVELS, Processor
 
 ZEN_3 = processor._V3 | {"sse4a", "sha", "vaes"}
 
@@ -37,7 +37,7 @@ def without_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_level_has_what_the_one_before_has() -> None:
-    for lower, higher in itertools.pairwise(LEVELS):
+    for lower, higher in itertools.pairwise(INSTRUCTION_LEVELS):
         assert lower.features < higher.features
         assert lower.onednn < higher.onednn
 

@@ -145,7 +145,12 @@ def test_constant_operands_of_16_bits_are_kept_in_16_bits(rows, columns, dtype, 
 
 
 PROGRAMS = ["t0 = gelu x0; t1 = mul t0 x1", "t0 = exp x0; t1 = add t0 x1", "t0 = tanh x0; t1 = silu t0; t2 = sub t1 x1",
-            "t0 = abs x0; t1 = add t0 0.5; t2 = log t1; t3 = pow t1 1.7; t4 = mul t2 t3; t5 = add t4 x1"]  # fmt: skip
+            "t0 = abs x0; t1 = add t0 0.5; t2 = log t1; t3 = pow t1 1.7; t4 = mul t2 t3; t5 = add t4 x1",
+            "t0 = mul x0 50000.0; t1 = sin t0; t2 = cos t0; t3 = tan t0; t4 = add t1 t2; t5 = atan2 t3 t4; "
+            "t6 = add t5 x1",
+            "t0 = erf x0; t1 = exp2 x0; t2 = expm1 x0; t3 = atan t2; t4 = abs x1; t5 = log1p t4; t6 = log2 t1; "
+            "t7 = add t0 t3; t8 = mul t5 t6; t9 = add t7 t8",
+            "t0 = floor x0; t1 = round x1; t2 = erf t1; t3 = exp2 x1; t4 = mul t0 t2; t5 = add t3 t4"]  # fmt: skip
 
 
 @DTYPES

@@ -26,8 +26,8 @@ FAST = ("product over two indices", "product of 16 bits", "experts of 16 bits", 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """So that few terms have several chunks."""
-    monkeypatch.setattr(ordered_sums, "LANES", 64)
-    monkeypatch.setattr(ordered_sums, "CHUNK", 256)
+    monkeypatch.setattr(ordered_sums, "PARALLEL_TERMS", 64)
+    monkeypatch.setattr(ordered_sums, "PROGRAM_TERMS", 256)
 
 
 def place(arena, array, output=False):

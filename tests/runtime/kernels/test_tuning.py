@@ -13,7 +13,7 @@ from einc_runtime.kernels.cuda.kernels import CudaKernels
 from einc_runtime.kernels.cuda.own_products import OwnProducts
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.cuda.tuning import (
-    MAX_FILE_BYTES,
+    MAX_TUNING_BYTES,
     TunedProduct,
     Tuning,
     encode_tunings,
@@ -97,7 +97,7 @@ def test_files_of_others_are_refused_by_name(tmp_path, change):
 
 def test_what_is_no_json_or_too_large_is_refused(tmp_path):
     path = tmp_path / "t.json"
-    for content in (b"\x80", b"[", b" " * (MAX_FILE_BYTES + 1)):
+    for content in (b"\x80", b"[", b" " * (MAX_TUNING_BYTES + 1)):
         path.write_bytes(content)
         with pytest.raises(ReadFault, match=r"no tuning of a plan|MiB"):
             read_tunings(path)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from einc_runtime.plan.block_index import FEW, BlockIndex
+from einc_runtime.plan.block_index import MAX_SCANNED_BLOCKS, BlockIndex
 from einc_runtime.plan.schema import Block
 
 
@@ -28,11 +28,13 @@ def test_found_are_exactly_those_that_overlap(shape: tuple[int, ...]) -> None:
         assert {index.entries[key][1] for key in found} == {v for v, b in kept.items() if b.overlaps(query)}
         assert len(found) == len(set(found))
         largest = max(largest, len(kept))
-        if rng.random() < 0.15 or len(kept) > 3 * FEW:
-            for key in rng.sample(sorted(index.entries), min(len(index.entries), rng.choice([1, 2, FEW]))):
+        if rng.random() < 0.15 or len(kept) > 3 * MAX_SCANNED_BLOCKS:
+            for key in rng.sample(
+                sorted(index.entries), min(len(index.entries), rng.choice([1, 2, MAX_SCANNED_BLOCKS]))
+            ):
                 del kept[index.entries[key][1]]
                 index.remove(key)
-    assert largest > 2 * FEW
+    assert largest > 2 * MAX_SCANNED_BLOCKS
 
 
 def test_a_large_block_does_not_hide_small_ones() -> None:

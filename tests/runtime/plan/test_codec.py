@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import codec as wire
-from einc_runtime.plan.codec import HEADER, MAGIC, MAX_BYTES, decode, encode, hash_payload, read_bundle, seal
+from einc_runtime.plan.codec import HEADER, MAGIC, MAX_PAYLOAD_BYTES, decode, encode, hash_payload, read_bundle, seal
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle, Exchange
 from tests.support.handmade_plans import random_plan, two_site_plan
@@ -209,10 +209,10 @@ def test_other_files_are_no_plans():
 
 
 def test_an_announced_size_is_refused_before_it_is_read():
-    header = HEADER.pack(MAGIC, SCHEMA_VERSION, MAX_BYTES + 1, bytes(32))
-    assert str(MAX_BYTES) in fault_of(header).message
+    header = HEADER.pack(MAGIC, SCHEMA_VERSION, MAX_PAYLOAD_BYTES + 1, bytes(32))
+    assert str(MAX_PAYLOAD_BYTES) in fault_of(header).message
     huge = HEADER.pack(MAGIC, SCHEMA_VERSION, 2**64 - 1, bytes(32))
-    assert str(MAX_BYTES) in fault_of(huge + bytes(100)).message
+    assert str(MAX_PAYLOAD_BYTES) in fault_of(huge + bytes(100)).message
 
 
 def with_field(**fields: object) -> bytes:
@@ -375,7 +375,7 @@ def test_a_stream_is_read_as_far_as_announced():
 
 
 def test_a_plan_too_large_to_read_is_not_written(monkeypatch):
-    monkeypatch.setattr(wire, "MAX_BYTES", 100)
+    monkeypatch.setattr(wire, "MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(PlanFault, match="more than 100"):
         encode(PLAN)
 

@@ -61,7 +61,7 @@ def test_groups_are_what_is_adjacent_and_independent(monkeypatch):
                   not isinstance(task, FenceTask))  # fmt: skip
     tasks[6] = msgspec.structs.replace(kernel, after=())
     assert group_messages(tasks, {place: 0 for place in range(8) if place != 6}) == [(0, 1), (2, 3), (4, 5), (7,)]
-    monkeypatch.setattr(lanes, "MAX_GROUP", 2)
+    monkeypatch.setattr(lanes, "MAX_GROUP_MESSAGES", 2)
     assert group_messages([fence] * 5, dict.fromkeys(range(5), 0)) == [(0, 1), (2, 3), (4,)]
 
 

@@ -12,7 +12,6 @@ from einc.logical.pins import parse_pin
 from einc.options import CompileOptions
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.operations import FAMILIES, prove_operations
-from einc_runtime.plan.meaning.programs import MAX_STEPS, read_program
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
 from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Block, Bundle
@@ -44,6 +43,15 @@ QUANTIZED = {"indices": "t k, n k -> t n", "dims": ["a", "b"], "group": 32, "fac
 ROUNDED = {"indices": "t k, n k -> t n", "dims": ["a", "b"], "factor": 1.0}
 MAP = {"indices": "i j -> i j", "dims": ["a", "b"], "program": "t0 = relu x0", "aggregation": ""}
 
+CONVOLUTION = {
+    "loops": "n=2 o=4 t=7 c=3 r=3", "kept": 3, "reads": "0[n, c, t+r-1 | 0]; 1[o, c, r]", "program": "t0 = mul x0 x1",
+    "aggregation": "sum", "dims": ["n", "o", "t"],
+}  # fmt: skip
+GATHER = {
+    "loops": "t=5 d=4", "kept": 2, "reads": "0[@1, d]; 1[t]", "program": "t0 = copy x0", "aggregation": "",
+    "dims": ["t", "d"],
+}  # fmt: skip
+
 GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     "append": ("append", [form(2, 9, 4), form(2, 5, 4), whole(5)], {"cache_lens": [3, 6], "new_lens": [3, 2]}),
     "argmax": ("argmax", [X], {"axis": 1}),
@@ -54,6 +62,8 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
         [form(4, 5, 2), form(2, 7, 2), form(2, 7, 3), whole(5), flags(7)],
         {**SEEN, "extras": ["positions", "mask"]},
     ),
+    "convolution": ("index", [form(2, 3, 7), form(4, 3, 3)], CONVOLUTION),
+    "gather": ("index", [form(9, 4), whole(5)], GATHER),
     "concat": ("concat", [X, form(6, 3)], {"axis": 1, "into": "c"}),
     "embedding": ("embedding", [whole(5), form(7, 4)], {}),
     "experts": ("expert_matmul", [X, form(3, 5, 4), whole(6, 2)], {}),
@@ -237,6 +247,26 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("product", {"indices": "i j -> i k -> k"}, "indices do not fit"),
     ("product", {"indices": "i j -> i k"}, "indices do not fit"),
     ("product", {"indices": "i j k, j k -> i k"}, "3 indices for 2 dimensions"),
+    ("convolution", {"loops": "n=2 o=4 t=7 c=3"}, "'r' in a position"),
+    ("convolution", {"loops": "n=2 o=4 t=0 c=3 r=3"}, "'t=0' is no loop"),
+    ("convolution", {"loops": "n=2 o=4 t=7 c=3 r=3 r=3"}, "two loops have one name"),
+    ("convolution", {"loops": "n=2 o=4 t=7 c=4 r=3"}, "is outside of a dimension of 3: (0, 4)"),
+    ("convolution", {"kept": 6}, "6 of 5 loops"),
+    ("convolution", {"kept": 5}, "nothing is aggregated over"),
+    ("convolution", {"reads": "0[n, c, t+r-1]; 1[o, c, r]"}, "is outside of a dimension of 7: (-1, 8)"),
+    ("convolution", {"reads": "0[n, c, r+t-1 | 0]; 1[o, c, r]"}, "not in canonical form"),
+    ("convolution", {"reads": "0[n, c | 0]; 1[o, c, r]"}, "of 3 dimensions"),
+    ("convolution", {"reads": "0[n, c, t+r-1 | zero]; 1[o, c, r]"}, "'zero' is nothing that a read finds"),
+    ("convolution", {"reads": "0[n, c, t*r | 0]; 1[o, c, r]"}, "'t*r' is no position"),
+    ("convolution", {"reads": "0[n, c, t+r-1 | true]; 1[o, c, r]"}, "finds 'true' outside of a tensor of f32"),
+    ("convolution", {"reads": "0[n, c, t+r-1 | 0]; 0[n, c, r]"}, "1 operands are read of 2"),
+    ("convolution", {"reads": "0[n, c, t+r-1 | 0]; #z"}, "'#z' is no loop"),
+    ("convolution", {"dims": ["n", "o"]}, "2 names for 3 dimensions"),
+    ("convolution", {"aggregation": "mean"}, "aggregation 'mean'"),
+    ("convolution", {"program": "t0 = mul x0 x2"}, "no operand"),
+    ("gather", {"reads": "0[@0, d]; 1[t]"}, "do not stand behind it"),
+    ("gather", {"reads": "0[@2, d]; 1[t]"}, "'@2' in a position"),
+    ("gather", {"1": form(5)}, "positions that are no integers"),
     ("product", {"indices": "i j, i k -> j k"}, "index i has two extents"),
     ("product", {"indices": "i j, j k -> i i"}, "the result does not fit"),
     ("product", {"indices": "i j, j k -> i l"}, "the result does not fit"),
@@ -266,6 +296,9 @@ def derive(name: str, changes: dict[str, Any]) -> OperatorMeaning:
 @pytest.mark.parametrize("name", GOOD)
 def test_the_good_ones_are_good(name: str) -> None:
     assert derive(name, {}).results
+
+
+def test_every_family_is_here() -> None:
     assert {family for family, _, _ in GOOD.values()} == set(FAMILIES)
 
 
@@ -320,52 +353,6 @@ def test_integers_have_no_scale() -> None:
     assert derive("product", {**integers, "program": "t0 = mul x0 x1; t1 = mul t0 3"}).kernel == "reduce"
     alone = {"1": None, "indices": "i j -> i", "dims": ["a"], "program": "t0 = mul x0 3.0"}
     assert derive("product", alone).kernel == "reduce"
-
-
-PROGRAMS = [
-    # inputs, program, the type of the result
-    (["f16"], "t0 = copy x0", "f16"),
-    (["f16", "f16"], "t0 = lt x0 x1; t1 = where t0 x0 -1", "f16"),
-    (["i32"], "t0 = mod x0 3; t1 = eq t0 -2147483648; t2 = not t1", "bool"),
-    (["bool"], "t0 = eq x0 true; t1 = or t0 false; t2 = cast:bf16 t1", "bf16"),
-    (["f32"], "t0 = add x0 1e-05; t1 = max t0 -inf; t2 = min t1 nan", "f32"),
-]
-
-WRONG_PROGRAMS = [
-    # inputs, program, a piece of the message
-    (["f32"], "t0 = relu x1", "'x1' is no operand"),
-    (["f32"], "t0 = relu t0", "'t0' is no operand"),
-    (["f32"], "t0 = add x0 1_0", "'1_0' is no operand"),
-    (["f32"], "t0 = add x0 " + "1" * 33, "is no operand"),
-    (["f32"], "t1 = relu x0", "step 0 of a scalar program is 't1 = relu x0'"),
-    (["f32"], "t0 = relu x0; t0 = relu x0", "step 1"),
-    (["f32"], "t0 = relu x0 x0", "step 0"),
-    (["f32"], "t0 = sinh x0", "step 0"),
-    (["f32"], "t0 = sinh", "step 0"),
-    (["f32"], "t0 = relu  x0", "step 0"),
-    (["f32", "f16"], "t0 = add x0 x1", "is of f16 and f32"),
-    (["f32"], "t0 = add 1 2", "is of literals alone"),
-    (["bool"], "t0 = relu x0", "is of bool"),
-    (["i32"], "t0 = exp x0", "is of i32"),
-    (["f32"], "t0 = where x0 x0 x0", "has a condition that is no bool"),
-    (["i32"], "t0 = add x0 2147483648", "has a literal that is no i32"),
-    (["i32"], "t0 = add x0 0.5", "has a literal that is no i32"),
-    (["i32"], "t0 = add x0 true", "has a literal that is no i32"),
-    (["bool"], "t0 = and x0 1", "has a literal that is no bool"),
-    (["f32"], "; ".join(f"t{k} = neg x0" for k in range(MAX_STEPS + 1)), "4097 steps"),
-]
-
-
-@pytest.mark.parametrize(("inputs", "program", "expected"), PROGRAMS)
-def test_types_of_programs(inputs: Any, program: str, expected: str) -> None:
-    assert read_program(program, inputs).result == expected
-
-
-@pytest.mark.parametrize(("inputs", "program", "message"), WRONG_PROGRAMS, ids=range(len(WRONG_PROGRAMS)))
-def test_a_text_that_is_no_program(inputs: Any, program: str, message: str) -> None:
-    with pytest.raises(PlanFault) as caught:
-        read_program(program, inputs)
-    assert message in caught.value.message
 
 
 # Attention, whose blocks are checked one after the other

@@ -17,7 +17,7 @@ def test_a_buffer_of_many_parts_takes_no_more_looks_than_parts(monkeypatch):
     from einc_runtime.plan import proof
 
     plan, _ = gathered(400)
-    monkeypatch.setattr(proof, "MAX_STEPS", 20 * 400)
+    monkeypatch.setattr(proof, "MAX_PROOF_STEPS", 20 * 400)
     prove(plan)
 
 
@@ -44,6 +44,6 @@ def test_scattered_pieces_take_bounded_time(monkeypatch):
 
     plan = random_plan(11, 5, 5)
     prove(plan)
-    monkeypatch.setattr(proof, "MAX_STEPS", 3)
+    monkeypatch.setattr(proof, "MAX_PROOF_STEPS", 3)
     with pytest.raises(PlanFault, match="too complex"):
         prove(plan)

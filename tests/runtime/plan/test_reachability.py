@@ -21,7 +21,7 @@ def random_tasks(rng: random.Random, count: int) -> list[FenceTask]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_ancestors_are_those_of_the_transitive_closure(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reachability, "CHUNK", [8, 16, 64, 1024][seed % 4])
+    monkeypatch.setattr(reachability, "CHUNK_POSITIONS", [8, 16, 64, 1024][seed % 4])
     rng = random.Random(seed)
     tasks = random_tasks(rng, 200)
     ancestors = TaskAncestors(tasks)

@@ -155,7 +155,7 @@ def test_too_many_of_anything_is_refused(monkeypatch):
     monkeypatch.setattr(rules, "MAX_TASKS", 11)
     with pytest.raises(PlanFault, match="at most 11"):
         validate(PLAN)
-    monkeypatch.setattr(rules, "MAX_PARTS", 15)
+    monkeypatch.setattr(rules, "MAX_RECORDS", 15)
     with pytest.raises(PlanFault, match="16 entries"):
         validate(PLAN)
 

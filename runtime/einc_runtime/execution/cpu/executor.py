@@ -22,7 +22,7 @@ from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cpu import thread_pool
 from einc_runtime.execution.cpu.host import count_cores, peak_memory, require_memory, single_threaded_blas
 from einc_runtime.execution.cpu.memory import (
-    POISON,
+    POISON_BYTE,
     HostMemory,
     PrepackedWeights,
     allocate_aligned,
@@ -34,7 +34,14 @@ from einc_runtime.execution.cpu.program import CpuProgram, find_machine_calls
 from einc_runtime.execution.cpu.scheduler import THREADS, ThreadScheduler
 from einc_runtime.execution.cpu.thread_pool import RankedTaskGraph
 from einc_runtime.execution.facts import CpuFacts, ExecutionFacts, HostMemoryFacts
-from einc_runtime.execution.rewrites import JoinedMap, KernelTime, RewriteOptions, RewrittenTask, rewrite
+from einc_runtime.execution.rewrites import (
+    MAX_COALESCED_BYTES,
+    JoinedMap,
+    KernelTime,
+    RewriteOptions,
+    RewrittenTask,
+    rewrite,
+)
 from einc_runtime.execution.shared_buffers import SharedBuffers, list_shared
 from einc_runtime.kernels.base import Invocation, JointInvocation, Kernel, Run
 from einc_runtime.kernels.llvm import compiler
@@ -49,9 +56,6 @@ from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, Region, TransferTask
 from einc_runtime.plan.states import STATE
 
-MAX_COALESCED_BYTES = 1 << 15
-"""Bytes that are moved in about the time that starting a task takes."""
-
 MANY_OPERATIONS = 48
 """In a plan with so many operations, all are machine code that can be, however small they are. Most are in any case,
 and one that needs the interpreter holds up the others for longer than it takes itself."""
@@ -63,7 +67,7 @@ class CpuExecutor:
     `workers` defaults to one per core. Without `rewrites`, every task is run as it stands in the plan, for comparison,
     and without `join_maps`, products and the maps of their results stay apart.
     `common` is memory that it shares with executors of other plans. `scheduler` makes the threads, and `allocate` the
-    memory of arenas and the kernels' scratch space, in bytes. For tests: `poison` fills memory with not-a-numbers
+    memory of arenas and the kernels' scratch space, in bytes. For tests: `poison` fills memory with NaNs
     before each run, and `ranks` replaces the order in which ready tasks start, highest first.
 
     Where other processes run the rest of the plan, `part` says what this one runs, and `carry` makes what carries the
@@ -233,7 +237,7 @@ class CpuExecutor:
 
     def _start_worker(self, worker: int, program: CpuProgram | None = None) -> thread_pool.RunTask:
         if program is None or program.needs_interpreter:
-            np.seterr(all="ignore")  # of this thread: infinities and not-a-numbers are results
+            np.seterr(all="ignore")  # of this thread: infinities and NaNs are results
         if program is None or program.needs_interpreter or program.calls_onednn:
             onednn.limit_threads(1)  # of this thread, too
         if self._scratch[worker] is None:
@@ -380,7 +384,7 @@ def _run_both(first: Kernel, then: Kernel) -> Kernel:
 
 
 def _fill_with_poison(weights: Array) -> None:
-    weights.reshape(-1).view(np.uint8).fill(POISON)
+    weights.reshape(-1).view(np.uint8).fill(POISON_BYTE)
 
 
 def _do_nothing(_: Array) -> Run:

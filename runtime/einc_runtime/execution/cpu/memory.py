@@ -24,8 +24,8 @@ from einc_runtime.plan.schema import LOADED_ROLES, AnyTask, Block, Bundle, Regio
 from einc_runtime.plan.states import STATE
 from einc_runtime.resident import release_pages
 
-POISON = 0xFF
-"""A byte that makes a not-a-number of any floating type, and -1 of an integer."""
+POISON_BYTE = 0xFF
+"""A byte that makes a NaN of any floating type, and -1 of an integer."""
 MAX_PACKED_SHARE = 0.5
 """The part of the available memory that prepacked weights may take."""
 
@@ -108,7 +108,7 @@ class HostMemory:
         """Overwrites everything that a run must write before it reads it."""
         for buffer, array in zip(self.bundle.buffers, self.buffers, strict=True):
             if buffer.role not in (*LOADED_ROLES, STATE):
-                self.arenas[buffer.site][buffer.offset : buffer.offset + array.nbytes].fill(POISON)
+                self.arenas[buffer.site][buffer.offset : buffer.offset + array.nbytes].fill(POISON_BYTE)
 
 
 def find_packed_weights(memory: HostMemory, tasks: Sequence[AnyTask], kernels: Sequence[Kernel]) -> list[Array]:

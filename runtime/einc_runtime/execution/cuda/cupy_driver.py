@@ -20,7 +20,7 @@ _NO_DEVICE = 100  # cudaErrorNoDevice
 _NOT_READY = 600  # cudaErrorNotReady
 _PORTABLE = 1  # cudaHostAllocPortable: pinned for every device
 
-CALLS: dict[str, int] = {
+DRIVER_CALLS: dict[str, int] = {
     "deviceCanAccessPeer": 2, "deviceEnablePeerAccess": 1, "deviceGetAttribute": 2, "deviceGetPCIBusId": 1,
     "deviceSynchronize": 0, "eventCreateWithFlags": 1, "eventDestroy": 1, "eventElapsedTime": 2, "eventQuery": 1,
     "eventRecord": 2, "eventSynchronize": 1, "free": 1, "freeHost": 1, "getDeviceCount": 0, "getDeviceProperties": 1,

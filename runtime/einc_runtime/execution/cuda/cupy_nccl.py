@@ -15,10 +15,10 @@ OLDEST = 21100
 """NCCL 2.11: graphs on a CUDA that has them (11.3), and groups of any size."""
 
 METHODS = {"send": 5, "recv": 5, "check_async_error": 0, "abort": 0, "destroy": 0}
-FUNCTIONS = {"get_version": 0, "get_unique_id": 0, "groupStart": 0, "groupEnd": 0, "NcclCommunicator": 3}
+NCCL_CALLS = {"get_version": 0, "get_unique_id": 0, "groupStart": 0, "groupEnd": 0, "NcclCommunicator": 3}
 """What is used of `cupy.cuda.nccl`, and the numbers of arguments; a test checks the installed cupy."""
 
-_BYTES = 1  # ncclUint8
+_NCCL_UINT8 = 1  # ncclUint8
 
 
 class CupyNccl:
@@ -67,7 +67,7 @@ class CupyCommunicators:
         try:
             for message in messages:
                 name, function = ("ncclRecv", own.recv) if message.incoming else ("ncclSend", own.send)
-                _call(name, function, message.pointer, message.size, _BYTES, message.peer, stream)
+                _call(name, function, message.pointer, message.size, _NCCL_UINT8, message.peer, stream)
         finally:
             _call("ncclGroupEnd", self._nccl.groupEnd)
 

@@ -26,7 +26,7 @@ END_SECONDS = 2.0
 """After a failure, what is on the way is ended, and everything released, for so long; then the process goes on to
 report. It ends soon, and all others with it."""
 
-_UNIT = 256  # bytes; packed regions begin at multiples of it
+_PACK_ALIGNMENT = 256  # bytes; packed regions begin at multiples of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Lanes:
         size = 0
         for view in views:
             places.append(None if view.compact else size)
-            size += 0 if view.compact else -(-view.size * view.itemsize // _UNIT) * _UNIT
+            size += 0 if view.compact else -(-view.size * view.itemsize // _PACK_ALIGNMENT) * _PACK_ALIGNMENT
 
         def bind(workspace: int, status: int) -> Launch:
             dense = [

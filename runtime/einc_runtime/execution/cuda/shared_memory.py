@@ -23,7 +23,7 @@ from einc_runtime.plan.states import STATE
 DeviceKey = tuple[BufferKey, int]
 """A block of a weight or state, and the device that has it."""
 
-_UNIT = 64
+_BUFFER_ALIGNMENT = 64
 """Offsets of buffers are multiples of it, in plans of the compiler, and in arenas without what is shared."""
 _CHUNK_UNIT = 256
 
@@ -120,8 +120,8 @@ def _find_holes(bundle: Bundle, keys: Mapping[int, DeviceKey]) -> list[list[tupl
     holes: list[list[tuple[int, int]]] = [[] for _ in bundle.memory]
     for number in sorted(keys, key=lambda number: bundle.buffers[number].offset):
         buffer = bundle.buffers[number]
-        start = -(-buffer.offset // _UNIT) * _UNIT
-        end = (buffer.offset + buffer_bytes(bundle, buffer)) // _UNIT * _UNIT
+        start = -(-buffer.offset // _BUFFER_ALIGNMENT) * _BUFFER_ALIGNMENT
+        end = (buffer.offset + buffer_bytes(bundle, buffer)) // _BUFFER_ALIGNMENT * _BUFFER_ALIGNMENT
         own = holes[buffer.site]
         start = max(start, own[-1][1]) if own else start
         if end > start:

@@ -22,7 +22,7 @@ from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, K
 MAX_COPIES = 32
 """Copies (nodes of a graph) for one transfer; a kernel moves regions that take more."""
 
-MIN_ROW_BYTES = 128
+MIN_COPY_ROW_BYTES = 128
 """Rows of CUDA's copies, one line of a GPU's cache; a kernel moves regions with shorter rows. No GPU has been asked
 yet: `make gpu-check` prints the speed of copies by the width of their rows."""
 
@@ -138,7 +138,7 @@ class StepKernels:
         if count_2d_copies(source.shape, source.itemsize, target.strides, source.strides) > MAX_COPIES:
             return self.kernels.prepare_moves([source], [target], self.targets[device])
         rows = list_2d_copies(source.shape, source.itemsize, target.strides, source.strides)
-        if any(row.height > 1 and row.width < MIN_ROW_BYTES for row in rows):
+        if any(row.height > 1 and row.width < MIN_COPY_ROW_BYTES for row in rows):
             return self.kernels.prepare_moves([source], [target], self.targets[device])
         copy_async = self.driver.copy_async
         calls = [

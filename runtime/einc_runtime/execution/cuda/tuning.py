@@ -26,7 +26,7 @@ from einc_runtime.kernels.cuda.cublas import CublasError
 from einc_runtime.kernels.cuda.tuning import TunedProduct, Tuning, merge_tunings
 from einc_runtime.kernels.gpu import Alternatives, Launch
 
-ROUNDS = 5
+TUNING_ROUNDS = 5
 COPIES = 8
 """Launches in a graph: enough for the time of a graph's start not to count."""
 
@@ -99,7 +99,7 @@ def _time_product(driver: Driver, product: Alternatives, saved: float) -> TimedP
         events = tuple(resources.create_event(product.device, timing=True) for _ in range(2))
         check = _ResultCheck(driver, product) if product.result is not None else None
         graphs = [_capture(driver, resources, launch, stream, product.device, check) for launch in product.launches]
-        for turn in range(ROUNDS):
+        for turn in range(TUNING_ROUNDS):
             for step in range(len(graphs)):
                 place = (turn + step) % len(graphs)
                 graph = graphs[place]

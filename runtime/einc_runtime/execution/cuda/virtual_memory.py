@@ -55,7 +55,7 @@ class _MulticastProperties(ctypes.Structure):
 
 _INT, _SIZE, _WIDE, _POINTER = ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_void_p
 
-PROTOTYPES: dict[str, tuple[Any, ...]] = {
+DRIVER_PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGet": (_POINTER, _INT),
     "cuDeviceGetAttribute": (_POINTER, _INT, _INT),
     "cuMemGetAllocationGranularity": (_POINTER, _POINTER, _INT),
@@ -80,7 +80,7 @@ class CudaVirtualMemory:
 
     def __init__(self, library: Any = None) -> None:
         self._library: Any = library or ctypes.CDLL("libcuda.so.1")
-        for name, types in PROTOTYPES.items():
+        for name, types in DRIVER_PROTOTYPES.items():
             function = getattr(self._library, name)
             function.argtypes, function.restype = types, _INT
 

@@ -29,18 +29,18 @@ _DEVICES = {
     2: "a CUDA GPU", 4: "an OpenCL device", 7: "Vulkan", 8: "Metal", 10: "a ROCm GPU", 14: "a oneAPI device"
 }  # fmt: skip
 _CODES = {0: "int", 1: "uint", 2: "float", 3: "handle", 4: "bfloat", 5: "complex", 6: "bool"}
-_TYPES = {
+_DLPACK_TYPES = {
     **{(code, bits): f"{kind}{bits}" for code, kind in ((0, "int"), (1, "uint")) for bits in (8, 16, 32, 64)},
     **{(2, bits): f"float{bits}" for bits in (16, 32, 64)},
     (6, 8): "bool",
 }  # fmt: skip
 _BFLOAT = (4, 16)
-_VERSION = (1, 1)
+_DLPACK_VERSION = (1, 1)
 MAX_DIMENSIONS = 32
 READ_ONLY = True
 """Nobody may write an array that is read, as some libraries have arrays that never change and do not say so."""
 
-_MAX_BYTES = sys.maxsize
+_MAX_ARRAY_BYTES = sys.maxsize
 
 
 class _DLTensor(ctypes.Structure):
@@ -104,12 +104,12 @@ def read_dlpack(name: str, value: Any) -> Array:
     Raises ArrayFault for what cannot be read as an array of numpy; then the memory stays with its owner.
     """
     capsule = _ask_for_capsule(name, value)
-    found = _find_record(capsule)
-    if found is None:
+    named_record = _find_record(capsule)
+    if named_record is None:
         raise ArrayFault(f"'{name}' gives no capsule of DLPack that is unused, but {type(capsule).__name__}")
-    record, used = found
-    if isinstance(record, _Versioned) and record.major != _VERSION[0]:
-        raise ArrayFault(f"'{name}' is in version {record.major} of DLPack, and version {_VERSION[0]} is known")
+    record, used = named_record
+    if isinstance(record, _Versioned) and record.major != _DLPACK_VERSION[0]:
+        raise ArrayFault(f"'{name}' is in version {record.major} of DLPack, and version {_DLPACK_VERSION[0]} is known")
     try:
         dtype, shape, strides, start = _check(record.tensor)
     except _UnfitRecord as error:
@@ -140,9 +140,9 @@ class DlpackArray:
         if self.array.dtype.name != "bfloat16":
             return self.array.__dlpack__(**options)
         capsule = self.array.view(np.uint16).__dlpack__(**options)
-        found = _find_record(capsule)
-        assert found is not None, "numpy makes capsules"
-        found[0].tensor.code, found[0].tensor.bits = _BFLOAT
+        named_record = _find_record(capsule)
+        assert named_record is not None, "numpy makes capsules"
+        named_record[0].tensor.code, named_record[0].tensor.bits = _BFLOAT
         return capsule
 
 
@@ -170,14 +170,14 @@ class _UnfitRecord(Exception):
 
 def _find_record(capsule: Any) -> tuple[_Managed | _Versioned, bytes] | None:
     """The record behind a capsule that nobody has taken, and the name that taking it gives to the capsule."""
-    for own, used, kind in _RECORDS:
-        if _is_capsule(capsule, own):
-            return kind.from_address(_get_pointer(capsule, own)), used
+    for capsule_name, used, kind in _RECORDS:
+        if _is_capsule(capsule, capsule_name):
+            return kind.from_address(_get_pointer(capsule, capsule_name)), used
     return None
 
 
 def _ask_for_capsule(name: str, value: Any) -> Any:
-    options: dict[str, Any] = {"max_version": _VERSION}
+    options: dict[str, Any] = {"max_version": _DLPACK_VERSION}
     try:
         where = getattr(value, "__dlpack_device__", lambda: CPU)()
         on_host = int(where[0]) in _HOSTS
@@ -217,13 +217,13 @@ def _check(tensor: _DLTensor) -> tuple[DType, tuple[int, ...], tuple[int, ...], 
         size *= extent
     if 0 in shape:
         return dtype, shape, (), 0
-    if size > _MAX_BYTES:
+    if size > _MAX_ARRAY_BYTES:
         raise _UnfitRecord(f"has a shape of too many bytes: {list(shape)}")
     strides = _find_strides(tensor, shape, dtype.itemsize)
     start = (tensor.data or 0) + tensor.byte_offset
     steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
     first, last = start + sum(min(step, 0) for step in steps), start + sum(max(step, 0) for step in steps)
-    if not tensor.data or first < 0 or last + dtype.itemsize > _MAX_BYTES:
+    if not tensor.data or first < 0 or last + dtype.itemsize > _MAX_ARRAY_BYTES:
         raise _UnfitRecord("has elements at addresses that there are not")
     return dtype, shape, strides, start
 
@@ -234,10 +234,10 @@ def _find_dtype(tensor: _DLTensor) -> DType:
     key = tensor.code, tensor.bits
     if key == _BFLOAT:
         return storage_dtype("bf16")
-    if key not in _TYPES:
+    if key not in _DLPACK_TYPES:
         kind = f"{_CODES[tensor.code]}{tensor.bits}" if tensor.code in _CODES else f"type {tensor.code}"
         raise _UnfitRecord(f"has elements of {kind}, with {tensor.bits} bits each, which are not known here")
-    return np.dtype(_TYPES[key])
+    return np.dtype(_DLPACK_TYPES[key])
 
 
 def _find_strides(tensor: _DLTensor, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

@@ -28,12 +28,12 @@ from einc_runtime.plan.schema import Tensor
 from einc_runtime.text import escape_text, quote_names
 
 NPY_MAGIC = b"\x93NUMPY"
-MAX_HEADER_BYTES = 10_000
+MAX_NPY_HEADER_BYTES = 10_000
 """The limit of a header's text; numpy has the same limit for untrusted files."""
-CHUNK = 1 << 20
+READ_BYTES = 1 << 20
 STDIN = "-"
 
-_DTYPES = {"f2": "f16", "f4": "f32", "f8": "f64", "i4": "i32", "i8": "i64", "b1": "bool"}
+_NPY_DTYPES = {"f2": "f16", "f4": "f32", "f8": "f64", "i4": "i32", "i8": "i64", "b1": "bool"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ class NpyFile:
         """The array in the tensor's type. `rounded` accepts f32 for any floating type, and f16 for wider ones."""
         header = self.read_header()
         if header.shape != tensor.shape or not _is_acceptable(header.dtype, tensor.dtype, rounded):
-            found = f"{find_dtype_name(header.dtype.newbyteorder('='))}{list(header.shape)}"
+            described = f"{find_dtype_name(header.dtype.newbyteorder('='))}{list(header.shape)}"
             hint = None
             if tensor.dtype == "bf16":
                 hint = "numpy files cannot hold bf16: write float32, which is rounded"
-            raise self._fault(f"expected {describe_tensor(tensor)} for '{tensor.name}', found {found}", hint)
+            raise self._fault(f"expected {describe_tensor(tensor)} for '{tensor.name}', found {described}", hint)
         if self.length is not None and self.length != header.size + header.bytes:
-            what = "has bytes after the array" if self.length > header.size + header.bytes else "is cut short"
-            raise self._fault(f"it {what}: {self.length} bytes, where its header says {header.size + header.bytes}")
+            fault = "has bytes after the array" if self.length > header.size + header.bytes else "is cut short"
+            raise self._fault(f"it {fault}: {self.length} bytes, where its header says {header.size + header.bytes}")
         return self._read_elements(header).astype(storage_dtype(tensor.dtype), copy=False)
 
     def read_header(self) -> NpyHeader:
@@ -115,8 +115,8 @@ class NpyFile:
             raise self._fault(f"it has version {version[0]}.{version[1]} of the .npy format; 1.0 to 3.0 are known")
         width = 2 if version == (1, 0) else 4
         (length,) = struct.unpack("<H" if width == 2 else "<I", self._read_exactly(width, "header"))
-        if length > MAX_HEADER_BYTES:
-            raise self._fault(f"its header is {length} bytes long; at most {MAX_HEADER_BYTES} are read")
+        if length > MAX_NPY_HEADER_BYTES:
+            raise self._fault(f"its header is {length} bytes long; at most {MAX_NPY_HEADER_BYTES} are read")
         try:
             text = self._read_exactly(length, "header").decode("utf-8" if version == (3, 0) else "latin-1")
             with warnings.catch_warnings():
@@ -132,8 +132,8 @@ class NpyFile:
         descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
         if not isinstance(descr, str):
             raise self._fault("it holds records; an array of plain numbers is expected")
-        if descr[:1] not in ("<", ">", "|") or descr[1:] not in _DTYPES or (descr[0] == "|") != (descr[1:] == "b1"):
-            raise self._fault(f"its elements are of type '{descr[:40]}'; expected one of {', '.join(_DTYPES)}")
+        if descr[:1] not in ("<", ">", "|") or descr[1:] not in _NPY_DTYPES or (descr[0] == "|") != (descr[1:] == "b1"):
+            raise self._fault(f"its elements are of type '{descr[:40]}'; expected one of {', '.join(_NPY_DTYPES)}")
         if not isinstance(fortran, bool):
             raise self._fault("fortran_order in its header is neither True nor False")
         if not isinstance(shape, tuple) or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
@@ -148,7 +148,7 @@ class NpyFile:
         memory = memoryview(array.reshape(-1, order="A").view(np.uint8))  # type: ignore[arg-type]
         filled = 0
         while filled < header.bytes:
-            chunk = self.stream.read(min(CHUNK, header.bytes - filled))
+            chunk = self.stream.read(min(READ_BYTES, header.bytes - filled))
             if not chunk:
                 raise self._fault(f"it is cut short: {filled} bytes of data, where its header says {header.bytes}")
             memory[filled : filled + len(chunk)] = chunk
@@ -159,10 +159,10 @@ class NpyFile:
             array = array.view(np.uint8) != 0  # a file may hold any byte
         return array.astype(header.dtype.newbyteorder("="), copy=False)
 
-    def _read_exactly(self, count: int, what: str) -> bytes:
+    def _read_exactly(self, count: int, part: str) -> bytes:
         data = self.stream.read(count)  # a buffered stream returns fewer bytes only at its end
         if len(data) < count:
-            raise self._fault(f"it ends within its {what}")
+            raise self._fault(f"it ends within its {part}")
         return data
 
     def _fault(self, message: str, hint: str | None = None) -> ArrayFault:

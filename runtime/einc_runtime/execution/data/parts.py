@@ -18,10 +18,10 @@ from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
 from einc_runtime.plan.boxes import StepBudget, find_uncovered
 from einc_runtime.plan.schema import Block, Tensor
 
-MAX_STEPS = 1 << 20
+MAX_PART_STEPS = 1 << 20
 """Steps for the parts of one tensor. There are some thousand at most: one for each site, or for its cells."""
 
-_PART = re.compile(r"(?P<name>.+)\[(?P<ends>\d{1,18}:\d{1,18}(?:, \d{1,18}:\d{1,18}){0,31})\]", re.DOTALL)
+_PART_NAME = re.compile(r"(?P<name>.+)\[(?P<ends>\d{1,18}:\d{1,18}(?:, \d{1,18}:\d{1,18}){0,31})\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,53 +42,57 @@ def name_block(name: str, block: Block, shape: Sequence[int]) -> str:
 
 def find_parts(names: Collection[str]) -> Mapping[str, tuple[TensorPart, ...]]:
     """The parts among the names of arrays, by the name of their tensor."""
-    found: dict[str, list[TensorPart]] = {}
+    parts_by_name: dict[str, list[TensorPart]] = {}
     for stored in names:
-        match = _PART.fullmatch(stored)
+        match = _PART_NAME.fullmatch(stored)
         if match is not None:
-            ends = [tuple(map(int, one.split(":"))) for one in match["ends"].split(", ")]
+            ends = [tuple(map(int, interval.split(":"))) for interval in match["ends"].split(", ")]
             block = Block(tuple(lower for lower, _ in ends), tuple(upper for _, upper in ends))
-            found.setdefault(match["name"], []).append(TensorPart(block, stored))
-    return {name: tuple(own) for name, own in found.items()}
+            parts_by_name.setdefault(match["name"], []).append(TensorPart(block, stored))
+    return {name: tuple(tensor_parts) for name, tensor_parts in parts_by_name.items()}
 
 
 def join_parts(
-    tensor: Tensor, parts: Sequence[TensorPart], files: StoredArrays, wanted: Sequence[Block]
+    tensor: Tensor, parts: Sequence[TensorPart], files: StoredArrays, needed_blocks: Sequence[Block]
 ) -> StoredArray | str:
     """The parts as one array of the tensor's shape, or what is wrong with them.
 
-    Only the parts that have something of the blocks `wanted` are read. The rest of the array has no values, and no
+    Only the parts that have something of `needed_blocks` are read. The rest of the array has no values, and no
     memory either, until something is written there.
     """
-    whole = Block.whole(tensor.shape)
-    found = [(part, files.find(part.stored)) for part in parts]
-    for part, array in found:
-        if not whole.contains(part.block) or not part.block.size:
+    full_block = Block.whole(tensor.shape)
+    stored_parts = [(part, files.find(part.stored)) for part in parts]
+    for part, array in stored_parts:
+        if not full_block.contains(part.block) or not part.block.size:
             return f"should be {tensor.dtype}{list(tensor.shape)}, and '{part.stored}' is not inside"
         if array.shape != part.block.shape:
             return (
                 f"is in parts, of which '{part.stored}' should be {list(part.block.shape)}, found {list(array.shape)}"
             )
-    kinds = sorted({array.dtype for _, array in found})
+    kinds = sorted({array.dtype for _, array in stored_parts})
     if len(kinds) > 1:
         return f"is in parts of different types: {', '.join(kinds)}"
-    budget = StepBudget(MAX_STEPS)
+    budget = StepBudget(MAX_PART_STEPS)
     try:
-        lacking = (find_uncovered(block, [part.block for part in parts], budget, tensor.name) for block in wanted)
-        missing = next((one for one in lacking if one is not None), None)
+        lacking = (
+            find_uncovered(block, [part.block for part in parts], budget, tensor.name) for block in needed_blocks
+        )
+        missing = next((position for position in lacking if position is not None), None)
     except PlanFault:
         return f"is in {len(parts)} parts, which are too many to be put together"
     if missing is not None:
         return f"is in {len(parts)} parts, and none has {missing}"
-    needed = [(part, array) for part, array in found if any(part.block.overlaps(block) for block in wanted)]
+    needed = [
+        (part, array) for part, array in stored_parts if any(part.block.overlaps(block) for block in needed_blocks)
+    ]
 
     def read(_: Tensor) -> Array:
         values = np.empty(tensor.shape, storage_dtype(kinds[0]))
         for part, array in needed:
-            place: tuple[Any, ...] = tuple(
+            slices: tuple[Any, ...] = tuple(
                 slice(lo, up) for lo, up in zip(part.block.lower, part.block.upper, strict=True)
             )
-            values[(*place, ...)] = array.read(tensor)
+            values[(*slices, ...)] = array.read(tensor)
         return values
 
     return StoredArray(kinds[0], tensor.shape, read)

@@ -29,8 +29,8 @@ PACKED = "_packed"
 
 def split_layout(name: str) -> tuple[str, str]:
     """The layout that a stored name starts with, empty for plain ones, and the rest of the name."""
-    layout, colon, rest = name.partition(":")
-    return (layout, rest) if colon and layout in LAYOUTS else ("", name)
+    layout, colon, stored_name = name.partition(":")
+    return (layout, stored_name) if colon and layout in LAYOUTS else ("", name)
 
 
 def view_layout(files: StoredArrays, layout: str, tensor: Tensor) -> StoredArrays:
@@ -56,8 +56,8 @@ def unpack_words(words: Array, bits: int, axis: int) -> Array:
 
 def pack_pairs(values: Array) -> Array:
     """Values from 0 to 15 along the last axis, two in a byte, the first in the low half."""
-    found: Array = values[..., 0::2] | values[..., 1::2] << 4
-    return found
+    packed: Array = values[..., 0::2] | values[..., 1::2] << 4
+    return packed
 
 
 def _convert_plain(files: StoredArrays, name: str, tensor: Tensor) -> StoredArray:
@@ -115,18 +115,18 @@ def _convert(files: StoredArrays, layout: str, name: str, tensor: Tensor) -> Sto
 
 def _unpack_awq(words: Array) -> Array:
     values = unpack_words(words, 4, 1).reshape(len(words), -1, 8)
-    found: Array = values[..., np.argsort(AWQ_ORDER)].reshape(len(words), -1)
-    return found
+    unpacked: Array = values[..., np.argsort(AWQ_ORDER)].reshape(len(words), -1)
+    return unpacked
 
 
 def _read_zeros(words: Array, layout: str, columns: int, name: str) -> Array:
     """Zero points [columns, groups], less what values are stored plus."""
     bits = 32 * words.shape[1] // max(1, columns)
     values = _unpack_awq(words) if layout == "awq" else unpack_words(words, bits if bits in (4, 8) else 4, 1)
-    found = values[:, :columns].T.astype(np.int16) - (1 << bits - 1) + (layout == "gptq")
-    if found.size and found.max() > 127:
-        raise ArrayFault(f"'{name}' has a zero point of {found.max() + (1 << bits - 1)}, and at most 255 is supported")
-    signed: Array = found.astype(np.int8)
+    zeros = values[:, :columns].T.astype(np.int16) - (1 << bits - 1) + (layout == "gptq")
+    if zeros.size and zeros.max() > 127:
+        raise ArrayFault(f"'{name}' has a zero point of {zeros.max() + (1 << bits - 1)}, and at most 255 is supported")
+    signed: Array = zeros.astype(np.int8)
     return signed
 
 

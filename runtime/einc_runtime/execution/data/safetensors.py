@@ -26,22 +26,22 @@ import numpy as np
 
 from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
 from einc_runtime.errors import ArrayFault, MissingFault, raise_together
+from einc_runtime.plan.schema import MAX_RANK
 from einc_runtime.strict_json import parse_json
 
 INDEX_FILE = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 MAX_INDEX_BYTES = 64 * 2**20
-MAX_HEADER_BYTES = 100_000_000
+MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
 """The limit of the format itself."""
 
 MAX_READ_BYTES = 1 << 28
 """As much is read in one call, which some systems limit, and between two of which an interrupt is noticed."""
 
-MAX_RANK = 32
-"""The most dimensions that an array has in every version of numpy, and a tensor in a plan."""
-
-_DTYPES = {"F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool",
-           "I8": "i8", "U8": "i4x2"}  # fmt: skip
+_SAFETENSORS_DTYPES = {
+    "F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool",
+    "I8": "i8", "U8": "i4x2",
+}  # fmt: skip
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -78,7 +78,7 @@ class SafetensorsFile:
             if size < 8:
                 raise self._fault("it is too short to be a safetensors file")
             (length,) = struct.unpack("<Q", stream.read(8))
-            if length > min(MAX_HEADER_BYTES, size - 8):
+            if length > min(MAX_SAFETENSORS_HEADER_BYTES, size - 8):
                 raise self._fault(f"it says that its header has {length} bytes, but the whole file has {size}")
             self.entries = self._read_header(stream.read(length), size - 8 - length)
             self._start = 8 + length
@@ -151,7 +151,7 @@ class SafetensorsFile:
         if len(fields.shape) > MAX_RANK:
             raise self._fault(f"'{name[:100]}' has {len(fields.shape)} dimensions, and at most {MAX_RANK} can be read")
         begin, end = fields.data_offsets
-        entry = SafetensorsEntry(_DTYPES.get(fields.dtype, fields.dtype), fields.shape, begin, end)
+        entry = SafetensorsEntry(_SAFETENSORS_DTYPES.get(fields.dtype, fields.dtype), fields.shape, begin, end)
         if end < begin or (entry.dtype in ITEMSIZE and end - begin != math.prod(fields.shape) * ITEMSIZE[entry.dtype]):
             described = f"{fields.dtype[:20]}{list(fields.shape)}"
             raise self._fault(f"'{name[:100]}' is {described} by its header, in {end - begin} bytes")
@@ -207,28 +207,28 @@ def _open_all(path: str) -> dict[str, SafetensorsFile]:
 
 def _read_index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | None:
     """The name of the file of every tensor, by the index of the folder; None where there is no index."""
-    place = os.path.join(path, INDEX_FILE)
-    if not os.path.lexists(place):
+    index_path = os.path.join(path, INDEX_FILE)
+    if not os.path.lexists(index_path):
         return None
-    if not os.path.isfile(place):
-        raise ArrayFault("it is not a regular file", where=place)
-    with open(place, "rb") as stream:
+    if not os.path.isfile(index_path):
+        raise ArrayFault("it is not a regular file", where=index_path)
+    with open(index_path, "rb") as stream:
         data = stream.read(MAX_INDEX_BYTES + 1)
     if len(data) > MAX_INDEX_BYTES:
-        raise ArrayFault(f"an index of more than {MAX_INDEX_BYTES // 2**20} MiB", where=place)
+        raise ArrayFault(f"an index of more than {MAX_INDEX_BYTES // 2**20} MiB", where=index_path)
     try:
         document = parse_json(data)
     except ValueError as error:
-        raise ArrayFault(f"it is not a JSON object with distinct names: {error}", where=place) from None
+        raise ArrayFault(f"it is not a JSON object with distinct names: {error}", where=index_path) from None
     named = document.get("weight_map") if isinstance(document, dict) else None
     if not isinstance(named, dict) or not named:
-        raise ArrayFault("it has no 'weight_map' that names the file of every tensor", where=place)
+        raise ArrayFault("it has no 'weight_map' that names the file of every tensor", where=index_path)
     files = {file if isinstance(file, str) else repr(file) for file in named.values()}
     strange = sorted(file for file in files if not _is_plain_name(file))
-    raise_together([f"{file[:100]!r} is not the name of a {SUFFIX} file beside it" for file in strange], place)
+    raise_together([f"{file[:100]!r} is not the name of a {SUFFIX} file beside it" for file in strange], index_path)
     if files_needed:
         absent = sorted(file for file in files if not os.path.isfile(os.path.join(path, file)))
-        raise_together([f"there is no file {file[:100]}, which the index names" for file in absent], place)
+        raise_together([f"there is no file {file[:100]}, which the index names" for file in absent], index_path)
     return named
 
 
@@ -239,7 +239,7 @@ def _is_plain_name(file: str) -> bool:
 
 def write_tensors(stream: BinaryIO, tensors: Mapping[str, tuple[str, Array]]) -> None:
     """Writes a safetensors file of arrays with their element types, in the order of their names."""
-    kinds = {dtype: stored for stored, dtype in _DTYPES.items()}
+    kinds = {dtype: stored for stored, dtype in _SAFETENSORS_DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": {"format": "np"}}
     start = 0
     for name in sorted(tensors):

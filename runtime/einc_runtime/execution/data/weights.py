@@ -45,11 +45,11 @@ from einc_runtime.text import did_you_mean
 WeightSource = str | os.PathLike[str] | Mapping[str, Any]
 """A file, a folder, `rand:SEED`, or arrays by the names that they would have in a file."""
 
-_WIDENED = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
-_CONVERSIONS = {("f32", declared) for declared in FLOATS} | _WIDENED
+_WIDENING_PAIRS = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
+_CONVERSIONS = {("f32", declared) for declared in FLOATS} | _WIDENING_PAIRS
 """Pairs of a stored and a declared type that may differ: float32 is rounded or widened, 16-bit floats are widened."""
 
-_ROWS = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]")
+_ROW_SLICE = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]")
 
 
 def list_weights(bundle: Bundle) -> tuple[Tensor, ...]:
@@ -67,19 +67,19 @@ def read_weights(tensors: Sequence[Tensor], source: WeightSource) -> dict[str, A
 def iterate_weights(
     tensors: Sequence[Tensor],
     source: WeightSource,
-    place: Callable[[Tensor], Array | None] = lambda _: None,
-    wanted: Mapping[str, Sequence[Block]] = MappingProxyType({}),
+    find_memory: Callable[[Tensor], Array | None] = lambda _: None,
+    needed_blocks: Mapping[str, Sequence[Block]] = MappingProxyType({}),
 ) -> Iterator[tuple[str, Array]]:
     """The weights one after another, in their shapes and in the types in which they are stored.
 
-    `wanted` has the blocks of which the values are needed, by the weight's name; otherwise all are. Of weights that are
-    stored in parts, no other parts are read.
+    `needed_blocks` has the blocks of which the values are needed, by the weight's name; otherwise all are. Of weights
+    that are stored in parts, no other parts are read.
 
-    `place` may give a weight dense memory of its shape and type. Where the weight is stored in that type, it is read
-    there, so that nothing has to be copied, and that memory is what comes out.
+    `find_memory` may give a weight dense memory of its shape and type. Where the weight is stored in that type, it is
+    read there, so that nothing has to be copied, and that memory is what comes out.
 
-    Raises ArrayFault before the
-    first weight, with a line for each one that is missing or unfit, and OSError where a file cannot be read.
+    Raises ArrayFault before the first weight, with a line for each one that is missing or unfit, and OSError where a
+    file cannot be read.
     """
     path = None if isinstance(source, Mapping) else os.fspath(source)
     if path is not None and path.startswith(RANDOM_PREFIX):
@@ -88,8 +88,8 @@ def iterate_weights(
             yield tensor.name, make_random_array(tensor, seed)
         return
     with ExitStack() as stack:
-        for tensor, entry in _match_all(tensors, source, stack, wanted):
-            memory = place(tensor) if entry.read_into is not None and entry.dtype == tensor.dtype else None
+        for tensor, entry in _match_all(tensors, source, stack, needed_blocks):
+            memory = find_memory(tensor) if entry.read_into is not None and entry.dtype == tensor.dtype else None
             if entry.read_into is not None and memory is not None:
                 entry.read_into(memory)
                 yield tensor.name, memory
@@ -104,13 +104,13 @@ def require_weights(tensors: Sequence[Tensor], source: WeightSource) -> None:
 
 
 def _match_all(
-    tensors: Sequence[Tensor], source: WeightSource, stack: ExitStack, wanted: Mapping[str, Sequence[Block]]
+    tensors: Sequence[Tensor], source: WeightSource, stack: ExitStack, needed_blocks: Mapping[str, Sequence[Block]]
 ) -> list[tuple[Tensor, StoredArray]]:
     """The stored array of every weight. Raises ArrayFault with all that is missing or unfit."""
     path = None if isinstance(source, Mapping) else os.fspath(source)
     files = _open_mapping(source) if isinstance(source, Mapping) else _open_path(os.fspath(source), stack)
     parts = find_parts(files.names)
-    matches = [(tensor, _match(tensor, files, parts, wanted.get(tensor.name))) for tensor in tensors]
+    matches = [(tensor, _match(tensor, files, parts, needed_blocks.get(tensor.name))) for tensor in tensors]
     raise_together([problem for _, problem in matches if isinstance(problem, str)], path)
     return [(tensor, entry) for tensor, entry in matches if not isinstance(entry, str)]
 
@@ -162,14 +162,21 @@ def _describe_safetensors_entry(file: SafetensorsFile, name: str) -> StoredArray
 
 
 def _match(
-    tensor: Tensor, files: StoredArrays, parts: Mapping[str, Sequence[TensorPart]], wanted: Sequence[Block] | None
+    tensor: Tensor,
+    files: StoredArrays,
+    parts: Mapping[str, Sequence[TensorPart]],
+    needed_blocks: Sequence[Block] | None,
 ) -> StoredArray | str:
     """The stored array of a weight, whole or in parts, or what is wrong with it."""
     weight = f"weight '{tensor.name}'" + (f" (stored as '{tensor.stored}')" if tensor.stored is not None else "")
     entry = _find(tensor, files)
     if entry is None:
-        own = parts.get(tensor.stored or tensor.name) or parts.get(tensor.name)
-        entry = join_parts(tensor, own, files, wanted or [Block.whole(tensor.shape)]) if own else None
+        stored_parts = parts.get(tensor.stored or tensor.name) or parts.get(tensor.name)
+        entry = (
+            join_parts(tensor, stored_parts, files, needed_blocks or [Block.whole(tensor.shape)])
+            if stored_parts
+            else None
+        )
     if entry is None:
         hint = did_you_mean(tensor.stored or tensor.name, list(files.names))
         return f"{weight} is not there" + (f"; {hint}" if hint else "")
@@ -188,7 +195,7 @@ def _find(tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
     files = view_layout(files, layout, tensor)
     if name in files.names:
         return files.find(name)
-    if (match := _ROWS.fullmatch(name)) and match["name"] in files.names:
+    if (match := _ROW_SLICE.fullmatch(name)) and match["name"] in files.names:
         return _take_rows(files.find(match["name"]), slice(int(match["start"]), int(match["stop"])))
     if tensor.shape and name.replace("*", "0", 1) in files.names:
         count = min(tensor.shape[0], len(files.names) + 1)
@@ -196,13 +203,13 @@ def _find(tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
     return files.find(tensor.name) if tensor.name in files.names else None
 
 
-def _take_rows(whole: StoredArray, rows: slice) -> StoredArray | str:
+def _take_rows(stored: StoredArray, rows: slice) -> StoredArray | str:
     """Some rows, or what is wrong with them."""
-    known = whole.shape[0] if whole.shape else 0
+    known = stored.shape[0] if stored.shape else 0
     count = rows.stop - rows.start
     if not 0 < count <= known - rows.start:
         return f"stands for rows {rows.start} to {rows.stop} of {known}"
-    return StoredArray(whole.dtype, (count, *whole.shape[1:]), lambda tensor: whole.read(tensor)[rows])
+    return StoredArray(stored.dtype, (count, *stored.shape[1:]), lambda tensor: stored.read(tensor)[rows])
 
 
 def _stack(names: Sequence[str], files: StoredArrays) -> StoredArray | str:

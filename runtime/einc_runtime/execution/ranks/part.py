@@ -11,7 +11,7 @@ from einc_runtime.plan.ranks import RankTask, select_tasks
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AnyTask, Block, Buffer, Bundle, FenceTask, Tensor
 
-NOTHING = Tensor("nothing", ("none",), (0,), "f32", "value")
+EMPTY_TENSOR = Tensor("nothing", ("none",), (0,), "f32", "value")
 """The tensor of empty buffers."""
 
 
@@ -46,7 +46,7 @@ def take_part(bundle: Bundle, ranks: Sequence[int], rank: int) -> PlanPart:
     part = msgspec.structs.replace(
         bundle,
         tasks=tuple(tasks),
-        tensors=(*bundle.tensors, NOTHING),
+        tensors=(*bundle.tensors, EMPTY_TENSOR),
         buffers=tuple(
             msgspec.structs.replace(buffer, site=own[buffer.site]) if buffer.site in own else nothing
             for buffer in bundle.buffers

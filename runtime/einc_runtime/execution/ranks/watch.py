@@ -24,7 +24,7 @@ SLOW_LINK, MAX_DELAY = 1e6, 30.0
 """Signs of life wait behind the data that a rank sends: a rank may be silent for longer by the seconds that its data
 on the way take at so many bytes a second, but not by more than so many seconds."""
 
-LOOK = 0.05
+WATCH_SECONDS = 0.05
 """Seconds between two looks at what others say."""
 
 GRACE = 0.3
@@ -103,7 +103,7 @@ class Watch:
     def _run(self) -> None:
         beaten = looked = time.monotonic()
         failed: float | None = None
-        while not self._stop.wait(LOOK):
+        while not self._stop.wait(WATCH_SECONDS):
             now = time.monotonic()
             if now - looked > 4 * BEAT:  # this process was stopped itself, or starved
                 self._heard = dict.fromkeys(self._heard, now)

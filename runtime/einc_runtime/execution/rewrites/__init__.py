@@ -2,6 +2,6 @@
 
 from einc_runtime.execution.rewrites.kernel_splitting import KernelTime
 from einc_runtime.execution.rewrites.map_joining import JoinedMap
-from einc_runtime.execution.rewrites.pipeline import RewriteOptions, RewrittenTask, rewrite
+from einc_runtime.execution.rewrites.pipeline import MAX_COALESCED_BYTES, RewriteOptions, RewrittenTask, rewrite
 
-__all__ = ["JoinedMap", "KernelTime", "RewriteOptions", "RewrittenTask", "rewrite"]
+__all__ = ["MAX_COALESCED_BYTES", "JoinedMap", "KernelTime", "RewriteOptions", "RewrittenTask", "rewrite"]

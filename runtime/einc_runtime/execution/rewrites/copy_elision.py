@@ -18,7 +18,7 @@ import msgspec
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, reads_of, span, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, FenceTask, Region, TransferTask
 
-MAX_OVERLAPS = 1 << 20
+MAX_OVERLAPPING_BUFFERS = 1 << 20
 """Pairs of buffers that share bytes. A plan with more of them keeps all its transfers."""
 
 
@@ -154,6 +154,6 @@ def _find_overlaps(bundle: ExecutablePlan) -> list[list[int]] | None:
                 overlaps[other].append(number)
             open_spans.append((end, number))
             pairs += len(open_spans)
-            if pairs > MAX_OVERLAPS:
+            if pairs > MAX_OVERLAPPING_BUFFERS:
                 return None
     return overlaps

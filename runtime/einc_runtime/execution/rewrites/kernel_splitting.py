@@ -28,7 +28,7 @@ divide the rest."""
 BUSY = 0.9
 """The share of the workers' time that must be used."""
 
-MAX_PARTS = 64
+MAX_KERNEL_PARTS = 64
 
 
 class KernelTime(NamedTuple):
@@ -54,11 +54,11 @@ def count_parts(kernels: int, workers: int, time: KernelTime) -> int:
 
 
 def _count_busy_parts(kernels: int, workers: int) -> int:
-    for parts in range(1, MAX_PARTS):
+    for parts in range(1, MAX_KERNEL_PARTS):
         rounds = -(-kernels * parts // workers)
         if kernels * parts >= BUSY * rounds * workers:
-            return min(MAX_PARTS, rounds * workers // kernels)
-    return MAX_PARTS
+            return min(MAX_KERNEL_PARTS, rounds * workers // kernels)
+    return MAX_KERNEL_PARTS
 
 
 def split_kernel(

@@ -43,6 +43,10 @@ class RewrittenTask(msgspec.Struct, frozen=True):
     then: JoinedMap | None = None
 
 
+MAX_COALESCED_BYTES = 1 << 15
+"""Moves of at most so many bytes are put together on CPUs: they take about as long as starting a task does."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
     """What an executor lets the passes do. The defaults are those of a single memory.

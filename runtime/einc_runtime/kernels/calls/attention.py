@@ -13,7 +13,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.schema import Block
 
 _T = TypeVar("_T")
-_EXTRAS = ("mask", "positions")
+_EXTRA_OPERANDS = ("mask", "positions")
 
 MAX_WINDOW = 1 << 62
 LOWEST_POSITION, HIGHEST_POSITION = -(1 << 61), MAX_WINDOW + (1 << 61)
@@ -84,7 +84,7 @@ class AttentionCall:
         inputs, outputs = invocation.inputs, invocation.outputs
         input_blocks, output_blocks = invocation.input_blocks, invocation.output_blocks
         extras = _list(invocation, "extras", str)
-        if len(set(extras)) < len(extras) or not set(extras) <= set(_EXTRAS) or len(inputs) != 3 + len(extras):
+        if len(set(extras)) < len(extras) or not set(extras) <= set(_EXTRA_OPERANDS) or len(inputs) != 3 + len(extras):
             raise PlanFault("attention has the inputs q, k and v, and its extras, which may be mask and positions")
         if len(outputs) != 2 or len(input_blocks) != len(inputs) or len(output_blocks) != 2:
             raise PlanFault("attention has two outputs, and a block for every input and output")

@@ -10,7 +10,7 @@ import numpy as np
 from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import JointInvocation, dtype_name
-from einc_runtime.kernels.calls.ranking import INDEX
+from einc_runtime.kernels.calls.ranking import INDEX_DTYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,13 @@ class JointAggregationCall:
     def ranked_type(self, index: int) -> str:
         """The element type of numbers whose indices are the member `index`. Raises PlanFault for other tuples."""
         kinds, target = self._types(), self.target
-        if len(kinds) != 2 or target[0].size != target[1].size or kinds[index] != INDEX or kinds[1 - index] == "bool":
-            raise PlanFault(f"numbers are ranked with indices of type {INDEX}, one each")
+        if (
+            len(kinds) != 2
+            or target[0].size != target[1].size
+            or kinds[index] != INDEX_DTYPE
+            or kinds[1 - index] == "bool"
+        ):
+            raise PlanFault(f"numbers are ranked with indices of type {INDEX_DTYPE}, one each")
         return kinds[1 - index]
 
     def require_lists(self) -> None:

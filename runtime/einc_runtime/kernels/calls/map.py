@@ -9,11 +9,12 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
-from einc_runtime.kernels import indices, scalar_program
+from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.scalar_program import TypedStep
+from einc_runtime.kernels.scalar_program import read_steps
+from einc_runtime.plan.scalar_programs import TypedStep
 
-STEPS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+COMBINE_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """Aggregation -> the scalar function that combines two values."""
 
 
@@ -57,7 +58,7 @@ class ReduceCall(MapCall):
         invocation.allow("program", "indices", "aggregation")
         joined, kept = _join_operands(invocation)
         aggregation, output = invocation.attribute("aggregation", str), invocation.output
-        if aggregation not in STEPS:
+        if aggregation not in COMBINE_FUNCTIONS:
             raise PlanFault(f"unknown aggregation '{aggregation[:40]}'; expected sum, max, min or prod")
         if output.dtype == np.bool_:
             raise PlanFault("values of type bool cannot be aggregated")
@@ -71,9 +72,11 @@ class ReduceCall(MapCall):
 
 def aggregation_as_map(name: str, reads: Sequence[Array], write: Array) -> Invocation[Array]:
     """The map that aggregates views in their order, by a chain of additions (or the like), rounded once at the end."""
-    if name not in STEPS:
-        raise PlanFault(f"views cannot be aggregated by '{name[:40]}'", hint=f"there are {', '.join(STEPS)}")
-    chain = [f"t{k} = {STEPS[name]} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(reads) - 1)]
+    if name not in COMBINE_FUNCTIONS:
+        raise PlanFault(
+            f"views cannot be aggregated by '{name[:40]}'", hint=f"there are {', '.join(COMBINE_FUNCTIONS)}"
+        )
+    chain = [f"t{k} = {COMBINE_FUNCTIONS[name]} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(reads) - 1)]
     dims = " ".join(f"i{axis}" for axis in range(write.ndim))
     equation = f"{', '.join([dims] * len(reads))} -> {dims}"
     return Invocation("map", {"program": "; ".join(chain) or "t0 = copy x0", "indices": equation}, reads, [write])
@@ -88,8 +91,4 @@ def _join_operands(invocation: Invocation[Array]) -> tuple[indices.JoinedOperand
 def _parse_program(invocation: Invocation[Array]) -> tuple[tuple[TypedStep, ...], tuple[str, ...], str]:
     source = invocation.attribute("program", str)
     kinds = tuple(dtype_name(array) for array in (*invocation.inputs, invocation.output))
-    return (
-        scalar_program.infer(scalar_program.parse(source, len(invocation.inputs)), kinds[:-1], kinds[-1]),
-        kinds,
-        source,
-    )
+    return read_steps(source, kinds[:-1], kinds[-1]), kinds, source

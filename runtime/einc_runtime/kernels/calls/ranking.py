@@ -56,15 +56,15 @@ def _parse_input(invocation: Invocation[Array]) -> tuple[Array, int]:
 
 def _check_types(call: RankingCall) -> RankingCall:
     source, values = call.source, call.values
-    if dtype_name(call.indices) != INDEX or values.dtype != source.dtype or dtype_name(source) == "bool":
-        raise PlanFault(f"numbers are ranked with indices of type {INDEX}")
+    if dtype_name(call.indices) != INDEX_DTYPE or values.dtype != source.dtype or dtype_name(source) == "bool":
+        raise PlanFault(f"numbers are ranked with indices of type {INDEX_DTYPE}")
     return call
 
 
-INDEX = "i64"
+INDEX_DTYPE = "i64"
 """The element type of indices."""
 
-NOWHERE = np.iinfo(np.int64).max
+NO_INDEX = np.iinfo(np.int64).max
 """The index of places that remain empty because there are fewer values; the value there is `lowest_value`."""
 
 

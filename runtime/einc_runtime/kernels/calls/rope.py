@@ -18,7 +18,7 @@ from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.schema import Block
 
-_SCALINGS = {
+_SCALING_TERMS = {
     "none": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
@@ -50,7 +50,7 @@ class RopeCall:
         if source.ndim < 2 or source.shape[-1] % 2:
             raise PlanFault(f"rope of shape {source.shape}: d_head is odd, or there are no tokens")
         tokens, half = source.shape[-2], source.shape[-1] // 2
-        with np.errstate(all="ignore"):  # extreme parameters give infinities and not-a-numbers
+        with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
             frequencies, seq_lens = _read_parameters(invocation, half)
         if given != (seq_lens is None):
             raise PlanFault("rope has positions either as its second input or by seq_lens")
@@ -75,10 +75,10 @@ class RopeCall:
 def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[int] | None]:
     """Radians per position of each pair in f32, and the lengths of packed sequences where they are an attribute."""
     scaling = invocation.attribute("scaling", str)
-    if scaling not in _SCALINGS:
+    if scaling not in _SCALING_TERMS:
         raise PlanFault(f"rope with the unknown scaling '{scaling[:40]}'")
-    invocation.allow("theta", "scaling", "seq_lens", *_SCALINGS[scaling], *(["factors"] * (scaling == "longrope")))
-    theta, *scales = (_read_positive(invocation, name) for name in ("theta", *_SCALINGS[scaling]))
+    invocation.allow("theta", "scaling", "seq_lens", *_SCALING_TERMS[scaling], *(["factors"] * (scaling == "longrope")))
+    theta, *scales = (_read_positive(invocation, name) for name in ("theta", *_SCALING_TERMS[scaling]))
     exponents = np.arange(half, dtype=np.float32) / np.float32(half)
     powers = np.power(theta, exponents, dtype=np.float64).astype(np.float32)
     if scaling == "longrope":

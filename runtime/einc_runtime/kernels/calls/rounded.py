@@ -3,7 +3,7 @@
 What is summed for one element is a row of the tensor, and `largest` is its largest magnitude. In f32 (f64 for f64):
 
     ratio   = 127 / largest where that is above 0 and the ratio is finite, else 0
-    integer = the element times ratio, between -127 and 127, to the nearest, ties to even; 0 for not-a-number
+    integer = the element times ratio, between -127 and 127, to the nearest, ties to even; 0 for NaN
     result  = the sum of integers times values, exact; times (largest / 127 times the attribute scale); times the scale
 
 So a row that is not finite has results that are not finite, and one of zeros has zeros.

@@ -19,7 +19,7 @@ from einc_runtime import environment
 from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
 from einc_runtime.kernels.cuda.varlen_attention import Attend, UnusableLibrary, VarlenAttention, require_cuda
 
-OWN = "einc"
+EINC_KERNEL = "einc"
 """The name of our own kernel; names after it are ignored."""
 
 _CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
@@ -162,9 +162,9 @@ LIBRARIES: dict[str, tuple[str, Callable[[], AttentionLibrary]]] = {
     "cudnn": ("cudnn", CudnnGraphs),
 }
 """Name in EINC_ATTENTION -> module, and the class of the library. Without the variable they are tried in this order,
-except on GPUs that `_FASTEST` knows better."""
+except on GPUs that `_FASTEST_LIBRARIES` knows better."""
 
-_FASTEST = {
+_FASTEST_LIBRARIES = {
     9: ("flash-attn-3", "flash-attn-4", "torch cudnn", "cudnn-frontend"),
     10: ("flash-attn-4", "torch cudnn", "cudnn-frontend", "flash-attn-3"),
 }
@@ -176,7 +176,7 @@ def sort_choices(
     choices: Sequence[tuple[AttentionLibrary, str, Attend]], capability: tuple[int, int]
 ) -> list[tuple[AttentionLibrary, str, Attend]]:
     """Functions with their libraries and names, the fastest for this architecture first, unless the user says."""
-    fastest = _FASTEST.get(capability[0], ())
+    fastest = _FASTEST_LIBRARIES.get(capability[0], ())
     if environment.read(environment.ATTENTION) is not None:
         return list(choices)
 
@@ -215,12 +215,12 @@ def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
     named = environment.read(environment.ATTENTION)
     for name in LIBRARIES if named is None else named.split(","):
         name = name.strip()
-        if name == OWN:
+        if name == EINC_KERNEL:
             break
         if name not in LIBRARIES:
             if name:
                 notes.append(
-                    f"{environment.ATTENTION} names '{name[:40]}', and there are {', '.join((*LIBRARIES, OWN))}"
+                    f"{environment.ATTENTION} names '{name[:40]}', and there are {', '.join((*LIBRARIES, EINC_KERNEL))}"
                 )
             continue
         module, make = LIBRARIES[name]

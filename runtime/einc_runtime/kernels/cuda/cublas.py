@@ -24,7 +24,7 @@ from einc_runtime.kernels.triton.gemm import Gemm
 WORKSPACE = 32 << 20
 """Bytes, as NVIDIA recommends for Hopper. Less is not faster on other devices."""
 
-TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
+CUDA_DATA_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}
 """cudaDataType."""
 
 COMPUTE = {"f16": 68, "bf16": 68, "f32": 68, "f64": 70}
@@ -32,7 +32,7 @@ COMPUTE = {"f16": 68, "bf16": 68, "f32": 68, "f64": 70}
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 
-PROTOTYPES: dict[str, tuple[Any, ...]] = {
+CUBLAS_PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasCreate_v2": (_POINTER,),
     "cublasDestroy_v2": (_POINTER,),
     "cublasGetVersion_v2": (_POINTER, _POINTER),
@@ -50,8 +50,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """The functions that are called, with the types of their arguments; all return a status."""
 
-_NAMES = ("libcublas.so.13", "libcublas.so.12")
-_PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")
+_CUBLAS_FILES = ("libcublas.so.13", "libcublas.so.12")
+_LIBRARY_FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib")
 """The folders of NVIDIA's packages for CUDA 13 and 12."""
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _DEFAULT_ALGORITHM = -1
@@ -131,7 +131,7 @@ class Cublas(CublasLibrary):
     """See `ProductLibrary`. Raises MissingFault where cuBLAS is not installed."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
-        super().__init__(use, library or open_library(), PROTOTYPES, ("cublasCreate_v2", "cublasDestroy_v2"))
+        super().__init__(use, library or open_library(), CUBLAS_PROTOTYPES, ("cublasCreate_v2", "cublasDestroy_v2"))
         self._numbers: dict[tuple[Any, float], Any] = {}
 
     def version(self, device: int) -> str:
@@ -147,7 +147,7 @@ class Cublas(CublasLibrary):
     def launch(self, product: Gemm, pointers: tuple[int, int, int], workspace: int, device: int) -> Launch:
         handle, p = self._handle(device), product
         scale, zero = (self._number(p.kind, value) for value in (p.scale, 0.0))
-        (a, b, c), kind, result = pointers, TYPES[p.kind], TYPES[p.result]
+        (a, b, c), kind, result = pointers, CUDA_DATA_TYPES[p.kind], CUDA_DATA_TYPES[p.result]
         shape = int(p.transpose_a), int(p.transpose_b), p.m, p.n, p.k
         how = COMPUTE[p.kind], _DEFAULT_ALGORITHM
         arguments: tuple[int, ...] = (
@@ -171,12 +171,14 @@ class Cublas(CublasLibrary):
         self._call("cublasSetMathMode", handle, _NO_REDUCED_PRECISION)
 
 
-def open_library(library: str = "cublas", files: Sequence[str] = _NAMES) -> Any:
+def open_library(library: str = "cublas", files: Sequence[str] = _CUBLAS_FILES) -> Any:
     """Opens a library: the one that is already loaded, that of NVIDIA's Python packages, or that of the system.
 
     `files` are its names for CUDA 13 and 12. Raises MissingFault.
     """
-    packaged = (Path(entry) / place / name for entry in sys.path for place, name in zip(_PLACES, files, strict=True))
+    packaged = (
+        Path(entry) / place / name for entry in sys.path for place, name in zip(_LIBRARY_FOLDERS, files, strict=True)
+    )
     names = [*(str(path) for path in packaged if path.exists()), *files]
     with contextlib.suppress(Exception):  # comes with cupy 14, raises errors of its own, and may find nothing
         from cuda.pathfinder import load_nvidia_dynamic_lib

@@ -15,7 +15,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from einc_runtime.errors import MissingFault
-from einc_runtime.kernels.cuda.cublas import COMPUTE, TYPES, WORKSPACE, CublasError, CublasLibrary, open_library
+from einc_runtime.kernels.cuda.cublas import (
+    COMPUTE,
+    CUDA_DATA_TYPES,
+    WORKSPACE,
+    CublasError,
+    CublasLibrary,
+    open_library,
+)
 from einc_runtime.kernels.cuda.tuning import find_alignment
 from einc_runtime.kernels.gpu import Launch
 from einc_runtime.kernels.triton.gemm import Gemm
@@ -23,7 +30,7 @@ from einc_runtime.kernels.triton.gemm import Gemm
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 _SET = (_POINTER, _INT, _POINTER, _SIZE)
 
-PROTOTYPES: dict[str, tuple[Any, ...]] = {
+CUBLASLT_PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cublasLtCreate": (_POINTER,),
     "cublasLtDestroy": (_POINTER,),
     "cublasLtMatmulDescCreate": (_POINTER, _INT, _INT),
@@ -55,7 +62,7 @@ _BATCH_COUNT, _BATCH_OFFSET = 5, 6
 _MAX_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 _IN_COMPUTE_TYPE = 2
 
-_NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
+_CUBLASLT_FILES = ("libcublasLt.so.13", "libcublasLt.so.12")
 
 
 class Algorithm(ctypes.Structure):
@@ -101,8 +108,8 @@ class CublasLt(CublasLibrary):
     """See `EpilogueLibrary`. Raises MissingFault where cuBLASLt is not installed."""
 
     def __init__(self, use: Callable[[int], None], library: Any = None) -> None:
-        library = library or open_library("cublasLt", _NAMES)
-        super().__init__(use, library, PROTOTYPES, ("cublasLtCreate", "cublasLtDestroy"))
+        library = library or open_library("cublasLt", _CUBLASLT_FILES)
+        super().__init__(use, library, CUBLASLT_PROTOTYPES, ("cublasLtCreate", "cublasLtDestroy"))
         self._algorithms: dict[tuple[Gemm, tuple[int, ...], int], Algorithm | None] = {}
         self._made: list[tuple[str, int]] = []  # descriptors of launches, each after the function that destroys it
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
@@ -202,7 +209,7 @@ class CublasLt(CublasLibrary):
         self._set("cublasLtMatmulDesc", what, _EPILOGUE, ctypes.c_uint32(epilogue))
 
         def matrix(kind: str, rows: int, columns: int, leading: int, stride: int) -> int:
-            layout = self._new("cublasLtMatrixLayout", made, TYPES[kind], rows, columns, leading)
+            layout = self._new("cublasLtMatrixLayout", made, CUDA_DATA_TYPES[kind], rows, columns, leading)
             self._set("cublasLtMatrixLayout", layout, _BATCH_COUNT, ctypes.c_int32(p.batch))
             self._set("cublasLtMatrixLayout", layout, _BATCH_OFFSET, ctypes.c_int64(stride))
             return layout

@@ -24,10 +24,10 @@ from einc_runtime.disk import DISK, Disk, replace_file, user_cache
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.triton.launches import KernelSource
 
-MAX_BYTES = 64 << 20
+MAX_KERNEL_BYTES = 64 << 20
 """The size limit of files; larger ones are not read."""
 
-_FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha256": str}
+_RECORD_FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha256": str}
 
 
 def directories() -> tuple[Path, ...]:
@@ -100,7 +100,7 @@ def _read(stem: Path) -> KernelBinary | None:
         code = _read_bounded(stem.with_name(stem.name + ".cubin"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(note, dict) or any(type(note.get(name)) is not kind for name, kind in _FIELDS.items()):
+    if not isinstance(note, dict) or any(type(note.get(name)) is not kind for name, kind in _RECORD_FIELDS.items()):
         return None
     if hashlib.sha256(code).hexdigest() != note["sha256"]:
         return None
@@ -114,8 +114,8 @@ def _read(stem: Path) -> KernelBinary | None:
 
 def _read_bounded(path: Path) -> bytes:
     with path.open("rb") as stream:
-        data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
+        data = stream.read(MAX_KERNEL_BYTES + 1)
+    if len(data) > MAX_KERNEL_BYTES:
         raise ValueError("too large")
     return data
 

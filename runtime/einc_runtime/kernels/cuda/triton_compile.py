@@ -18,7 +18,7 @@ from typing import Any
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.installing import suggest_extra
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
-from einc_runtime.kernels.triton.launches import ALIGNMENT, KernelSource
+from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, KernelSource
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
 """The architectures for which kernels can be compiled."""
@@ -26,7 +26,7 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103"
 HIDDEN = 2
 """Parameters after a kernel's own: scratch memory, and memory for tools of Triton, which these kernels do not use."""
 
-_SPECIAL = ("profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
+_SPECIAL_LAUNCHES = ("profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,9 @@ def compile_source(source: KernelSource, architecture: str) -> KernelBinary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    attributes = {(position,): [["tt.divisibility", ALIGNMENT]] for position, yes in enumerate(source.aligned) if yes}
+    attributes = {
+        (position,): [["tt.divisibility", POINTER_ALIGNMENT]] for position, yes in enumerate(source.aligned) if yes
+    }
     capability = int(architecture.removeprefix("sm_"))
     options = {"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": source.fuses}
     try:
@@ -73,7 +75,7 @@ def compile_source(source: KernelSource, architecture: str) -> KernelBinary:
         reason = " ... ".join([f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__, *lines[-1:]])
         raise KernelFault(f"Triton could not compile {source.name} for {architecture}: {reason}") from error
     facts, entry = compiled.metadata, re.search(r"\.entry\s[^(]*\(([^)]*)\)", compiled.asm["ptx"])
-    special = any(getattr(facts, name, 0) for name in _SPECIAL) or facts.num_ctas != 1
+    special = any(getattr(facts, name, 0) for name in _SPECIAL_LAUNCHES) or facts.num_ctas != 1
     if special or entry is None or entry[1].count(".param") > len(source.types) + HIDDEN:
         raise KernelFault(f"Triton compiled {source.name} to what only Triton can launch")
     if getattr(facts, "global_scratch_align", 1) > WORKSPACE_ALIGNMENT:

@@ -21,12 +21,12 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.product import ProductTile
 from einc_runtime.strict_json import describe_json, parse_json
 
-SUFFIX = ".tuning.json"
-MAX_FILE_BYTES = 16 << 20
+TUNING_SUFFIX = ".tuning.json"
+MAX_TUNING_BYTES = 16 << 20
 ALGORITHM_BYTES = 64
 """The size of cublasLtMatmulAlgo_t, which describes itself and may be written to a file."""
 
-_VERSION = 1
+_TUNING_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def encode_tunings(tunings: Sequence[Tuning]) -> str:
         }
         for own in tunings
     ]
-    return json.dumps({"version": _VERSION, "tunings": records}, indent=1) + "\n"
+    return json.dumps({"version": _TUNING_VERSION, "tunings": records}, indent=1) + "\n"
 
 
 def _encode_algorithm(algorithm: bytes | str) -> dict[str, str]:
@@ -116,14 +116,14 @@ def read_tunings(path: Path) -> tuple[Tuning, ...]:
     """The choices in a file; none where there is no file. Raises ReadFault for anything else."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            content = file.read(MAX_TUNING_BYTES + 1)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise ReadFault(f"cannot read: {error.strerror}", where=str(path)) from None
     hint = "tune the plan again, or remove the file"
-    if len(content) > MAX_FILE_BYTES:
-        raise ReadFault(f"it has more than {MAX_FILE_BYTES >> 20} MiB", where=str(path), hint=hint)
+    if len(content) > MAX_TUNING_BYTES:
+        raise ReadFault(f"it has more than {MAX_TUNING_BYTES >> 20} MiB", where=str(path), hint=hint)
     try:
         return _decode(parse_json(content))
     except ValueError as error:
@@ -132,8 +132,8 @@ def read_tunings(path: Path) -> tuple[Tuning, ...]:
 
 def _decode(document: object) -> tuple[Tuning, ...]:
     table = _object(document, {"version", "tunings"})
-    if table["version"] != _VERSION:
-        raise ValueError(f"version {describe_json(table['version'])}, expected {_VERSION}")
+    if table["version"] != _TUNING_VERSION:
+        raise ValueError(f"version {describe_json(table['version'])}, expected {_TUNING_VERSION}")
     return tuple(_decode_tuning(_object(one, {"gpu", "library", "products"})) for one in _list(table["tunings"]))
 
 

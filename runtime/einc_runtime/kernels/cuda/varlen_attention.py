@@ -17,11 +17,11 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import address, dtype_name
 from einc_runtime.kernels.calls.attention import AttentionCall
-from einc_runtime.kernels.triton.launches import ALIGNMENT
+from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT
 
-MAX_WIDTH = 256
+MAX_HEAD_WIDTH = 256
 """The greatest number of elements in a head."""
-MAX_ELEMENTS = 1 << 31
+MAX_VIEW_ELEMENTS = 1 << 31
 """The greatest offset in a view; beyond it offsets need 64 bits, which not all libraries have."""
 
 
@@ -105,7 +105,7 @@ def as_varlen(call: AttentionCall) -> VarlenAttention | None:
     """The invocation for libraries, or None if they cannot express it."""
     s = call
     width = s.q.shape[2]
-    if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > MAX_WIDTH:
+    if dtype_name(s.q) not in ("f16", "bf16") or s.v.shape[2] != width or width % 8 or width > MAX_HEAD_WIDTH:
         return None
     if s.mask is not None or s.positions is not None or s.softcap or not all(map(_is_readable, (s.q, s.k, s.v))):
         return None
@@ -133,15 +133,20 @@ def _is_readable(view: Array) -> bool:
     """Whether rows are dense, begin at multiples of 16 bytes, and are not too far apart."""
     rows = [(extent, stride) for extent, stride in zip(view.shape, view.strides, strict=True)][:-1]
     far = sum((extent - 1) * stride for extent, stride in rows) // view.itemsize
-    aligned = all(stride % ALIGNMENT == 0 and stride > 0 for extent, stride in rows if extent > 1)
-    return view.strides[-1] == view.itemsize and aligned and not address(view) % ALIGNMENT and far < MAX_ELEMENTS
+    aligned = all(stride % POINTER_ALIGNMENT == 0 and stride > 0 for extent, stride in rows if extent > 1)
+    return (
+        view.strides[-1] == view.itemsize
+        and aligned
+        and not address(view) % POINTER_ALIGNMENT
+        and far < MAX_VIEW_ELEMENTS
+    )
 
 
 def _gaps(marks: Sequence[int]) -> list[int]:
     return [up - lo for lo, up in itertools.pairwise(marks)]
 
 
-_TOLERANCE = 0.03
+_MAX_PROBE_ERROR = 0.03
 """The greatest error: more than 16-bit types lose, and far less than another mask or base of the logarithm causes."""
 
 Attend = Callable[[Any, Any, Any, Any, Any, VarlenAttention, Any], tuple[Any, Any]]
@@ -191,7 +196,7 @@ def find_flaw(attend: Attend, how: VarlenAttention, kind: str, group: int, width
             if tuple(own.shape) != true.shape:
                 return f"its {name} has the shape {tuple(own.shape)}, and not {true.shape}"
             error = float(np.abs(own.double().cpu().numpy() - true).max())
-            if not error <= _TOLERANCE * max(1.0, float(np.abs(true).max())):
+            if not error <= _MAX_PROBE_ERROR * max(1.0, float(np.abs(true).max())):
                 return f"its {name} of a small test is off by {error:.2g}"
     except Exception as error:  # a library may raise anything on a device that it does not support
         return f"{type(error).__name__}: {error}"

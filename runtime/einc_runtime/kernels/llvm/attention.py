@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 WORK = 8
 """A pair of a query and a key is as much work as so many elements of other kernels, at least."""
-ROWS = 512
+GROUP_ROWS = 512
 """Query rows, with all heads of a group, that go through their keys together."""
-TILE = 240
+TILE_KEYS = 240
 """Keys in a tile: with 32 rows, scores take 30 KiB, about the size of a core's first cache. Tiles begin at multiples of
 this from the first key of a sequence, so that a row's sums do not depend on the other rows."""
 
@@ -77,7 +77,7 @@ class _AttentionMemory:
         from einc_runtime.kernels.llvm.attention_layout import RegisterTile
 
         group = s.q.shape[0] // s.k.shape[0]
-        parts = [part for own in s.sequences() for part in own.split(max(1, ROWS // group))]
+        parts = [part for own in s.sequences() for part in own.split(max(1, GROUP_ROWS // group))]
         rows = max((group * (part.queries.stop - part.queries.start) for part in parts), default=0)
         shape = RegisterTile(12, 1 if rows <= LANES else 2) if compiler.has_wide_registers() else RegisterTile(6, 1)
         lanes, numbers = shape.lanes, shape.numbers
@@ -102,13 +102,13 @@ class _AttentionMemory:
                 "of_rows": scratch.take((lanes, max(deep_k, deep_v)), wide),
                 "of_queries": scratch.take((blocks, deep_k, lanes), wide),
                 "of_totals": scratch.take((blocks, deep_v, lanes), wide),
-                "of_scores": scratch.take((TILE + numbers, lanes), wide),
+                "of_scores": scratch.take((TILE_KEYS + numbers, lanes), wide),
                 "of_limits": scratch.take((blocks, 2, lanes), _LIMIT),
                 "of_spans": scratch.take((blocks, 4), _PLACE),
                 "of_stats": scratch.take((blocks, 2, lanes), wide),
-                "of_keys": scratch.take((copied * TILE, deep_k), wide),
-                "of_values": scratch.take((copied * TILE, deep_v), wide),
-                "of_places": scratch.take((TILE,), _LIMIT),
+                "of_keys": scratch.take((copied * TILE_KEYS, deep_k), wide),
+                "of_values": scratch.take((copied * TILE_KEYS, deep_v), wide),
+                "of_places": scratch.take((TILE_KEYS,), _LIMIT),
             },
             scratch=scratch.size,
         )
@@ -133,7 +133,7 @@ def _bind(s: AttentionCall, allocation: _AttentionMemory, memory: Array) -> Run:
         deep_k=deep_k,
         deep_v=deep_v,
         scale=int(np.float32(s.scale).view(np.int32)),
-        tile=TILE,
+        tile=TILE_KEYS,
         **name_scratch(allocation.memory, memory),
     )
     arrays = (memory, table, firsts, lasts, s.q, s.k, s.v, s.o, s.lse, *(() if s.mask is None else (s.mask,)))

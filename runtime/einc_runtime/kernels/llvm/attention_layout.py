@@ -14,7 +14,7 @@ from einc_runtime.kernels.llvm.attention_arguments import AttentionArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import I64, Emitter, Value
 
-_LINE = 64
+_CACHE_LINE_BYTES = 64
 """Bytes of a line of the cache."""
 
 
@@ -121,7 +121,7 @@ class AttentionLayout:
     def fetch(self, row: Value, width: Value, *, write: bool = False) -> None:
         """Says that a row of an operand is needed soon."""
         size = ITEMSIZE[self.kind]
-        with self.e.loop(width, _LINE // size) as position:
+        with self.e.loop(width, _CACHE_LINE_BYTES // size) as position:
             self.e.prefetch(row, self.b.mul(position, I64(size)), near=True, write=write)
 
     def size_of(self, elements: Value) -> Value:

@@ -29,7 +29,7 @@ from einc_runtime.resident import release_program
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-SMALL = 1 << 15
+MIN_COMPILED_ELEMENTS = 1 << 15
 """Kernels whose invocations have fewer elements together are not worth the time to compile them."""
 
 INVOCATION = 2048
@@ -41,7 +41,7 @@ ANY_NUMBER = 1 << 40
 LANES = 16
 """Elements in the vectors of all machine code."""
 
-FLOATS = frozenset({"f32", "f16", "bf16"})
+COMPILED_FLOATS = frozenset({"f32", "f16", "bf16"})
 """The types that machine code supports, beside bool."""
 
 Compiled = Callable[[int], int]
@@ -129,7 +129,7 @@ def count_alike() -> int:
 
 def is_worthwhile(elements: int) -> bool:
     """Whether an invocation, together with those alike, is large enough for machine code, which can be compiled."""
-    return (elements + INVOCATION) * _ALIKE.get() >= SMALL + INVOCATION and is_available()
+    return (elements + INVOCATION) * _ALIKE.get() >= MIN_COMPILED_ELEMENTS + INVOCATION and is_available()
 
 
 def has_wide_registers() -> bool:

@@ -4,7 +4,6 @@ machine code for elementwise products and conversions."""
 from __future__ import annotations
 
 from einc_runtime.dtypes import Array, find_dtype_name
-from einc_runtime.kernels import scalar_program
 from einc_runtime.kernels.base import Invocation, Kernel, store
 from einc_runtime.kernels.calls.contract import ContractCall, write_product_program
 from einc_runtime.kernels.calls.map import ReduceCall
@@ -14,6 +13,7 @@ from einc_runtime.kernels.llvm.map import build_map, compile_map
 from einc_runtime.kernels.llvm.reduce import compile_reduce
 from einc_runtime.kernels.numpy.contract import build_contraction
 from einc_runtime.kernels.numpy.pieces import Resolved
+from einc_runtime.kernels.scalar_program import read_steps
 
 _MOVES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f32", "bf16"), ("f32", "f32")})
 """Copies that `prepare_copy` compiles: conversions, and copies from one memory order to another, slow in numpy."""
@@ -43,7 +43,7 @@ def prepare_copy(source: Array, target: Array) -> Resolved:
     """Returns the call that copies an array to another of its shape, rounding or widening floats."""
     names = (find_dtype_name(source.dtype), find_dtype_name(target.dtype))
     if names in _MOVES and compiler.is_worthwhile(target.size):
-        steps = scalar_program.infer(scalar_program.parse("t0 = copy x0", 1), names[:1], names[1])
+        steps = read_steps("t0 = copy x0", names[:1], names[1])
         run = compile_map(steps, names, [source, target])
         if run is not None:
             return run, []

@@ -23,7 +23,7 @@ Value = Any
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64, HALF, BIT = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType(1)
 _STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8}
-"""The element types that compiled kernels read and write: `compiler.FLOATS` and bool; i8 is only read."""
+"""The element types that compiled kernels read and write: `compiler.COMPILED_FLOATS` and bool; i8 is only read."""
 
 _numbers = itertools.count()
 
@@ -108,12 +108,12 @@ class Emitter:
         return self.intrinsic(f"llvm.fabs.v{LANES}{_suffix(a)}", a.type, a)
 
     def larger(self, a: Value, b: Value) -> Value:
-        """The larger value; not-a-number if one of them is."""
+        """The larger value; NaN if one of them is."""
         larger = self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
         return self.b.select(self.b.fcmp_unordered("uno", a, a), a, larger)
 
     def smaller(self, a: Value, b: Value) -> Value:
-        """The smaller value; not-a-number if one of them is."""
+        """The smaller value; NaN if one of them is."""
         smaller = self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
         return self.b.select(self.b.fcmp_unordered("uno", a, a), a, smaller)
 
@@ -275,7 +275,7 @@ class Emitter:
         return parts[0]
 
     def round_to(self, value: Value, kind: str) -> Value:
-        """Values in their stored type: ties are rounded to even, and every not-a-number becomes a quiet one."""
+        """Values in their stored type: ties are rounded to even, and every NaN becomes a quiet one."""
         b = self.b
         if kind == "f16":
             return b.fptrunc(value, vector(HALF))

@@ -16,7 +16,7 @@ from einc_runtime.kernels.numpy import experts as in_numpy
 from einc_runtime.kernels.numpy import libraries
 from einc_runtime.kernels.numpy.contract import build_contraction
 
-FEW = 8
+MAX_CODE_ROWS = 8
 """More rows are multiplied by oneDNN where it is the fastest library: with 16 rows, machine code for few rows takes
 three times as long."""
 
@@ -32,7 +32,7 @@ def _multiply(invocation: Invocation[Array]) -> Kernel:
     """A product whose weight is not prepared in another layout: that would be kept for each number of rows."""
     rows, weight = invocation.inputs
     own = invocation.on([rows, _as_variable(weight)], invocation.outputs)
-    if len(rows) > FEW and libraries.packs_few_rows(dtype_name(weight)):
+    if len(rows) > MAX_CODE_ROWS and libraries.packs_few_rows(dtype_name(weight)):
         return build_contraction(own, build_map, prepare_copy)
     return build_contract(own)
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 MAX_QUERIES = 4
 """Queries of one sequence: each of them reads the keys that it sees."""
-MAX_GROUP = 8
+MAX_GROUP_HEADS = 8
 """Query heads that share the keys of a head."""
-MAX_WIDTH = 256
+MAX_HEAD_WIDTH = 256
 """Features of a key or a value."""
-TILE = 256
+DECODE_TILE_KEYS = 256
 """Keys in a tile."""
 
 BYTES_PER_NS = 12.0
@@ -45,7 +45,7 @@ def prepare_few_queries(call: AttentionCall) -> Kernel | None:
     longest = max((rows.queries.stop - rows.queries.start for rows in call.sequences()), default=0)
     if call.mask is not None or call.dtype != _WIDE or not 1 <= longest <= MAX_QUERIES:
         return None
-    if group > MAX_GROUP or not 1 <= min(widths) <= max(widths) <= MAX_WIDTH or call.k.shape[1] >= 1 << 30:
+    if group > MAX_GROUP_HEADS or not 1 <= min(widths) <= max(widths) <= MAX_HEAD_WIDTH or call.k.shape[1] >= 1 << 30:
         return None
     if any(x.strides[-1] != x.itemsize and x.shape[-1] > 1 for x in (call.q, call.k, call.v, call.o)):
         return None
@@ -78,7 +78,7 @@ class _FewQueries:
         memory = {
             "of_queries": scratch.take((group, form.vectors_k, LANES), _WIDE),
             "of_totals": scratch.take((group, form.vectors_v, LANES), _WIDE),
-            "of_scores": scratch.take((group, TILE), _WIDE),
+            "of_scores": scratch.take((group, DECODE_TILE_KEYS), _WIDE),
             "of_products": scratch.take((group, LANES, LANES), _WIDE),
             "of_stats": scratch.take((group, 3, LANES), _WIDE),
         }
@@ -95,7 +95,7 @@ class _FewQueries:
             position_step=0 if s.positions is None else s.positions.strides[0],
             **name_heads(q=s.q, k=s.k, v=s.v, o=s.o, lse=s.lse),
             scale=int(np.float32(s.scale).view(np.int32)),
-            tile=TILE,
+            tile=DECODE_TILE_KEYS,
             **name_scratch(self.memory, memory),
         )
         return compiler.CompiledCall(self.code, list(arguments), memory, table, *(s.q, s.k, s.v, s.o, s.lse))

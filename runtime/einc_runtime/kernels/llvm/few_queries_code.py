@@ -21,7 +21,7 @@ from einc_runtime.kernels.llvm.vectors import decay, log, tanh
 
 LOWEST = float(np.finfo(np.float32).min)
 """The initial maximum of scores. It is finite, so that the weights of scores of -inf are 0."""
-SUMS = 16
+RESULT_VECTORS = 16
 """Vectors of the result that are summed at a time."""
 
 
@@ -169,9 +169,9 @@ class _FewQueriesEmitter:
             )
 
     def _add(self, values: Value, count: Value) -> None:
-        """Adds weights times values to the totals: `SUMS` vectors of sums at a time stay in registers."""
+        """Adds weights times values to the totals: `RESULT_VECTORS` vectors of sums at a time stay in registers."""
         e, b, a, form = self.e, self.b, self.a, self.form
-        step = max(1, SUMS // form.group)
+        step = max(1, RESULT_VECTORS // form.group)
         for begin in range(0, form.vectors_v, step):
             here = range(begin, min(begin + step, form.vectors_v))
             places = [

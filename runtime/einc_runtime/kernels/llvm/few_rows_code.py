@@ -1,10 +1,10 @@
-"""Emits the machine code of matrix products with few rows: a matrix, read once, times up to `MAX_ROWS` vectors.
+"""Emits the machine code of matrix products with few rows: a matrix, read once, times up to `MAX_PRODUCT_ROWS` vectors.
 
 Such a product takes as long as reading the matrix takes. So the matrix is read where it lies, line after line, in one
 stream: several streams at a time are slower. With more than two vectors, a processor runs out of places for what waits
-for memory before it comes to the lines that follow, so the code asks for them early. More than `TILE` vectors would not
-stay in the first cache: their parts take turns with sixteen lines, which stay in the second one. Nor would long ones:
-sixteen lines are multiplied by a stretch of all vectors after the other.
+for memory before it comes to the lines that follow, so the code asks for them early. More than `MAX_TILE_VECTORS`
+vectors would not stay in the first cache: their parts take turns with sixteen lines, which stay in the second one. Nor
+would long ones: sixteen lines are multiplied by a stretch of all vectors after the other.
 
 Sixteen lanes sum every element; lanes of sixteen lines are added up together, after a transposition, so that no sum
 crosses lanes. An element's sum depends on its line, its vector and the number of vectors alone: not on where it is, nor
@@ -22,11 +22,11 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 
-SUMS = 4
+SUM_VECTORS = 4
 """Vectors of sums that hide the latency of additions, where there are fewer vectors to multiply by."""
-TILE = 8
+MAX_TILE_VECTORS = 8
 """The most vectors that are multiplied at a time."""
-AHEAD = 12288
+PREFETCH_DISTANCE = 12288
 """Bytes between what is multiplied and what is fetched from memory meanwhile."""
 WHOLE_BYTES, STRETCH_BYTES = 28672, 16384
 """Vectors of up to so many bytes stay in the first cache beside the lines; the bytes of a stretch of longer ones."""
@@ -94,11 +94,11 @@ class _FewRowsEmitter:
         arguments = [self.e.argument() for _ in range(8)]
         self.matrices, self.table, self.lines, self.depth = arguments[:4]
         self.line_step, self.vector_step, self.row_step, self.scale = arguments[4:]
-        lines_ahead = self.b.sdiv(I64(AHEAD), self.b.mul(self.depth, I64(ITEMSIZE[form.matrix])))
+        lines_ahead = self.b.sdiv(I64(PREFETCH_DISTANCE), self.b.mul(self.depth, I64(ITEMSIZE[form.matrix])))
         self.lines_ahead = self.b.mul(self.line_step, self.b.add(lines_ahead, I64(form.lines)))
-        parts = -(-form.rows // TILE)
+        parts = -(-form.rows // MAX_TILE_VECTORS)
         self.count = -(-form.rows // parts)
-        self.unroll = max(1, SUMS // (self.count * form.lines))
+        self.unroll = max(1, SUM_VECTORS // (self.count * form.lines))
         with self.b.goto_entry_block():
             tile = self.b.alloca(vector(F32), form.rows * LANES)
         self.tile = self.b.ptrtoint(tile, I64)

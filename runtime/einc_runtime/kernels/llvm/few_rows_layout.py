@@ -16,11 +16,11 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy.pieces import Resolved
 
-MAX_ROWS = 48
+MAX_PRODUCT_ROWS = 48
 """Products of more rows are no products of few rows."""
 MIN_LINES, MIN_DEPTH = 4, 64
 """Smaller matrices have too few elements in a line, or too few lines, to fill vectors."""
-MAX_MATRICES = 1024
+MAX_STACKED_MATRICES = 1024
 """A stack of more matrices is multiplied by a library."""
 
 BYTES_PER_NS = 12.0
@@ -46,7 +46,7 @@ class FewRowsLayout:
     @staticmethod
     def find(call: ContractCall) -> FewRowsLayout | None:
         """None where a contraction is no such product, or where the lines of its matrix are not dense."""
-        floats = all(x.kind in compiler.FLOATS for x in (*call.operands, call.result))
+        floats = all(x.kind in compiler.COMPILED_FLOATS for x in (*call.operands, call.result))
         if call.kind != "f32" or not floats or len(call.operands) != 2 or 0 in call.extents.values():
             return None
         result = call.result
@@ -58,14 +58,14 @@ class FewRowsLayout:
         if few > many:
             vectors, matrix, rows, columns, few, many = matrix, vectors, columns, rows, many, few
         depth = math.prod(call.extents[name] for name in summed)
-        if few > MAX_ROWS or depth < MIN_DEPTH:
+        if few > MAX_PRODUCT_ROWS or depth < MIN_DEPTH:
             return None
         loose, lines = split_off_batches(columns, (matrix, result), MIN_LINES)
         summed = tuple(name for name in matrix.names if name in summed)
         batch = tuple(name for name in result.names if name in {*batch, *loose})
         if math.prod(call.extents[name] for name in lines) < MIN_LINES:
             return None
-        if math.prod(call.extents[name] for name in batch) > MAX_MATRICES:
+        if math.prod(call.extents[name] for name in batch) > MAX_STACKED_MATRICES:
             return None
         if not (are_mergeable(matrix, lines) and are_mergeable(matrix, summed) and are_mergeable(result, lines)):
             return None

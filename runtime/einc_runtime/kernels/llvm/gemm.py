@@ -2,7 +2,7 @@
 
 So an element's bits depend on its row and its column alone: not on the sizes of the matrices, on where the element is
 in them, on tiles, or on how operands lie in memory. Libraries of BLAS do not promise that. Tiles of the result stay in
-registers while k goes on for `DEPTH` positions; then they are stored and loaded again, which changes no bit.
+registers while k goes on for `PANEL_DEPTH` positions; then they are stored and loaded again, which changes no bit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 
-DEPTH = 256
+PANEL_DEPTH = 256
 """Positions of k that a tile goes through at a time: a panel of columns then fits into a core's first cache."""
 HEIGHT = 12
 """Panels of rows that are used with one panel of columns: they stay in a core's second cache."""
@@ -88,8 +88,8 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
     with e.loop(products) as number:
         entry = b.mul(number, I64(3))
         left, right, target = (e.read(table, b.add(entry, I64(n)), I64) for n in range(3))
-        with e.loop(depth, DEPTH) as k:
-            count, first = least(I64(DEPTH), b.sub(depth, k)), b.icmp_signed("==", k, I64(0))
+        with e.loop(depth, PANEL_DEPTH) as k:
+            count, first = least(I64(PANEL_DEPTH), b.sub(depth, k)), b.icmp_signed("==", k, I64(0))
             with e.loop(row_panels, HEIGHT) as block:
                 panels = least(I64(HEIGHT), b.sub(row_panels, block))
                 with e.loop(column_panels) as j:

@@ -22,7 +22,7 @@ from einc_runtime.kernels.views import merge_axes
 def build_logsumexp(call: JointAggregationCall) -> Kernel:
     kind, copies, rank = call.average_types()[0], len(call.copies), call.target[0].ndim
     size = copies * call.target[0].size
-    if kind not in compiler.FLOATS or not rank or not compiler.is_worthwhile(size):
+    if kind not in compiler.COMPILED_FLOATS or not rank or not compiler.is_worthwhile(size):
         return numpy_merges.build_logsumexp(call)
     views, _ = merge_axes([*call.member(0), *call.member(1)], [False] * rank)
     averages, logs = views[: copies + 1], views[copies + 1 :]
@@ -69,7 +69,7 @@ def _emit_logsumexp(kind: str, leading: int) -> Any:
         with e.loop(copies) as copy:
             b.store(e.larger(b.load(maximum), e.load_one(row(copy, 1), "f32")), maximum)
             e.put(rows, copy, row(copy, 0))
-        nothing = b.fcmp_ordered("==", b.load(maximum), e.number(-math.inf))  # -inf minus itself would be not-a-number
+        nothing = b.fcmp_ordered("==", b.load(maximum), e.number(-math.inf))  # -inf minus itself would be NaN
         largest = b.select(nothing, e.number(0.0), b.load(maximum))
         with e.loop(copies) as copy:
             share = exp(e, b.fsub(e.load_one(row(copy, 1), "f32"), largest))

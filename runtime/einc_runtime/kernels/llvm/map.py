@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels import scalar_program
 from einc_runtime.kernels.base import Invocation, Kernel
 from einc_runtime.kernels.calls.map import MapCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.map import make_map
 from einc_runtime.kernels.views import merge_axes
+from einc_runtime.plan.scalar_programs import TypedStep
 
-KINDS = compiler.FLOATS | {"bool"}
+MAP_DTYPES = compiler.COMPILED_FLOATS | {"bool"}
 
 
 def build_map(invocation: Invocation[Array]) -> Kernel:
     call = MapCall.parse(invocation)
-    if set(call.kinds) <= KINDS and compiler.is_worthwhile(call.output.size):
+    if set(call.kinds) <= MAP_DTYPES and compiler.is_worthwhile(call.output.size):
         run = compile_map(call.steps, call.kinds, [*call.views, call.output])
         if run is not None:
             each = 0.1 * len(call.kinds) + 0.05 * len(call.steps)
@@ -31,7 +31,7 @@ def build_map(invocation: Invocation[Array]) -> Kernel:
 
 
 def compile_map(
-    steps: tuple[scalar_program.TypedStep, ...], names: tuple[str, ...], views: Sequence[Array]
+    steps: tuple[TypedStep, ...], names: tuple[str, ...], views: Sequence[Array]
 ) -> compiler.CompiledCall | None:
     """The program over views of one rank (extent 1 where one is broadcast), the last of which it writes. None if there
     is no machine code for it. Callers check that kernels can be compiled."""
@@ -54,9 +54,7 @@ def compile_map(
 
 
 @compiler.compile_once
-def _emit_map(
-    steps: tuple[scalar_program.TypedStep, ...], names: tuple[str, ...], lone: tuple[bool, ...], leading: int
-) -> Any:
+def _emit_map(steps: tuple[TypedStep, ...], names: tuple[str, ...], lone: tuple[bool, ...], leading: int) -> Any:
     """Machine code for a program over operands of these types; `lone` are those with one element per row."""
     from einc_runtime.kernels.llvm.emitter import Emitter, Value
     from einc_runtime.kernels.llvm.vectors import evaluate

@@ -24,10 +24,10 @@ MIN_MOVES = 4
 
 MIN_ROW_BYTES = 64
 """For many rows of fewer bytes numpy is faster: it copies elements, where this code copies row by row."""
-FEW_ROWS = 64
+MAX_CHEAP_ROWS = 64
 """Up to so many rows of any width take no longer than a call of numpy does."""
 
-_FIELDS = 6
+_MOVE_FIELDS = 6
 
 
 def build_reshape(invocation: Invocation[Array]) -> Kernel:
@@ -61,13 +61,13 @@ def compile_moves(sources: Sequence[Array], targets: Sequence[Array]) -> Run | N
     table: list[int] = []
     for target, source in pairs:
         layout = (target.shape, target.itemsize, target.strides, source.strides)
-        if count_2d_copies(*layout) > max(FEW_ROWS, target.nbytes // MIN_ROW_BYTES):
+        if count_2d_copies(*layout) > max(MAX_CHEAP_ROWS, target.nbytes // MIN_ROW_BYTES):
             return None
         to, start = address(target), address(source)
         copies = list_2d_copies(*layout)
         count = sum(rows.height for rows in copies)
         for rows in copies:
-            if rows.width < MIN_ROW_BYTES and count > FEW_ROWS:
+            if rows.width < MIN_ROW_BYTES and count > MAX_CHEAP_ROWS:
                 return None
             table += [to + rows.target, start + rows.source]
             table += [rows.target_pitch, rows.source_pitch, rows.width, rows.height]
@@ -81,9 +81,9 @@ def _emit_moves() -> Any:
 
     e = Emitter()
     count, table = e.argument(), e.argument()
-    with e.loop(count, _FIELDS) as first:
+    with e.loop(count, _MOVE_FIELDS) as first:
         target, source, target_pitch, source_pitch, width, height = (
-            e.read(table, e.b.add(first, I64(field)), I64) for field in range(_FIELDS)
+            e.read(table, e.b.add(first, I64(field)), I64) for field in range(_MOVE_FIELDS)
         )
         with e.loop(height) as row:
             to = e.b.add(target, e.b.mul(row, target_pitch))

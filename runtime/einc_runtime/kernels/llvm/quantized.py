@@ -25,7 +25,7 @@ from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-FEW = 16
+MAX_STORED_ROWS = 16
 """Up to so many rows are multiplied with the weight as it is stored."""
 
 
@@ -49,7 +49,7 @@ def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
     if not compiler.is_worthwhile(size):
         return in_numpy.build_product(call, in_numpy.prepare_widening, multiply)
     _, rows, _, _ = call.groups
-    direct = _build_direct_product(call) if call.count(rows) <= FEW else None
+    direct = _build_direct_product(call) if call.count(rows) <= MAX_STORED_ROWS else None
     return direct or in_numpy.build_product(call, prepare_widening, multiply)
 
 
@@ -76,7 +76,7 @@ def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
 
 def _find_form(weight: QuantizedWeight, other: str) -> WeightForm | None:
     """What machine code is for; None where there is none for it."""
-    known = weight.kind in compiler.FLOATS and other in compiler.FLOATS
+    known = weight.kind in compiler.COMPILED_FLOATS and other in compiler.COMPILED_FLOATS
     if not known or weight.group % BLOCK:
         return None
     return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, other)
@@ -102,7 +102,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
         form is None
         or not packed
         or call.labels[: len(kept)] != kept
-        or dtype_name(result.array) not in compiler.FLOATS
+        or dtype_name(result.array) not in compiler.COMPILED_FLOATS
     ):
         return None
     inner = [tuple(name for name in summed if name in operand.names) for operand in own]

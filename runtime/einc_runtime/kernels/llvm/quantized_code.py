@@ -19,13 +19,13 @@ BLOCK = 2 * LANES
 """Elements that are laid out together; groups are multiples of it."""
 PAIRS_BLOCK = 8 * LANES
 """The same where pairs of bf16 are multiplied (`quantized_pairs_code.py`); groups are 32, 64, or multiples of it."""
-ROWS = 4
+WEIGHT_ROWS = 4
 """The most rows of a weight that are read at a time."""
-AHEAD = 8192
+ROW_PREFETCH_DISTANCE = 8192
 """Bytes between the rows that are read and those that are fetched from memory meanwhile."""
-SUMS = 16
+REGISTER_SUMS = 16
 """Sums that stay in registers."""
-TILE = 8
+MAX_TENSOR_ROWS = 8
 """The most rows of the tensor that are multiplied at a time by elements of the weight that are widened once."""
 UNROLLED = 8
 """Steps of a group that are written out."""
@@ -201,11 +201,11 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
         number = I64(m)
         _lay_out(e, form, b.add(tensor, b.mul(number, tensor_step)), b.add(laid, b.mul(number, laid_step)), width)
 
-    tile = min(count, TILE)
-    height = max(1, min(ROWS, SUMS // tile))
+    tile = min(count, MAX_TENSOR_ROWS)
+    height = max(1, min(WEIGHT_ROWS, REGISTER_SUMS // tile))
     factor = struct.unpack("<f", struct.pack("<i", scale))[0]
     last = b.sub(rows, I64(1))
-    ahead = b.mul(reader.row_step, b.add(b.sdiv(I64(AHEAD), width), I64(height)))
+    ahead = b.mul(reader.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), width), I64(height)))
     with e.loop(rows, height) as first:
         numbers = [b.add(first, I64(r)) for r in range(height)]
         own = [reader.row(b.select(b.icmp_signed("<", n, last), n, last)) for n in numbers]

@@ -22,19 +22,19 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.few_rows_code import PAIRS
-from einc_runtime.kernels.llvm.quantized_code import AHEAD, TILE
+from einc_runtime.kernels.llvm.quantized_code import MAX_TENSOR_ROWS, ROW_PREFETCH_DISTANCE
 from einc_runtime.kernels.llvm.quantized_code import PAIRS_BLOCK as BLOCK
 
 NIBBLES = 4
 """Values in an element of 16 bits."""
 SHORTS = 2 * LANES
 """Elements of 16 bits in a vector."""
-ROWS = 4
+WEIGHT_ROWS = 4
 """The most rows of a weight that are read at a time; half of them with as many rows of the tensor or more, whose sums
 would not stay in registers."""
 
 _WORDS, _LONGS = ir.VectorType(I16, SHORTS), ir.VectorType(I64, SHORTS)
-_NUMBERS = (np.arange(-8, 8, dtype=np.float32).view(np.uint32) >> 16).tolist()
+_INT4_VALUES = (np.arange(-8, 8, dtype=np.float32).view(np.uint32) >> 16).tolist()
 """The bits of all values as bf16."""
 
 
@@ -65,7 +65,9 @@ class _PairsEmitter:
         self.tensor, self.tensor_step, self.laid, self.laid_step, self.values, self.row_step = arguments[:6]
         self.scales, self.scale_row, self.target, self.target_row, self.target_column = arguments[6:11]
         self.rows, self.width = arguments[11:]
-        self.table = ir.Constant(_WORDS, [*_NUMBERS, *_NUMBERS])  # an index has five bits, of which one is the next's
+        self.table = ir.Constant(
+            _WORDS, [*_INT4_VALUES, *_INT4_VALUES]
+        )  # an index has five bits, of which one is the next's
         self.scaled = max(1, BLOCK // form.group)  # groups in a block
 
     def emit(self) -> ir.Module:
@@ -73,8 +75,8 @@ class _PairsEmitter:
         for m in range(form.rows):
             source, target = (b.mul(step, I64(m)) for step in (self.tensor_step, self.laid_step))
             self._lay_out(b.add(self.tensor, source), b.add(self.laid, target))
-        count = -(-form.rows // -(-form.rows // TILE))
-        height = ROWS if count < ROWS else ROWS // 2
+        count = -(-form.rows // -(-form.rows // MAX_TENSOR_ROWS))
+        height = WEIGHT_ROWS if count < WEIGHT_ROWS else WEIGHT_ROWS // 2
         with self.e.loop(self.rows, height) as first:
             for start in range(0, form.rows, count):
                 self._multiply_rows(first, height, range(start, min(start + count, form.rows)))
@@ -124,7 +126,7 @@ class _PairsEmitter:
         values = [b.add(self.values, b.mul(n, self.row_step)) for n in inside]
         scales = [b.add(self.scales, b.mul(n, self.scale_row)) for n in inside]
         lines = [b.add(self.laid, b.mul(self.laid_step, I64(m))) for m in part]
-        ahead = b.mul(self.row_step, b.add(b.sdiv(I64(AHEAD), self.width), I64(height)))
+        ahead = b.mul(self.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.width), I64(height)))
         sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in values]
 
         def add(block: Value, words: list[Value], factors: list[Value]) -> None:

@@ -15,14 +15,14 @@ from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import Invocation, Kernel
 from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.map import KINDS
+from einc_runtime.kernels.llvm.map import MAP_DTYPES
 from einc_runtime.kernels.numpy import map as in_numpy
-from einc_runtime.kernels.scalar_program import TypedStep
 from einc_runtime.kernels.views import merge_axes
+from einc_runtime.plan.scalar_programs import TypedStep
 
 LARGEST = ("t0 = abs x0", "max")
 """The program and the aggregation that find largest magnitudes."""
-CALLS = 8
+NUMPY_CALLS_SAVED = 8
 """As many calls of numpy as one of this code."""
 _IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
@@ -42,8 +42,8 @@ def compile_reduce(call: ReduceCall) -> Kernel | None:
     from einc_runtime.kernels.llvm.vectors import is_supported
 
     size = math.prod(max(column) for column in zip(*(view.shape for view in call.views), strict=True))
-    known = set(call.kinds) <= KINDS and is_supported(call.steps)
-    if not known or not size or not compiler.is_worthwhile(CALLS * size):
+    known = set(call.kinds) <= MAP_DTYPES and is_supported(call.steps)
+    if not known or not size or not compiler.is_worthwhile(NUMPY_CALLS_SAVED * size):
         return None
     views, reduced = merge_axes([*call.views, call.output], call.reduced)
     *sources, target = views

@@ -20,7 +20,7 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
     rotation = RopeCall.parse(invocation)
     target, kind = rotation.target, find_dtype_name(rotation.target.dtype)
     dense = all(array.strides[-1] == array.itemsize for array in (rotation.source, target))
-    if kind not in compiler.FLOATS or not dense or not compiler.is_worthwhile(target.size):
+    if kind not in compiler.COMPILED_FLOATS or not dense or not compiler.is_worthwhile(target.size):
         return make_rope(rotation)
     source, positions, frequencies = rotation.source, rotation.positions, np.ascontiguousarray(rotation.frequencies)
     arguments = [source.shape[-2], source.shape[-1] // 2, *source.shape[:-2]]

@@ -17,7 +17,7 @@ from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import rounded as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
-CHUNK = 1 << 18
+CACHED_WEIGHT_BYTES = 1 << 18
 """Bytes of a weight that stay in the second cache."""
 
 
@@ -35,11 +35,17 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
     scales = NamedArray(call.channels, plain.weight.scales)
     own = tuple(name for name in columns if name in call.channels)
     kinds = {plain.tensor.kind, call.largest.kind, plain.result.kind, scales.kind}
-    if not kinds <= compiler.FLOATS or own not in ((), columns) or not are_mergeable(scales, own):
+    if not kinds <= compiler.COMPILED_FLOATS or own not in ((), columns) or not are_mergeable(scales, own):
         return None
     if not _is_dense(values, columns, summed):
         return None
-    from einc_runtime.kernels.llvm.rounded_code import BLOCK, TILES, RoundedForm, emit_rounded_product, emit_rounding
+    from einc_runtime.kernels.llvm.rounded_code import (
+        ROW_MULTIPLE,
+        TILES,
+        RoundedForm,
+        emit_rounded_product,
+        emit_rounding,
+    )
 
     weight, each = view_as_matrices(values, batch, columns, summed), view_as_matrices(scales, batch, own, ())
     if own and len(weight) > 1 and each.strides[-2] != each.itemsize:
@@ -49,7 +55,7 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
     largest = _Dense(call.largest, batch, rows, (), scratch)
     result = _Dense(plain.result, batch, rows, columns, scratch)
     count, depth, width = (plain.count(names) for names in (rows, summed, columns))
-    step = -(-depth // BLOCK) * BLOCK
+    step = -(-depth // ROW_MULTIPLE) * ROW_MULTIPLE
     integers = scratch.take((count, step), np.dtype(np.int8))
     units, offsets = scratch.take((count,), np.dtype(np.float32)), scratch.take((count,), np.dtype(np.int32))
     products = compiler.find_integer_products()
@@ -57,7 +63,7 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
     form = RoundedForm(tile, tile == count, scales.kind, plain.result.kind, not own, products)
     factor = struct.unpack("<i", struct.pack("<f", plain.scale))[0]
     rounding, product = emit_rounding(plain.tensor.kind, factor), emit_rounded_product(form)
-    chunk = max(1, CHUNK // (4 * depth)) * 4
+    chunk = max(1, CACHED_WEIGHT_BYTES // (4 * depth)) * 4
 
     def bind(memory: Array) -> Run:
         calls: list[Resolved] = [*tensor.read(memory), *largest.read(memory)]

@@ -20,18 +20,18 @@ from einc_runtime.kernels.calls.rounded import LEVELS
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I16, I32, I64, Emitter, Value, vector
-from einc_runtime.kernels.llvm.quantized_code import AHEAD
+from einc_runtime.kernels.llvm.quantized_code import ROW_PREFETCH_DISTANCE
 
-BLOCK = 4 * LANES
+ROW_MULTIPLE = 4 * LANES
 """Rows of integers are filled up with zeros to multiples of it."""
-ROWS = 4
+WEIGHT_ROWS = 4
 """Rows of the weight that are read at a time."""
 TILES = {"bytes": 6, "pairs": 1, "words": 1}
 """The most rows of the tensor that are multiplied with them at a time: sums of all stay in registers."""
 BIAS = 128
 """What is added to values, where they may have no sign."""
 
-_BYTES = ir.VectorType(I8, BLOCK)
+_BYTE_VECTOR = ir.VectorType(I8, ROW_MULTIPLE)
 
 
 class RoundedForm(NamedTuple):
@@ -69,8 +69,8 @@ def emit_rounding(kind: str, scale: int) -> ir.Module:
         unit = b.fdiv(size, levels)
         place = b.mul(number, I64(4))
         e.store_one(unit if factor == 1 else b.fmul(unit, e.number(factor)), b.add(units, place), "f32")
-        end = b.sub(b.add(line, target_step), I64(BLOCK))
-        b.store(ir.Constant(_BYTES, [0] * BLOCK), b.inttoptr(end, _BYTES.as_pointer()), align=1)
+        end = b.sub(b.add(line, target_step), I64(ROW_MULTIPLE))
+        b.store(ir.Constant(_BYTE_VECTOR, [0] * ROW_MULTIPLE), b.inttoptr(end, _BYTE_VECTOR.as_pointer()), align=1)
         total = e.variable(e.number(0, I32))
         b.store(e.number(0, I32), total)
 
@@ -98,7 +98,8 @@ def emit_rounded_product(form: RoundedForm) -> ir.Module:
 
     Arguments: the address and the row step of the integers, the addresses of units and offsets, the address and the
     row step of the values, the address of the scales, the address and the row step of the target, the rows of the
-    tensor, the rows of the weight, the bytes in each, and the rows of the weight in a chunk, a multiple of `ROWS`.
+    tensor, the rows of the weight, the bytes in each, and the rows of the weight in a chunk: a multiple of
+    `WEIGHT_ROWS`.
     """
     return _ProductEmitter(form).emit()
 
@@ -110,13 +111,13 @@ class _ProductEmitter:
         arguments = [self.e.argument() for _ in range(13)]
         self.integers, self.integer_step, self.units, self.offsets, self.values, self.row_step = arguments[:6]
         self.scales, self.target, self.target_step, self.count, self.rows, self.width, self.chunk = arguments[6:]
-        self.step = {"bytes": BLOCK, "pairs": 2 * LANES, "words": LANES}[form.products]
+        self.step = {"bytes": ROW_MULTIPLE, "pairs": 2 * LANES, "words": LANES}[form.products]
         self.words = ir.VectorType(I8, self.step)
 
     def emit(self) -> ir.Module:
         e, b, form = self.e, self.b, self.form
         if form.few:
-            with e.loop(self.rows, ROWS) as first:
+            with e.loop(self.rows, WEIGHT_ROWS) as first:
                 self._multiply(first, [I64(m) for m in range(form.tile)])
             return e.finish()
         last = b.sub(self.count, I64(1))
@@ -125,7 +126,7 @@ class _ProductEmitter:
             start = b.mul(chunk, self.chunk)
             left = b.sub(self.rows, start)
             own = b.select(b.icmp_signed("<", left, self.chunk), left, self.chunk)
-            with e.loop(self.count, form.tile) as m, e.loop(own, ROWS) as number:
+            with e.loop(self.count, form.tile) as m, e.loop(own, WEIGHT_ROWS) as number:
                 places = [b.add(m, I64(n)) for n in range(form.tile)]
                 places = [b.select(b.icmp_signed("<", place, last), place, last) for place in places]
                 self._multiply(b.add(start, number), places)
@@ -135,11 +136,11 @@ class _ProductEmitter:
         """Some rows of the weight times some rows of the tensor."""
         e, b = self.e, self.b
         last = b.sub(self.rows, I64(1))
-        numbers = [b.add(first, I64(r)) for r in range(ROWS)]
+        numbers = [b.add(first, I64(r)) for r in range(WEIGHT_ROWS)]
         inside = [b.select(b.icmp_signed("<", n, last), n, last) for n in numbers]
         values = [b.add(self.values, b.mul(n, self.row_step)) for n in inside]
         lines = [b.add(self.integers, b.mul(place, self.integer_step)) for place in places]
-        ahead = b.mul(self.row_step, b.add(b.sdiv(I64(AHEAD), self.width), I64(ROWS)))
+        ahead = b.mul(self.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.width), I64(WEIGHT_ROWS)))
         sums = [[e.variable(e.number(0, I32)) for _ in lines] for _ in values]
         for one in (one for totals in sums for one in totals):
             b.store(e.number(0, I32), one)  # variables have their first value only once
@@ -199,7 +200,7 @@ class _ProductEmitter:
         """Writes the sums of each row of the tensor: neighbours in a row of the target."""
         e, b, form = self.e, self.b, self.form
         left = b.sub(self.rows, first)
-        few = b.select(b.icmp_signed("<", left, I64(ROWS)), left, I64(ROWS))
+        few = b.select(b.icmp_signed("<", left, I64(WEIGHT_ROWS)), left, I64(WEIGHT_ROWS))
         lanes = ir.Constant(vector(I32), list(range(LANES)))
         mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(few, I32)))
         scales = e.load_one(self.scales, form.scales) if form.alike else e.load(self.scales, first, form.scales, mask)

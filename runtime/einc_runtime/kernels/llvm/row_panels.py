@@ -29,7 +29,7 @@ from einc_runtime.kernels.llvm.gemm import count_packed, emit_pack
 from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
-PRODUCTS_PER_NS = 90.0
+PANEL_PRODUCTS_PER_NS = 90.0
 """What a worker multiplies."""
 
 _WIDE = np.dtype(np.float32)
@@ -67,7 +67,7 @@ class PanelProduct:
     @property
     def kernel(self) -> Kernel:
         products, matrix = math.prod(self.call.extents.values()), self.layout.matrix.array
-        time = max(products / PRODUCTS_PER_NS, matrix.nbytes / BYTES_PER_NS)
+        time = max(products / PANEL_PRODUCTS_PER_NS, matrix.nbytes / BYTES_PER_NS)
         return Kernel(self.bind, self.scratch, time)
 
     def bind(self, memory: Array) -> Run:

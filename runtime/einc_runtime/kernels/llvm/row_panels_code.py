@@ -19,7 +19,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 
-LINES = 8
+LINES_AT_ONCE = 8
 """Lines that are multiplied together."""
 POSITIONS = 16
 """Positions of a step: as many as a line of the cache has elements of f32."""
@@ -68,7 +68,7 @@ class _PanelEmitter:
             with e.loop(self.lines, LANES) as first:
                 left = b.sub(self.lines, first)
                 here = self._least(left, I64(LANES))
-                with e.loop(here, LINES) as place:
+                with e.loop(here, LINES_AT_ONCE) as place:
                     self._multiply(matrix, panel, b.add(first, place), place)
                 self._store(result, first, left, scale)
         return e.finish()
@@ -80,10 +80,10 @@ class _PanelEmitter:
         """
         e, b, vectors = self.e, self.b, range(self.form.vectors)
         last = b.sub(self.lines, I64(1))
-        numbers = [self._least(b.add(first, I64(n)), last) for n in range(LINES)]
+        numbers = [self._least(b.add(first, I64(n)), last) for n in range(LINES_AT_ONCE)]
         lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
         sums = [[e.variable(e.number(0.0)) for _ in vectors] for _ in lines]
-        ahead = b.mul(self.line_step, I64(2 * LINES))
+        ahead = b.mul(self.line_step, I64(2 * LINES_AT_ONCE))
         size = I64(ITEMSIZE[self.form.matrix])
 
         def multiply(position: Value) -> None:

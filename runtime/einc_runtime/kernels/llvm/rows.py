@@ -37,7 +37,7 @@ def build_meanpool(invocation: Invocation[Array]) -> Kernel:
     source, mask, target, spans = call.source, call.mask, call.target, call.spans
     kind = find_dtype_name(target.dtype)
     dense = all(array.strides[-1] == array.itemsize for array in (source, target))
-    if kind not in compiler.FLOATS or not (dense and source.size and compiler.is_worthwhile(source.size)):
+    if kind not in compiler.COMPILED_FLOATS or not (dense and source.size and compiler.is_worthwhile(source.size)):
         return in_numpy.build_meanpool(invocation)
     arguments = [len(spans), address(spans), source.shape[1], address(mask), *mask.strides]
     arguments += [n for array in (source, target) for n in (address(array), array.strides[0])]
@@ -88,7 +88,7 @@ def compile_rows(
 ) -> Kernel | None:
     """The compiled kernel, or None where there is no machine code; `numbers` are eps and offset."""
     kind = find_dtype_name(target.dtype)
-    if kind not in compiler.FLOATS or not compiler.is_worthwhile(target.size):
+    if kind not in compiler.COMPILED_FLOATS or not compiler.is_worthwhile(target.size):
         return None
     views = merge_leading_axes([source, target])
     if any(array.strides[-1] != array.itemsize for array in (*views, *vectors)):

@@ -71,7 +71,7 @@ may need the core."""
 NAPS, _NAP_MICROSECONDS = 200, 50
 """How often a thread sleeps before it returns, for some 20 milliseconds together, and for how long at a time."""
 
-_LINE = 8
+_CACHE_LINE_INTEGERS = 8
 """Integers in a line of the cache: what different threads write lies in different lines."""
 _SPINS_LEFT, _ALL_SPINS, _NAPS, _HELD, _FAILED = range(5)
 """What a thread keeps; `_HELD` is a task for the interpreter, from 1."""
@@ -94,9 +94,9 @@ class CompiledSchedule:
     ) -> None:
         ends = np.array([0, *itertools.accumulate(map(len, waits))], np.int64)
         needed = np.array([*itertools.chain.from_iterable(waits), 0], np.int64)
-        self._first, self._run = np.zeros(_LINE, np.int64), np.zeros(_LINE, np.int64)
+        self._first, self._run = np.zeros(_CACHE_LINE_INTEGERS, np.int64), np.zeros(_CACHE_LINE_INTEGERS, np.int64)
         taken, ended = np.zeros((2, len(waits)), np.int64)
-        self._own, self._fresh = np.zeros((2, threads, _LINE), np.int64)
+        self._own, self._fresh = np.zeros((2, threads, _CACHE_LINE_INTEGERS), np.int64)
         self._fresh[:, [_SPINS_LEFT, _ALL_SPINS]] = spins
         self._fresh[:, _NAPS] = naps if _find_sleep() else 0
         self._pauses = np.zeros((2, len(waits)), np.int64)  # of the other threads, and of the first one

@@ -1,32 +1,29 @@
-"""Emits scalar programs on vectors of f32, with the functions for which LLVM has no instruction.
+"""Emits scalar programs on vectors, with the functions of f32 for which LLVM has no instruction.
+
+Programs read inputs of f32 and bool, and the values of indices, which are integers.
 
 Errors against exact results are at most 3 ulp (units in the last place) for `exp` and functions made of it, 4 ulp for
 `tanh`, and 4 ulp of the argument for both gelus. An exponential below 1.2e-38 becomes 0. All else rounds as numpy does.
-Infinities and not-a-numbers give the same results as in numpy.
+Infinities and NaNs give the same results as in numpy.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+from llvmlite.ir import Constant
 
-from einc_runtime.kernels.llvm.compiler import FLOATS
+from einc_runtime.kernels.llvm.compiler import COMPILED_FLOATS, LANES
 from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
-from einc_runtime.kernels.scalar_program import (
-    CAST,
-    COMPARISONS,
-    GELU_TAIL,
-    Constant,
-    ProgramInput,
-    ScalarOperand,
-    TypedStep,
-)
+from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
+from einc_runtime.plan.scalar_functions import CAST
+from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
+from einc_runtime.plan.schema import INTEGERS
 
 _SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_LOWEST = -126 * math.log(2)
+_MIN_EXP_ARGUMENT = -126 * math.log(2)
 _HIGHEST = 88.8
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
 _EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 0.24022648, 0.69314718, 1.0)
@@ -44,42 +41,57 @@ _ROUNDER = 12582912.0
 
 
 def is_supported(steps: Sequence[TypedStep]) -> bool:
-    """Whether a program only has f32 and bool, and functions that are known here."""
-    return all(
-        {step.operand_type, step.result_type} <= {"f32", "bool"}
-        and (step.function in _FUNCTIONS or step.function[len(CAST) :] in FLOATS)
-        and not (step.operand_type == "bool" and step.function not in _OF_BITS)
-        for step in steps
-    )
+    """Whether a program only has f32, bool and integers, and functions and conversions that are known here."""
+    return all(step.operand_type in _EMITTERS and _find_function(step) is not None for step in steps)
 
 
-def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) -> Value:
-    """The value of a supported program, from vectors of its inputs."""
+def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value], indices: Sequence[Value] = ()) -> Value:
+    """The value of a supported program, from vectors of its inputs and of the values of indices (in i64)."""
     results: list[Value] = []
 
-    def place(operand: ScalarOperand, kind: str) -> Value:
-        if isinstance(operand, Constant):
-            return e.number(operand.value, BIT) if kind == "bool" else e.number(float(np.float32(operand.value)))
-        return inputs[operand.position] if isinstance(operand, ProgramInput) else results[operand.position]
+    def place(operand: Operand, kind: str) -> Value:
+        if isinstance(operand, ScalarLiteral):
+            value = operand.value
+            return e.number(float(np.float32(value)) if kind == "f32" else value, _VECTOR_ELEMENTS[kind])
+        if isinstance(operand, ScalarInput):
+            return inputs[operand.position]
+        return (indices if isinstance(operand, IndexValue) else results)[operand.position]
 
     for step in steps:
-        arguments = [place(operand, step.operand_type) for operand in step.operands]
-        if step.function.startswith(CAST):
-            kind = step.function[len(CAST) :]
-            results.append(e.widen(e.round_to(arguments[0], kind), kind))
-        elif step.function in ("eq", "ne") and step.operand_type == "bool":
-            results.append(e.b.icmp_unsigned(_SYMBOLS[step.function], *arguments))
-        elif step.function in COMPARISONS:
-            results.append(_compare(e, step.function, *arguments))
-        else:
-            results.append(_FUNCTIONS[step.function](e, *arguments))
+        function = _find_function(step)
+        assert function is not None, "callers ask is_supported"
+        results.append(function(e, *(place(operand, step.operand_type) for operand in step.operands)))
     return results[-1]
+
+
+def _find_function(step: TypedStep) -> Callable[..., Value] | None:
+    """What emits a step of a known type; None if there is nothing."""
+    if not step.function.startswith(CAST):
+        return _EMITTERS[step.operand_type].get(step.function)
+    source, target = step.operand_type, step.function[len(CAST) :]
+    if source == target:
+        return _keep
+    if source == "f32":
+        return (lambda e, x: e.widen(e.round_to(x, target), target)) if target in COMPILED_FLOATS else None
+    if target == "bool":
+        return lambda e, x: e.b.icmp_signed("!=", x, e.number(0, _VECTOR_ELEMENTS[source]))
+    if target in INTEGERS:
+        return lambda e, x: _resize(e, x, source, target)
+    convert = "uitofp" if source == "bool" else "sitofp"
+    return (lambda e, x: getattr(e.b, convert)(x, vector(F32))) if target == "f32" else None
+
+
+def _resize(e: Emitter, x: Value, source: str, target: str) -> Value:
+    """An integer of another width, or 1 for true; what does not fit wraps around, as in numpy."""
+    if source == "bool":
+        return e.b.zext(x, vector(_VECTOR_ELEMENTS[target]))
+    return e.b.sext(x, vector(I64)) if target == "i64" else e.b.trunc(x, vector(I32))
 
 
 def exp(e: Emitter, x: Value) -> Value:
     """2**n * polynomial(r), with x = n log 2 + r. The power is applied in two steps, since n may be 128."""
     b = e.b
-    tiny = b.fcmp_ordered("<", x, e.number(_LOWEST))
+    tiny = b.fcmp_ordered("<", x, e.number(_MIN_EXP_ARGUMENT))
     x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(_HIGHEST)), e.number(_HIGHEST), x))
     shifted = e.multiply_add(x, e.number(1 / math.log(2)), e.number(_ROUNDER))
     whole = b.fsub(shifted, e.number(_ROUNDER))
@@ -88,12 +100,18 @@ def exp(e: Emitter, x: Value) -> Value:
     value = e.number(_EXP[0])
     for coefficient in _EXP[1:]:
         value = e.multiply_add(value, rest, e.number(coefficient))
+    return b.select(tiny, e.number(0.0), _scale(e, value, shifted))
+
+
+def _scale(e: Emitter, value: Value, shifted: Value) -> Value:
+    """A value times 2**n, for n of which `shifted` is the sum with `_ROUNDER`, in two steps."""
+    b = e.b
     power = b.sub(b.bitcast(shifted, vector(I32)), b.bitcast(e.number(_ROUNDER), vector(I32)))
     half = b.ashr(power, e.number(1, I32))
     for part in (half, b.sub(power, half)):
         bits = b.shl(b.add(part, e.number(127, I32)), e.number(23, I32))
         value = b.fmul(value, b.bitcast(bits, vector(F32)))
-    return b.select(tiny, e.number(0.0), value)
+    return value
 
 
 def decay(e: Emitter, x: Value) -> Value:
@@ -107,11 +125,11 @@ def decay(e: Emitter, x: Value) -> Value:
     for coefficient in _EXP2[1:]:
         value = e.multiply_add(value, rest, e.number(coefficient))
     power = b.bitcast(b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32)), vector(F32))
-    return b.select(b.fcmp_ordered("<", x, e.number(_LOWEST)), e.number(0.0), b.fmul(value, power))
+    return b.select(b.fcmp_ordered("<", x, e.number(_MIN_EXP_ARGUMENT)), e.number(0.0), b.fmul(value, power))
 
 
 def log(e: Emitter, x: Value) -> Value:
-    """The logarithm of 0, of numbers from 1, and of not-a-numbers: x = 2**n * (1 + f), with a polynomial in f."""
+    """The logarithm of 0, of numbers from 1, and of NaNs: x = 2**n * (1 + f), with a polynomial in f."""
     b = e.b
     bits = b.bitcast(x, vector(I32))
     fraction = b.or_(b.and_(bits, e.number(0x7FFFFF, I32)), e.number(0x3F800000, I32))
@@ -156,9 +174,59 @@ def cos_sin(e: Emitter, angles: Value) -> tuple[Value, Value]:
     return rotate(sine, cosine, ahead), rotate(sine, cosine, quarter)
 
 
+def _keep(e: Emitter, x: Value) -> Value:
+    return x
+
+
+def _select(e: Emitter, condition: Value, x: Value, y: Value) -> Value:
+    return e.b.select(condition, x, y)
+
+
 def _compare(e: Emitter, function: str, x: Value, y: Value) -> Value:
     compare = e.b.fcmp_unordered if function == "ne" else e.b.fcmp_ordered
     return compare(_SYMBOLS[function], x, y)
+
+
+def _choose(e: Emitter, symbol: str, x: Value, y: Value) -> Value:
+    """x where it compares so with y, else y, for integers."""
+    return e.b.select(e.b.icmp_signed(symbol, x, y), x, y)
+
+
+def _negate(e: Emitter, x: Value) -> Value:
+    return e.b.sub(_zero(x), x)
+
+
+def _zero(x: Value) -> Value:
+    return Constant(x.type, [0] * LANES)
+
+
+def _divide(e: Emitter, x: Value, y: Value) -> tuple[Value, Value, Value, Value]:
+    """A quotient rounded towards 0, the rest, and where divisors are 0 and -1, by which nothing is divided here."""
+    b, one = e.b, Constant(y.type, [1] * LANES)
+    nothing, negative = b.icmp_signed("==", y, _zero(y)), b.icmp_signed("==", y, Constant(y.type, [-1] * LANES))
+    divisor = b.select(b.or_(nothing, negative), one, y)
+    return b.sdiv(x, divisor), b.srem(x, divisor), nothing, negative
+
+
+def _rounds_down(e: Emitter, rest: Value, y: Value) -> Value:
+    """Where a quotient rounded down is one less than one rounded towards 0."""
+    b = e.b
+    signs = b.icmp_signed("<", b.xor(rest, y), _zero(y))
+    return b.and_(b.icmp_signed("!=", rest, _zero(y)), signs)
+
+
+def _floordiv(e: Emitter, x: Value, y: Value) -> Value:
+    """Rounded down; 0 where integers are divided by 0."""
+    b = e.b
+    quotient, rest, nothing, negative = _divide(e, x, y)
+    down = b.sub(quotient, b.zext(_rounds_down(e, rest, y), y.type))
+    return b.select(nothing, _zero(x), b.select(negative, _negate(e, x), down))
+
+
+def _mod(e: Emitter, x: Value, y: Value) -> Value:
+    """Of the divisor's sign; 0 where integers are divided by 0."""
+    _, rest, _, _ = _divide(e, x, y)
+    return e.b.select(_rounds_down(e, rest, y), e.b.add(rest, y), rest)
 
 
 def _one_plus_exp(e: Emitter, x: Value) -> Value:
@@ -196,7 +264,7 @@ def _gelu_tanh(e: Emitter, x: Value) -> Value:
 
 
 def _gelu(e: Emitter, x: Value) -> Value:
-    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`. The maximum keeps not-a-numbers."""
+    """max(x, 0) - u * exp(-p(u)) for u = |x|: see `scalar_program.GELU_TAIL`. The maximum keeps NaNs."""
     b = e.b
     size = e.magnitude(x)
     size = b.select(b.fcmp_ordered("<", size, e.number(16.0)), size, e.number(16.0))
@@ -204,6 +272,84 @@ def _gelu(e: Emitter, x: Value) -> Value:
     for coefficient in GELU_TAIL[-2::-1]:
         power = e.multiply_add(power, size, e.number(-coefficient))
     return b.fsub(_relu(e, x), b.fmul(decay(e, power), size))
+
+
+def _erf(e: Emitter, x: Value) -> Value:
+    """A polynomial near 0, and elsewhere 1 - exp(-p(|x|)) with the sign of x."""
+    b = e.b
+    size, square = e.magnitude(x), b.fmul(x, x)
+    near = e.number(ERF_NEAR[-1])
+    for coefficient in ERF_NEAR[-2::-1]:
+        near = e.multiply_add(near, square, e.number(coefficient))
+    beyond = b.select(b.fcmp_ordered(">", size, e.number(4.0)), e.number(4.0), size)
+    power = e.number(-ERF_TAIL[-1])
+    for coefficient in ERF_TAIL[-2::-1]:
+        power = e.multiply_add(power, beyond, e.number(-coefficient))
+    far = b.fsub(e.number(1.0), exp(e, power))
+    near, far = b.fmul(near, x), _with_sign(e, far, x)
+    return b.select(b.fcmp_ordered("<", size, e.number(1.0)), near, b.select(e.b.fcmp_ordered("ord", x, x), far, x))
+
+
+def _exp2(e: Emitter, x: Value) -> Value:
+    """2**n * 2**r, with x = n + r. The power is applied in two steps, since n may be 128."""
+    b = e.b
+    tiny = b.fcmp_ordered("<", x, e.number(-126.0))
+    x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(128.0)), e.number(128.0), x))
+    shifted = b.fadd(x, e.number(_ROUNDER))
+    rest = b.fsub(x, b.fsub(shifted, e.number(_ROUNDER)))
+    value = e.number(_EXP2[0])
+    for coefficient in _EXP2[1:]:
+        value = e.multiply_add(value, rest, e.number(coefficient))
+    return b.select(tiny, e.number(0.0), _scale(e, value, shifted))
+
+
+def _round(e: Emitter, x: Value) -> Value:
+    """To the nearest whole number, ties to even: a number that is added takes the fraction away. Larger numbers have
+    none."""
+    b, size = e.b, e.magnitude(x)
+    whole = b.fsub(b.fadd(size, e.number(2.0**23)), e.number(2.0**23))
+    return _with_sign(e, b.select(b.fcmp_ordered("<", size, e.number(2.0**23)), whole, size), x)
+
+
+def _step(e: Emitter, x: Value, symbol: str, amount: float) -> Value:
+    """The nearest whole number, and `amount` more where that compares so with x."""
+    b, whole = e.b, _round(e, x)
+    more = b.select(b.fcmp_ordered(symbol, whole, x), e.number(amount), e.number(0.0))
+    return b.select(b.fcmp_ordered("==", whole, x), x, _with_sign(e, b.fadd(whole, more), x))
+
+
+def _trunc(e: Emitter, x: Value) -> Value:
+    return _with_sign(e, _step(e, e.magnitude(x), ">", -1.0), x)
+
+
+def _with_sign(e: Emitter, size: Value, x: Value) -> Value:
+    """A value with the sign of x in the place of its own."""
+    b = e.b
+    sign = b.and_(b.bitcast(x, vector(I32)), e.number(-(2**31), I32))
+    bits = b.and_(b.bitcast(size, vector(I32)), e.number(2**31 - 1, I32))
+    return b.bitcast(b.or_(bits, sign), vector(F32))
+
+
+def _sign(e: Emitter, x: Value) -> Value:
+    b, zero = e.b, e.number(0.0)
+    below = b.select(b.fcmp_ordered("<", x, zero), e.number(-1.0), b.fadd(x, zero))  # -0 + 0 is 0
+    return b.select(b.fcmp_ordered(">", x, zero), e.number(1.0), below)
+
+
+def _sign_of_integer(e: Emitter, x: Value) -> Value:
+    b, one = e.b, Constant(x.type, [1] * LANES)
+    below = b.select(b.icmp_signed("<", x, _zero(x)), _negate(e, one), _zero(x))
+    return b.select(b.icmp_signed(">", x, _zero(x)), one, below)
+
+
+def _shift(e: Emitter, x: Value, count: Value, *, left: bool) -> Value:
+    """A count that is no position of a bit shifts all bits out."""
+    b, width = e.b, x.type.element.width
+    last = Constant(x.type, [width - 1] * LANES)
+    within = b.icmp_unsigned("<=", count, last)
+    if left:
+        return b.select(within, b.shl(x, b.select(within, count, last)), _zero(x))
+    return b.ashr(x, b.select(within, count, last))
 
 
 def _relu(e: Emitter, x: Value) -> Value:
@@ -214,15 +360,41 @@ def _rsqrt(e: Emitter, x: Value) -> Value:
     return e.b.fdiv(e.number(1.0), e.square_root(x))
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "copy": lambda e, x: x, "neg": lambda e, x: e.b.fneg(x), "abs": lambda e, x: e.magnitude(x),
+_OF_FLOATS: dict[str, Callable[..., Value]] = {
+    "copy": _keep, "neg": lambda e, x: e.b.fneg(x), "abs": lambda e, x: e.magnitude(x),
     "relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu, "tanh": tanh, "sigmoid": _sigmoid,
-    "exp": exp, "sqrt": lambda e, x: e.square_root(x), "rsqrt": _rsqrt, "not": lambda e, x: e.b.not_(x),
+    "exp": exp, "exp2": _exp2, "erf": _erf, "round": _round, "trunc": _trunc, "sign": _sign,
+    "floor": lambda e, x: _step(e, x, ">", -1.0), "ceil": lambda e, x: _step(e, x, "<", 1.0),
+    "isnan": lambda e, x: e.b.fcmp_unordered("uno", x, x),
+    "isinf": lambda e, x: e.b.fcmp_ordered("==", e.magnitude(x), e.number(math.inf)),
+    "isfinite": lambda e, x: e.b.fcmp_ordered("<", e.magnitude(x), e.number(math.inf)),
+    "sqrt": lambda e, x: e.square_root(x), "rsqrt": _rsqrt,
     "add": lambda e, x, y: e.b.fadd(x, y), "sub": lambda e, x, y: e.b.fsub(x, y),
     "mul": lambda e, x, y: e.b.fmul(x, y), "div": lambda e, x, y: e.b.fdiv(x, y),
-    "max": lambda e, x, y: e.larger(x, y), "min": lambda e, x, y: e.smaller(x, y),
-    "and": lambda e, x, y: e.b.and_(x, y), "or": lambda e, x, y: e.b.or_(x, y),
-    "where": lambda e, c, x, y: e.b.select(c, x, y),
+    "max": lambda e, x, y: e.larger(x, y), "min": lambda e, x, y: e.smaller(x, y), "where": _select,
     **{name: lambda e, x, y, name=name: _compare(e, name, x, y) for name in _SYMBOLS},
 }  # fmt: skip
-_OF_BITS = frozenset({"copy", "not", "and", "or", "eq", "ne", "where"})
+_OF_BITS: dict[str, Callable[..., Value]] = {
+    "copy": _keep, "not": lambda e, x: e.b.not_(x),
+    "and": lambda e, x, y: e.b.and_(x, y), "or": lambda e, x, y: e.b.or_(x, y),
+    "eq": lambda e, x, y: e.b.icmp_unsigned("==", x, y), "ne": lambda e, x, y: e.b.icmp_unsigned("!=", x, y),
+    "where": _select,
+}  # fmt: skip
+_OF_INTEGERS: dict[str, Callable[..., Value]] = {
+    "copy": _keep, "neg": _negate, "abs": lambda e, x: e.b.select(e.b.icmp_signed("<", x, _zero(x)), _negate(e, x), x),
+    "relu": lambda e, x: _choose(e, ">", x, _zero(x)),
+    "add": lambda e, x, y: e.b.add(x, y), "sub": lambda e, x, y: e.b.sub(x, y), "mul": lambda e, x, y: e.b.mul(x, y),
+    "floordiv": _floordiv, "mod": _mod, "sign": _sign_of_integer,
+    "bitand": lambda e, x, y: e.b.and_(x, y), "bitor": lambda e, x, y: e.b.or_(x, y),
+    "bitxor": lambda e, x, y: e.b.xor(x, y), "shiftleft": lambda e, x, n: _shift(e, x, n, left=True),
+    "shiftright": lambda e, x, n: _shift(e, x, n, left=False),
+    "max": lambda e, x, y: _choose(e, ">", x, y), "min": lambda e, x, y: _choose(e, "<", x, y), "where": _select,
+    **{name: lambda e, x, y, sign=sign: e.b.icmp_signed(sign, x, y) for name, sign in _SYMBOLS.items()},
+}  # fmt: skip
+_VECTOR_ELEMENTS = {"f32": F32, "bool": BIT, "i32": I32, "i64": I64}
+_EMITTERS: dict[str, dict[str, Callable[..., Value]]] = {
+    "f32": _OF_FLOATS,
+    "bool": _OF_BITS,
+    **dict.fromkeys(INTEGERS, _OF_INTEGERS),
+}
+"""Type of the operands -> function -> what emits it."""

@@ -22,15 +22,15 @@ from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITI
 
 STACKED = 256
 """Query rows in a tile, with all heads of a group: enough for a fast matrix product."""
-ROWS = 64
+TILE_QUERIES = 64
 """Queries of one head in a tile where they see different keys: about half as many scores per row are wasted."""
 THIN, THIN_KEYS = 16, 256
 """Keys in a tile of at most `THIN` rows: small matrix products are fastest without packing."""
-KEYS = 512
+LARGE_TILE_KEYS = 512
 """Keys in a larger tile."""
 SCORES = 1 << 17
 """Scores in a tile of several heads: half a MiB of f32, which fits into a core's cache."""
-WIDENED = 1 << 22
+MAX_WIDENED_ELEMENTS = 1 << 22
 """Elements of keys and values that are widened at once: 16 MiB of f32."""
 
 
@@ -75,15 +75,15 @@ class AttentionTiles:
         group = q.shape[0] // k.shape[0]
         row_limit = max(STACKED // group, 1)
         if call.visible.limited:
-            row_limit = min(row_limit, ROWS) if group > 1 else ROWS
+            row_limit = min(row_limit, TILE_QUERIES) if group > 1 else TILE_QUERIES
         rows = tuple(block for part in call.sequences() for block in part.split(row_limit))
         longest = max((block.queries.stop - block.queries.start for block in rows), default=1)
         stacked = group * longest
-        tile = KEYS if stacked > THIN else THIN_KEYS
+        tile = LARGE_TILE_KEYS if stacked > THIN else THIN_KEYS
         keys = max(1, min(tile, max((up - lo for lo, up in (block.keys for block in rows)), default=1)))
         heads = max(1, min(k.shape[0], SCORES // (stacked * keys)))
         used_often = any(a.keys == b.keys for a, b in itertools.pairwise(rows))
-        all_keys = used_often and heads * k.shape[1] * (k.shape[2] + v.shape[2]) <= WIDENED
+        all_keys = used_often and heads * k.shape[1] * (k.shape[2] + v.shape[2]) <= MAX_WIDENED_ELEMENTS
         span = k.shape[1] if all_keys else keys
         scratch = ScratchAllocator()
         flags = np.dtype(np.bool_)

@@ -25,14 +25,14 @@ from einc_runtime.kernels.base import address
 from einc_runtime.kernels.numpy.pieces import Resolved
 from einc_runtime.kernels.processor import find_level
 
-SMALL = 1 << 18
+MIN_BLAS_PRODUCTS = 1 << 18
 """Number of multiplications below which `np.matmul` is as fast."""
-MAX_MATRICES = 64
+MAX_LOOPED_MATRICES = 64
 """Stacks of up to so many matrices are multiplied one by one; numpy loops over larger ones."""
 
 MKL_FILE = "libmkl_rt.so.*"
 BY_ROWS, _PLAIN, _TURNED = 101, 111, 112  # what the C interface to BLAS calls these
-LETTERS: dict[str, tuple[str, Any]] = {"<f4": ("s", ctypes.c_float), "<f8": ("d", ctypes.c_double)}
+BLAS_PREFIXES: dict[str, tuple[str, Any]] = {"<f4": ("s", ctypes.c_float), "<f8": ("d", ctypes.c_double)}
 
 Gemm = Callable[..., None]
 MatrixLayout = tuple[int, int]
@@ -53,11 +53,11 @@ class DenseProduct:
     @property
     def is_large(self) -> bool:
         """Whether it is large enough for a direct call of BLAS, and one of few matrices."""
-        return self.multiplications >= SMALL and self.has_few_matrices
+        return self.multiplications >= MIN_BLAS_PRODUCTS and self.has_few_matrices
 
     @property
     def has_few_matrices(self) -> bool:
-        return bool(math.prod(self.target.shape[:-2]) <= MAX_MATRICES)
+        return bool(math.prod(self.target.shape[:-2]) <= MAX_LOOPED_MATRICES)
 
     @property
     def multiplications(self) -> int:
@@ -161,9 +161,9 @@ def _matrix_addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
 @cache
 def _load_gemm(dtype: str) -> Gemm | None:
     """MKL's function; None where it cannot be called."""
-    if dtype not in LETTERS:
+    if dtype not in BLAS_PREFIXES:
         return None
-    letter, number = LETTERS[dtype]
+    letter, number = BLAS_PREFIXES[dtype]
     function: Any = getattr(load_mkl(), f"cblas_{letter}gemm", None)
     if function is None:
         return None

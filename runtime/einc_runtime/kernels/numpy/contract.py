@@ -51,7 +51,7 @@ def build_contraction(invocation: Invocation[Array], multiply: KernelBuilder, mo
     call = ContractCall.parse(invocation)
     if not call.sums:
         return multiply(call.as_map_or_reduce)
-    large = math.prod(call.extents.values()) >= prepacking.SMALL  # else no library is looked for
+    large = math.prod(call.extents.values()) >= prepacking.MIN_PACKED_PRODUCTS  # else no library is looked for
     if large and call.narrow is not None and libraries.is_multiplied(call.narrow):
         with suppress(CannotMultiply):
             return _build_product(call, call.narrow, move)

@@ -18,16 +18,16 @@ from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.numpy.contract import build_contract
 from einc_runtime.kernels.numpy.moves import take_rows
 
-ROWS = 1024
+EXPERT_ROWS = 1024
 """Rows of an expert that are multiplied at a time."""
 
-FEW = 8
+EXPERT_ROW_MULTIPLE = 8
 """Up to so many rows of an expert, a product has as many; else a multiple of this, so that fewer are prepared."""
 
 KEPT = 256
 """Products that a kernel keeps prepared for each worker, some kilobytes each."""
 
-_PRODUCT = {"equation": "m k, n k -> m n"}
+_PRODUCT_ATTRIBUTES = {"equation": "m k, n k -> m n"}
 
 
 def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
@@ -39,11 +39,11 @@ def build_products(call: ExpertMatmulCall, multiply: KernelBuilder) -> Kernel:
 
     It raises ValueFault for a pick that is no expert.
     """
-    most, depth, width = min(call.picks.size, ROWS), call.weight.shape[2], call.weight.shape[1]
+    most, depth, width = min(call.picks.size, EXPERT_ROWS), call.weight.shape[2], call.weight.shape[1]
     own = ScratchAllocator()
     gathered, results = own.take((most, depth), call.rows.dtype), own.take((most, width), call.target.dtype)
     sample = np.empty((most, depth), call.rows.dtype), np.empty((most, width), call.target.dtype)
-    within = multiply(Invocation("contract", _PRODUCT, [sample[0], call.weight[0]], [sample[1]])).scratch
+    within = multiply(Invocation("contract", _PRODUCT_ATTRIBUTES, [sample[0], call.weight[0]], [sample[1]])).scratch
 
     def bind(memory: Array) -> Run:
         rest = memory[own.size : own.size + within]
@@ -73,8 +73,8 @@ class _ExpertProducts:
             self.goal[...] = 0  # what others contribute
         slots = call.picks.shape[1]
         for expert in range(len(call.weight)):
-            for start in range(ends[expert], ends[expert + 1], ROWS):
-                token, slot = np.divmod(order[start : min(start + ROWS, ends[expert + 1])], slots)
+            for start in range(ends[expert], ends[expert + 1], EXPERT_ROWS):
+                token, slot = np.divmod(order[start : min(start + EXPERT_ROWS, ends[expert + 1])], slots)
                 self._multiply(expert, token, slot)
 
     def _multiply(self, expert: int, token: Array, slot: Array) -> None:
@@ -95,7 +95,7 @@ class _ExpertProducts:
             self.products.move_to_end(key)
             return self.products[key]
         operands = [self.gathered[:count], self.call.weight[expert]]
-        kernel = self.multiply(Invocation("contract", _PRODUCT, operands, [self.results[:count]]))
+        kernel = self.multiply(Invocation("contract", _PRODUCT_ATTRIBUTES, operands, [self.results[:count]]))
         fits = kernel.scratch <= self.scratch.size  # it does, unless fewer rows are multiplied in another way
         memory = self.scratch if fits else np.empty(kernel.scratch, np.uint8)
         run = self.products[key] = kernel.bind(memory)
@@ -106,5 +106,5 @@ class _ExpertProducts:
 
 def _round_up(count: int) -> int:
     """The number of rows of the product that is prepared for so many."""
-    step = max(FEW, 1 << (count - 1).bit_length() >> 3)
-    return count if count <= FEW else -(-count // step) * step
+    step = max(EXPERT_ROW_MULTIPLE, 1 << (count - 1).bit_length() >> 3)
+    return count if count <= EXPERT_ROW_MULTIPLE else -(-count // step) * step

@@ -51,7 +51,7 @@ def _weigh(logs: Sequence[Array], shares: Array, total: Array, target: Array) ->
     for row, log in zip(shares, logs, strict=True):
         np.copyto(row, log, casting="unsafe")
     np.max(shares, axis=0, out=total)
-    total[total == -np.inf] = 0  # no copy has any weight; -inf minus -inf would be not-a-number
+    total[total == -np.inf] = 0  # no copy has any weight; -inf minus -inf would be NaN
     np.subtract(shares, total, out=shares)
     np.exp(shares, out=shares)
     whole = shares.sum(axis=0)

@@ -38,7 +38,7 @@ NARROW_TYPES = ("bf16", "f16")
 Times = Mapping[str, Mapping[str, float]]
 """Kind of product -> library -> microseconds."""
 
-_ROWS = {"few rows": 8, "many rows": 128}
+_SAMPLE_ROWS = {"few rows": 8, "many rows": 128}
 _EXTENT, _ROUNDS = 384, 5
 _CONSTANT, _VARIABLE = "constant", "variable"
 
@@ -56,7 +56,7 @@ def choose_library(product: DenseProduct, side: int | None) -> LibraryChoice:
     kind = find_dtype_name(product.target.dtype)
     if kind in NARROW_TYPES:
         return LibraryChoice(ONEDNN, ONEDNN)
-    if kind not in ("f32", "f64") or product.multiplications < prepacking.SMALL:
+    if kind not in ("f32", "f64") or product.multiplications < prepacking.MIN_PACKED_PRODUCTS:
         return LibraryChoice(OPENBLAS, OPENBLAS)
     rows, columns = product.target.shape[-2:]
     extent = min(rows, columns) if side is None else columns if side == 0 else rows
@@ -154,7 +154,7 @@ def _times() -> Times:
 
 def _is_complete(times: Times) -> bool:
     """Whether these are times of all kinds of products by libraries that are there."""
-    needed = {_name_kind("f32", rows, operand) for rows in _ROWS for operand in (_CONSTANT, _VARIABLE)}
+    needed = {_name_kind("f32", rows, operand) for rows in _SAMPLE_ROWS for operand in (_CONSTANT, _VARIABLE)}
     possible = needed | {_name_kind(kind, "many rows", _CONSTANT) for kind in NARROW_TYPES}
     known = set(_installed())
     return needed <= times.keys() <= possible and all(own and own.keys() <= known for own in times.values())
@@ -165,12 +165,12 @@ def _measure() -> Times:
 
     found: dict[str, dict[str, float]] = {}
     with ThreadpoolController().limit(limits=1, user_api="blas"), onednn.one_thread():
-        for rows, extent in _ROWS.items():
+        for rows, extent in _SAMPLE_ROWS.items():
             for operand in (_CONSTANT, _VARIABLE):
                 calls = {name: _prepare(name, "f32", extent, operand) for name in _installed()}
                 found[_name_kind("f32", rows, operand)] = _time({n: call for n, call in calls.items() if call})
         for kind in NARROW_TYPES if ONEDNN in _installed() else ():
-            call = _prepare(ONEDNN, kind, _ROWS["many rows"], _CONSTANT)
+            call = _prepare(ONEDNN, kind, _SAMPLE_ROWS["many rows"], _CONSTANT)
             if call is not None:
                 found[_name_kind(kind, "many rows", _CONSTANT)] = _time({ONEDNN: call})
     return found

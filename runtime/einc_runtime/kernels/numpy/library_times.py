@@ -22,9 +22,9 @@ from einc_runtime import disk, environment
 from einc_runtime.kernels.processor import name_processor, read_cpuinfo
 from einc_runtime.strict_json import parse_json
 
-MAX_FILE_BYTES = 1 << 16
-_VERSION = 1
-_VARIABLES = (*environment.LIBRARY_INSTRUCTIONS, environment.PROCESSOR)
+MAX_TIMES_BYTES = 1 << 16
+_TIMES_VERSION = 1
+_MULTIPLYING_VARIABLES = (*environment.LIBRARY_INSTRUCTIONS, environment.PROCESSOR)
 """Environment variables that change how libraries multiply."""
 
 Times = Mapping[str, Mapping[str, float]]
@@ -38,7 +38,7 @@ def identify(files: Sequence[Path]) -> str:
         with contextlib.suppress(OSError):
             status = path.stat()
             found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
-    values = {name: environment.read(name) for name in _VARIABLES}
+    values = {name: environment.read(name) for name in _MULTIPLYING_VARIABLES}
     found += [f"{name}={value}" for name, value in values.items() if value is not None]
     return "\n".join(found)
 
@@ -50,19 +50,19 @@ def recall(identity: str) -> Times | None:
         return None
     try:
         with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-        document = parse_json(content) if len(content) <= MAX_FILE_BYTES else None
+            content = stream.read(MAX_TIMES_BYTES + 1)
+        document = parse_json(content) if len(content) <= MAX_TIMES_BYTES else None
     except (OSError, ValueError):
         return None
     if not isinstance(document, dict) or document.keys() != {"version", "processor", "us"}:
         return None
     times = document["us"]
-    return times if document["version"] == _VERSION and _are_times(times) else None
+    return times if document["version"] == _TIMES_VERSION and _are_times(times) else None
 
 
 def remember(identity: str, times: Times) -> None:
     """Writes times, whole or not at all. A folder that cannot be written only costs the next process time."""
-    document = {"version": _VERSION, "processor": name_processor(), "us": times}
+    document = {"version": _TIMES_VERSION, "processor": name_processor(), "us": times}
     text = (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
     def write(stream: BinaryIO) -> None:

@@ -16,7 +16,9 @@ import numpy as np
 
 from einc_runtime.dtypes import DType, compute_type, storage_dtype
 from einc_runtime.kernels.base import store
-from einc_runtime.kernels.scalar_program import CAST, GELU_TAIL, Constant, ProgramInput, ScalarOperand, TypedStep
+from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
+from einc_runtime.plan.scalar_functions import CAST
+from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
 
 Breadth = frozenset[int]
 
@@ -73,13 +75,20 @@ class Code:
     value: Place
 
 
-def lower(steps: Sequence[TypedStep], inputs: Sequence[str], breadths: Sequence[Breadth], output: DType | None) -> Code:
+def lower(
+    steps: Sequence[TypedStep],
+    inputs: Sequence[str],
+    breadths: Sequence[Breadth],
+    output: DType | None,
+    indices: int = 0,
+) -> Code:
     """Code for typed steps over inputs of these element types, which vary along these axes.
 
-    With `output`, the value is converted to that type and written to the result. Without, it stays in its compute type
-    in a register, or in an input that needs no conversion.
+    The last `indices` inputs are the values of indices, as arrays of i64. With `output`, the value is converted to
+    that type and written to the result. Without, it stays in its compute type in a register, or in an input that needs
+    no conversion.
     """
-    expansion = _Expansion(inputs, breadths)
+    expansion = _Expansion(inputs, breadths, indices)
     for step in steps:
         expansion.add(step)
     return allocate(expansion.calls, expansion.finish(output))
@@ -104,11 +113,21 @@ def _gelu_f64(x: Any, target: Any) -> None:
     np.multiply(target, finite, target)
 
 
+def _erf_f64(x: Any, target: Any) -> None:
+    np.copyto(target, _erf(x).astype(np.float64))
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)
 _half_erfc = np.frompyfunc(lambda v: 0.5 * math.erfc(v), 1, 1)
 
 _UFUNCS: dict[str, Callable[..., Any]] = {
     "abs": np.absolute, "tanh": np.tanh, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "not": np.logical_not,
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide,
+    "exp2": np.exp2, "expm1": np.expm1, "log2": np.log2, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "atan": np.arctan, "atan2": np.arctan2, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
+    "sign": np.sign, "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
+    "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor,
+    "shiftleft": np.left_shift, "shiftright": np.right_shift,
     "floordiv": np.floor_divide, "mod": np.remainder, "pow": np.power, "max": _maximum, "min": _minimum,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "and": np.logical_and, "or": np.logical_or, "where": _select,
@@ -118,8 +137,9 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 class _Expansion:
     """Collects calls in single-assignment form."""
 
-    def __init__(self, inputs: Sequence[str], breadths: Sequence[Breadth]) -> None:
+    def __init__(self, inputs: Sequence[str], breadths: Sequence[Breadth], indices: int) -> None:
         self.inputs, self.breadths = inputs, breadths
+        self.first_index = len(inputs) - indices
         self.calls: list[NumpyCall] = []
         self.results: list[Place] = []
         self.loaded: dict[int, Place] = {}
@@ -169,12 +189,14 @@ class _Expansion:
     def _convert(self, value: LoweredValue, dtype: DType) -> Place:
         return value if value.dtype == dtype else self.call(store, dtype, value)
 
-    def _operand(self, operand: ScalarOperand, kind: str) -> Place:
-        if isinstance(operand, Constant):
+    def _operand(self, operand: Operand, kind: str) -> Place:
+        if isinstance(operand, ScalarLiteral):
             # A literal has the common type of the operands: the condition of a `where` is never a literal.
             constant: Scalar = storage_dtype(kind).type(operand.value)
             return constant
-        if not isinstance(operand, ProgramInput):
+        if isinstance(operand, IndexValue):
+            return StoredInput(self.first_index + operand.position)
+        if not isinstance(operand, ScalarInput):
             return self.results[operand.position]
         stored = self.inputs[operand.position]
         if compute_type(stored) == stored:
@@ -221,12 +243,29 @@ class _Expansion:
         if dtype == np.float64:
             return self.call(_gelu_f64, dtype, x)
         magnitude = self.call(_minimum, dtype, self.call(np.absolute, dtype, x), dtype.type(16))
-        power = self.call(np.multiply, dtype, magnitude, dtype.type(-GELU_TAIL[-1]))
-        for coefficient in GELU_TAIL[-2:0:-1]:
-            power = self.call(np.multiply, dtype, self.call(np.add, dtype, power, dtype.type(-coefficient)), magnitude)
-        power = self.call(np.add, dtype, power, dtype.type(-GELU_TAIL[0]))
+        power = self._polynomial(magnitude, [-coefficient for coefficient in GELU_TAIL], dtype)
         tail = self.call(np.multiply, dtype, self.call(np.exp, dtype, power), magnitude)
         return self.call(np.subtract, dtype, self._relu(x, dtype), tail)
+
+    def _erf(self, x: Place, dtype: DType) -> Place:
+        """A polynomial near 0, and elsewhere 1 - exp(-p(|x|)) with the sign of x."""
+        if dtype == np.float64:
+            return self.call(_erf_f64, dtype, x)
+        square = self.call(np.multiply, dtype, x, x)
+        near = self.call(np.multiply, dtype, self._polynomial(square, ERF_NEAR, dtype), x)
+        magnitude = self.call(np.absolute, dtype, x)
+        power = self._polynomial(self.call(_minimum, dtype, magnitude, dtype.type(4)), ERF_TAIL, dtype)
+        tail = self.call(np.exp, dtype, self._neg(power, dtype))
+        far = self.call(np.copysign, dtype, self.call(np.subtract, dtype, dtype.type(1), tail), x)
+        is_near = self.call(np.less, np.dtype(np.bool_), magnitude, dtype.type(1))
+        return self.call(_select, dtype, is_near, near, far)
+
+    def _polynomial(self, x: LoweredValue, coefficients: Sequence[float], dtype: DType) -> LoweredValue:
+        """From the coefficient of the constant term on."""
+        value = self.call(np.multiply, dtype, x, dtype.type(coefficients[-1]))
+        for coefficient in coefficients[-2:0:-1]:
+            value = self.call(np.multiply, dtype, self.call(np.add, dtype, value, dtype.type(coefficient)), x)
+        return self.call(np.add, dtype, value, dtype.type(coefficients[0]))
 
 
 def allocate(calls: Sequence[NumpyCall], value: Place) -> Code:

@@ -27,7 +27,7 @@ from einc_runtime.kernels.numpy.pieces import (
 )
 from einc_runtime.kernels.views import merge_axes
 
-UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+REDUCING_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def build_map(invocation: Invocation[Array]) -> Kernel:
@@ -79,7 +79,7 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
     wide = choose_accumulator(call.kinds[-1], call.aggregation)
     sums = scratch.take(target.shape, wide)
     axes = tuple(axis for axis, kind in enumerate(kinds) if kind)
-    ufunc = UFUNCS[call.aggregation]
+    ufunc = REDUCING_UFUNCS[call.aggregation]
 
     def bind(memory: Array) -> Run:
         accumulator = sums.of(memory)

@@ -11,7 +11,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store, view_as_integers
 from einc_runtime.kernels.calls.moves import AppendCall, EmbeddingCall, parse_concat, parse_reshape
-from einc_runtime.kernels.numpy.pieces import PIECE, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
+from einc_runtime.kernels.numpy.pieces import PIECE_ELEMENTS, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
 
 
 def build_concat(invocation: Invocation[Array]) -> Kernel:
@@ -59,7 +59,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
     rows, bits = target.reshape(-1, target.shape[-1]), view_as_integers(table)
     if not np.may_share_memory(rows, target):
         raise PlanFault("embedding needs an output whose leading axes are one dimension")
-    walk = Walk((ids.size,), 0, max(1, PIECE // max(1, target.shape[-1])))
+    walk = Walk((ids.size,), 0, max(1, PIECE_ELEMENTS // max(1, target.shape[-1])))
     scratch = ScratchAllocator()
     place = scratch.take((ids.size,), np.dtype(np.int64))
     absent = scratch.take((ids.size,), np.dtype(np.bool_))
@@ -86,7 +86,7 @@ def build_embedding(invocation: Invocation[Array]) -> Kernel:
     return Kernel(bind, scratch.size, 1.0 * target.size)
 
 
-FEW_ROWS = 16
+MAX_SINGLE_ROWS = 16
 """New rows of an append that are written one by one: finding the last of equal ones takes longer."""
 
 
@@ -108,7 +108,7 @@ def make_append(call: AppendCall) -> Kernel:
     into, fresh = view_as_integers(target), view_as_integers(new)
 
     def write(goals: Array) -> None:
-        if len(goals) <= FEW_ROWS:
+        if len(goals) <= MAX_SINGLE_ROWS:
             for row, goal in enumerate(goals.tolist()):
                 if 0 <= goal < target.shape[1]:
                     into[:, goal] = fresh[:, row]

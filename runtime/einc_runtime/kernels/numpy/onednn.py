@@ -30,7 +30,7 @@ from einc_runtime.text import escape_text
 
 ONEDNN = "onednn"
 FILE = "libdnnl.so.3"
-_TYPES = {"f16": 1, "bf16": 2, "f32": 3}
+_ONEDNN_TYPES = {"f16": 1, "bf16": 2, "f32": 3}
 _ANY_LAYOUT, _USER_SCRATCHPAD, _CPU, _IN_ORDER = 1, 1, 1, 1
 _OF_WEIGHTS, _OF_SCRATCHPAD, _IMPLEMENTATION = 131, 136, 8  # what a descriptor is asked for
 _SOURCE, _TARGET, _WEIGHTS, _SCRATCHPAD = 1, 17, 33, 80  # what an argument is
@@ -103,12 +103,12 @@ class _Library:
     def describe(self, dtype: str, layout: Layout) -> _Object:
         """The descriptor of an array."""
         extents, strides = ((ctypes.c_int64 * len(part))(*part) for part in layout)
-        return self.make("memory_desc", len(extents), extents, _TYPES[dtype], strides, suffix="_with_strides")
+        return self.make("memory_desc", len(extents), extents, _ONEDNN_TYPES[dtype], strides, suffix="_with_strides")
 
     def describe_any(self, dtype: str, extents: tuple[int, ...]) -> _Object:
         """The descriptor of an array in the layout that a product likes best."""
         held = (ctypes.c_int64 * len(extents))(*extents)
-        return self.make("memory_desc", len(extents), held, _TYPES[dtype], _ANY_LAYOUT, suffix="_with_tag")
+        return self.make("memory_desc", len(extents), held, _ONEDNN_TYPES[dtype], _ANY_LAYOUT, suffix="_with_tag")
 
     def query(self, primitive: _Object, what: int) -> int:
         """A descriptor that belongs to that of a primitive, and lives as long."""
@@ -297,7 +297,7 @@ class OnednnProduct:
     def of(product: DenseProduct, *, packed_side: int | None = None) -> OnednnProduct | None:
         """None where the library is missing or has no fast way. `packed_side` says which operand is packed, if any."""
         found, kind = MatrixProduct.of(product), find_dtype_name(product.target.dtype)
-        if found is None or kind not in _TYPES or _load() is None:
+        if found is None or kind not in _ONEDNN_TYPES or _load() is None:
             return None
         packed = packed_side is not None
         if packed and (product.target.ndim != 2 or packed_side == found.turned):

@@ -17,7 +17,7 @@ from einc_runtime.kernels.base import Run, ScratchAllocator, ScratchArray
 from einc_runtime.kernels.numpy.lowering import Breadth, Code, LoweredResult, Place, Register, StoredInput
 from einc_runtime.kernels.views import merge_leading_axes
 
-PIECE = 1 << 15
+PIECE_ELEMENTS = 1 << 15
 """Elements in a piece: 128 KiB of f32, so that a few registers fit into a core's L2 cache."""
 
 MAX_PREPARED = 64
@@ -39,7 +39,7 @@ class Walk:
     step: int
 
     @staticmethod
-    def over(views: Sequence[Array], piece: int = PIECE) -> Walk:
+    def over(views: Sequence[Array], piece: int = PIECE_ELEMENTS) -> Walk:
         extents = tuple(max(column) for column in zip(*(view.shape for view in views), strict=True))
         inner, axis = 1, len(extents) - 1
         while axis > 0 and inner * extents[axis] <= piece:
@@ -89,7 +89,7 @@ class ArrayPiece:
 def walk_rows(views: Sequence[Array]) -> tuple[list[Array], Walk]:
     """Arrays of one shape with leading axes merged, and a walk over whole rows in pieces that fit into the cache."""
     rows = merge_leading_axes(views)
-    return rows, Walk.over([rows[0][..., 0]], max(1, PIECE // max(1, rows[0].shape[-1])))
+    return rows, Walk.over([rows[0][..., 0]], max(1, PIECE_ELEMENTS // max(1, rows[0].shape[-1])))
 
 
 def breadth_of(view: Array) -> Breadth:

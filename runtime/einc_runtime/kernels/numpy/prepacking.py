@@ -24,7 +24,7 @@ from einc_runtime.kernels.numpy.pieces import make_runner
 
 _PACKED, _LEFT = 151, 161  # what the C interface to BLAS calls these
 
-SMALL = 1 << 14
+MIN_PACKED_PRODUCTS = 1 << 14
 """Number of multiplications below which packing gains nothing."""
 
 TakeArray = Callable[[Sequence[int], DType], Array]
@@ -57,7 +57,7 @@ def choose_form(
     """
     if product.target.ndim != 2:
         return None
-    if library == ONEDNN and product.multiplications >= SMALL:
+    if library == ONEDNN and product.multiplications >= MIN_PACKED_PRODUCTS:
         compiled = OnednnProduct.of(product, packed_side=side)
         if compiled is not None:
             return _OnednnForm(compiled, take([compiled.scratch], np.dtype(np.uint8)))
@@ -169,12 +169,12 @@ class _ConvertedForm:
 @cache
 def _load_functions(dtype: str) -> _MklFunctions | None:
     mkl = blas.load_mkl()
-    if dtype not in blas.LETTERS or mkl is None:
+    if dtype not in blas.BLAS_PREFIXES or mkl is None:
         return None
-    letter, number = blas.LETTERS[dtype]
+    letter, number = blas.BLAS_PREFIXES[dtype]
     integer, address = ctypes.c_int, ctypes.c_void_p
     try:
-        size, pack, compute = (getattr(mkl, f"cblas_{letter}gemm_{name}") for name in _NAMES)
+        size, pack, compute = (getattr(mkl, f"cblas_{letter}gemm_{name}") for name in _PACK_FUNCTIONS)
     except AttributeError:
         return None
     size.restype, pack.restype, compute.restype = ctypes.c_size_t, None, None
@@ -184,7 +184,7 @@ def _load_functions(dtype: str) -> _MklFunctions | None:
     return _MklFunctions(size, pack, compute)
 
 
-_NAMES = ("pack_get_size", "pack", "compute")
+_PACK_FUNCTIONS = ("pack_get_size", "pack", "compute")
 
 
 class PrepackedProduct:

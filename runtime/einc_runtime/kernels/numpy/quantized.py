@@ -17,9 +17,9 @@ from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContra
 from einc_runtime.kernels.numpy.contract import build_contract as build_plain_contract
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
-PART = 1 << 20
+WIDENED_ELEMENTS = 1 << 20
 """Elements of a weight that are widened at a time."""
-PIECE = 1 << 16
+WIDENED_PIECE = 1 << 16
 """Elements that numpy widens at a time."""
 
 PrepareWidening = Callable[[QuantizedWeight, Array], Run]
@@ -70,7 +70,7 @@ def cut_product(call: QuantizedContractCall) -> Iterator[tuple[QuantizedWeight, 
     """
     weight, result = call.weight, call.result
     rows = [name for name in call.labels if name in result.names]
-    count = -(-call.count(call.labels) // PART)
+    count = -(-call.count(call.labels) // WIDENED_ELEMENTS)
     if not rows or count == 1:
         yield weight, call.tensor.array, result.array
         return
@@ -102,7 +102,7 @@ def _walk(weight: QuantizedWeight, target: Array) -> Iterator[tuple[QuantizedWei
     if not weight.scales.ndim or target.ndim == 1 or not target.size:
         yield weight, target
         return
-    step = max(1, PIECE * len(target) // target.size)
+    step = max(1, WIDENED_PIECE * len(target) // target.size)
     for start in range(0, len(target), step):
         yield weight.part(0, start, start + step), target[start : start + step]
 

@@ -11,7 +11,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel
 from einc_runtime.kernels.calls import ranking
-from einc_runtime.kernels.calls.ranking import NOWHERE, lowest_value, rank_keys
+from einc_runtime.kernels.calls.ranking import NO_INDEX, lowest_value, rank_keys
 
 
 def build_argmax(invocation: Invocation[Array]) -> Kernel:
@@ -38,7 +38,7 @@ def build_topk(invocation: Invocation[Array]) -> Kernel:
 
     def run() -> None:
         values[..., count:] = lowest_value(values.dtype)
-        indices[..., count:] = NOWHERE
+        indices[..., count:] = NO_INDEX
         for row in np.ndindex(source.shape[:-1]):
             ranked = rank_keys(source[row])
             last = np.partition(ranked, count - 1)[count - 1]

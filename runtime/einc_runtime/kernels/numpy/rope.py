@@ -9,7 +9,7 @@ import numpy as np
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, dtype_name
 from einc_runtime.kernels.calls.rope import RopeCall
-from einc_runtime.kernels.numpy.pieces import PIECE, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
+from einc_runtime.kernels.numpy.pieces import PIECE_ELEMENTS, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
 
 
 def build_rope(invocation: Invocation[Array]) -> Kernel:
@@ -22,7 +22,7 @@ def make_rope(rotation: RopeCall) -> Kernel:
     tokens, half = source.shape[-2], source.shape[-1] // 2
     dtype = storage_dtype(compute_type(dtype_name(target)))
     leading = math.prod(source.shape[:-2])
-    step = max(1, min(tokens, PIECE // max(1, leading * half)))
+    step = max(1, min(tokens, PIECE_ELEMENTS // max(1, leading * half)))
     walk = Walk((tokens,), 0, step)
     scratch = ScratchAllocator()
     angles = scratch.take((step, half), np.dtype(np.float32))

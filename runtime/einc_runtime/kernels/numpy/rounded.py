@@ -16,24 +16,26 @@ from einc_runtime.kernels.numpy.contract import build_contract
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.kernels.numpy.quantized import cut_product
 
-WIDE = np.dtype(np.float64)
+SUM_DTYPE = np.dtype(np.float64)
 
 
 def build_rounded_contract(invocation: Invocation[Array]) -> Kernel:
     call = RoundedContractCall.parse(invocation)
     plain = replace(call.plain, scale=1.0)
     own = ScratchAllocator()
-    rounded, sums = own.take(plain.tensor.array.shape, WIDE), own.take(plain.result.array.shape, WIDE)
+    rounded, sums = own.take(plain.tensor.array.shape, SUM_DTYPE), own.take(plain.result.array.shape, SUM_DTYPE)
 
     def cut(tensor: Array, result: Array) -> list[tuple[Array, Array, Array]]:
         whole = replace(plain, tensor=plain.tensor.with_array(tensor), result=plain.result.with_array(result))
         return [(weight.values, part, target) for weight, part, target in cut_product(whole)]
 
-    measured = cut(*(np.broadcast_to(np.zeros((), WIDE), one.shape) for one in (rounded, sums)))
-    widened = own.take((max(values.size for values, _, _ in measured),), WIDE)
+    measured = cut(*(np.broadcast_to(np.zeros((), SUM_DTYPE), one.shape) for one in (rounded, sums)))
+    widened = own.take((max(values.size for values, _, _ in measured),), SUM_DTYPE)
     shapes = {values.shape: (part.shape, target.shape) for values, part, target in measured}
     kernels = [
-        build_contract(plain.product_with(np.empty(shape, WIDE), np.empty(target, WIDE), np.empty(part, WIDE)))
+        build_contract(
+            plain.product_with(np.empty(shape, SUM_DTYPE), np.empty(target, SUM_DTYPE), np.empty(part, SUM_DTYPE))
+        )
         for shape, (part, target) in shapes.items()
     ]
 

@@ -17,7 +17,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.attention import prepare_attention
 from einc_runtime.kernels.reproducible.dense import build_on_dense, has_dense_rows
 
-ROWS = 64
+TILE_QUERIES = 64
 """Queries whose scores are in memory at a time, for one head of keys."""
 
 
@@ -35,7 +35,7 @@ def build_attention(invocation: Invocation[Array]) -> Kernel:
 
 def _attend(call: AttentionCall) -> None:
     for sequence in call.sequences():
-        for rows in sequence.split(ROWS):
+        for rows in sequence.split(TILE_QUERIES):
             for head in range(call.k.shape[0]):
                 _attend_rows(call, rows, head)
 

@@ -14,7 +14,8 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm import map as compiled
 from einc_runtime.kernels.numpy import map as plain
 from einc_runtime.kernels.reproducible.dense import build_on_dense
-from einc_runtime.kernels.scalar_program import CAST, TypedStep
+from einc_runtime.plan.scalar_functions import CAST
+from einc_runtime.plan.scalar_programs import TypedStep
 
 
 def build_map(invocation: Invocation[Array]) -> Kernel:
@@ -42,7 +43,7 @@ def make_map(steps: tuple[TypedStep, ...], kinds: tuple[str, ...], views: Sequen
 
 
 def _has_machine_code(steps: Sequence[TypedStep], kinds: Sequence[str]) -> bool:
-    if not set(kinds) <= compiled.KINDS or not compiler.is_available():
+    if not set(kinds) <= compiled.MAP_DTYPES or not compiler.is_available():
         return False
     from einc_runtime.kernels.llvm.vectors import is_supported
 

@@ -35,6 +35,6 @@ def _build(invocation: Invocation[Array], build: Callable[[Invocation[Array]], K
     def build_on(inputs: Sequence[Array], outputs: Sequence[Array]) -> Kernel:
         return build(invocation.on(inputs, outputs))
 
-    compiled = find_dtype_name(invocation.output.dtype) in compiler.FLOATS and compiler.is_available()
+    compiled = find_dtype_name(invocation.output.dtype) in compiler.COMPILED_FLOATS and compiler.is_available()
     is_dense = has_dense_rows if compiled else is_contiguous
     return build_on_dense(invocation.inputs, invocation.outputs, build_on, is_dense)

@@ -16,13 +16,13 @@ from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.calls.rows import MeanPoolCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.reduce import find_largest
-from einc_runtime.kernels.numpy.map import UFUNCS, choose_accumulator, find_identity
+from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator, find_identity
 from einc_runtime.kernels.numpy.pieces import ArrayPiece, Resolved, Walk, make_runner
 from einc_runtime.kernels.reproducible.map import make_map
 
-CHUNK = 1 << 12
+TREE_TERMS = 1 << 12
 """Terms of one tree. Chunks are added one after the other."""
-ELEMENTS = 1 << 15
+TERMS_AT_ONCE = 1 << 15
 """Terms that are computed at a time, for as many results as there are chunks in it."""
 
 
@@ -60,8 +60,8 @@ class _Terms:
         kept, gone = (
             np.broadcast_to(np.int8(0), part) for part in (self.extents[: self.kept], self.extents[self.kept :])
         )
-        inner = Walk.over([gone], CHUNK)
-        return Walk.over([kept], max(1, ELEMENTS // inner.size)), inner
+        inner = Walk.over([gone], TREE_TERMS)
+        return Walk.over([kept], max(1, TERMS_AT_ONCE // inner.size)), inner
 
     def cut(self, view: Array, rows: ArrayPiece, terms: ArrayPiece | None) -> Array:
         """The part of a view for some results, and for some of their terms."""
@@ -89,7 +89,7 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
     terms = _Terms.of(call, indices.parse(invocation.attribute("indices", str)))
     outer, inner = terms.walk()
     wide, computed = choose_accumulator(call.kinds[-1], call.aggregation), compute_type(call.kinds[-1])
-    kinds, ufunc = (*call.kinds[:-1], computed), UFUNCS[call.aggregation]
+    kinds, ufunc = (*call.kinds[:-1], computed), REDUCING_UFUNCS[call.aggregation]
     scratch = ScratchAllocator()
     size = outer.size * inner.size
     slots = [

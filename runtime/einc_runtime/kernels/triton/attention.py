@@ -35,7 +35,7 @@ from einc_runtime.kernels.triton.source import (
     power_of_two,
 )
 
-PROGRAMS = 264
+MIN_ATTENTION_PROGRAMS = 264
 """With fewer programs, keys are divided among programs: two for each multiprocessor of a large GPU."""
 
 ORDERED_ROWS = 64
@@ -92,7 +92,7 @@ def build_attention(invocation: Invocation[Array], architecture: str, ordered: b
     work = _list_tiles(call, max(1, shape.rows // heads))
     programs = len(work) * call.k.shape[0] * -(-group // heads)
     keys = max((int(row[3] - row[2]) for row in work), default=0)
-    shares = 1 if ordered else max(1, min(MAX_SHARES, PROGRAMS // programs, keys // MIN_SHARE))
+    shares = 1 if ordered else max(1, min(MAX_SHARES, MIN_ATTENTION_PROGRAMS // programs, keys // MIN_SHARE))
     if shares == 1:
         return LaunchSequence((_AttentionSource(call, shape, heads, (call.o, call.lse), 1, ordered).call(work),))
     scratch = WorkspaceAllocator()

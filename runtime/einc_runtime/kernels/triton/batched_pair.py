@@ -14,9 +14,9 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.launches import ALIGNMENT, LaunchSequence, as_layout
+from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, LaunchSequence, as_layout
 
-TILE = (128, 256)
+CUBLAS_TILE = (128, 256)
 """Rows and columns of a result that a multiprocessor computes at a time in cuBLAS's large kernels."""
 
 GAIN = 1.02
@@ -62,7 +62,7 @@ def batch_products(one: Gemm, other: Gemm) -> Gemm | None:
         (one.c, other.c, one.stride_c, one.result),
     ):
         apart, size = end - start, ITEMSIZE[kind]
-        if apart < 0 or apart % ALIGNMENT or (one.batch > 1 and apart != one.batch * stride * size):
+        if apart < 0 or apart % POINTER_ALIGNMENT or (one.batch > 1 and apart != one.batch * stride * size):
             return None
         strides.append(stride if one.batch > 1 else apart // size)
     stride_a, stride_b, stride_c = strides
@@ -71,5 +71,5 @@ def batch_products(one: Gemm, other: Gemm) -> Gemm | None:
 
 def idle_factor(product: Gemm, multiprocessors: int) -> float:
     """The time of a product relative to that without idle multiprocessors in the last round."""
-    tiles = -(-product.m // TILE[0]) * -(-product.n // TILE[1]) * product.batch
+    tiles = -(-product.m // CUBLAS_TILE[0]) * -(-product.n // CUBLAS_TILE[1]) * product.batch
     return -(-tiles // multiprocessors) * multiprocessors / tiles

@@ -7,16 +7,25 @@ strides and addresses alone, so the same invocation always gives the same launch
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, JointInvocation, find_joint_builder, find_kernel_builder
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
+from einc_runtime.kernels.triton.index import build_index
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.map import build_aggregate
 from einc_runtime.kernels.triton.moves import build_moves
-from einc_runtime.plan.signatures import require_order
+from einc_runtime.plan.signatures import COMPOSED_KERNELS, require_order
 
-__all__ = ["JOINT_AGGREGATIONS", "KERNELS", "build_aggregate", "build_joint_aggregation", "build_kernel", "build_moves"]
+__all__ = [
+    "JOINT_AGGREGATION_BUILDERS",
+    "KERNELS",
+    "build_aggregate",
+    "build_joint_aggregation",
+    "build_kernel",
+    "build_moves",
+]
 
 KERNELS: dict[str, tuple[str, str]] = {
     "attention": ("einc_runtime.kernels.triton.attention", "build_attention"),
@@ -54,7 +63,7 @@ ORDERED: dict[str, tuple[str, str]] = {
 }
 """The kernels of reproducible plans that add anything up."""
 
-JOINT_AGGREGATIONS: dict[str, tuple[str, str]] = {
+JOINT_AGGREGATION_BUILDERS: dict[str, tuple[str, str]] = {
     "logsumexp": ("einc_runtime.kernels.triton.joint_aggregation", "build_logsumexp"),
     "argmax": ("einc_runtime.kernels.triton.joint_aggregation", "build_argmax"),
     "topk": ("einc_runtime.kernels.triton.joint_aggregation", "build_topk"),
@@ -74,6 +83,8 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
 
     Raises PlanFault for an unknown kernel, or one that does not take these operands.
     """
+    if invocation.name in COMPOSED_KERNELS:
+        return build_index(invocation, partial(build_kernel, architecture=architecture))
     ordered = invocation.is_reproducible
     table = ORDERED if ordered and require_order(invocation.name) == "stated" else KERNELS
     build: Callable[..., LaunchSequence] = find_kernel_builder(invocation.name, table)
@@ -85,5 +96,5 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
 def build_joint_aggregation(invocation: JointInvocation[Array]) -> LaunchSequence:
     """The launches of an aggregation of tuples. Raises PlanFault."""
     build: Callable[[JointAggregationCall], LaunchSequence]
-    build = find_joint_builder(invocation.aggregation, JOINT_AGGREGATIONS)
+    build = find_joint_builder(invocation.aggregation, JOINT_AGGREGATION_BUILDERS)
     return build(JointAggregationCall.parse(invocation))

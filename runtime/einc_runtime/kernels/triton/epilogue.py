@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.kernels import indices, scalar_program
+from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.gpu import GpuArray
-from einc_runtime.kernels.scalar_program import EarlierStep as Earlier
-from einc_runtime.kernels.scalar_program import ProgramInput
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout
 from einc_runtime.plan.epilogues import ACTIVATIONS
+from einc_runtime.plan.scalar_programs import EarlierStep, ScalarInput, ScalarProgram
 
-KINDS = ("f16", "bf16", "f32")
+PRODUCT_DTYPES = ("f16", "bf16", "f32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +34,19 @@ class Epilogue:
 
 def parse_epilogue(source: str, arity: int, place: int) -> Epilogue | None:
     """Reads a map's program as an epilogue of its operand at `place`; None where it is no epilogue."""
-    steps = scalar_program.parse(source, arity)
-    value: ProgramInput | Earlier = ProgramInput(place)
+    program = ScalarProgram.parse(source, arity)
+    value: ScalarInput | EarlierStep = ScalarInput(place)
     added: list[int] = []
     activation = ""
-    for position, step in enumerate(steps):
+    for position, step in enumerate(program.steps):
         others = [operand for operand in step.operands if operand != value]
         if step.function in ACTIVATIONS and not others and not activation:
             activation = step.function
-        elif step.function == "add" and len(others) == 1 and isinstance(others[0], ProgramInput) and not activation:
+        elif step.function == "add" and len(others) == 1 and isinstance(others[0], ScalarInput) and not activation:
             added.append(others[0].position)
         else:
             return None
-        value = Earlier(position)
+        value = EarlierStep(position)
     if sorted((place, *added)) != list(range(arity)):
         return None  # an operand that is not used, or more than once
     return Epilogue(place, tuple(added), activation)
@@ -66,7 +65,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
     epilogue, names = parse_epilogue(source, len(then.inputs), place), indices.parse(equation)
     (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype
-    if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in KINDS:
+    if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in PRODUCT_DTYPES:
         return None
     if epilogue.activation == "gelu_tanh" and kind == "f32":
         return None

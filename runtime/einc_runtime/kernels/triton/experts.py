@@ -28,9 +28,9 @@ from einc_runtime.kernels.triton.source import (
     power_of_two,
 )
 
-FEW = 64
+MAX_UNSORTED_SLOTS = 64
 """Up to so many slots are multiplied without being sorted."""
-CHUNK = 1024
+PICKS_AT_ONCE = 1024
 """Picks that a program reads at a time."""
 MAX_EXPERTS = 1 << 14
 """A program reads the counts of all experts at once."""
@@ -40,7 +40,7 @@ def build_expert_matmul(invocation: Invocation[Array]) -> LaunchSequence:
     """One launch for few slots, else three or four."""
     call = ExpertMatmulCall.parse(invocation)
     sources = _Sources(call)
-    if call.picks.size <= FEW:
+    if call.picks.size <= MAX_UNSORTED_SLOTS:
         return LaunchSequence((sources.multiply_few(),), status_message=call.status_message)
     return sources.multiply_sorted(_choose_tile(call, sources.kind))
 
@@ -125,7 +125,7 @@ class _Sources:
     def _count(self, counts: PointerOperand) -> KernelLaunch:
         """How many slots picked each expert."""
         count = self.call.picks.size
-        chunk = min(CHUNK, power_of_two(count))
+        chunk = min(PICKS_AT_ONCE, power_of_two(count))
         lines = [
             "e = tl.program_id(0)",
             f"total = tl.zeros([{chunk}], tl.int32)",
@@ -144,7 +144,7 @@ class _Sources:
     def _sort(self, counts: PointerOperand, order: PointerOperand) -> KernelLaunch:
         """The numbers of slots, expert after expert: each program writes those of one expert, behind all before it."""
         count = self.call.picks.size
-        chunk = min(CHUNK, power_of_two(count))
+        chunk = min(PICKS_AT_ONCE, power_of_two(count))
         lines = [
             "e = tl.program_id(0)",
             *self._read_counts(),

@@ -12,7 +12,7 @@ from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.triton.launches import LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.moves import build_moves
-from einc_runtime.kernels.triton.ranking import KEYS, launch_ranking, ranking_type
+from einc_runtime.kernels.triton.ranking import KEY_FUNCTIONS, launch_ranking, ranking_type
 from einc_runtime.kernels.triton.source import LANGUAGE
 from einc_runtime.kernels.triton.tiles import ElementwiseTiles
 
@@ -67,7 +67,9 @@ def build_argmax(call: JointAggregationCall) -> LaunchSequence:
             "rank = tl.where(wins, key_of_other, rank)",
         ]
     lines += [tile.store("y_ptr", "(best)"), tile.store("z", "(value)")]
-    return LaunchSequence((tile.call("merge_argmax", f"the largest of {count}", lines, KEYS[ranking_type(kind)]),))
+    return LaunchSequence(
+        (tile.call("merge_argmax", f"the largest of {count}", lines, KEY_FUNCTIONS[ranking_type(kind)]),)
+    )
 
 
 def build_topk(call: JointAggregationCall) -> LaunchSequence:

@@ -108,7 +108,7 @@ class TritonKernels(ABC):
     def close(self) -> None: ...
 
 
-_APART = 1 << 44
+_STAND_IN_DISTANCE = 1 << 44
 """The distance between stand-in addresses; no view is so large."""
 
 ADDRESSED = frozenset({"concat"})
@@ -124,7 +124,7 @@ class LaunchCache:
     def get(
         self, key: tuple[object, ...], arrays: Sequence[GpuArray], make: Callable[[list[Array]], LaunchSequence]
     ) -> LaunchSequence:
-        bases = [(n + 1) * _APART + array.pointer % WORKSPACE_ALIGNMENT for n, array in enumerate(arrays)]
+        bases = [(n + 1) * _STAND_IN_DISTANCE + array.pointer % WORKSPACE_ALIGNMENT for n, array in enumerate(arrays)]
         views = tuple((x.shape, x.strides, x.dtype, x.pointer % WORKSPACE_ALIGNMENT) for x in arrays)
         whole = (*key, views)
         if whole not in self._sequences:
@@ -135,7 +135,7 @@ class LaunchCache:
         def relocate(address: int) -> int:
             if address >= SCRATCH:
                 return address
-            number = address // _APART - 1
+            number = address // _STAND_IN_DISTANCE - 1
             return arrays[number].pointer + address - bases[number]
 
         return replace(sequence, steps=tuple(relocate_step(step, relocate) for step in sequence.steps))

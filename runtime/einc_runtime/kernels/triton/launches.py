@@ -23,14 +23,16 @@ from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.views import strides_of
 
-ALIGNMENT = 16
+POINTER_ALIGNMENT = 16
 """Bytes of the widest access to memory, which is used for pointers that are known to be aligned to it."""
 
 SCRATCH = 1 << 62
 """Addresses from here on are offsets in a kernel's workspace, whose address is known only when it is bound."""
 
-TYPES = {"f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i8",
-         "i8": "i8", "i16": "i16"}  # fmt: skip
+SIGNATURE_TYPES = {
+    "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "i32": "i32", "i64": "i64", "bool": "i8",
+    "i8": "i8", "i16": "i16",
+}  # fmt: skip
 """The plan's names of types, and of bits that are only moved -> their names in Triton's signatures. A bool is a byte
 in memory."""
 
@@ -39,7 +41,8 @@ in memory."""
 class KernelSource:
     """One kernel: the function `name` in the module `text`, called with pointers to elements of `types`.
 
-    `aligned` says which pointers are multiples of ALIGNMENT; `warps` and `stages` are Triton's num_warps, num_stages.
+    `aligned` says which pointers are multiples of POINTER_ALIGNMENT; `warps` and `stages` are Triton's num_warps and
+    num_stages.
     Unless the source `fuses`, every product and every sum is rounded by itself. Otherwise the compiler chooses which of
     them become fused multiply-adds, and may choose differently in kernels for other blocks.
     """
@@ -67,7 +70,7 @@ class KernelSource:
         """Argument name -> Triton's type, in order; the names are read from the source's def line."""
         start = self.text.index(f"def {self.name}(") + len(f"def {self.name}(")
         names = [name.strip() for name in self.text[start : self.text.index(")", start)].split(",")]
-        return {name: "*" + TYPES[kind] for name, kind in zip(names, self.types, strict=True)}
+        return {name: "*" + SIGNATURE_TYPES[kind] for name, kind in zip(names, self.types, strict=True)}
 
 
 @lru_cache(maxsize=4096)

@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels import scalar_program
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.map import MapCall, ReduceCall, aggregation_as_map
-from einc_runtime.kernels.scalar_program import ProgramInput
+from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.scalar import ScalarSource
 from einc_runtime.kernels.triton.source import (
@@ -32,8 +31,9 @@ from einc_runtime.kernels.triton.source import (
     index_cast,
     power_of_two,
 )
-from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, PROGRAMS, ElementwiseTiles, TileGrid
+from einc_runtime.kernels.triton.tiles import MIN_PROGRAMS, MULTIPROCESSORS, ElementwiseTiles, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
+from einc_runtime.plan.scalar_programs import ScalarInput
 
 
 def build_map(invocation: Invocation[Array]) -> LaunchSequence:
@@ -42,7 +42,7 @@ def build_map(invocation: Invocation[Array]) -> LaunchSequence:
     names = [f"x{k}" for k in range(len(call.views))]
     elements = ElementwiseTiles([*call.views, call.output], [*names, "y"])
     chain = ScalarSource(call.steps, [f"v{k}" for k in range(len(names))])
-    used = {operand.position for step in call.steps for operand in step.operands if isinstance(operand, ProgramInput)}
+    used = {operand.position for step in call.steps for operand in step.operands if isinstance(operand, ScalarInput)}
     lines = [f"v{k} = {elements.load(names[k])}" for k in sorted(used)]
     lines += [*chain.lines, elements.store("y", chain.value)]
     title = f"map over {' '.join(call.indices) or 'one element'}: {call.source}"
@@ -54,7 +54,7 @@ def build_aggregate(aggregation: str, reads: Sequence[Array], write: Array) -> L
     return build_map(aggregation_as_map(aggregation, reads, write))
 
 
-ELEMENTS = 2048
+TILE_ELEMENTS = 2048
 """Partial aggregates in a program's tile."""
 
 SHARED_OUT = 16
@@ -94,7 +94,7 @@ def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> li
     source = f"t0 = {'cast:i32' if stored == 'i32' else 'copy'} x0"  # other results are rounded as they are stored
     rest = replace(
         call,
-        steps=scalar_program.infer(scalar_program.parse(source, 1), [number], stored),
+        steps=read_steps(source, [number], stored),
         views=(shaped,),
         output=call.output[None],
         kinds=(number, stored),
@@ -176,10 +176,10 @@ class _ReductionTiles:
         height = 1 if kept is None else power_of_two(extents[kept])
         if inner_kept:
             height = min(height, 128)
-            width = min(width, max(1, ELEMENTS // height))
+            width = min(width, max(1, TILE_ELEMENTS // height))
         else:
             width = min(width, 1024)
-            height = min(height, max(1, ELEMENTS // width))
+            height = min(height, max(1, TILE_ELEMENTS // width))
         outer = math.prod(extents[axis] for axis in axes if not gone[axis] and axis != kept)
         while height > 1 and outer * -(-(extents[kept] if kept is not None else 1) // height) < 2 * MULTIPROCESSORS:
             if height <= 16 and inner_kept:
@@ -188,7 +188,7 @@ class _ReductionTiles:
         spans = tuple(1 if gone[axis] else extent for axis, extent in enumerate(extents))
         tiles = TileGrid(spans, kept, None, height, 1)
         work = _ReductionTiles(extents, tuple(gone), tiles, reduced, width, 1)
-        return replace(work, shares=max(1, min(work.steps // SHARED_OUT, PROGRAMS // max(1, tiles.count()))))
+        return replace(work, shares=max(1, min(work.steps // SHARED_OUT, MIN_PROGRAMS // max(1, tiles.count()))))
 
 
 def _launch_one(

@@ -18,7 +18,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, address
 from einc_runtime.kernels.calls.moves import AppendCall, EmbeddingCall, parse_concat, parse_reshape, require_equal_forms
 from einc_runtime.kernels.triton.launches import (
-    ALIGNMENT,
+    POINTER_ALIGNMENT,
     SCRATCH,
     Argument,
     KernelLaunch,
@@ -28,8 +28,8 @@ from einc_runtime.kernels.triton.launches import (
     WorkspaceAllocator,
 )
 from einc_runtime.kernels.triton.source import (
-    HEADER,
-    UNITS,
+    MOVED_TYPES,
+    TRITON_IMPORTS,
     LaunchOptions,
     PointerOperand,
     assemble,
@@ -41,7 +41,7 @@ from einc_runtime.kernels.triton.source import (
 from einc_runtime.kernels.triton.tiles import choose_tiles
 from einc_runtime.kernels.views import merge_axes
 
-TILE = 1024
+MOVE_TILE_UNITS = 1024
 """Units in a tile of a launch for many blocks."""
 
 
@@ -127,9 +127,9 @@ class _BlockMove:
 
     @property
     def aligned(self) -> bool:
-        """Whether every run begins and ends at a multiple of ALIGNMENT."""
+        """Whether every run begins and ends at a multiple of POINTER_ALIGNMENT."""
         marks = [self.source, self.target, self.extents[-1], *self.source_strides[:-1], *self.target_strides[:-1]]
-        return all(number % ALIGNMENT == 0 for number in marks)
+        return all(number % POINTER_ALIGNMENT == 0 for number in marks)
 
 
 def _launch_single(move: _BlockMove) -> KernelLaunch:
@@ -141,7 +141,7 @@ def _launch_single(move: _BlockMove) -> KernelLaunch:
 
     def operand(name: str, where: int, strides: Sequence[int]) -> PointerOperand:
         units = [*(stride // unit for stride in strides[:-1]), 1]
-        return PointerOperand(name, UNITS[unit], tuple(units[axis] for axis in kept), where)
+        return PointerOperand(name, MOVED_TYPES[unit], tuple(units[axis] for axis in kept), where)
 
     x = operand("x", move.source, move.source_strides)
     y = operand("y", move.target, move.target_strides)
@@ -160,8 +160,8 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     """One launch for all blocks."""
     unit = math.gcd(*(move.unit for move in moves))
     depth = max(1, max(len(move.extents) for move in moves) - 1)
-    width = min(power_of_two(max(move.extents[-1] for move in moves) // unit), TILE)
-    height = TILE // width
+    width = min(power_of_two(max(move.extents[-1] for move in moves) // unit), MOVE_TILE_UNITS)
+    height = MOVE_TILE_UNITS // width
     rows, owners, first = [], [], 0
     for number, move in enumerate(moves):
         inner, lines = move.extents[-1] // unit, math.prod(move.extents[:-1])
@@ -180,7 +180,7 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     fields = 6 + 3 * depth
     pointer = f"tl.pointer_type(tl.int{8 * unit})"
     hint = all(move.aligned for move in moves)
-    many = ALIGNMENT // unit
+    many = POINTER_ALIGNMENT // unit
     narrow = ".to(tl.int32)" if max(row[4] + height + row[5] + width for row in rows) < 1 << 31 else ""
 
     def aligned(value: str, multiple: int) -> str:
@@ -192,8 +192,8 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     body = [
         "tile = tl.program_id(0)",
         f"row = table + tl.load(owners + tile) * {fields}",
-        f"source = {aligned(f'tl.load(row).to({pointer})', ALIGNMENT)}",
-        f"target = {aligned(f'tl.load(row + 1).to({pointer})', ALIGNMENT)}",
+        f"source = {aligned(f'tl.load(row).to({pointer})', POINTER_ALIGNMENT)}",
+        f"target = {aligned(f'tl.load(row + 1).to({pointer})', POINTER_ALIGNMENT)}",
         f"tile = tile - {field(2)}",
         f"across = {field(3)}",
         f"r = (tile // across) * {height} + tl.arange(0, {height})[:, None]",
@@ -214,7 +214,8 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     body.append("tl.store(target + c, tl.load(source + c, mask=inside), mask=inside)")
     lines_of_body = "\n    ".join(body)
     text = (
-        f'"""blocks of up to {depth + 1} axes in units of {unit} bytes, each a row of the table"""\n\n{HEADER}\n\n'
+        f'"""blocks of up to {depth + 1} axes in units of {unit} bytes, each a row of the table"""\n\n'
+        f"{TRITON_IMPORTS}\n\n"
         f"@triton.jit\ndef moves(table, owners):\n    {lines_of_body}\n"
     )
     tables = [Table.of(np.array(rows, np.int64)), Table.of(np.concatenate(owners))]
@@ -225,7 +226,7 @@ def build_embedding(invocation: Invocation[Array]) -> LaunchSequence:
     """Rows of the table by id; zeros for ids whose rows are not in this block of the table."""
     call = EmbeddingCall.parse(invocation)
     table, target, vocabulary, lower = call.table, call.target, call.vocabulary, call.lower
-    bits = UNITS[table.dtype.itemsize]
+    bits = MOVED_TYPES[table.dtype.itemsize]
     number = PointerOperand.of("ids", call.ids[..., None])
     row = PointerOperand.of("table", table[(None,) * (target.ndim - 1) + (0,)], bits)
     y = PointerOperand.of("y", target, bits)
@@ -293,7 +294,7 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
 
     if call.in_place:
         return LaunchSequence((clear, mark, _write_new_rows(call, latest, goal)), scratch.size, call.status_message)
-    bits = UNITS[cache.dtype.itemsize]
+    bits = MOVED_TYPES[cache.dtype.itemsize]
     views = {"cache": cache, "new": new[:, :1], "y": target}
     old, fresh, y = (PointerOperand.of(name, view, bits) for name, view in views.items())
     tiles = choose_tiles(target.shape, [old], y)
@@ -316,7 +317,7 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
 def _write_new_rows(call: AppendCall, latest: PointerOperand, goal: PointerOperand) -> KernelLaunch:
     """Writes row t of `new` to row `goal[t]` of the target, if it is the last one that goes there."""
     new, target = call.new, call.target
-    bits = UNITS[target.dtype.itemsize]
+    bits = MOVED_TYPES[target.dtype.itemsize]
     fresh, y = PointerOperand.of("new", new, bits), PointerOperand.of("y", target[:, :1], bits)
     line = PointerOperand("goal", "i32", (0, 1 if new.shape[1] > 1 else 0, 0), goal.address)
     tiles = choose_tiles(new.shape, [fresh], fresh)

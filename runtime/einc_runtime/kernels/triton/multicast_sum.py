@@ -10,14 +10,14 @@ import math
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import dtype_name
-from einc_runtime.kernels.triton.launches import ALIGNMENT, LaunchSequence
+from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, LaunchSequence
 from einc_runtime.kernels.triton.source import PointerOperand, assemble
 from einc_runtime.kernels.views import merge_axes
 
 ADDITIONS = {"f32": "add.v4.f32", "f16": "add.acc::f32.v4.f16x2", "bf16": "add.acc::f32.v4.bf16x2"}
 """By the type of elements: the end of the instruction that adds 16 bytes of them."""
 
-UNITS = 256
+PROGRAM_UNITS = 256
 """Units of 16 bytes in a program: two for each thread."""
 
 FIRST_CAPABILITY = (9, 0)
@@ -31,17 +31,17 @@ def build_multicast_sum(read: Array, write: Array, capability: tuple[int, int]) 
     (source, target), _ = merge_axes([read, write], [False] * read.ndim)
     if not source.ndim:
         return None
-    per = ALIGNMENT // source.itemsize
+    per = POINTER_ALIGNMENT // source.itemsize
     items = [PointerOperand.of("x", source), PointerOperand.of("y", target)]
     rows = [stride for item in items for stride in item.strides[:-1]]
-    if any(item.strides[-1] != 1 or item.address % ALIGNMENT for item in items) or source.shape[-1] % per:
+    if any(item.strides[-1] != 1 or item.address % POINTER_ALIGNMENT for item in items) or source.shape[-1] % per:
         return None
     if any(stride % per for stride in rows):
         return None
     extents = (*source.shape[:-1], source.shape[-1] // per)
     total = math.prod(extents)
     lines = [
-        f"unit = tl.program_id(0).to(tl.int64) * {UNITS} + tl.arange(0, {UNITS})",
+        f"unit = tl.program_id(0).to(tl.int64) * {PROGRAM_UNITS} + tl.arange(0, {PROGRAM_UNITS})",
         f"inside = (unit < {total}).to(tl.int32)",
         "source = tl.zeros([1], tl.int64)",
         "target = tl.zeros([1], tl.int64)",
@@ -59,7 +59,7 @@ def build_multicast_sum(read: Array, write: Array, capability: tuple[int, int]) 
         "is_pure=False, pack=1)",
     ]
     title = "the sum of what all devices hold, added by the switches between them"
-    launch = assemble("multicast_sum", title, items, source.shape, lines, -(-total // UNITS))
+    launch = assemble("multicast_sum", title, items, source.shape, lines, -(-total // PROGRAM_UNITS))
     return LaunchSequence((launch,))
 
 

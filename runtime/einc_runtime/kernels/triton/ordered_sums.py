@@ -5,8 +5,8 @@ many rows there are. Here a row of a tile is added up by a tree that is written 
 these.
 
 A `reduce` has its terms in the order in which the index equation names what is aggregated. Lane j combines the terms j,
-j + LANES, ... of a chunk one after another, a tree combines the lanes, and chunks are combined in the same way by a
-further launch. So the order follows from the number of terms, which no cut changes.
+j + PARALLEL_TERMS, ... of a chunk one after another, a tree combines the lanes, and chunks are combined in the same way
+by a further launch. So the order follows from the number of terms, which no cut changes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels import indices, scalar_program
+from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.map import ReduceCall
-from einc_runtime.kernels.scalar_program import TypedStep
+from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.map import COMBINE, COMBINE_HELPERS, build_reduce, write_identity
 from einc_runtime.kernels.triton.scalar import ScalarSource
@@ -35,14 +35,15 @@ from einc_runtime.kernels.triton.source import (
 )
 from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
+from einc_runtime.plan.scalar_programs import TypedStep
 
-LANES = 256
+PARALLEL_TERMS = 256
 """Terms that are combined side by side."""
 
-CHUNK = 64 * LANES
+PROGRAM_TERMS = 64 * PARALLEL_TERMS
 """Terms that one program combines."""
 
-ELEMENTS = 2048
+TILE_ELEMENTS = 2048
 """Elements in a program's tile, where there are so many results."""
 
 
@@ -98,7 +99,7 @@ def _launch_all(
     extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
     terms = math.prod(extent for extent, is_gone in zip(extents, kinds, strict=True) if is_gone)
     number, output = compute_type(what.stored), layouts[-1]
-    chunks = -(-terms // CHUNK)
+    chunks = -(-terms // PROGRAM_TERMS)
     if chunks == 1:
         return [_launch_level(layouts, extents, kinds, what, number)]
     kept = tuple(extent for extent, is_gone in zip(extents, kinds, strict=True) if not is_gone)
@@ -106,7 +107,7 @@ def _launch_all(
     shape = (*(1 if is_gone else n for n, is_gone in zip(extents, kinds, strict=True)), chunks)
     shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
     first = _launch_level([*layouts[:-1], shaped], extents, kinds, what, number)
-    copy = scalar_program.infer(scalar_program.parse("t0 = copy x0", 1), [number], what.stored)
+    copy = read_steps("t0 = copy x0", [number], what.stored)
     rest = _Aggregate(what.aggregation, copy, what.stored, f"{what.title}, of chunks")
     return [first, *_launch_all([shaped, output[..., None]], [*(False for _ in shape[1:]), True], rest, scratch)]
 
@@ -120,8 +121,8 @@ def _launch_level(
     target = PointerOperand.of("y", output)
     axes = [axis for axis, is_gone in enumerate(gone) if is_gone]
     terms = math.prod(extents[axis] for axis in axes)
-    chunks = -(-terms // CHUNK)
-    width = min(power_of_two(terms), LANES)
+    chunks = -(-terms // PROGRAM_TERMS)
+    width = min(power_of_two(terms), PARALLEL_TERMS)
     tiles = _choose_tiles(tuple(1 if is_gone else n for n, is_gone in zip(extents, gone, strict=True)), reads, width)
     cast = next(filter(None, (index_cast([*reads], extents), index_cast([target], output.shape))), "")
     chain = ScalarSource(what.steps, [f"v{k}" for k in range(len(reads))])
@@ -147,7 +148,7 @@ def _launch_level(
     start, stop = "0", f"{terms}"
     if chunks > 1:
         lines = [f"tile = tl.program_id(0){cast}", f"chunk = tile % {chunks}", f"tile = tile // {chunks}", *lines[1:]]
-        start, stop = f"chunk * {CHUNK}", f"tl.minimum(chunk * {CHUNK} + {CHUNK}, {terms})"
+        start, stop = f"chunk * {PROGRAM_TERMS}", f"tl.minimum(chunk * {PROGRAM_TERMS} + {PROGRAM_TERMS}, {terms})"
     lines += [
         f"acc = tl.full([{tiles.height}, {width}], {identity}, {kind})",
         f"for start in range({start}, {stop}, {width}):",
@@ -168,7 +169,7 @@ def _choose_tiles(kept: tuple[int, ...], reads: Sequence[PointerOperand], width:
     """Tiles of results. How many results a tile has is free: each is computed from lanes of its own."""
     long = [axis for axis, extent in enumerate(kept) if extent > 1]
     rows = next((axis for axis in long if any(item.strides[axis] == 1 for item in reads)), long[-1] if long else None)
-    height = 1 if rows is None else min(power_of_two(kept[rows]), max(1, ELEMENTS // width))
+    height = 1 if rows is None else min(power_of_two(kept[rows]), max(1, TILE_ELEMENTS // width))
     while height > 1 and TileGrid(kept, rows, None, height, 1).count() < MULTIPROCESSORS:
         height //= 2
     return TileGrid(kept, rows, None, height, 1)

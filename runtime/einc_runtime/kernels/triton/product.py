@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels import scalar_program
+from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.kernels.triton.gemm import Gemm
-from einc_runtime.kernels.triton.launches import ALIGNMENT, KernelLaunch
+from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, KernelLaunch
 from einc_runtime.kernels.triton.scalar import ScalarSource
 from einc_runtime.kernels.triton.source import (
     LaunchOptions,
@@ -24,12 +24,12 @@ from einc_runtime.kernels.triton.source import (
     mask_arguments,
 )
 
-KINDS = ("f16", "bf16", "f32")
+PRODUCT_DTYPES = ("f16", "bf16", "f32")
 
 GROUP = 8
 """Tiles of rows that are computed together, column after column."""
 
-SHARED = {8: 163 << 10, 9: 227 << 10, 10: 227 << 10}
+SHARED_MEMORY_BYTES = {8: 163 << 10, 9: 227 << 10, 10: 227 << 10}
 """Bytes of shared memory that a program may have, by the first number of the architecture; 99 KiB elsewhere."""
 LITTLE_SHARED, LESS_SHARED = frozenset({"sm_86", "sm_89"}), 99 << 10
 
@@ -71,7 +71,7 @@ _LARGE_BULK = (
     ProductTile(128, 128, 64, 8, 4, bulk=True),
 )  # fmt: skip
 _TWO_BULK = (ProductTile(128, 128, 64, 8, 3, bulk=True), ProductTile(128, 128, 64, 8, 4, bulk=True))
-_FEW_ROWS = (ProductTile(16, 128, 128, 4, 4), ProductTile(16, 64, 128, 4, 4), ProductTile(16, 32, 256, 4, 3))
+_FEW_ROW_TILES = (ProductTile(16, 128, 128, 4, 4), ProductTile(16, 64, 128, 4, 4), ProductTile(16, 32, 256, 4, 3))
 _WIDE_TYPE = (ProductTile(64, 64, 32, 4, 3), ProductTile(32, 64, 32, 4, 3), ProductTile(16, 64, 64, 4, 3))
 """Tiles for 16-bit types, for two products at once, the same for the unit that copies tiles, for results of at most 16
 rows, and for f32, which uses no tensor cores."""
@@ -83,19 +83,19 @@ BULK = (9, 10)
 def list_tiles(products: Sequence[Gemm], architecture: str) -> tuple[ProductTile, ...]:
     """The tiles that tuning tries for one product, or for two that share an operand; none for other types."""
     product = products[0]
-    if product.kind not in KINDS:
+    if product.kind not in PRODUCT_DTYPES:
         return ()
     tiles: tuple[ProductTile, ...]
     if product.kind == "f32":
         tiles = _WIDE_TYPE
     elif product.n <= 16:
-        tiles = _FEW_ROWS
+        tiles = _FEW_ROW_TILES
     else:
         tiles = _LARGE if len(products) == 1 else _TWO
         if int(architecture.removeprefix("sm_")) // 10 in BULK and all(map(_has_bulk_form, products)):
             tiles += _LARGE_BULK if len(products) == 1 else _TWO_BULK
     major = int(architecture.removeprefix("sm_")) // 10
-    most = LESS_SHARED if architecture in LITTLE_SHARED else SHARED.get(major, LESS_SHARED)
+    most = LESS_SHARED if architecture in LITTLE_SHARED else SHARED_MEMORY_BYTES.get(major, LESS_SHARED)
     return tuple(tile for tile in tiles if tile.shared(products) <= most)
 
 
@@ -103,7 +103,7 @@ def _has_bulk_form(product: Gemm) -> bool:
     """Whether the unit for copies of tiles takes the operands: single matrices whose lines begin at 16 bytes."""
     p, size = product, ITEMSIZE[product.kind]
     numbers = (p.a, p.b, p.lda * size, p.ldb * size)
-    return p.batch == 1 and not any(number % ALIGNMENT for number in numbers)
+    return p.batch == 1 and not any(number % POINTER_ALIGNMENT for number in numbers)
 
 
 def parse_tile(name: str, products: Sequence[Gemm], architecture: str) -> ProductTile | None:
@@ -141,9 +141,7 @@ def _build(products: list[Gemm], program: str, tile: ProductTile, multiprocessor
     grid = min(tiles, max(1, multiprocessors))
     values = [f"v{number}" for number in range(len(products))]
     added = [name for name in ("addend", "bias") if name in items]
-    typed = scalar_program.infer(
-        scalar_program.parse(program, len(values) + len(added)), ["f32"] * (len(values) + len(added)), p.result
-    )
+    typed = read_steps(program, ["f32"] * (len(values) + len(added)), p.result)
     chain = ScalarSource(typed, [*values, *added])
     body = [
         *_locate(p.batch, counts, tile, cast),

@@ -26,11 +26,11 @@ from einc_runtime.kernels.triton.launches import (
 from einc_runtime.kernels.triton.ordered_products import build_ordered_contract
 from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, index_cast, power_of_two
 
-FEW = 16
+MAX_STORED_ROWS = 16
 """Up to so many rows are multiplied with the weight as it is stored."""
-BLOCK = 1024
+MAX_BLOCK_VALUES = 1024
 """Stored values that a program reads at most."""
-APART = 1 << 60
+STAND_IN_WEIGHT_OFFSET = 1 << 60
 """Where the widened weight seems to be while its product is built: behind all workspace."""
 
 
@@ -62,11 +62,11 @@ def build_quantized_contract(
         moved.size = place - SCRATCH
         return moved.take(widened.shape, widened.dtype)
 
-    product = multiply(call.product_with(put(SCRATCH + APART), call.result.array))
+    product = multiply(call.product_with(put(SCRATCH + STAND_IN_WEIGHT_OFFSET), call.result.array))
     place = first + -(-product.scratch // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
     def relocate(old: int) -> int:
-        return old - (SCRATCH + APART) + place if old >= SCRATCH + APART else old
+        return old - (SCRATCH + STAND_IN_WEIGHT_OFFSET) + place if old >= SCRATCH + STAND_IN_WEIGHT_OFFSET else old
 
     steps = [relocate_step(step, relocate) for step in product.steps]
     return LaunchSequence((widen(call.weight, put(place)), *steps), place - SCRATCH + allocator.size)
@@ -79,7 +79,7 @@ def _build_direct(call: QuantizedContractCall) -> KernelLaunch | None:
     kept = (*batch, *columns)
     names = [call.labels[: array.ndim] for array in weight.operands]
     known = {kind, call.result.kind, weight.kind} <= {"f16", "bf16", "f32"}
-    if call.count(rows) > FEW or not known or call.labels[: len(kept)] != kept or len(batch) > 1:
+    if call.count(rows) > MAX_STORED_ROWS or not known or call.labels[: len(kept)] != kept or len(batch) > 1:
         return None
     if not weight.group and names[1] != kept:
         return None
@@ -101,7 +101,7 @@ def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> Kern
         for name, view in zip(("x", "y", "values", "scales", "zeros"), views, strict=False)
     ]
     (stack, width, depth), count = views[2].shape, views[0].shape[1]
-    tile, rows = 32, max(FEW, power_of_two(count))
+    tile, rows = 32, max(MAX_STORED_ROWS, power_of_two(count))
     group = weight.group // weight.packing
     step = math.gcd(group or 64, 64)
     tiles = -(-width // tile)
@@ -143,7 +143,7 @@ def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
     alike = [PointerOperand.of(name, array) for name, array in zip(names, weight.operands[1:], strict=True)]
     output = PointerOperand.of("output", target)
     *rows, width = weight.values.shape
-    block = min(power_of_two(width), BLOCK)
+    block = min(power_of_two(width), MAX_BLOCK_VALUES)
     parts = -(-width // block)
     wide = "tl.float64" if dtype_name(target) == "f64" or weight.kind == "f64" else "tl.float32"
     # positions are 64 bits wide where an operand reaches so far

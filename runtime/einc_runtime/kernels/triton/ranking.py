@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls import ranking
-from einc_runtime.kernels.calls.ranking import NOWHERE
+from einc_runtime.kernels.calls.ranking import NO_INDEX
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
@@ -26,13 +26,13 @@ from einc_runtime.kernels.triton.source import (
 from einc_runtime.kernels.triton.tiles import TileGrid
 from einc_runtime.kernels.views import merge_leading_axes
 
-TILE = 4096
+RANKING_TILE = 4096
 """Elements in a program's tile."""
 
 _FLOAT_KEY = '''
 @triton.jit
 def key(value):
-    """Integers that ascend as floats do; the sign of 0 and kinds of not-a-number are gone."""
+    """Integers that ascend as floats do; the sign of 0 and kinds of NaN are gone."""
     bits = (value{widened} + 0.0).to({integer}, bitcast=True)
     bits = tl.where(bits == {lowest}, 0, bits)
     ordered = tl.where(bits < 0, bits ^ {highest}, bits)
@@ -46,7 +46,7 @@ def value_of(rank):
     return tl.where(rank == {lowest}, float("-inf"), bits.to({number}, bitcast=True))
 '''
 
-KEYS = {
+KEY_FUNCTIONS = {
     "f32": _FLOAT_KEY.format(
         widened=".to(tl.float32)", integer="tl.int32", number="tl.float32", lowest=-(2**31), highest=2**31 - 1
     ),
@@ -97,7 +97,7 @@ def launch_ranking(
     by_name = {item.name: item for item in items}
     leading, count = views[0].shape[:-1], values.shape[-1]
     tiles = TileGrid((*leading, 1), None, None, 1, 1)
-    width = min(power_of_two(max(source.shape[-1] for source in sources)), TILE)
+    width = min(power_of_two(max(source.shape[-1] for source in sources)), RANKING_TILE)
     kind = items[0].dtype
     ranked = ranking_type(kind)
     bits = 32 if ranked == "f32" or kind == "i32" else 64
@@ -114,7 +114,7 @@ def launch_ranking(
         f"last_place = tl.full([], {-(2**63)}, tl.int64)",
         f"for n in range(0, {count}):",
         f"    best_rank = tl.full([{width}], {lowest}, tl.int{bits})",
-        f"    best_place = tl.full([{width}], {NOWHERE}, tl.int64)",
+        f"    best_place = tl.full([{width}], {NO_INDEX}, tl.int64)",
     ]
     for k, source in enumerate(sources):
         extent = source.shape[-1]
@@ -135,9 +135,9 @@ def launch_ranking(
     nth = "tl.cast(n, tl.int64)" if cast else "n"
     lines += [
         "    last_rank = tl.max(best_rank, 0)",
-        f"    last_place = tl.min(tl.where(best_rank == last_rank, best_place, {NOWHERE}), 0)",
+        f"    last_place = tl.min(tl.where(best_rank == last_rank, best_place, {NO_INDEX}), 0)",
         f"    tl.store({element('values', nth)}, value_of(last_rank).to({LANGUAGE[kind]}))",
         f"    tl.store({element('indices', nth)}, last_place)",
     ]
     title = f"{name}: the first {count} of rows of {sources[0].shape[-1]}"
-    return assemble(name, title, items, views[0].shape, lines, tiles.count(), LaunchOptions(KEYS[ranked]))
+    return assemble(name, title, items, views[0].shape, lines, tiles.count(), LaunchOptions(KEY_FUNCTIONS[ranked]))

@@ -22,7 +22,7 @@ from einc_runtime.kernels.triton.source import (
 )
 from einc_runtime.kernels.triton.tiles import TileGrid
 
-TILE = 2048
+TILE_PAIRS = 2048
 """Pairs of elements in a program's tile."""
 
 
@@ -41,8 +41,8 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
     tokens, last = len(extents) - 2, len(extents) - 1
     # Rows are heads where there are several: they share angles, whose sines take longer than the rest.
     rows = max(range(last), key=lambda axis: (axis != tokens and extents[axis] > 1, extents[axis]))
-    width = min(power_of_two(half), TILE)
-    tiles = TileGrid(extents, rows, last, min(power_of_two(extents[rows]), TILE // width), width)
+    width = min(power_of_two(half), TILE_PAIRS)
+    tiles = TileGrid(extents, rows, last, min(power_of_two(extents[rows]), TILE_PAIRS // width), width)
     wave = "f64" if kind == "f64" else "f32"
 
     def vector(name: str, dtype: str, axis: int, stride: int) -> PointerOperand:
@@ -60,7 +60,7 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
         ]
     else:
         distinct, own = np.unique(rotation.positions, return_inverse=True)
-        with np.errstate(all="ignore"):  # extreme parameters give infinities and not-a-numbers
+        with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
             angles = np.multiply(distinct[:, None], rotation.frequencies, dtype=np.float64).astype(np.float32)
             waves = [function(angles, dtype=storage_dtype(wave)) for function in (np.cos, np.sin)]
         place = vector("positions", "i32", tokens, 1)

@@ -15,13 +15,13 @@ from einc_runtime.kernels.indices import NamedArray, Names
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, power_of_two
 
-FEW = 16
+MIN_TILE_ROWS = 16
 """The fewest rows of a tile: what tensor cores take."""
-ROWS = 64
+MAX_TILE_ROWS = 64
 """The most rows of a tile."""
-DEPTH = 64
+PRODUCTS_AT_ONCE = 64
 """Products that are added up at a time."""
-PART = 1024
+MAX_ROUNDED_ELEMENTS = 1024
 """Elements of a row that a program rounds at most."""
 _NEAREST = {"tl.float32": 1.5 * 2.0**23, "tl.float64": 1.5 * 2.0**52}
 """What leaves no bits for a fraction when it is added: the sum is rounded to an integer, ties to even."""
@@ -81,7 +81,7 @@ def _round(call: RoundedContractCall, integers: Array) -> KernelLaunch:
     count, depth = integers.shape
     x, largest = _operand("x", plain.tensor), _operand("largest", call.largest)
     target = PointerOperand.of("integers", integers)
-    block = min(power_of_two(depth), PART)
+    block = min(power_of_two(depth), MAX_ROUNDED_ELEMENTS)
     parts = -(-depth // block)
     row_lines, row_places = _locate(call, (*batch, *rows), "row")
     column_lines, column_places = _locate(call, summed, "column")
@@ -113,8 +113,8 @@ def _multiply(call: RoundedContractCall, integers: Array) -> KernelLaunch:
     values, scales = NamedArray(plain.labels, plain.weight.values), NamedArray(call.channels, plain.weight.scales)
     x, largest = PointerOperand.of("integers", integers), _operand("largest", call.largest)
     v, s, y = _operand("values", values), _operand("scales", scales), _operand("y", plain.result)
-    high = max(FEW, min(power_of_two(count), ROWS))
-    broad = 2 * FEW if high == FEW else ROWS
+    high = max(MIN_TILE_ROWS, min(power_of_two(count), MAX_TILE_ROWS))
+    broad = 2 * MIN_TILE_ROWS if high == MIN_TILE_ROWS else MAX_TILE_ROWS
     ups, sides = -(-count // high), -(-width // broad)
     inside, near, given = f"column < {width}", f"place < {depth}", f"row < {count}"
     found = zip((batch, rows, columns, summed), ("number", "row", "column", "place"), strict=True)
@@ -137,8 +137,8 @@ def _multiply(call: RoundedContractCall, integers: Array) -> KernelLaunch:
         *of_columns,
         f"line = (number * {count} + row)[:, None] * {depth}",
         f"sums = tl.zeros(({high}, {broad}), tl.int32)",
-        f"for start in range(0, {depth}, {DEPTH}):",
-        f"    place = start + tl.arange(0, {DEPTH}).to(tl.int64)",
+        f"for start in range(0, {depth}, {PRODUCTS_AT_ONCE}):",
+        f"    place = start + tl.arange(0, {PRODUCTS_AT_ONCE}).to(tl.int64)",
         *(f"    {line}" for line in of_summed),
         f"    part = tl.load(integers + line + place[None, :], mask=({given})[:, None] & ({near})[None, :], other=0)",
         f"    weight = {weight}",

@@ -31,7 +31,7 @@ from einc_runtime.kernels.triton.source import (
 from einc_runtime.kernels.triton.tiles import TileGrid
 from einc_runtime.kernels.views import merge_leading_axes
 
-TILE = 2048
+TILE_ELEMENTS = 2048
 """Elements in a program's tile where rows are shorter."""
 
 MAX_WHOLE_ROW = 16384
@@ -138,14 +138,14 @@ class _RowTiles:
         height = min(power_of_two(self.extents[rows]), 32) if rows is not None and across else 1
         if ordered:
             self.whole = self.width <= limit
-            self.width = self.width if self.whole else TILE
+            self.width = self.width if self.whole else TILE_ELEMENTS
             height = min(height, limit // self.width)
         else:
             self.whole = self.width * height <= limit
             if not self.whole:
-                self.width = max(1, TILE // height)
+                self.width = max(1, TILE_ELEMENTS // height)
         if rows is not None and not across:
-            height = min(power_of_two(self.extents[rows]), max(1, TILE // self.width))
+            height = min(power_of_two(self.extents[rows]), max(1, TILE_ELEMENTS // self.width))
         self.tiles = TileGrid((*self.extents[:-1], 1), rows, None, height, 1)
 
     @property

@@ -1,7 +1,7 @@
 """Scalar programs as lines of Triton source: every function in its compute type.
 
-Not-a-numbers, signs of quotients and small results are the same as in the CPU's kernels. The functions are defined in
-`kernels/scalar_program.py`.
+Not-a-numbers, signs of quotients and small results are the same as in the CPU's kernels. The functions are listed in
+`plan/scalar_functions.py`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import math
 from collections.abc import Sequence
 
 from einc_runtime.dtypes import FLOATS
-from einc_runtime.kernels.scalar_program import CAST, GELU_TAIL, Constant, ProgramInput, ScalarOperand, TypedStep
+from einc_runtime.kernels.scalar_program import GELU_TAIL
 from einc_runtime.kernels.triton.source import LANGUAGE
+from einc_runtime.plan.scalar_functions import CAST, Number
+from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
 
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "and": "&", "or": "|",
+    "and": "&", "or": "|", "bitand": "&", "bitor": "|", "bitxor": "^",
 }  # fmt: skip
 
 HELPERS = {
@@ -66,6 +68,26 @@ def float_quotient(a, b):
     ratio = tl.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1, ratio)
     down = tl.floor(ratio)
     return tl.where(b == 0, a / b, tl.where(ratio - down > 0.5, down + 1, down))
+''',
+    "shiftleft": '''
+@triton.jit
+def shiftleft(a, n):
+    """A count that is no position of a bit shifts all bits out."""
+    within = (n >= 0) & (n < a.dtype.primitive_bitwidth)
+    return tl.where(within, a << tl.where(within, n, 0), 0)
+''',
+    "shiftright": '''
+@triton.jit
+def shiftright(a, n):
+    """A count that is no position of a bit leaves the sign in all bits."""
+    last = a.dtype.primitive_bitwidth - 1
+    return a >> tl.where((n >= 0) & (n < last), n, last)
+''',
+    "signum": '''
+@triton.jit
+def signum(x):
+    """The sign of a number; 0 of both zeros, and not-a-number of one."""
+    return tl.where(x > 0, 1, tl.where(x < 0, -1, tl.where(x == 0, 0, x))).to(x.dtype)
 ''',
     "tanh": '''
 @triton.jit
@@ -119,22 +141,32 @@ def gelu(x):
 
 HELPERS["gelu"] = _gelu()
 
-_CALLS = {
+_CALL_FORMATS = {
     "abs": "tl.abs({0})", "exp": "tl.exp({0})", "log": "tl.log({0})", "not": "({0} == 0)",
-    "neg": "-{0}", "copy": "{0}",
+    "neg": "-{0}", "copy": "{0}", "exp2": "tl.exp2({0})", "log2": "tl.log2({0})", "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})", "erf": "tl.erf({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
+    "isnan": "{0} != {0}", "isinf": "tl.abs({0}) == float('inf')", "isfinite": "tl.abs({0}) < float('inf')",
     "sigmoid": "1 / (1 + tl.exp(-{0}))",
     "silu": "{0} / (1 + tl.exp(-{0}))",
     "where": "tl.where({0}, {1}, {2})",
 }  # fmt: skip
 
 
-class ScalarSource:
-    """Typed steps as lines over the values of inputs, and the helpers that these lines call."""
+_LIBRARY = {"tan": "tan", "atan": "atan", "atan2": "atan2", "expm1": "expm1", "log1p": "log1p", "round": "rint",
+            "trunc": "trunc"}  # fmt: skip
+"""Functions of CUDA's library libdevice, which are accurate everywhere."""
 
-    def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str]) -> None:
+
+class ScalarSource:
+    """Typed steps as lines over the values of inputs and of indices (in i64), which have these names, and the helpers
+    that these lines call."""
+
+    def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str], indices: Sequence[str] = ()) -> None:
         self.helpers: set[str] = set()
+        uses_library = any(step.function in _LIBRARY for step in steps)
+        self._imports = "from triton.language.extra import libdevice\n" if uses_library else ""
         self.lines: list[str] = []
-        self._steps, self._inputs = steps, inputs
+        self._steps, self._inputs, self._indices = steps, inputs, indices
         for number, step in enumerate(steps):
             self.lines.append(f"t{number} = {self._write_expression(step)}")
 
@@ -144,7 +176,7 @@ class ScalarSource:
 
     def source(self, *more: str) -> str:
         """The source of the functions that the lines call, and of `more`."""
-        return "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
+        return self._imports + "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
 
     def _call_helper(self, name: str, *arguments: str) -> str:
         self.helpers.add(name)
@@ -158,7 +190,7 @@ class ScalarSource:
             return _write_cast(values[0], kind, step.function[len(CAST) :], step.result_type)
         if step.function in _OPERATORS:
             plain = [
-                _format_number(x.value) if isinstance(x, Constant) and kind != "bool" else value
+                _format_number(x.value) if isinstance(x, ScalarLiteral) and kind != "bool" else value
                 for x, value in zip(step.operands, values, strict=True)
             ]
             return f"{plain[0]} {_OPERATORS[step.function]} {plain[1]}"
@@ -176,6 +208,10 @@ class ScalarSource:
             return self._call_helper(f"float_{name}" if floating else name, *values)
         if step.function == "pow":
             return self._write_power(step, values)
+        if step.function in _LIBRARY:
+            return f"libdevice.{_LIBRARY[step.function]}({', '.join(values)})"
+        if step.function in ("sign", "shiftleft", "shiftright"):
+            return self._call_helper("signum" if step.function == "sign" else step.function, *values)
         if step.function == "tanh":
             return self._call_helper("tanh" if kind == "f32" else "tanh64", values[0])
         if step.function == "gelu_tanh":
@@ -187,20 +223,22 @@ class ScalarSource:
             return (
                 self._call_helper("gelu", x) if kind == "f32" else f"0.5 * {x} * (1 + tl.erf({x} * {math.sqrt(0.5)!r}))"
             )
-        return _CALLS[step.function].format(*values)
+        return _CALL_FORMATS[step.function].format(*values)
 
     def _write_power(self, step: TypedStep, values: Sequence[str]) -> str:
         exponent = step.operands[1]
-        if isinstance(exponent, Constant) and exponent.value in (2, 3):
+        if isinstance(exponent, ScalarLiteral) and exponent.value in (2, 3):
             return " * ".join([values[0]] * int(exponent.value))
-        if isinstance(exponent, Constant) and exponent.value == 1:
+        if isinstance(exponent, ScalarLiteral) and exponent.value == 1:
             return values[0]
         return self._call_helper("power", *values)
 
-    def _write_operand(self, operand: ScalarOperand, kind: str) -> str:
-        if isinstance(operand, ProgramInput):
+    def _write_operand(self, operand: Operand, kind: str) -> str:
+        if isinstance(operand, ScalarLiteral):
+            return _write_literal(operand.value, kind)
+        if isinstance(operand, ScalarInput):
             return self._inputs[operand.position]
-        return _write_literal(operand.value, kind) if isinstance(operand, Constant) else f"t{operand.position}"
+        return self._indices[operand.position] if isinstance(operand, IndexValue) else f"t{operand.position}"
 
 
 def write_square_root(value: str, kind: str) -> str:
@@ -208,12 +246,12 @@ def write_square_root(value: str, kind: str) -> str:
     return f"tl.sqrt_rn({value})" if kind == "f32" else f"tl.sqrt({value})"
 
 
-def _write_literal(value: bool | int | float, kind: str) -> str:
+def _write_literal(value: Number, kind: str) -> str:
     """A tensor without axes, since some functions do not take Python numbers."""
     return f"tl.full([], {_format_number(value)}, {LANGUAGE[kind]})"
 
 
-def _format_number(value: bool | int | float) -> str:
+def _format_number(value: Number) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(int(value) if isinstance(value, bool) else value)

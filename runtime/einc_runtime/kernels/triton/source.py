@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from einc_runtime.dtypes import ITEMSIZE, Array
 from einc_runtime.kernels.base import address, dtype_name
-from einc_runtime.kernels.triton.launches import ALIGNMENT, Argument, KernelLaunch, KernelSource, Table
+from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, Argument, KernelLaunch, KernelSource, Table
 
 BYTES = {**ITEMSIZE, "i8": 1, "i16": 2}
 
-UNITS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+MOVED_TYPES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 """Bytes -> the type of elements that are only moved."""
 
 LANGUAGE = {
@@ -22,7 +22,7 @@ LANGUAGE = {
 }  # fmt: skip
 """The plan's names of types -> their names in sources."""
 
-HEADER = "import triton\nimport triton.language as tl\n"
+TRITON_IMPORTS = "import triton\nimport triton.language as tl\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def make_launch(
     Arguments are operands, or other pointers with the type of their elements.
     """
     pointers = [(a.address, a.dtype) if isinstance(a, PointerOperand) else a for a in arguments]
-    aligned = tuple(isinstance(p, Table) or (isinstance(p, int) and p % ALIGNMENT == 0) for p, _ in pointers)
+    aligned = tuple(isinstance(p, Table) or (isinstance(p, int) and p % POINTER_ALIGNMENT == 0) for p, _ in pointers)
     source = KernelSource(name, text, tuple(dtype for _, dtype in pointers), aligned, warps, stages)
     unique = f"{name}_{source.key[:8]}"
     source = replace(source, name=unique, text=text.replace(f"def {name}(", f"def {unique}("))
@@ -145,7 +145,7 @@ def assemble(
     body = "\n    ".join(lines)
     text = (
         f'"""{_sanitize_title(title)}\n\nExtents {shapes}; strides in elements: {kinds}.\n"""\n\n'
-        f"{HEADER}{options.helpers}\n\n"
+        f"{TRITON_IMPORTS}{options.helpers}\n\n"
         f"@triton.jit\ndef {name}({names}):\n    {body}\n"
     )
     pointers: list[PointerOperand | tuple[Argument, str]] = [

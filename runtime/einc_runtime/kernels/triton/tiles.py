@@ -18,10 +18,10 @@ from einc_runtime.kernels.views import merge_axes
 ACCESSES = 2
 """Accesses of 16 bytes for each thread and operand of the widest type, if the operands are large enough."""
 
-THREADS = 128
+PROGRAM_THREADS = 128
 """Threads in a program of 4 warps."""
 
-PROGRAMS = 528
+MIN_PROGRAMS = 528
 """A thread has several accesses only if there are so many programs: four for each multiprocessor of a large GPU."""
 
 MULTIPROCESSORS = 132
@@ -159,9 +159,9 @@ def choose_tiles(extents: Sequence[int], reads: Sequence[PointerOperand], target
 
 def _tile_elements(total: int, size: int) -> int:
     """The number of elements in a tile, of `size` bytes each."""
-    vector = 16 * THREADS // size
+    vector = 16 * PROGRAM_THREADS // size
     elements = ACCESSES * vector
-    while elements > vector and total // elements < PROGRAMS:
+    while elements > vector and total // elements < MIN_PROGRAMS:
         elements //= 2
     while elements > MIN_ELEMENTS and total // elements < MULTIPROCESSORS:
         elements //= 2

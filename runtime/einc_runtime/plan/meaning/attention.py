@@ -15,9 +15,7 @@ from dataclasses import dataclass
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.terms import (
-    FLOATS,
-    INTEGERS,
-    MAX_LENGTH,
+    MAX_TOTAL_LENGTH,
     Application,
     IndexForm,
     Interval,
@@ -26,7 +24,7 @@ from einc_runtime.plan.meaning.terms import (
     ends_of,
     unique_names,
 )
-from einc_runtime.plan.schema import Attribute, Block, Function, JointAggregation
+from einc_runtime.plan.schema import FLOATS, INTEGERS, Attribute, Block, Function, JointAggregation
 
 _REQUIRED = ("causal", "scale", "q_lens", "k_lens", "window", "extras")
 
@@ -117,7 +115,7 @@ def attention(applied: Application) -> OperatorMeaning:
     q_lens, k_lens = applied.lengths("q_lens", q.shape[1]), applied.lengths("k_lens", k.shape[1])
     applied.require(len(q_lens) == len(k_lens), f"{len(q_lens)} sequences of queries, {len(k_lens)} of keys")
     causal, window = applied.value("causal", bool), applied.value("window", int)
-    applied.require(0 <= window < MAX_LENGTH, f"a window of {window}")
+    applied.require(0 <= window < MAX_TOTAL_LENGTH, f"a window of {window}")
     attributes: dict[str, Attribute] = {"causal": causal, "window": window, "extras": list(extras)}
     attributes.update(scale=applied.number("scale"), q_lens=list(q_lens), k_lens=list(k_lens))
     if "softcap" in applied.attributes:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import cast
 
-from einc_runtime.plan.meaning.programs import JoinProgram, read_program
 from einc_runtime.plan.meaning.terms import (
-    FLOATS,
     Application,
     Axes,
     IndexForm,
@@ -21,7 +20,8 @@ from einc_runtime.plan.meaning.terms import (
     direct,
     shifted,
 )
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
+from einc_runtime.plan.schema import FLOATS, Attribute, DTypeName
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 MAX_INDICES = 30
@@ -48,19 +48,18 @@ def equation(applied: Application) -> OperatorMeaning:
     applied.require(known_result and len(dims) == len(result), "the result does not fit the inputs")
     applied.require(len(extents) <= MAX_INDICES, f"{len(extents)} indices; at most {MAX_INDICES} are supported")
     source, aggregation = applied.value("program", str), applied.value("aggregation", str)
-    program = read_program(source, [tensor.dtype for tensor in applied.inputs])
+    program = ScalarProgram.parse(source, len(applied.inputs))
+    dtype = cast("DTypeName", infer_steps(program, [tensor.dtype for tensor in applied.inputs])[-1].result_type)
     aggregates = len(result) < len(extents)
-    fits = aggregation in AGGREGATIONS and program.result != "bool" if aggregates else aggregation == ""
-    applied.require(
-        fits, f"aggregation '{aggregation[:40]}' of {program.result} over {len(extents) - len(result)} indices"
-    )
+    fits = aggregation in AGGREGATIONS and dtype != "bool" if aggregates else aggregation == ""
+    applied.require(fits, f"aggregation '{aggregation[:40]}' of {dtype} over {len(extents) - len(result)} indices")
     order = tuple(extents) if aggregates else result
     places = {name: position for position, name in enumerate(order)}
-    kernel, attributes = _choose_kernel(text, source, program, aggregation, len(labels))
+    kernel, attributes = _choose_kernel(text, program, dtype, aggregation)
     return OperatorMeaning(
         kernel,
         attributes,
-        (TensorForm(dims, tuple(extents[name] for name in result), program.result),),
+        (TensorForm(dims, tuple(extents[name] for name in result), dtype),),
         tuple(IndexForm(name, extents[name]) for name in order),
         tuple(_place(names, window, places) for names, window in zip(labels, windows, strict=True)),
         (direct([places[name] for name in result]),),
@@ -95,12 +94,13 @@ def _read_window(applied: Application, text: str, tensor: TensorForm) -> list[In
 
 
 def _choose_kernel(
-    indices: str, source: str, program: JoinProgram, aggregation: str, inputs: int
+    indices: str, program: ScalarProgram, dtype: str, aggregation: str
 ) -> tuple[str, dict[str, Attribute]]:
     if not aggregation:
-        return "map", {"program": source, "indices": indices}
-    if aggregation == "sum" and inputs > 1 and program.factor == 1:
+        return "map", {"program": program.text, "indices": indices}
+    factor = program.product_factor if aggregation == "sum" and program.arity > 1 else None
+    if factor == 1:
         return "contract", {"equation": indices}
-    if aggregation == "sum" and inputs > 1 and program.factor is not None and program.result in FLOATS:
-        return "contract", {"equation": indices, "scale": program.factor}
-    return "reduce", {"program": source, "indices": indices, "aggregation": aggregation}
+    if factor is not None and dtype in FLOATS:
+        return "contract", {"equation": indices, "scale": factor}
+    return "reduce", {"program": program.text, "indices": indices, "aggregation": aggregation}

@@ -7,8 +7,6 @@ one that has some of what is summed puts out sums of that. Such partial results 
 from __future__ import annotations
 
 from einc_runtime.plan.meaning.terms import (
-    FLOATS,
-    INTEGERS,
     Application,
     IndexForm,
     OperatorMeaning,
@@ -16,6 +14,7 @@ from einc_runtime.plan.meaning.terms import (
     direct,
     unique_names,
 )
+from einc_runtime.plan.schema import FLOATS, INTEGERS
 
 _TOKEN, _SLOT, _EXPERT, _ROW, _SUMMED = range(5)
 

@@ -8,7 +8,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from einc_runtime.plan.meaning.terms import (
-    INTEGERS,
     MAX_RANK,
     WHOLE,
     Application,
@@ -24,7 +23,7 @@ from einc_runtime.plan.meaning.terms import (
     shifted,
     unique_names,
 )
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.schema import INTEGERS, Attribute
 from einc_runtime.plan.states import IN_PLACE
 
 

@@ -16,6 +16,7 @@ import msgspec
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning import equations, experts, moves, quantized, rows, selection
 from einc_runtime.plan.meaning.attention import attention
+from einc_runtime.plan.meaning.index import index
 from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
 from einc_runtime.plan.schema import Attribute, Block, Bundle, Operation, Tensor
@@ -30,6 +31,7 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "embedding": moves.embedding,
     "equation": equations.equation,
     "expert_matmul": experts.expert_matmul,
+    "index": index,
     "meanpool": rows.meanpool,
     "norm": rows.norm,
     "quantized_product": quantized.quantized_product,

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from einc_runtime.plan.meaning.equations import MAX_INDICES, read_windows
 from einc_runtime.plan.meaning.terms import (
-    FLOATS,
     Application,
     Axes,
     BlockAxis,
@@ -24,7 +23,7 @@ from einc_runtime.plan.meaning.terms import (
     shifted,
     unique_names,
 )
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.schema import FLOATS, Attribute
 
 RUN = 32
 MAX_SUMMED = 1 << 17
@@ -146,7 +145,9 @@ def _index(name: str, extent: int, unit: int) -> IndexForm:
     return IndexForm(name, extent, None if unit == 1 else tuple(range(unit, extent, unit)))
 
 
-def _place_operands(stored: tuple[TensorForm, ...], group: int, weight: TensorForm, axes: Axes) -> tuple[Axes, ...]:
+def _place_operands(
+    stored: tuple[TensorForm, ...], group: int, weight: TensorForm, axes: tuple[BlockAxis, ...]
+) -> tuple[Axes, ...]:
     """The blocks of the operands for a block of the weight: as many values, or groups, as there are in it."""
     *rows, last = axes
     packing = weight.shape[-1] // max(1, stored[0].shape[-1])

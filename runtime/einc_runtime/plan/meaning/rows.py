@@ -6,8 +6,6 @@ import math
 from bisect import bisect_left, bisect_right
 
 from einc_runtime.plan.meaning.terms import (
-    FLOATS,
-    INTEGERS,
     WHOLE,
     Application,
     BlockAxis,
@@ -19,7 +17,7 @@ from einc_runtime.plan.meaning.terms import (
     ends_of,
     indices_along,
 )
-from einc_runtime.plan.schema import Attribute
+from einc_runtime.plan.schema import FLOATS, INTEGERS, Attribute
 
 _NORM_INPUTS = {"rmsnorm": 2, "layernorm": 3}
 _SCALINGS = {

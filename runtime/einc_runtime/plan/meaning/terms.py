@@ -7,18 +7,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.schema import FLOATS as FLOATS
+from einc_runtime.plan.schema import INTEGERS as INTEGERS
+from einc_runtime.plan.schema import MAX_RANK as MAX_RANK
 from einc_runtime.plan.schema import Attribute, Block, DTypeName, Function, JointAggregation, Scalar
 from einc_runtime.text import escape_text
 
-FLOATS = ("f16", "bf16", "f32", "f64")
-INTEGERS = ("i32", "i64")
-MAX_RANK = 32
-"""The most dimensions that a tensor of a valid plan has."""
-
-MAX_LENGTH = 1 << 62
+MAX_TOTAL_LENGTH = 1 << 62
 """Sums of lengths stay below it, so that no kernel overflows."""
 
 Interval = tuple[int, int]
@@ -63,8 +61,21 @@ class BlockAxis:
     index: int | None = None
     bounds: Callable[[int, int], Interval] = keep
 
+    def interval(self, chosen: Sequence[Interval], extent: int) -> Interval:
+        """What a function has of a dimension of this extent, whose intervals are `chosen`."""
+        return (0, extent) if self.index is None else self.bounds(*chosen[self.index])
 
-Axes = tuple[BlockAxis, ...]
+
+class DerivedAxis(Protocol):
+    """A dimension of a block whose bounds follow from the intervals of several indices."""
+
+    @property
+    def index(self) -> int | None: ...
+
+    def interval(self, chosen: Sequence[Interval], extent: int) -> Interval: ...
+
+
+Axes = tuple[DerivedAxis, ...]
 WHOLE = BlockAxis()
 
 
@@ -161,14 +172,11 @@ class Application:
 
 def block_of(axes: Axes, shape: Sequence[int], chosen: Sequence[Interval]) -> Block:
     """The block of a tensor that a function has whose intervals are `chosen`."""
-    bounds = [
-        (0, extent) if axis.index is None else axis.bounds(*chosen[axis.index])
-        for axis, extent in zip(axes, shape, strict=True)
-    ]
+    bounds = [axis.interval(chosen, extent) for axis, extent in zip(axes, shape, strict=True)]
     return Block(tuple(lower for lower, _ in bounds), tuple(upper for _, upper in bounds))
 
 
-def direct(indices: Sequence[int]) -> Axes:
+def direct(indices: Sequence[int]) -> tuple[BlockAxis, ...]:
     """Dimensions that are these indices."""
     return tuple(map(BlockAxis, indices))
 

@@ -1,0 +1,57 @@
+"""`einc library`: the definitions in the model language that come with einc."""
+
+from __future__ import annotations
+
+import click
+
+from einc.errors import UsageError
+from einc_runtime.cli import output
+from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
+from einc_runtime.text import suggest_name
+
+group = LazyGroup(
+    "library",
+    {
+        "list": (f"{__name__}:list_command", "List the definitions."),
+        "show": (f"{__name__}:show_command", "Print one."),
+    },
+    help="List and print what the library defines in the model language, such as conv2d and cumsum.",
+    epilog=examples("einc library list", "einc library show cumsum"),
+)
+
+
+def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from einc.frontend.shared_blocks import list_library
+
+    return [name for name in list_library() if name.startswith(incomplete)]
+
+
+@click.command("list", cls=EincCommand, epilog=examples("einc library list"))
+@json_option
+def list_command(as_json: bool) -> None:
+    """List the definitions of the library, each with its parameters and what it computes."""
+    from einc.frontend.shared_blocks import describe_library_block, list_library
+
+    definitions = {name: describe_library_block(name) for name in list_library()}
+    if as_json:
+        entries = [{"name": name, "call": call, "about": about} for name, (call, about) in definitions.items()]
+        output.say_json({"definitions": entries})
+        return
+    width = max((len(call) for call, _ in definitions.values()), default=0)
+    for call, about in definitions.values():
+        output.say(f"{call:<{width}}  {about}".rstrip())
+
+
+@click.command("show", cls=EincCommand, epilog=examples("einc library show cumsum", "einc library show conv2d"))
+@click.argument("name", metavar="NAME", shell_complete=_complete_names)
+def show_command(name: str) -> None:
+    """Print a definition: a block that a text of your own can have too, changed as you like."""
+    from einc.frontend.shared_blocks import list_library, show_library_block
+    from einc.ops import registry
+
+    if name not in list_library():
+        hint = suggest_name(name, list(list_library()))
+        if registry.is_callable(name):
+            hint = "it is an operator that has kernels of its own: see docs/operators.md"
+        raise UsageError(f"the library defines no '{name}'", hint=hint)
+    output.say(show_library_block(name).rstrip("\n"))

@@ -1,0 +1,272 @@
+"""The join of one index equation: what its expression reads, the scalar program over it, and the operator of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError, SourceSpan
+from einc.frontend.context import LoweringContext
+from einc.frontend.expressions import TensorValue
+from einc.ops.base import Operator
+from einc.ops.equation import build_equation
+from einc.ops.index_operator import build_index_operator
+from einc.ops.scalar import ProgramBuilder
+from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead, make_position
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
+from einc_runtime.text import did_you_mean
+
+Element = Operand | bool | int | float | str
+"""The value of an expression at one index vector: an operand of the scalar program, or a literal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultIndex:
+    """An index of a result, the name of its dimension, and where it stands."""
+
+    index: str
+    dim: str
+    span: SourceSpan
+
+
+@dataclass(slots=True)
+class EquationScope:
+    """What one equation says of its indices: their names, the extents that it gives, the dimensions that `...` stands
+    for, and the indices with which others are compared, whose extents they take unless they have one.
+
+    `reference` is the first tensor that is read with `...`.
+    """
+
+    indices: frozenset[str]
+    extents: dict[str, int] = field(default_factory=dict)
+    spread: dict[str, str] = field(default_factory=dict)
+    alike: dict[str, str] = field(default_factory=dict)
+    reference: TensorDesc | None = None
+
+    def spread_over(self, dim: str) -> str:
+        """The index that runs along a dimension for which `...` stands; no other index has its name."""
+        name = dim
+        while name in self.indices:
+            name += "_"
+        self.spread[name] = dim
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRead:
+    """An element of a tensor, or the value of an index where there is none."""
+
+    tensor: TensorValue | None
+    positions: tuple[Position, ...]
+    outside: str
+    span: SourceSpan
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The indices at which a tensor is read, if it is read at nothing else."""
+        names = [p.loop for p in self.positions if p.constant == 0]
+        plain = len(names) == len(self.positions) and all(names) and not self.outside and self.tensor is not None
+        return tuple(name for name in names if name is not None) if plain else None
+
+
+@dataclass(slots=True)
+class Join:
+    """What an expression reads, and the scalar program over it.
+
+    In a `product` every factor is an operand of its own, because the kernels of contractions expect that.
+    """
+
+    scope: EquationScope
+    product: bool = False
+    inputs: dict[tuple[object, ...], int] = field(default_factory=dict)
+    reads: list[JoinRead] = field(default_factory=list)
+    program: ProgramBuilder = field(default_factory=lambda: ProgramBuilder(0))
+    step_count: int = 0
+
+    def read(
+        self, tensor: TensorValue, positions: tuple[Position, ...], span: SourceSpan, outside: str = ""
+    ) -> ScalarInput:
+        """The element of a tensor at these positions. Except in a product, a tensor read twice alike is one input."""
+        return self._add((tensor.name, positions, outside), JoinRead(tensor, positions, outside, span))
+
+    def read_index(self, name: str, span: SourceSpan) -> ScalarInput:
+        """The value of an index."""
+        return self._add((name,), JoinRead(None, (Position(((name, 1),)),), "", span))
+
+    def _add(self, key: tuple[object, ...], read: JoinRead) -> ScalarInput:
+        if key not in self.inputs or (self.product and read.tensor is not None):
+            self.inputs[key] = len(self.reads)
+            self.reads.append(read)
+        return ScalarInput(self.inputs[key])
+
+    def indices(self) -> tuple[str, ...]:
+        """All indices, in the order in which the expression first mentions them."""
+        names = (name for read in self.reads for position in read.positions for name in position.loops)
+        return tuple(dict.fromkeys(names))
+
+    def first_place(self, index: str, otherwise: SourceSpan) -> SourceSpan:
+        """Where the first read with an index stands."""
+        places = (read.span for read in self.reads if any(index in p.loops for p in read.positions))
+        return next(places, otherwise)
+
+    def name_result(self, names: Sequence[str], span: SourceSpan) -> list[ResultIndex]:
+        """These indices as those of a result, whose dimensions have their names, or those that `...` stands for."""
+        return [ResultIndex(name, self.scope.spread.get(name, name), self.first_place(name, span)) for name in names]
+
+
+def build_join_operator(
+    context: LoweringContext,
+    join: Join,
+    element: Element,
+    result: Sequence[ResultIndex],
+    aggregation: str | None,
+    span: SourceSpan,
+) -> tuple[Operator, list[TensorValue]]:
+    """The operator of a join, and the tensors that it is applied to. Reports what is wrong with it."""
+    join.program.arity = len(join.reads)
+    try:
+        if isinstance(element, str):
+            raise OperatorError(f'expected numbers, found the string "{element[:40]}"')
+        last = element if isinstance(element, Operand) else join.program.add("copy", element)
+        program = join.program.program(last)
+        labels = [read.labels for read in join.reads]
+        present = join.indices()
+        known = {name for names in labels for name in names or ()}
+        plain = all(names is not None for names in labels) and _have_given_extents(join)
+        if plain and {index.index for index in result} <= known:
+            inputs = [
+                (read.tensor.desc, names)
+                for read, names in zip(join.reads, labels, strict=True)
+                if read.tensor is not None and names is not None
+            ]
+            operator = build_equation(inputs, [(index.index, index.dim) for index in result], program, aggregation)
+            return operator, [read.tensor for read in join.reads if read.tensor is not None]
+        _require_known(context, join, result, present)
+        return _build_general(context, join, program, result, aggregation, span)
+    except OperatorError as error:
+        place = join.reads[error.argument].span if isinstance(error.argument, int) else span
+        raise context.findings.fail(error.message, place, error.hint) from None
+
+
+def _have_given_extents(join: Join) -> bool:
+    """Whether each index whose extent the equation gives is read along dimensions of that extent alone."""
+    return all(
+        join.scope.extents.get(name, extent) == extent
+        for read in join.reads
+        if read.tensor is not None
+        for name, extent in zip(read.labels or (), read.tensor.desc.shape, strict=False)
+    )
+
+
+def _require_known(context: LoweringContext, join: Join, result: Sequence[ResultIndex], present: Sequence[str]) -> None:
+    for index in result:
+        if index.index not in present and index.index not in join.scope.extents:
+            message = f"index '{index.index}' of the result is in no tensor on the right of '='"
+            hint = did_you_mean(index.index, present) or f"or give its extent: `{index.index} = 8`"
+            raise context.findings.fail(message, index.span, hint)
+
+
+def _build_general(
+    context: LoweringContext,
+    join: Join,
+    scalar: ScalarProgram,
+    result: Sequence[ResultIndex],
+    aggregation: str | None,
+    span: SourceSpan,
+) -> tuple[Operator, list[TensorValue]]:
+    """The operator of an index program. Its reads are ordered so that those come first that depend on elements."""
+    extents = _find_extents(context, join, result, span)
+    order = {name: place for place, name in enumerate(extents)}
+    numbers = sorted(range(len(join.reads)), key=lambda n: not any(p.elements for p in join.reads[n].positions))
+    places = {old: new for new, old in enumerate(numbers)}
+    tensors: dict[str, TensorValue] = {}
+    for number in numbers:
+        tensor = join.reads[number].tensor
+        if tensor is not None:
+            tensors.setdefault(tensor.name, tensor)
+    operands = list(tensors)
+    reads: list[Read] = []
+    for number in numbers:
+        read = join.reads[number]
+        if read.tensor is None:
+            reads.append(IndexRead(read.positions[0].loops[0]))
+            continue
+        positions = tuple(_renumber(position, order, places) for position in read.positions)
+        _check_bounds(context, read, positions, extents)
+        reads.append(TensorRead(operands.index(read.tensor.name), positions, read.outside))
+    builder = ProgramBuilder(len(reads))
+    inputs = [ScalarInput(places[old]) for old in range(len(reads))]
+    program = builder.program(builder.insert(scalar, inputs))
+    kept = {index.index for index in result}
+    found = IndexProgram(
+        tuple(extents.items()), len(kept), tuple(reads), "", (aggregation or "") if len(extents) > len(kept) else ""
+    )
+    descs = [tensor.desc for tensor in tensors.values()]
+    try:
+        operator = build_index_operator(descs, found, program, [index.dim for index in result])
+    except OperatorError as error:
+        argument = numbers[error.argument] if isinstance(error.argument, int) else None
+        raise OperatorError(error.message, argument=argument, hint=error.hint) from None
+    return operator, list(tensors.values())
+
+
+def _find_extents(
+    context: LoweringContext, join: Join, result: Sequence[ResultIndex], span: SourceSpan
+) -> dict[str, int]:
+    """The extent of every index, those of the result first: as the equation gives it, or that of a dimension that is
+    read at the index alone, or that of the dim with its name."""
+    read_at: dict[str, int] = {}
+    read_beyond: dict[str, int] = {}  # where indices may be outside, so that other extents are as good
+    for number, read in enumerate(join.reads):
+        if read.tensor is not None:
+            for position, extent in zip(read.positions, read.tensor.desc.shape, strict=True):
+                if position.loop is None or position.constant:
+                    continue
+                if read.outside:
+                    read_beyond.setdefault(position.loop, extent)
+                else:
+                    before = read_at.setdefault(position.loop, extent)
+                    if before != extent and position.loop not in join.scope.extents:
+                        raise OperatorError(
+                            f"index '{position.loop}' is {before:,} elsewhere, but {read.tensor.desc} has {extent:,}",
+                            argument=number,
+                            hint=f"give its extent where it stands alone in brackets: `{position.loop} = ...`",
+                        )
+    for one, other in join.scope.alike.items():
+        if one not in read_at and other in read_at:
+            read_at[one] = read_at[other]
+    known = {**read_beyond, **context.parameters.dims, **read_at, **join.scope.extents}
+    extents: dict[str, int] = {}
+    for name in dict.fromkeys([*(index.index for index in result), *join.indices()]):
+        if name not in known:
+            raise context.findings.fail(
+                f"the extent of index '{name}' is not known: no tensor is read at it alone",
+                join.first_place(name, span),
+                f"give it where the index stands alone in brackets: `{name} = 8`",
+            )
+        extents[name] = known[name]
+    return extents
+
+
+def _renumber(position: Position, order: Mapping[str, int], places: Mapping[int, int]) -> Position:
+    terms = [(f"@{places[int(name[1:])]}" if name[0] == "@" else name, factor) for name, factor in position.terms]
+    return replace(position, terms=make_position(terms, 0, order).terms)
+
+
+def _check_bounds(
+    context: LoweringContext, read: JoinRead, positions: Sequence[Position], extents: Mapping[str, int]
+) -> None:
+    """A tensor is read within its bounds, or it is said what is found outside."""
+    assert read.tensor is not None
+    desc = read.tensor.desc
+    whole = {name: (0, extent) for name, extent in extents.items()}
+    for position, dim, extent in zip(positions, desc.dims, desc.shape, strict=True):
+        span = position.span(whole)
+        if span is not None and not read.outside and not (span[0] >= 0 and span[1] <= extent):
+            raise context.findings.fail(
+                f"'{position}' is {span[0]:,} to {span[1] - 1:,}, "
+                f"but dimension '{dim}' of {desc} has 0 to {extent - 1:,}",
+                read.span,
+                "say what is found outside, as the last item in brackets: `outside = 0`, or `outside = nearest`",
+            )

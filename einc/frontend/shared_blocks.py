@@ -1,0 +1,137 @@
+"""Blocks of other texts: the library that comes with einc, and files that a model uses.
+
+Such a file has blocks, and may use others. Its blocks see no params and dims of the model, so that the names in it mean
+the same everywhere. A file of the library is read when one of its blocks is called.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from einc.errors import SourceSpan
+from einc.frontend import ast, limits
+from einc.frontend.findings import AlreadyReported, Findings
+from einc.frontend.parser import parse_text
+
+LIBRARY_FOLDER = Path(__file__).parent.parent / "library"
+"""The files of the library."""
+
+_DEFINITION = re.compile(r"^block +([A-Za-z_]\w*)\(", re.M | re.A)
+
+
+class BlockOrigin(enum.Enum):
+    """The text that a block stands in: the model itself, a file that it uses, or the library."""
+
+    MODEL = "model"
+    USED = "used"
+    LIBRARY = "library"
+
+
+@functools.cache
+def list_library() -> dict[str, Path]:
+    """The file of each block of the library, by name in alphabetical order."""
+    files = sorted(LIBRARY_FOLDER.glob("*.ein"))
+    definitions = {name: file for file in files for name in _DEFINITION.findall(file.read_text("utf-8"))}
+    return dict(sorted(definitions.items()))
+
+
+@functools.cache
+def find_library_block(name: str) -> ast.BlockDecl | None:
+    """A block of the library; None where there is none of this name."""
+    file = list_library().get(name)
+    if file is None:
+        return None
+    findings = Findings()
+    parsed = parse_text(file.read_text("utf-8"), f"library/{file.name}", findings)
+    findings.check()
+    blocks = (statement for statement in parsed.model.statements if isinstance(statement, ast.BlockDecl))
+    return next(block for block in blocks if block.name.text == name)
+
+
+def show_library_block(name: str) -> str:
+    """The text of a block of the library, with the comment before it."""
+    lines = list_library()[name].read_text("utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(f"block {name}("))
+    last = next(number for number in range(first, len(lines)) if lines[number] == "}")
+    while first and lines[first - 1].startswith("#"):
+        first -= 1
+    return "\n".join(lines[first : last + 1]) + "\n"
+
+
+def describe_library_block(name: str) -> tuple[str, str]:
+    """How a block of the library is called, and what the comment before it says."""
+    lines = show_library_block(name).splitlines()
+    about = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+    head = next(line for line in lines if line.startswith("block "))
+    return head.removeprefix("block ").removesuffix(" {"), about
+
+
+def load_used_blocks(model: ast.ModelSyntax, file: str, findings: Findings) -> dict[str, ast.BlockDecl]:
+    """The blocks of the files that a model uses, and of those that these use. Reports what is wrong with them."""
+    blocks: dict[str, ast.BlockDecl] = {}
+    seen: set[str] = set()
+    waiting = [(use, os.path.dirname(file)) for use in _list_uses(model)]
+    while waiting:
+        use, folder = waiting.pop(0)
+        if len(seen) == limits.USED_FILES:
+            findings.add(f"more than {limits.USED_FILES} files are used, the most that are read", use.span)
+            break
+        try:
+            path = _find_file(use, folder, findings)
+            if path in seen:
+                continue
+            seen.add(path)
+            parsed = parse_text(_read_file(path, use.span, findings), path, findings).model
+        except AlreadyReported:
+            continue
+        for statement in parsed.statements:
+            if isinstance(statement, ast.BlockDecl):
+                _add_block(blocks, statement, findings)
+            elif not isinstance(statement, ast.UseStmt):
+                findings.add("a file that is used has blocks only", statement.span, "params go to blocks as arguments")
+        waiting += [(inner, os.path.dirname(path)) for inner in _list_uses(parsed)]
+    return blocks
+
+
+def _list_uses(model: ast.ModelSyntax) -> Iterator[ast.UseStmt]:
+    return (statement for statement in model.statements if isinstance(statement, ast.UseStmt))
+
+
+def _find_file(use: ast.UseStmt, folder: str, findings: Findings) -> str:
+    """The path of a used file, which lies in the folder of the text or below it."""
+    name = str(use.file.value)
+    parts = name.split("/")
+    inside = all(part not in ("", ".", "..") for part in parts) and "\\" not in name and "\0" not in name
+    if not name.endswith(".ein") or not inside:
+        message = f"expected a file of blocks beside this one or below, found {name[:100]!r}"
+        raise findings.fail(message, use.file.span, 'such as `use "mine.ein"`')
+    return os.path.join(folder, *parts)
+
+
+def _read_file(path: str, span: SourceSpan, findings: Findings) -> str:
+    try:
+        with open(path, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise findings.fail(f"'{path}' is no regular file", span)
+            data = stream.read(4 * limits.TEXT_CHARACTERS + 1)
+    except OSError as error:
+        raise findings.fail(f"'{path}' cannot be read: {error.strerror}", span) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise findings.fail(f"'{path}' is no text in UTF-8", span) from None
+
+
+def _add_block(blocks: dict[str, ast.BlockDecl], block: ast.BlockDecl, findings: Findings) -> None:
+    name = block.name
+    if name.text in blocks:
+        earlier = blocks[name.text].span
+        findings.add(f"block '{name.text}' is defined already, in {earlier.file}:{earlier.line}", name.span)
+        return
+    blocks[name.text] = block

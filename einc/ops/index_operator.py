@@ -1,0 +1,232 @@
+"""Index equations that read tensors at expressions of indices, at data, and the values of indices themselves.
+
+What such an operator is stands in the text of its program (`einc_runtime.plan.index_programs`): its results, where it
+may be cut, what a block reads (halos of windows included) and which kernel runs it are what `plan.meaning` says of
+that text, for the compiler and for the proof alike. `equation` has those that read every dimension at one index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from einc.core.intervals import Intervals, ShardableIndex
+from einc.core.spec import FunctionSpec, JoinAggSpec
+from einc.core.tensor import DType, TensorDesc
+from einc.errors import OperatorError
+from einc.ops.base import (
+    Attributes,
+    KernelCall,
+    Operator,
+    describe_product,
+    find_product_precision,
+    find_vector_precision,
+)
+from einc.ops.scalar import parse_program, resolve_program
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.index_programs import (
+    IndexProgram,
+    Ranges,
+    TensorRead,
+    count_index_vectors,
+    enumerate_ranges,
+    parse_index_program,
+)
+from einc_runtime.plan.meaning.index import index
+from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm, block_of
+from einc_runtime.plan.scalar_programs import ScalarProgram
+from einc_runtime.plan.work import Work
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOperator(Operator):
+    """The operator of an index program; made by `build_index_operator`, which checks it."""
+
+    family: ClassVar[str] = "index"
+
+    operands: tuple[TensorDesc, ...]
+    program: IndexProgram
+    dims: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        steps = [step.function for step in self.scalar.steps if step.function != "copy"]
+        joined = "+".join(steps[:5]) + (f"+{len(steps) - 5} more" if len(steps) > 5 else "")
+        return f"{self.program.aggregation or 'index'}({joined})" if joined else self.program.aggregation or "gather"
+
+    @property
+    def inputs(self) -> tuple[TensorDesc, ...]:
+        return self.operands
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        (result,) = self._meaning.results
+        return (TensorDesc(result.dims, result.shape, DType(result.dtype)),)
+
+    @property
+    def attributes(self) -> Attributes:
+        program = self.program
+        return {
+            "loops": program.loops_text,
+            "kept": program.kept,
+            "reads": program.reads_text,
+            "program": program.program,
+            "aggregation": program.aggregation,
+            "dims": self.dims,
+        }
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        return tuple(ShardableIndex(form.name, form.extent) for form in self._meaning.indices)
+
+    def build_spec(self, intervals: Intervals) -> JoinAggSpec:
+        meaning, functions = self._meaning, []
+        cuts = [(form.name, chosen) for form, chosen in zip(meaning.indices, intervals, strict=True)]
+        for ranges in enumerate_ranges(self.program, cuts):
+            chosen = [ranges[name] for name, _ in cuts]
+            inputs = tuple(self.program.read_block(k, desc.shape, ranges) for k, desc in enumerate(self.operands))
+            outputs = tuple(
+                block_of(axes, result.shape, chosen)
+                for axes, result in zip(meaning.outputs, meaning.results, strict=True)
+            )
+            functions.append(FunctionSpec(inputs, outputs))
+        return JoinAggSpec(tuple(functions))
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return self._meaning.aggregations
+
+    @property
+    def kernel(self) -> KernelCall:
+        meaning = self._meaning
+        attributes = [(name, value) for name, value in meaning.attributes.items() if not isinstance(value, list)]
+        return KernelCall(meaning.kernel, tuple(attributes))
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        from einc.ops.evaluate import evaluate_index_program
+
+        return (evaluate_index_program(self.program, arrays, self.read_types, self.scalar, self.outputs[0].dtype),)
+
+    def flops(self, function: FunctionSpec) -> int:
+        """One operation per step of the program, and one to aggregate, at each index vector."""
+        steps = sum(step.function != "copy" for step in self.scalar.steps)
+        return count_index_vectors(self.find_ranges(function)) * (steps + bool(self.program.aggregation))
+
+    def traffic(self, function: FunctionSpec) -> int:
+        """As of any operator; but of a tensor that is read at data, no more elements than are read."""
+        ranges = self.find_ranges(function)
+        total = function.outputs[0].size * self.outputs[0].dtype.itemsize
+        for operand, (block, desc) in enumerate(zip(function.inputs, self.operands, strict=True)):
+            elements = 0
+            for read in self.program.operand_reads(operand):
+                elements += count_index_vectors({name: ranges[name] for name in self.program.loops_of(read)})
+            total += min(block.size, elements) * desc.dtype.itemsize
+        return total
+
+    def work(self, function: FunctionSpec) -> Work | None:
+        if not self._is_contraction:
+            return None
+        ranges = self.find_ranges(function)
+        labels = [self.program.loops_of(self.program.reads[number]) for number in self.scalar.without_unread()[1]]
+        shapes = [tuple(ranges[name][1] - ranges[name][0] for name in names) for names in labels]
+        return describe_product(labels, self.program.result, shapes)
+
+    @property
+    def precision(self) -> str:
+        if self._is_contraction:
+            return find_product_precision(*self.operands)
+        return find_vector_precision(*self.operands, *self.outputs)
+
+    def fan_in(self, k: int) -> int:
+        if self.program.aggregation != "sum":
+            return 1
+        extents, reduced = self.program.extents, set(self.program.reduced)
+        return max(
+            math.prod(extents[name] for name in reduced.intersection(self.program.loops_of(read)))
+            for read in self.program.operand_reads(k)
+        )
+
+    @property
+    def _is_contraction(self) -> bool:
+        """Whether it is a product of two tensors that is summed, such as a convolution."""
+        product, read = self.scalar.without_unread()
+        return (
+            self.program.aggregation == "sum"
+            and len(read) == 2
+            and all(isinstance(self.program.reads[number], TensorRead) for number in read)
+            and product.product_factor is not None
+        )
+
+    @property
+    def scalar(self) -> ScalarProgram:
+        """The scalar program, whose inputs are the reads."""
+        return _parse_scalar(self.program.program, len(self.program.reads))
+
+    @property
+    def read_types(self) -> tuple[DType, ...]:
+        """The element types of what is read."""
+        return tuple(
+            self.operands[read.operand].dtype if isinstance(read, TensorRead) else DType.I64
+            for read in self.program.reads
+        )
+
+    @property
+    def _meaning(self) -> OperatorMeaning:
+        return _derive(self)
+
+    def find_ranges(self, function: FunctionSpec) -> Ranges:
+        """The interval of each loop in one function specification."""
+        shapes = tuple(desc.shape for desc in self.operands)
+        return self.program.find_ranges(shapes, function.inputs, function.outputs[0])
+
+
+@lru_cache(maxsize=4096)
+def _parse_scalar(text: str, arity: int) -> ScalarProgram:
+    return parse_program(text, arity)
+
+
+@lru_cache(maxsize=4096)
+def _derive(operator: IndexOperator) -> OperatorMeaning:
+    forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in operator.operands)
+    attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in operator.attributes.items()}
+    try:
+        return index(Application(IndexOperator.family, forms, attributes))
+    except PlanFault as fault:
+        raise OperatorError(fault.message) from None
+
+
+def build_index_operator(
+    operands: Sequence[TensorDesc], program: IndexProgram, scalar: ScalarProgram, dims: Sequence[str]
+) -> Operator:
+    """The operator of a program, whose scalar program has one input per read. Raises OperatorError."""
+    types = [operands[r.operand].dtype if isinstance(r, TensorRead) else DType.I64 for r in program.reads]
+    resolved, _ = resolve_program(scalar, types)
+    canonical = IndexProgram(program.loops, program.kept, program.reads, resolved.text, program.aggregation)
+    operator = IndexOperator(tuple(operands), canonical, tuple(dims))
+    return restore(operator.operands, operator.attributes)
+
+
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    """The operator with these attributes; raises OperatorError if they are not those of an index program."""
+    names = ("loops", "kept", "reads", "program", "aggregation", "dims")
+    loops, kept, reads, program, aggregation, dims = (attributes.get(name) for name in names)
+    texts = isinstance(loops, str) and isinstance(reads, str) and isinstance(program, str)
+    if not (texts and isinstance(aggregation, str) and isinstance(dims, tuple) and type(kept) is int):
+        raise OperatorError(f"an index program has the attributes {', '.join(names)}")
+    shapes = tuple(desc.shape for desc in inputs)
+    try:
+        found = parse_index_program(str(loops), kept, str(reads), str(program), aggregation, shapes)
+    except PlanFault as fault:
+        raise OperatorError(fault.message) from None
+    operator = IndexOperator(inputs, found, tuple(map(str, dims)))
+    _derive(operator)
+    return operator
+
+
+FAMILIES = {IndexOperator.family: restore}

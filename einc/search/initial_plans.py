@@ -1,0 +1,78 @@
+"""Where the search starts from: plans that are best by a simple measure, and well-known plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from einc.logical.minsum import minimize
+from einc.logical.plan import LogicalPlan
+from einc.search.baselines import build_baselines
+from einc.search.branches import make_parallel_branch_tables
+from einc.search.pruning import find_worthwhile
+from einc.search.space import Assignment, SearchSpace
+from einc.search.tables import TimeProblem
+
+TIME, TIME_SYNTHESIZED, SIDE_BY_SIDE = "time", "time, synthesized", "side by side"
+TOGETHER = "time, together"
+PAPER = "paper"
+"""Names of contenders: the optimum of the time tables for naive and for synthesized exchanges, that of tables that
+favour independent parts on different sites, that for naive exchanges where idle sites stay idle (`LogicalPlan.spread`),
+and that of the paper's cost. Baselines have their own names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Plans to start from, by the names of contenders; None for one whose tables would be too large.
+
+    Those in `together` do not run side by side (`LogicalPlan.spread`). `reasons` say why other contenders are none.
+    """
+
+    plans: Mapping[str, Assignment | None]
+    together: frozenset[str]
+    reasons: Mapping[str, str]
+
+
+def list_known_starts(space: SearchSpace, paper: LogicalPlan) -> Starts:
+    """The plan that is best by the paper's cost, and the baselines."""
+    plans: dict[str, Assignment | None] = {PAPER: space.find_assignment(paper)}
+    together, reasons = set(), {}
+    for baseline in build_baselines(space.graph, space.problem, space.sites):
+        if baseline.chosen is not None and baseline.same_as is None:
+            plans[baseline.name] = baseline.chosen
+        else:
+            reasons[baseline.name] = baseline.reason or f"as {baseline.same_as}"
+        if not baseline.spread:
+            together.add(baseline.name)
+    return Starts(plans, frozenset(together), reasons)
+
+
+def keep_worthwhile(space: SearchSpace, starts: Starts, seconds: float) -> tuple[SearchSpace, Starts]:
+    """Leaves out candidates that are not worth a table (`find_worthwhile`), and plans that have one of them."""
+    known = [start for start in starts.plans.values() if start is not None]
+    kept = find_worthwhile(space, known, seconds)
+    if kept is None:
+        return space, starts
+    places = [{int(old): new for new, old in enumerate(positions)} for positions in kept]
+    plans: dict[str, Assignment | None] = {}
+    reasons = dict(starts.reasons)
+    for name, start in starts.plans.items():
+        if start is not None and all(c in positions for positions, c in zip(places, start, strict=True)):
+            plans[name] = tuple(positions[c] for positions, c in zip(places, start, strict=True))
+        else:
+            reasons[name] = "its kernels alone take longer than other plans"
+    return space.select(kept), Starts(plans, starts.together, reasons)
+
+
+def add_optima(starts: Starts, space: SearchSpace, naive: TimeProblem, synthesized: TimeProblem | None) -> Starts:
+    """The starts with the optima of the time tables; `synthesized` is None where no such exchanges were asked for."""
+    plans = {TIME: minimize(naive.node_times, naive.tables), **starts.plans}
+    if synthesized is not None:
+        plans[TIME_SYNTHESIZED] = minimize(synthesized.node_times, synthesized.tables)
+    branches = make_parallel_branch_tables(space, naive)
+    if branches is not None:
+        plans[SIDE_BY_SIDE] = minimize(branches.node_times, branches.tables)
+    exact = plans[TIME]
+    if exact is None or not space.leaves_idle(exact):
+        return Starts(plans, starts.together, starts.reasons)
+    return Starts({**plans, TOGETHER: exact}, starts.together | {TOGETHER}, starts.reasons)

@@ -1,0 +1,68 @@
+"""The candidates that are worth a table: on many sites, tables of all pairs of candidates would take too long.
+
+A candidate whose kernels alone make every plan slower than one that is known need not be looked at. Of the others, the
+fastest MAX_CANDIDATES of each operator are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from einc.search.neighbours import sum_times
+from einc.search.space import Assignment, SearchSpace
+from einc.search.tables import build_time_problems, time_candidates
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MANY_SITES = 16
+"""On more sites, candidates are dropped."""
+
+MAX_CANDIDATES = 64
+"""Candidates of an operator that are looked at on many sites."""
+
+MIN_CANDIDATES, FOR_ALL = 12, 60.0
+"""With a time limit of FOR_ALL seconds or more MAX_CANDIDATES are looked at, and fewer, down to MIN_CANDIDATES, with
+less: the tables grow with the square of the number."""
+
+SLACK = 1.25
+"""Plans may be slower than the fastest known one by this factor, as the tables do not see everything."""
+
+
+def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: float = math.inf) -> list[Array] | None:
+    """Per node the positions of the candidates that are worth a table, ascending; None if all are.
+
+    `known` are some plans; their candidates may be dropped as well, except by MAX_CANDIDATES. Where the search has less
+    than FOR_ALL `seconds`, fewer candidates are looked at.
+    """
+    if space.sites <= MANY_SITES:
+        return None
+    graph, problem, machine = space.graph, space.problem, space.machine
+
+    def measure(assignment: Assignment) -> int:
+        """What the tables of a single plan say, with synthesized exchanges."""
+        options = [(candidates[c],) for candidates, c in zip(problem.candidates, assignment, strict=True)]
+        _, promises = build_time_problems(graph, options, machine, space.sites, once=space.once)
+        return sum_times(promises, (0,) * len(options))
+
+    most = max(MIN_CANDIDATES, int(MAX_CANDIDATES * min(1.0, seconds / FOR_ALL)))
+    times: dict[int, Array] = {}
+    for node, options in zip(graph.nodes, problem.candidates, strict=True):
+        if id(options) not in times:
+            times[id(options)] = time_candidates(node.operator, options, machine)
+    options_times = [times[id(options)] for options in problem.candidates]
+    least = sum(int(option_times.min()) for option_times in options_times)
+    slack = SLACK * min(map(measure, known)) - least
+    chosen: dict[int, set[int]] = {}
+    for assignment in known:
+        for options, c in zip(problem.candidates, assignment, strict=True):
+            chosen.setdefault(id(options), set()).add(c)
+    kept = []
+    for options, option_times in zip(problem.candidates, options_times, strict=True):
+        fastest = np.argsort(option_times, kind="stable")[:most].tolist()
+        few = np.array(sorted({*fastest, *chosen[id(options)]}))
+        kept.append(few[option_times[few] - option_times.min() <= max(0.0, slack)])
+    return kept

@@ -1,0 +1,222 @@
+"""Calls of the kernel `index`: an index program on blocks, as a product, a reduction or a map of views of its operands.
+
+A read whose positions are sums of loops, and all within its tensor, is a view: its strides are those of the tensor,
+times the factors. Any other read is gathered first: elements at data, quotients and remainders, and what lies outside
+are written into a temporary array, of which the rest is a view again. So there are no other kernels for convolutions,
+shifts, diagonals or masks than those for matrices and elementwise functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.errors import PlanFault, ValueFault
+from einc_runtime.kernels.base import Invocation, dtype_name
+from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.plan.index_programs import (
+    IndexProgram,
+    IndexRead,
+    Interval,
+    Position,
+    Ranges,
+    TensorRead,
+    parse_index_program,
+)
+from einc_runtime.plan.meaning.index import parse_shapes
+from einc_runtime.plan.reproducible import ATTRIBUTE
+from einc_runtime.plan.scalar_programs import ScalarProgram
+from einc_runtime.plan.schema import FLOATS, Attribute, Block
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """What a read needs of its tensor as an array of its own.
+
+    Dimensions in `kept` have a span of coordinates each, and the others are replaced by axes for `loops`, which stand
+    where the first of them stood.
+    """
+
+    read: TensorRead
+    kept: tuple[int, ...]
+    spans: tuple[Interval, ...]
+    loops: tuple[str, ...]
+    ranges: tuple[Interval, ...]
+
+    @property
+    def before(self) -> int:
+        """How many of the kept dimensions stand before the axes for loops."""
+        first = next((dim for dim in range(len(self.read.positions)) if dim not in self.kept), len(self.kept))
+        return sum(dim < first for dim in self.kept)
+
+    @property
+    def axes(self) -> list[tuple[int | str, Interval]]:
+        """The axes in order: a dimension or a loop, with its interval."""
+        kept: list[tuple[int | str, Interval]] = list(zip(self.kept, self.spans, strict=True))
+        loops: list[tuple[int | str, Interval]] = list(zip(self.loops, self.ranges, strict=True))
+        return [*kept[: self.before], *loops, *kept[self.before :]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(upper - lower for _, (lower, upper) in self.axes)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The coordinates of its first element."""
+        return tuple(lower for _, (lower, _) in self.axes)
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """Where in it the read finds its element."""
+        return tuple(
+            self.read.positions[axis] if isinstance(axis, int) else Position(((axis, 1),)) for axis, _ in self.axes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MadeArrays:
+    """What is not there before a kernel runs: reads that are gathered, by number, and the values of loops."""
+
+    gathered: Mapping[int, tuple[Gather, Array]]
+    indices: Mapping[str, Array]
+
+
+NOTHING_MADE = MadeArrays({}, {})
+"""All that positions at data need: these are read at indices alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCall:
+    """An index program, its operands with their blocks, and the interval of each loop."""
+
+    program: IndexProgram
+    shapes: tuple[tuple[int, ...], ...]
+    ranges: Ranges
+    inputs: tuple[Array, ...]
+    blocks: tuple[Block, ...]
+    output: Array
+    is_reproducible: bool
+
+    @staticmethod
+    def parse(invocation: Invocation[Array]) -> IndexCall:
+        invocation.allow("loops", "kept", "reads", "program", "aggregation", "shapes", ATTRIBUTE)
+        texts = {name: invocation.attribute(name, str) for name in ("loops", "reads", "program", "aggregation")}
+        try:
+            shapes = parse_shapes(invocation.attribute("shapes", str))
+        except ValueError:
+            raise PlanFault("the kernel attribute 'shapes' has no shapes of operands") from None
+        program = parse_index_program(kept=invocation.attribute("kept", int), shapes=shapes, **texts)
+        inputs, blocks = tuple(invocation.inputs), tuple(invocation.input_blocks)
+        if not len(inputs) == len(blocks) == len(shapes) or len(invocation.output_blocks) != 1:
+            raise PlanFault(f"an index program of {len(shapes)} operands has {len(inputs)}, and {len(blocks)} blocks")
+        for array, block in zip((*inputs, invocation.output), (*blocks, *invocation.output_blocks), strict=True):
+            if array.shape != block.shape:
+                raise PlanFault(f"an operand of shape {array.shape} where a block has {block.shape}")
+        ranges = program.find_ranges(shapes, blocks, invocation.output_blocks[0])
+        return IndexCall(program, shapes, ranges, inputs, blocks, invocation.output, invocation.is_reproducible)
+
+    def find_gathers(self) -> dict[int, Gather]:
+        """The reads that are no views, by number."""
+        found: dict[int, Gather] = {}
+        for number, read in enumerate(self.program.reads):
+            if isinstance(read, TensorRead):
+                gather = self._find_gather(read)
+                if gather is not None:
+                    found[number] = gather
+        return found
+
+    def _find_gather(self, read: TensorRead) -> Gather | None:
+        shape = self.shapes[read.operand]
+        spans = [position.span(self.ranges) for position in read.positions]
+        joint = [dim for dim, position in enumerate(read.positions) if not position.is_affine]
+        if not joint and all(
+            span is not None and span[0] >= 0 and span[1] <= extent for span, extent in zip(spans, shape, strict=True)
+        ):
+            return None
+        loops: set[str] = set()
+        # A dimension that shares a loop with those that are gathered is gathered with them, not for each pair.
+        while True:
+            loops = set().union(*(self.program.loops_at(read.positions[dim]) for dim in joint))
+            more = [
+                dim
+                for dim, position in enumerate(read.positions)
+                if dim not in joint and loops.intersection(position.loops)
+            ]
+            if not more:
+                break
+            joint += more
+        kept = tuple(dim for dim in range(len(shape)) if dim not in joint)
+        order = tuple(name for name, _ in self.program.loops if name in loops)
+        known = tuple(span for dim in kept if (span := spans[dim]) is not None)
+        return Gather(read, kept, known, order, tuple(self.ranges[name] for name in order))
+
+    def list_indices(self) -> list[str]:
+        """The loops whose values are read, and those on which nothing else depends that are aggregated over."""
+        read = [read.loop for read in self.program.reads if isinstance(read, IndexRead)]
+        known = {name for read in self.program.reads for name in self.program.loops_of(read)}
+        return list(dict.fromkeys([*read, *(name for name in self.program.reduced if name not in known)]))
+
+    def view(self, number: int, made: MadeArrays) -> NamedArray:
+        """The elements that a read finds, by the loops on which it depends."""
+        read = self.program.reads[number]
+        if isinstance(read, IndexRead):
+            return NamedArray((read.loop,), made.indices[read.loop])
+        if number in made.gathered:
+            gather, array = made.gathered[number]
+            return self._view_affine(array, gather.origin, gather.positions)
+        return self._view_affine(self.inputs[read.operand], self.blocks[read.operand].lower, read.positions)
+
+    def _view_affine(self, array: Array, origin: Sequence[int], positions: Sequence[Position]) -> NamedArray:
+        strides: dict[str, int] = {}
+        corner = []
+        for position, lower, stride in zip(positions, origin, array.strides, strict=True):
+            start = position.constant - lower
+            for name, factor in position.terms:
+                start += factor * self.ranges[name][0]
+                strides[name] = strides.get(name, 0) + factor * stride
+            corner.append(slice(start, start + 1))
+        names = tuple(name for name, _ in self.program.loops if name in strides)
+        shape = [self.ranges[name][1] - self.ranges[name][0] for name in names]
+        steps = [strides[name] for name in names]
+        return NamedArray(names, np.lib.stride_tricks.as_strided(array[tuple(corner)], shape, steps))
+
+    def join(self, made: MadeArrays) -> Invocation[Array]:
+        """The product, the reduction or the map that it is of its views."""
+        program = self.program
+        # What is read for the sake of positions alone is in the arrays that are gathered.
+        scalar, read = ScalarProgram.parse(program.program, len(program.reads)).without_unread()
+        views = [self.view(number, made) for number in read]
+        known = {name for view in views for name in view.names}
+        views += [NamedArray((name,), made.indices[name]) for name in program.reduced if name not in known]
+        equation = ", ".join(" ".join(view.names) for view in views) + " -> " + " ".join(program.result)
+        arrays = [view.array for view in views]
+        mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}
+        factor = scalar.product_factor
+        tensors = all(isinstance(program.reads[number], TensorRead) for number in read) and len(views) == len(read)
+        if program.aggregation == "sum" and len(views) > 1 and tensors and factor is not None:
+            if factor == 1:
+                return Invocation("contract", {"equation": equation, **mark}, arrays, [self.output])
+            if dtype_name(self.output) in FLOATS:
+                scaled: dict[str, Attribute] = {"equation": equation, "scale": factor, **mark}
+                return Invocation("contract", scaled, arrays, [self.output])
+        attributes: dict[str, Attribute] = {"program": scalar.text, "indices": equation, **mark}
+        if program.aggregation:
+            attributes["aggregation"] = program.aggregation
+            return Invocation("reduce", attributes, arrays, [self.output])
+        return Invocation("map", attributes, arrays, [self.output])
+
+    def require_inside(self, gather: Gather, dim: int, least: int, most: int) -> None:
+        """Raises ValueFault where positions at data are outside of a tensor."""
+        extent = self.shapes[gather.read.operand][dim]
+        if not gather.read.outside and (least < 0 or most >= extent):
+            wrong = least if least < 0 else most
+            raise ValueFault(f"a position is {wrong}; positions along this dimension are 0 to {extent - 1}")
+
+    @property
+    def size(self) -> int:
+        """How many index vectors it has."""
+        return math.prod(upper - lower for lower, upper in self.ranges.values())

@@ -1,0 +1,134 @@
+"""The kernel `index` on the CPU: reads that are no views are gathered into scratch memory, and another kernel computes
+the rest of views (`calls/index.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, view_as_integers
+from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.plan.index_programs import Position
+
+Prepare = Callable[[Invocation[Array]], Kernel]
+"""Prepares the kernel of the views."""
+
+
+def build_index(invocation: Invocation[Array], prepare: Prepare) -> Kernel:
+    """The kernel, of which `prepare` makes the part that computes."""
+    call = IndexCall.parse(invocation)
+    gathers = call.find_gathers()
+    indices = {name: np.arange(*call.ranges[name], dtype=np.int64) for name in call.list_indices()}
+    if not gathers:
+        return prepare(call.join(MadeArrays({}, indices)))
+    scratch = ScratchAllocator()
+    types = {number: call.inputs[gather.read.operand].dtype for number, gather in gathers.items()}
+    places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
+    # Only shapes and strides are used of these arrays; their pages are never touched.
+    stand_ins = {n: (gather, np.empty(gather.shape, types[n])) for n, gather in gathers.items()}
+    alike = compiler.count_alike()
+    measured = prepare(call.join(MadeArrays(stand_ins, indices)))
+    inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
+    moved = sum(array.size for _, array in stand_ins.values())
+
+    def bind(memory: Array) -> Run:
+        gathered = {number: (gather, places[number].of(memory)) for number, gather in gathers.items()}
+        moves = [_prepare_gather(call, gather, target) for gather, target in gathered.values()]
+        with compiler.expect_alike(alike):  # so that the same kernel is chosen as was measured
+            run = prepare(call.join(MadeArrays(gathered, indices))).bind(inner.of(memory))
+
+        def gather_and_run() -> None:
+            for move in moves:
+                move()
+            run()
+
+        return gather_and_run
+
+    return Kernel(bind, scratch.size, measured.nanoseconds + moved, measured.prepacked)
+
+
+def _prepare_gather(call: IndexCall, gather: Gather, target: Array) -> Run:
+    source = view_as_integers(call.inputs[gather.read.operand])
+    if not gather.loops and gather.read.outside != "nearest":
+        return _prepare_padding(call, gather, source, target)
+    return _prepare_lookup(call, gather, source, target)
+
+
+def _find_filling(gather: Gather, target: Array) -> Array:
+    """What is found outside, as an element of the target."""
+    words = {"true": True, "false": False}
+    text = gather.read.outside
+    value = words[text] if text in words else float(text) if target.dtype.kind in "fV" else int(text)
+    return np.asarray(value).astype(target.dtype)
+
+
+def _prepare_padding(call: IndexCall, gather: Gather, source: Array, target: Array) -> Run:
+    """A part of the tensor, and a value around it."""
+    block = call.blocks[gather.read.operand]
+    inside, part = [], []
+    for (lower, upper), first, end in zip(gather.spans, block.lower, block.upper, strict=True):
+        start, stop = max(lower, first), max(min(upper, end), max(lower, first))
+        inside.append(slice(start - lower, stop - lower))
+        part.append(slice(start - first, stop - first))
+    filling, goal = _find_filling(gather, target), view_as_integers(target)[tuple(inside)]
+    elements = source[tuple(part)]
+
+    def pad() -> None:
+        target.fill(filling)
+        goal[...] = elements
+
+    return pad
+
+
+def _prepare_lookup(call: IndexCall, gather: Gather, source: Array, target: Array) -> Run:
+    """Elements at positions that are computed: once where they depend on no data, else in each run."""
+    axes = [name for name, _ in gather.axes]
+    elements = {
+        number: _spread(call, number, axes) for position in gather.read.positions for number in position.elements
+    }
+    filling = _find_filling(gather, target) if gather.read.outside not in ("", "nearest") else None
+    fixed = None if elements else _find_places(call, gather, axes, elements)
+    integers = view_as_integers(target)
+
+    def look_up() -> None:
+        places, outside = fixed if fixed is not None else _find_places(call, gather, axes, elements)
+        integers[...] = source[tuple(places)]
+        if filling is not None:
+            np.copyto(target, filling, where=outside)
+
+    return look_up
+
+
+def _spread(call: IndexCall, number: int, axes: list[int | str]) -> Array:
+    """The elements that a read finds, along the axes of a gather that are its loops."""
+    view = call.view(number, NOTHING_MADE)
+    return view.align([str(axis) for axis in axes])
+
+
+def _find_places(
+    call: IndexCall, gather: Gather, axes: list[int | str], elements: dict[int, Array]
+) -> tuple[list[Array], Array]:
+    """For each dimension of the source the positions within its block, and where any of them is outside."""
+    block, shape = call.blocks[gather.read.operand], call.shapes[gather.read.operand]
+    grids = dict(zip(axes, np.ix_(*(np.arange(lower, upper) for _, (lower, upper) in gather.axes)), strict=True))
+    places: list[Array] = []
+    outside = np.zeros((1,) * len(axes), np.bool_)
+    for dim, (position, extent) in enumerate(zip(gather.read.positions, shape, strict=True)):
+        found = grids[dim] if dim in grids else _evaluate(position, grids, elements)
+        if position.elements and found.size:
+            call.require_inside(gather, dim, int(found.min()), int(found.max()))
+        outside = outside | (found < 0) | (found >= extent)
+        places.append(np.clip(found, block.lower[dim], block.upper[dim] - 1) - block.lower[dim])
+    return places, outside
+
+
+def _evaluate(position: Position, grids: dict[int | str, Array], elements: dict[int, Array]) -> Array:
+    found: Array = np.full((1,) * len(grids), position.constant, np.int64)
+    for name, factor in position.terms:
+        value = elements[int(name[1:])].astype(np.int64) if name[0] == "@" else grids[name]
+        found = found + factor * value
+    found = found // position.divisor
+    return found % position.modulus if position.modulus else found

@@ -1,0 +1,174 @@
+"""The kernel `index` on a GPU: reads that are no views, and the values of indices, are written into the workspace by a
+launch each, and another kernel computes the rest of views (`calls/index.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, address, dtype_name
+from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
+from einc_runtime.kernels.triton.launches import (
+    SCRATCH,
+    Argument,
+    KernelLaunch,
+    LaunchSequence,
+    LaunchStep,
+    StatusPointer,
+    WorkspaceAllocator,
+    relocate_step,
+)
+from einc_runtime.kernels.triton.source import LaunchOptions, PointerOperand, assemble, index_cast, mask_arguments
+from einc_runtime.kernels.triton.tiles import TileGrid, choose_tiles
+from einc_runtime.plan.index_programs import NEAREST_ELEMENT, Position
+from einc_runtime.plan.schema import FLOATS
+
+Build = Callable[[Invocation[Array]], LaunchSequence]
+"""Builds the launches of the views."""
+
+_APART = 1 << 50
+"""Where in the workspace arrays of the views lie until it is known how much the kernel of the views needs itself."""
+
+_INDEX_TILE = 1024
+
+
+def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
+    """The launches, of which `build` makes those that compute. Raises PlanFault for what is no index program."""
+    call = IndexCall.parse(invocation)
+    scratch = WorkspaceAllocator()
+    scratch.size = _APART
+    steps: list[LaunchStep] = []
+    indices: dict[str, Array] = {}
+    for name in call.list_indices():
+        lower, upper = call.ranges[name]
+        indices[name] = scratch.take((upper - lower,), np.dtype(np.int64))
+        steps.append(_launch_index(name, lower, indices[name]))
+    gathered: dict[int, tuple[Gather, Array]] = {}
+    checked = False
+    for number, gather in call.find_gathers().items():
+        source = call.inputs[gather.read.operand]
+        target = scratch.take(gather.shape, source.dtype)
+        gathered[number] = (gather, target)
+        launch = _GatherSource(call, gather, source, target)
+        steps.append(launch.assemble())
+        checked |= launch.is_checked
+    computed = build(call.join(MadeArrays(gathered, indices)))
+    made = scratch.size - _APART
+
+    def relocate(address: int) -> int:
+        if address >= SCRATCH + _APART:
+            return address - _APART
+        return address + made if address >= SCRATCH else address
+
+    moved = tuple(relocate_step(step, relocate) for step in (*steps, *computed.steps))
+    message = "a position at data is outside of its tensor" if checked else computed.status_message
+    return LaunchSequence(moved, made + computed.scratch, message)
+
+
+def _launch_index(name: str, lower: int, target: Array) -> KernelLaunch:
+    """Writes the values of an index."""
+    y = PointerOperand.of("y", target)
+    count = target.shape[0]
+    lines = [
+        f"i = tl.program_id(0).to(tl.int64) * {_INDEX_TILE} + tl.arange(0, {_INDEX_TILE})",
+        f"tl.store(y + i, i + {lower}, mask=i < {count})",
+    ]
+    return assemble("index", f"values of {name}", [y], target.shape, lines, -(-count // _INDEX_TILE))
+
+
+class _GatherSource:
+    """The launch of one gather: a tile of the target, the position of each of its elements, and what is found there."""
+
+    def __init__(self, call: IndexCall, gather: Gather, source: Array, target: Array) -> None:
+        self.call, self.gather = call, gather
+        self.source, self.target = source, PointerOperand.of("y", target)
+        self.elements = {number: self._align(number) for p in gather.read.positions for number in p.elements}
+        self.extents = target.shape
+        self.tiles: TileGrid = choose_tiles(target.shape, [], self.target)
+        self.subscripts = self.tiles.subscripts(self.target)
+        self.is_checked = any(p.elements for p in gather.read.positions) and not gather.read.outside
+
+    def _align(self, number: int) -> PointerOperand:
+        axes = [str(axis) for axis, _ in self.gather.axes]
+        return PointerOperand.of(f"e{number}", self.call.view(number, NOTHING_MADE).align(axes))
+
+    def assemble(self) -> KernelLaunch:
+        x = PointerOperand("x", dtype_name(self.source), self._source_strides(), address(self.source))
+        inside = self.tiles.mask(self.subscripts)
+        lines = [*self.tiles.locate(self._cast())]
+        for number, element in self.elements.items():
+            lines.append(f"v{number} = {self.tiles.load(element)}.to(tl.int64)")
+        offsets, conditions = ["x"], []
+        block = self.call.blocks[self.gather.read.operand]
+        for dim, extent in enumerate(self.call.shapes[self.gather.read.operand]):
+            lines.append(f"p{dim} = {self._position(dim)}")
+            if not self._is_inside(dim, extent):
+                conditions.append(f"(p{dim} >= 0) & (p{dim} < {extent})")
+                lines.append(f"q{dim} = tl.minimum(tl.maximum(p{dim}, {block.lower[dim]}), {block.upper[dim] - 1})")
+            else:
+                lines.append(f"q{dim} = p{dim}")
+            stride = self.source.strides[dim] // self.source.itemsize
+            offsets.append(f"(q{dim} - {block.lower[dim]}) * {stride}")
+        found = " & ".join(conditions)
+        if self.is_checked and found:
+            lines.append(f"wrong = 1 - ({found}).to(tl.int32)")
+            lines += [f"wrong = tl.where({inside}, wrong, 0)"] if inside else []
+            lines += self.tiles.any("wrong", self.target)
+            lines.append("tl.store(status, 1, mask=wrong != 0)")
+        masked = found if self.gather.read.outside != NEAREST_ELEMENT else ""
+        lines.append(f"value = tl.load({' + '.join(offsets)}{mask_arguments(inside, masked, other=self._filling())})")
+        if self.target.dtype == "bool":
+            lines.append("value = value != 0")
+        lines.append(self.target.store(self.subscripts, "value", inside))
+        status: list[tuple[str, Argument, str]] = [("status", StatusPointer(), "i32")] if self.is_checked else []
+        items = [x, *self.elements.values(), self.target]
+        options = LaunchOptions(tables=status)
+        return assemble("gather", str(self.gather.read), items, self.extents, lines, self.tiles.count(), options)
+
+    def _filling(self) -> str:
+        """What is loaded where a position is outside."""
+        outside = self.gather.read.outside
+        if outside in ("", NEAREST_ELEMENT):
+            return "0"
+        if self.target.dtype == "bool":
+            return str(int(outside == "true"))
+        return f'float("{outside}")' if self.target.dtype in FLOATS else outside
+
+    def _cast(self) -> str:
+        reach = PointerOperand("x", "i8", (1,) * len(self.extents), 0)
+        wide = self.source.size >= 1 << 31 or any(max(shape, default=1) >= 1 << 30 for shape in self.call.shapes)
+        return ".to(tl.int64)" if wide else index_cast([self.target, reach, *self.elements.values()], self.extents)
+
+    def _source_strides(self) -> tuple[int, ...]:
+        """Only its address is used: it has other dimensions than the target."""
+        return (0,) * len(self.extents)
+
+    def _is_inside(self, dim: int, extent: int) -> bool:
+        span = self.gather.read.positions[dim].span(self.call.ranges)
+        return span is not None and span[0] >= 0 and span[1] <= extent
+
+    def _position(self, dim: int) -> str:
+        """The expression of the position along a dimension of the source."""
+        values: dict[int | str, str] = {}
+        for place, (axis, (lower, upper)) in enumerate(self.gather.axes):
+            values[axis] = f"({self.subscripts[place]} + {lower})" if upper - lower > 1 else str(lower)
+        position = self.gather.read.positions[dim]
+        if dim in values:
+            return values[dim]
+        terms = [f"{factor} * {f'v{name[1:]}' if name[0] == '@' else values[name]}" for name, factor in position.terms]
+        whole = " + ".join([*terms, str(position.constant)])
+        return _divide(position, whole, self.call)
+
+
+def _divide(position: Position, whole: str, call: IndexCall) -> str:
+    """The quotient, rounded down, or the remainder; Triton rounds towards zero."""
+    number = position.modulus or position.divisor
+    if number == 1:
+        return whole
+    span = Position(position.terms, position.constant).span(call.ranges)
+    remainder = f"(({whole}) % {number})"
+    if span is None or span[0] < 0:
+        remainder = f"({remainder} + {number}) % {number}"
+    return remainder if position.modulus else f"(({whole}) - ({remainder})) // {number}"

@@ -1,0 +1,365 @@
+"""Index programs: a join of tensors that are read at expressions of indices, and an aggregation (paper, Section 3.1).
+
+A program has loops, each an index with an extent; the first of them are the indices of the result. At each index vector
+it reads elements of its operands, computes a scalar program over them, and aggregates over the other loops. As text:
+
+    loops    "n=8 o=64 h=56 w=56 c=64 r=3 s=3"
+    kept     4
+    reads    "0[n, c, h+r-1, w+s-1 | 0]; 1[o, c, r, s]"
+    program  "t0 = mul x0 x1"
+    aggregation "sum"
+
+Read k is what the scalar program calls `x{k}`. A position is a sum of loops and numbers, perhaps divided (rounding
+down) or reduced modulo a number: `(h+1)//2`, `(i+3)%5`. `@1` in it is the element that read 1 finds, an integer: so
+`0[@1, d]; 1[t]` gathers rows. Behind `|` stands what a read finds outside of its tensor: a value, or `nearest` for the
+element that is nearest; without it nothing may be read there. `#h` is a read that finds the value of a loop (i64).
+
+What is not in canonical form is refused, so that equal programs have equal texts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.schema import Block
+from einc_runtime.text import escape_text
+
+Interval = tuple[int, int]
+Ranges = Mapping[str, Interval]
+"""The interval of each loop."""
+
+INDEX_TYPE: Final = "i64"
+"""The type of the values of loops."""
+
+NEAREST_ELEMENT = "nearest"
+MAX_LOOPS = 30
+MAX_READS = 64
+MAX_NUMBER = 1 << 48
+"""Factors, constants and extents are below it, so that no position overflows 64 bits."""
+
+_TERM = re.compile(r"([+-]?)(?:(\d{1,15})\*)?([A-Za-z_]\w*|@\d{1,3})|([+-]?)(\d{1,15})", re.A)
+_WRAPPED = re.compile(r"(?:\((?P<inner>[^()]*)\)|(?P<bare>[^()/%]*))(?P<operator>//|%)(?P<number>[1-9]\d{0,14})", re.A)
+_LOOP = re.compile(r"([A-Za-z_]\w*)=([1-9]\d{0,14})", re.A)
+_READ = re.compile(r"(0|[1-9]\d?)\[([^\[\]|]*)(?: \| ([^\[\]|]+))?\]", re.A)
+_VALUE = re.compile(r"-?(\d+(\.\d*)?(e[+-]?\d+)?|inf)|nan|true|false", re.A)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`((sum of factor * variable) + constant) // divisor % modulus`; a variable is a loop or `@k`, a modulus of 0 is
+    none."""
+
+    terms: tuple[tuple[str, int], ...]
+    constant: int = 0
+    divisor: int = 1
+    modulus: int = 0
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """The loops that it names itself."""
+        return tuple(name for name, _ in self.terms if name[0] != "@")
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        """The reads whose elements it depends on."""
+        return tuple(int(name[1:]) for name, _ in self.terms if name[0] == "@")
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether it is a sum of multiples of loops and a constant."""
+        return self.divisor == 1 and self.modulus == 0 and not self.elements
+
+    @property
+    def loop(self) -> str | None:
+        """The loop that it is, perhaps moved by a constant; None for any other position."""
+        return self.terms[0][0] if self.is_affine and len(self.terms) == 1 and self.terms[0][1] == 1 else None
+
+    def span(self, ranges: Ranges) -> Interval | None:
+        """All positions are in this interval, and its ends are among them; None where they depend on elements."""
+        if self.elements:
+            return None
+        least = most = self.constant
+        for name, factor in self.terms:
+            ends = (factor * ranges[name][0], factor * (ranges[name][1] - 1))
+            least, most = least + min(ends), most + max(ends)
+        least, most = least // self.divisor, most // self.divisor
+        if self.modulus and least // self.modulus != most // self.modulus:
+            return (0, self.modulus)
+        return (least % self.modulus, most % self.modulus + 1) if self.modulus else (least, most + 1)
+
+    def __str__(self) -> str:
+        text = ""
+        for name, factor in self.terms:
+            sign = "-" if factor < 0 else "+" if text else ""
+            text += f"{sign}{'' if abs(factor) == 1 else f'{abs(factor)}*'}{name}"
+        if self.constant or not self.terms:
+            text += f"{self.constant:+d}" if self.terms else str(self.constant)
+        if self.divisor != 1 or self.modulus:
+            inner = text if len(self.terms) == 1 and text == self.terms[0][0] else f"({text})"
+            text = f"{inner}//{self.divisor}" if self.modulus == 0 else f"{inner}%{self.modulus}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRead:
+    """An element of operand `operand`. `outside` is what is found outside of it: a literal, `nearest`, or nothing."""
+
+    operand: int
+    positions: tuple[Position, ...]
+    outside: str = ""
+
+    def __str__(self) -> str:
+        outside = f" | {self.outside}" if self.outside else ""
+        return f"{self.operand}[{', '.join(map(str, self.positions))}{outside}]"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRead:
+    """The value of a loop."""
+
+    loop: str
+
+    def __str__(self) -> str:
+        return f"#{self.loop}"
+
+
+Read = TensorRead | IndexRead
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProgram:
+    """Loops with extents, of which the first `kept` are those of the result; what is read at each index vector; the
+    text of the scalar program over it; and the aggregation over the other loops, empty where there are none."""
+
+    loops: tuple[tuple[str, int], ...]
+    kept: int
+    reads: tuple[Read, ...]
+    program: str
+    aggregation: str
+
+    @property
+    def extents(self) -> dict[str, int]:
+        return dict(self.loops)
+
+    @property
+    def result(self) -> tuple[str, ...]:
+        """The loops of the result, in its order."""
+        return tuple(name for name, _ in self.loops[: self.kept])
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """The loops that are aggregated over."""
+        return tuple(name for name, _ in self.loops[self.kept :])
+
+    @property
+    def loops_text(self) -> str:
+        return " ".join(f"{name}={extent}" for name, extent in self.loops)
+
+    @property
+    def reads_text(self) -> str:
+        return "; ".join(map(str, self.reads))
+
+    @property
+    def whole(self) -> dict[str, Interval]:
+        """The ranges of all loops."""
+        return {name: (0, extent) for name, extent in self.loops}
+
+    def loops_of(self, read: Read) -> tuple[str, ...]:
+        """The loops on which a read depends, also through the elements that its positions name; in loops' order."""
+        if isinstance(read, IndexRead):
+            return (read.loop,)
+        names = set().union(*(self.loops_at(position) for position in read.positions))
+        return tuple(name for name, _ in self.loops if name in names)
+
+    def loops_at(self, position: Position) -> set[str]:
+        """The loops on which a position depends."""
+        names = set(position.loops)
+        for number in position.elements:
+            names.update(self.loops_of(self.reads[number]))
+        return names
+
+    def operand_reads(self, operand: int) -> list[TensorRead]:
+        return [read for read in self.reads if isinstance(read, TensorRead) and read.operand == operand]
+
+    def cut_loops(self, shapes: Sequence[Sequence[int]]) -> tuple[str, ...]:
+        """The loops along which it may be cut: those of the result, and each other one whose interval can be told from
+        a block that is read, since some read has it alone at a position, always within the tensor."""
+        told = {
+            position.loop
+            for read in self.reads
+            if isinstance(read, TensorRead)
+            for position, extent in zip(read.positions, shapes[read.operand], strict=True)
+            if position.loop is not None and self._is_told(position, extent, read.operand)
+        }
+        return (*self.result, *(name for name in self.reduced if name in told))
+
+    def _is_told(self, position: Position, extent: int, operand: int) -> bool:
+        """An operand has one block: with several reads it is no longer that of one of them."""
+        assert position.loop is not None
+        inside = position.constant >= 0 and position.constant + self.extents[position.loop] <= extent
+        return inside and len(self.operand_reads(operand)) == 1
+
+    def read_block(self, operand: int, shape: Sequence[int], ranges: Ranges) -> Block:
+        """The smallest block of an operand that has all that is read of it within these ranges."""
+        spans: list[list[Interval]] = [[] for _ in shape]
+        for read in self.operand_reads(operand):
+            for intervals, position, extent in zip(spans, read.positions, shape, strict=True):
+                intervals.append(clip_span(position.span(ranges), extent))
+        return Block(
+            tuple(min(lower for lower, _ in intervals) for intervals in spans),
+            tuple(max(upper for _, upper in intervals) for intervals in spans),
+        )
+
+    def find_ranges(self, shapes: Sequence[Sequence[int]], inputs: Sequence[Block], output: Block) -> Ranges:
+        """The intervals of the loops for which these are the blocks. Raises PlanFault where there are none."""
+        ranges = dict(self.whole)
+        ranges.update(zip(self.result, zip(output.lower, output.upper, strict=True), strict=True))
+        told = set(self.cut_loops(shapes)) - set(self.result)
+        for read in self.reads:
+            if isinstance(read, TensorRead):
+                block = inputs[read.operand]
+                for position, lower, upper in zip(read.positions, block.lower, block.upper, strict=True):
+                    if position.loop in told:
+                        ranges[position.loop] = (lower - position.constant, upper - position.constant)
+        for operand, (shape, block) in enumerate(zip(shapes, inputs, strict=True)):
+            within = all(0 <= lower < upper <= self.extents[name] for name, (lower, upper) in ranges.items())
+            if not within or self.read_block(operand, shape, ranges) != block:
+                raise PlanFault(f"an index program does not read {block} of operand {operand} for {output}")
+        return ranges
+
+
+def clip_span(span: Interval | None, extent: int) -> Interval:
+    """What is read of a dimension whose positions are in a span: all of it where they are not known, and where they
+    all lie outside, the element that is nearest."""
+    if span is None:
+        return (0, extent)
+    return (min(max(span[0], 0), extent - 1), max(min(span[1], extent), 1))
+
+
+@lru_cache(maxsize=1024)
+def parse_index_program(
+    loops: str, kept: int, reads: str, program: str, aggregation: str, shapes: tuple[tuple[int, ...], ...]
+) -> IndexProgram:
+    """The program of these texts over operands of these shapes. Raises PlanFault for all that is not one.
+
+    The scalar program itself and the types are left to `meaning` and to the kernels.
+    """
+    pairs = []
+    for word in loops.split(" ") if loops else []:
+        match = _LOOP.fullmatch(word)
+        _require(match is not None and int(match[2]) < MAX_NUMBER, f"'{escape_text(word, 40)}' is no loop")
+        assert match is not None
+        pairs.append((match[1], int(match[2])))
+    _require(len(pairs) <= MAX_LOOPS, f"{len(pairs)} loops; at most {MAX_LOOPS} are supported")
+    _require(len(dict(pairs)) == len(pairs), "two loops have one name")
+    _require(0 <= kept <= len(pairs), f"{kept} of {len(pairs)} loops are those of the result")
+    _require(kept < len(pairs) or not aggregation, "nothing is aggregated over")
+    texts = reads.split("; ")
+    _require(len(texts) <= MAX_READS, f"{len(texts)} reads; at most {MAX_READS} are supported")
+    order = {name: place for place, (name, _) in enumerate(pairs)}
+    read = tuple(_parse_read(text, order, len(texts)) for text in texts)
+    found = IndexProgram(tuple(pairs), kept, read, program, aggregation)
+    _require(found.reads_text == reads, "reads are not in canonical form")
+    _check_reads(found, shapes)
+    return found
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise PlanFault(f"index program: {message}")
+
+
+def _parse_read(text: str, order: Mapping[str, int], count: int) -> Read:
+    if text[:1] == "#":
+        _require(text[1:] in order, f"'{escape_text(text, 40)}' is no loop")
+        return IndexRead(text[1:])
+    match = _READ.fullmatch(text)
+    _require(match is not None, f"'{escape_text(text, 60)}' is no read")
+    assert match is not None
+    outside = match[3] or ""
+    known = outside in ("", NEAREST_ELEMENT) or _VALUE.fullmatch(outside) is not None
+    _require(known, f"'{escape_text(outside, 40)}' is nothing that a read finds outside of a tensor")
+    inner = match[2].split(", ") if match[2] else []
+    return TensorRead(int(match[1]), tuple(_parse_position(part, order, count) for part in inner), outside)
+
+
+def _parse_position(text: str, order: Mapping[str, int], count: int) -> Position:
+    wrapped = _WRAPPED.fullmatch(text)
+    if wrapped is None:
+        return _parse_sum(text, order, count)
+    inner = _parse_sum(wrapped["inner"] if wrapped["bare"] is None else wrapped["bare"], order, count)
+    number = int(wrapped["number"])
+    divides = wrapped["operator"] == "//"
+    _require(number > 1, f"'{escape_text(text, 40)}' divides by 1")
+    return Position(inner.terms, inner.constant, number if divides else 1, 0 if divides else number)
+
+
+def _parse_sum(text: str, order: Mapping[str, int], count: int) -> Position:
+    terms: dict[str, int] = {}
+    constant, at = 0, 0
+    while at < len(text) or not at:
+        match = _TERM.match(text, at)
+        signed = match is not None and (at == 0 or text[at] in "+-")
+        _require(signed, f"'{escape_text(text, 60)}' is no position")
+        assert match is not None
+        at = match.end()
+        if match[3] is None:
+            constant += int(match[4] + match[5])
+            continue
+        name = match[3]
+        known = name in order if name[0] != "@" else int(name[1:]) < count
+        _require(known and name not in terms, f"'{escape_text(name, 40)}' in a position")
+        terms[name] = int(f"{match[1]}{match[2] or 1}")
+    return make_position(terms.items(), constant, order)
+
+
+def make_position(terms: Iterable[tuple[str, int]], constant: int, order: Mapping[str, int]) -> Position:
+    """A sum in canonical form: loops in their order, then elements in theirs, without factors of 0."""
+
+    def rank(term: tuple[str, int]) -> tuple[int, int]:
+        return (1, int(term[0][1:])) if term[0][0] == "@" else (0, order[term[0]])
+
+    return Position(tuple(sorted((term for term in terms if term[1]), key=rank)), constant)
+
+
+def _check_reads(program: IndexProgram, shapes: Sequence[Sequence[int]]) -> None:
+    """Each read fits its operand, stays within it or says what is outside, and depends on none that depends on it."""
+    whole = program.whole
+    operands = {read.operand for read in program.reads if isinstance(read, TensorRead)}
+    _require(operands == set(range(len(shapes))), f"{len(operands)} operands are read of {len(shapes)}")
+    for number, read in enumerate(program.reads):
+        if isinstance(read, IndexRead):
+            continue
+        shape = shapes[read.operand]
+        _require(len(read.positions) == len(shape), f"{read} of {len(shape)} dimensions")
+        for position, extent in zip(read.positions, shape, strict=True):
+            _require(extent < MAX_NUMBER, "a dimension is too large")
+            # Only reads with larger numbers, and these name no elements: so that no circle is possible.
+            later = all(element > number and _is_plain(program.reads[element]) for element in position.elements)
+            _require(later, f"{read} depends on elements that do not stand behind it, or on further elements")
+            span = position.span(whole)
+            inside = span is None or (span[0] >= 0 and span[1] <= extent)
+            _require(inside or bool(read.outside), f"{read} is outside of a dimension of {extent}: {span}")
+
+
+def _is_plain(read: Read) -> bool:
+    return isinstance(read, IndexRead) or not any(position.elements for position in read.positions)
+
+
+def count_index_vectors(ranges: Ranges) -> int:
+    """How many index vectors the ranges have together."""
+    return math.prod(upper - lower for lower, upper in ranges.values())
+
+
+def enumerate_ranges(program: IndexProgram, cuts: Sequence[tuple[str, Sequence[Interval]]]) -> Iterable[Ranges]:
+    """The ranges of each function of a cut along some loops; the last one runs fastest."""
+    names = [name for name, _ in cuts]
+    for chosen in itertools.product(*(intervals for _, intervals in cuts)):
+        yield {**program.whole, **dict(zip(names, chosen, strict=True))}

@@ -1,0 +1,110 @@
+"""The family `index`: an index program, which reads its operands at expressions of indices and at data.
+
+Loops of the result may be cut anywhere, and so may those that are aggregated over where a block tells their interval.
+What a function reads is the hull of all positions within its intervals: windows overlap by their halos.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, TensorRead, parse_index_program
+from einc_runtime.plan.meaning.terms import (
+    INTEGERS,
+    Application,
+    IndexForm,
+    Interval,
+    OperatorMeaning,
+    TensorForm,
+    direct,
+)
+from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
+from einc_runtime.plan.schema import Attribute, DTypeName
+
+AGGREGATIONS = ("sum", "max", "min", "prod")
+MAX_INDEX_VECTORS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAxis:
+    """Dimension `dim` of operand `operand` of a program that is cut along `cut`."""
+
+    program: IndexProgram
+    operand: int
+    dim: int
+    shape: tuple[int, ...]
+    cut: tuple[str, ...]
+
+    @property
+    def index(self) -> None:
+        return None
+
+    def interval(self, chosen: Sequence[Interval], extent: int) -> Interval:
+        ranges = {**self.program.whole, **dict(zip(self.cut, chosen, strict=True))}
+        block = self.program.read_block(self.operand, self.shape, ranges)
+        return block.lower[self.dim], block.upper[self.dim]
+
+
+def index(applied: Application) -> OperatorMeaning:
+    """`loops`, `kept`, `reads`, `program` and `aggregation` are those of the program; `dims` names the result's
+    dimensions."""
+    applied.allow(("loops", "kept", "reads", "program", "aggregation", "dims"))
+    dims, shapes = applied.items("dims", str), tuple(tensor.shape for tensor in applied.inputs)
+    texts = {name: applied.value(name, str) for name in ("loops", "reads", "program", "aggregation")}
+    program = parse_index_program(kept=applied.value("kept", int), shapes=shapes, **texts)
+    applied.require(len(dims) == program.kept, f"{len(dims)} names for {program.kept} dimensions")
+    many = math.prod(program.extents.values()) < MAX_INDEX_VECTORS
+    applied.require(many, "it has too many index vectors")
+    types: list[DTypeName] = [
+        applied.inputs[read.operand].dtype if isinstance(read, TensorRead) else INDEX_TYPE for read in program.reads
+    ]
+    for read in program.reads:
+        for number in (n for position in getattr(read, "positions", ()) for n in position.elements):
+            element = program.reads[number]
+            is_integer = isinstance(element, IndexRead) or applied.inputs[element.operand].dtype in INTEGERS
+            applied.require(is_integer, f"{read} has positions that are no integers")
+        if isinstance(read, TensorRead) and read.outside:
+            require_outside(applied, read, applied.inputs[read.operand])
+    result: DTypeName = infer_steps(ScalarProgram.parse(program.program, len(types)), types)[-1].result_type  # type: ignore[assignment]
+    aggregation = program.aggregation
+    fits = aggregation in AGGREGATIONS and result != "bool" if program.reduced else aggregation == ""
+    applied.require(fits, f"aggregation '{aggregation[:40]}' of {result} over {len(program.reduced)} loops")
+    cut = program.cut_loops(shapes)
+    attributes: dict[str, Attribute] = {**texts, "kept": program.kept, "shapes": format_shapes(shapes)}
+    return OperatorMeaning(
+        "index",
+        attributes,
+        (TensorForm(dims, tuple(extent for _, extent in program.loops[: program.kept]), result),),
+        tuple(IndexForm(name, program.extents[name]) for name in cut),
+        tuple(
+            tuple(ReadAxis(program, operand, dim, tensor.shape, cut) for dim in range(tensor.rank))
+            for operand, tensor in enumerate(applied.inputs)
+        ),
+        (direct(range(program.kept)),),
+        (aggregation or "sum",),
+    )
+
+
+def require_outside(applied: Application, read: TensorRead, tensor: TensorForm) -> None:
+    """What is found outside is a value of the tensor's type."""
+    if read.outside == "nearest":
+        return
+    is_bool, is_whole = read.outside in ("true", "false"), read.outside.lstrip("-").isdigit()
+    fits = is_bool if tensor.dtype == "bool" else not is_bool and (is_whole or tensor.dtype not in INTEGERS)
+    if fits and tensor.dtype in INTEGERS:
+        bits = 31 if tensor.dtype == "i32" else 63
+        fits = -(1 << bits) <= int(read.outside) < 1 << bits
+    applied.require(fits, f"{read} finds '{read.outside[:40]}' outside of a tensor of {tensor.dtype}")
+
+
+def format_shapes(shapes: Sequence[Sequence[int]]) -> str:
+    """The shapes of whole operands, as kernels have them: `8x64x56x56 64x64x3x3`; `-` for one without dimensions."""
+    return " ".join("x".join(map(str, shape)) or "-" for shape in shapes)
+
+
+def parse_shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    """The shapes of `format_shapes`; raises ValueError for anything else."""
+    words = text.split(" ") if text else []
+    return tuple(tuple(map(int, word.split("x"))) if word != "-" else () for word in words)

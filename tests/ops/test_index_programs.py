@@ -1,0 +1,121 @@
+"""Index programs: what they mean, in numpy written anew; every way to cut them; and kernels on the pieces."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+
+from einc.core.spec import FunctionSpec
+from einc.ops import registry
+from einc.ops.base import Operator
+from einc.ops.reproducible import ReproducibleOperator
+from einc_runtime.errors import ValueFault
+from tests.support.block_slices import slices
+from tests.support.definition_oracle import FEW, Array, corruptions, difference, fault, one_number, requests
+from tests.support.index_cases import CASES, concrete
+from tests.support.kernel_pieces import run_kernel
+
+NAMES = [f"{dtype}-{name}" for name, case in CASES.items() for dtype in case.dtypes]
+
+
+def find(name: str) -> tuple[Operator, list[Array], Array]:
+    """The operator, its data, and what numpy makes of them."""
+    dtype, _, word = name.partition("-")
+    case = CASES[word]
+    operator = case.operator(dtype)
+    arrays = case.arrays(operator, zlib.crc32(name.encode()))
+    wide = [array.astype(np.float64) if operator.inputs[k].dtype.is_float else array for k, array in enumerate(arrays)]
+    return operator, arrays, np.asarray(case.meaning(*wide))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_is_what_numpy_says(name: str) -> None:
+    operator, arrays, expected = find(name)
+    (result,) = operator.reference(*arrays)
+    assert result.shape == expected.shape == operator.outputs[0].shape
+    assert difference(result, expected.astype(result.dtype), operator.outputs[0].dtype) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_factorization_implements_the_operator(name: str) -> None:
+    operator, arrays, _ = find(name)
+    expected = operator.reference(*arrays)
+    for sites in FEW if name.startswith("f32") else one_number(name):
+        for intervals in requests(operator, sites):
+            spec = operator.build_spec(intervals)
+            assert fault(operator, spec, arrays, expected, run_kernel) is None, intervals
+            assert fault(operator, spec, arrays, expected, concrete) is None, intervals
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("f32", "bf16"))])
+def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
+    plain, arrays, _ = find(name)
+    operator = ReproducibleOperator(plain)
+    (whole,) = requests(operator, 1)
+    (function,) = operator.build_spec(whole).functions
+    (expected,) = run_kernel(operator, function, cut_out(arrays, function))
+    for intervals in requests(operator, 3):
+        for function in operator.build_spec(intervals).functions:
+            (found,) = run_kernel(operator, function, cut_out(arrays, function))
+            part = expected[slices(function.outputs[0])]
+            assert found.tobytes() == np.ascontiguousarray(part).tobytes(), intervals
+
+
+def cut_out(arrays: list[Array], function: FunctionSpec) -> list[Array]:
+    return [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
+
+
+UNUSED_BOUNDS = {"f32-cumsum_before"}
+"""What reads an element that its condition never counts."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("f32") and name not in UNUSED_BOUNDS])
+def test_one_bound_moved_by_one_is_noticed(name: str) -> None:
+    operator, arrays, _ = find(name)
+    expected = operator.reference(*arrays)
+    intervals = max(requests(operator, 6), key=lambda chosen: sum(len(parts) > 1 for parts in chosen))
+    spec = operator.build_spec(intervals)
+    for wrong, _, _ in corruptions(operator, spec, len(spec.functions) - 1):
+        assert fault(operator, wrong, arrays, expected, run_kernel) is not None, wrong.functions[-1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_restored_operators_equal_the_originals(name: str) -> None:
+    operator = find(name)[0]
+    restored = registry.restore(operator.family, operator.inputs, dict(operator.attributes))
+    assert restored == operator
+    assert hash(restored) == hash(operator)
+    assert restored.kernel == operator.kernel
+
+
+def test_costs_are_those_of_what_is_read() -> None:
+    """A gather of 6 rows of 5 elements reads no more of its table, and a convolution multiplies at each window."""
+    gather = CASES["gather"].operator("f32")
+    (function,) = gather.build_spec(tuple(index.intervals(1) for index in gather.indices)).functions
+    assert gather.traffic(function) == 6 * 5 * 4 * 2 + 6 * 8
+    convolution = CASES["conv2d"].operator("f32")
+    (function,) = convolution.build_spec(tuple(index.intervals(1) for index in convolution.indices)).functions
+    assert convolution.flops(function) == 2 * (2 * 4 * 7 * 5) * (3 * 3 * 3)
+    work = convolution.work(function)
+    assert (work.batch, work.rows, work.columns, work.depth) == (1, 2 * 7 * 5, 4, 27)  # type: ignore[union-attr]
+
+
+def test_windows_overlap_by_their_halos() -> None:
+    operator = CASES["conv2d"].operator("f32")
+    names = [index.name for index in operator.indices]
+    cut = tuple(index.intervals(2 if index.name == "h" else 1) for index in operator.indices)
+    first, second = operator.build_spec(cut).functions
+    assert names == ["n", "o", "h", "w", "c", "r", "s"]
+    rows = [(function.inputs[0].lower[2], function.inputs[0].upper[2]) for function in (first, second)]
+    assert rows == [(0, 4), (2, 7)]
+    assert [function.outputs[0].shape[2] for function in (first, second)] == [3, 4]
+
+
+def test_an_id_outside_of_a_tensor_ends_the_run() -> None:
+    operator = CASES["gather"].operator("f32")
+    (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+    arrays = [np.zeros((9, 5), np.float32), np.array([0, 1, 9, 2, 3, 4])]
+    with pytest.raises(ValueFault, match="a position is 9; positions along this dimension are 0 to 8"):
+        run_kernel(operator, function, arrays)

@@ -1,0 +1,150 @@
+"""Calls of the library's definitions, each with what it means in numpy, written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Draw = Callable[[np.random.Generator], Array]
+
+IMAGE = "x : T[batch, channels, rows, columns]"
+SIZES = "dim batch = 2\ndim channels = 6\ndim rows = 9\ndim columns = 8\ndim new = 4\ndim tokens = 5\n"
+
+
+@dataclass(frozen=True)
+class LibraryCase:
+    """A call over declared tensors; `shapes` are theirs, and `draws` those of data that must be of some kind."""
+
+    tensors: str
+    call: str
+    meaning: Callable[..., Any]
+    draws: dict[str, Draw] = field(default_factory=dict)
+
+    def text(self, dtype: str) -> str:
+        inputs = "".join(f"input {part.strip()}\n" for part in self.tensors.replace("T[", f"{dtype}[").split(";"))
+        return f"model m\n{SIZES}{inputs}output y = {self.call}\n"
+
+
+def convolve(x: Array, kernel: Array, stride: int = 1, padding: int = 0, dilation: int = 1) -> Array:
+    """A convolution over all dimensions behind the first two, window by window."""
+    places = x.ndim - 2
+    x = np.pad(x, [(0, 0), (0, 0), *[(padding, padding)] * places])
+    spans = [dilation * (extent - 1) + 1 for extent in kernel.shape[2:]]
+    shape = [(extent - span) // stride + 1 for extent, span in zip(x.shape[2:], spans, strict=True)]
+    y = np.zeros((len(x), len(kernel), *shape))
+    for at in np.ndindex(*shape):
+        window = x[(slice(None), slice(None), *(
+            slice(stride * i, stride * i + span, dilation) for i, span in zip(at, spans, strict=True)
+        ))]  # fmt: skip
+        axes = tuple(range(1, x.ndim))
+        y[(slice(None), slice(None), *at)] = np.tensordot(window, kernel, (axes, axes))
+    return y
+
+
+def transpose_convolution(x: Array, kernel: Array, stride: int, padding: int) -> Array:
+    """Each element of x adds its multiple of the kernel."""
+    high, wide = ((n - 1) * stride + k for n, k in zip(x.shape[2:], kernel.shape[2:], strict=True))
+    y = np.zeros((len(x), kernel.shape[1], high, wide))
+    for h in range(x.shape[2]):
+        for w in range(x.shape[3]):
+            part = np.tensordot(x[:, :, h, w], kernel, (1, 0))
+            y[:, :, stride * h : stride * h + kernel.shape[2], stride * w : stride * w + kernel.shape[3]] += part
+    return y[:, :, padding : high - padding, padding : wide - padding]
+
+
+def windows(x: Array, size: int, stride: int, padding: int, fill: float) -> Array:
+    """All windows of images, along the last axis."""
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=fill)
+    high, wide = ((n - size) // stride + 1 for n in x.shape[2:])
+    return np.stack(
+        [
+            x[:, :, r : r + stride * (high - 1) + 1 : stride, s : s + stride * (wide - 1) + 1 : stride]
+            for r in range(size)
+            for s in range(size)
+        ],
+        -1,
+    )
+
+
+def groupnorm(x: Array, gain: Array, bias: Array) -> Array:
+    parts = x.reshape(2, 3, 2, 9, 8)
+    mean, var = (f(parts, (2, 3, 4), keepdims=True) for f in (np.mean, np.var))
+    normal = ((parts - mean) / np.sqrt(var + 1e-5)).reshape(x.shape)
+    return normal * gain[:, None, None] + bias[:, None, None]
+
+
+def grouped(x: Array, kernel: Array) -> Array:
+    halves = zip(np.split(x, 2, 1), np.split(kernel, 2, 0), strict=True)
+    return np.concatenate([convolve(images, kernels, 1, 1) for images, kernels in halves], 1)
+
+
+_IDS = {"ids": lambda rng: rng.integers(0, 9, 5)}
+_FEW = {"ids": lambda rng: np.array([3, 0, 3, 8, 12])}
+_FLAGS = "f : bool[batch, rows]"
+
+CASES: dict[str, LibraryCase] = {
+    "conv1d": LibraryCase("x : T[batch, channels, rows]; k : T[new, channels, 3]", "conv1d(x, k, 2, 1)",
+                          lambda x, k: convolve(x, k, 2, 1)),
+    "conv2d": LibraryCase(f"{IMAGE}; k : T[new, channels, 3, 3]", "conv2d(x, k, padding=1)",
+                          lambda x, k: convolve(x, k, 1, 1)),
+    "conv2d strided": LibraryCase(f"{IMAGE}; k : T[new, channels, 3, 2]", "conv2d(x, k, stride=2, dilation=2)",
+                                  lambda x, k: convolve(x, k, 2, 0, 2)),
+    "conv3d": LibraryCase("x : T[batch, new, 4, 5, 3]; k : T[tokens, new, 2, 2, 3]", "conv3d(x, k, 1, 1)",
+                          lambda x, k: convolve(x, k, 1, 1)),
+    "grouped_conv2d": LibraryCase(f"{IMAGE}; k : T[new, 3, 3, 3]", "grouped_conv2d(x, k, 2, padding=1)", grouped),
+    "depthwise_conv2d": LibraryCase(
+        f"{IMAGE}; k : T[channels, 3, 3]", "depthwise_conv2d(x, k)",
+        lambda x, k: np.concatenate([convolve(x[:, c : c + 1], k[None, c : c + 1]) for c in range(6)], 1)),
+    "conv_transpose2d": LibraryCase(f"{IMAGE}; k : T[channels, new, 3, 2]", "conv_transpose2d(x, k, 2, 1)",
+                                    lambda x, k: transpose_convolution(x, k, 2, 1)),
+    "causal_conv1d": LibraryCase(
+        "x : T[batch, rows, new]; k : T[new, 3]", "causal_conv1d(x, k)",
+        lambda x, k: sum(np.pad(x, ((0, 0), (2, 0), (0, 0)))[:, r : r + 9] * k[:, r] for r in range(3))),
+    "max_pool2d": LibraryCase(IMAGE, "max_pool2d(x, 3, 2, 1)", lambda x: windows(x, 3, 2, 1, -np.inf).max(-1)),
+    "avg_pool2d": LibraryCase(IMAGE, "avg_pool2d(x, 2, 2)", lambda x: windows(x, 2, 2, 0, 0).mean(-1)),
+    "pad": LibraryCase(IMAGE, 'pad(x, "rows", 1, 2, 0.5)',
+                       lambda x: np.pad(x, ((0, 0), (0, 0), (1, 2), (0, 0)), constant_values=0.5)),
+    "flip": LibraryCase(IMAGE, 'flip(x, "channels")', lambda x: x[:, ::-1]),
+    "roll": LibraryCase(IMAGE, 'roll(x, "columns", 3)', lambda x: np.roll(x, 3, 3)),
+    "roll back": LibraryCase(IMAGE, 'roll(x, "rows", -2)', lambda x: np.roll(x, -2, 2)),
+    "repeat_places": LibraryCase(IMAGE, 'repeat_places(x, "rows", 2)', lambda x: np.repeat(x, 2, 2)),
+    "gather": LibraryCase("x : T[batch, rows, columns]; ids : i64[tokens]", 'gather(x, ids, "rows")',
+                          lambda x, ids: x[:, ids], _IDS),
+    "scatter_add": LibraryCase(
+        "ids : i64[tokens]; x : T[batch, tokens]", 'scatter_add(x, ids, "tokens", 10)',
+        lambda ids, x: np.stack([x[:, ids == row].sum(1) for row in range(10)], 1), _FEW),
+    "one_hot": LibraryCase("ids : i64[tokens]", "one_hot(ids, 9)", lambda ids: np.eye(9)[ids], _IDS),
+    "tril": LibraryCase("x : T[batch, rows, columns]", "tril(x, -1)", lambda x: np.tril(x, -1)),
+    "triu": LibraryCase("x : T[batch, rows, columns]", "triu(x)", np.triu),
+    "causal_mask": LibraryCase("x : T[batch, new, rows]", "softmax(causal_mask(x))", lambda x: masked(x)),
+    "cumsum": LibraryCase(IMAGE, 'cumsum(x, "rows")', lambda x: np.cumsum(x, 2)),
+    "cumprod": LibraryCase(IMAGE, 'cumprod(x, "channels")', lambda x: np.cumprod(x, 1)),
+    "cummax": LibraryCase(IMAGE, 'cummax(x, "columns")', lambda x: np.maximum.accumulate(x, 3)),
+    "cummin": LibraryCase(IMAGE, 'cummin(x, "batch")', lambda x: np.minimum.accumulate(x, 0)),
+    "variance": LibraryCase(IMAGE, 'variance(x, "columns")', lambda x: x.var(3)),
+    "logsumexp": LibraryCase(IMAGE, 'logsumexp(x, "rows")', lambda x: np.log(np.exp(x).sum(2))),
+    "l2norm": LibraryCase(IMAGE, 'l2norm(x, "channels")', lambda x: np.sqrt((x * x).sum(1))),
+    "any": LibraryCase(_FLAGS, 'any(f, "batch")', lambda f: f.any(0)),
+    "all": LibraryCase(_FLAGS, 'all(f, "batch")', lambda f: f.all(0)),
+    "groupnorm": LibraryCase(f"{IMAGE}; g : T[channels]; b : T[channels]", "groupnorm(x, g, b, 3)", groupnorm),
+    "batchnorm": LibraryCase(
+        f"{IMAGE}; m : T[channels]; v : T[channels]; g : T[channels]; b : T[channels]",
+        "batchnorm(x, m, abs(v), g, b) + x",
+        lambda x, m, v, g, b: x + (x - column(m)) / np.sqrt(column(abs(v)) + 1e-5) * column(g) + column(b)),
+}  # fmt: skip
+
+
+def column(vector: Array) -> Array:
+    """A vector along channels."""
+    return vector[:, None, None]
+
+
+def masked(x: Array) -> Array:
+    """Softmax of scores where 4 queries are the last of 9 keys."""
+    seen = np.tril(np.ones((4, 9), bool), 5)
+    powers = np.where(seen, np.exp(x - x.max(-1, keepdims=True)), 0)
+    return powers / powers.sum(-1, keepdims=True)
