@@ -49,7 +49,7 @@ OF_OTHERS = (
 )
 """Variables of other programs."""
 
-_KNOWN = frozenset((*OF_EINC, *OF_OTHERS))
+_DOCUMENTED = frozenset((*OF_EINC, *OF_OTHERS))
 
 
 def read(name: str) -> str | None:
@@ -81,5 +81,5 @@ def copy_all() -> dict[str, str]:
 
 
 def _require_known(name: str) -> None:
-    if name not in _KNOWN:
+    if name not in _DOCUMENTED:
         raise KeyError(f"{name} is not in docs/environment.md")
