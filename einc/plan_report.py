@@ -18,13 +18,13 @@ import msgspec
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.checks import require, require_count, require_name, require_natural
 from einc_runtime.plan.schema import Bundle, Record
+from einc_runtime.plan.validation import MAX_COUNT
 from einc_runtime.text import escape_text
 
 REPORT_VERSION = 1
 """It increases by one with every change of these records. Older versions are not read: a model is compiled again."""
 
 MAX_PLANS = 64  # that a plan was compared with, of each kind
-MAX_COUNT = (1 << 63) - 1
 
 _VERSION_FIELD = struct.Struct(">I")
 _WHERE = "report"
@@ -125,8 +125,8 @@ def explain_unknown(bundle: Bundle) -> str | None:
 
 
 def _check(report: PlanReport) -> None:
-    for field in ("cut_cost", "memory_limit"):
-        _check_count(getattr(report, field), field)
+    _check_count(report.cut_cost, "cut_cost")
+    _check_count(report.memory_limit, "memory_limit")
     _check_duration(report.unrestricted_ms, "unrestricted_ms")
     for i, baseline in enumerate(_bounded(report.baselines, "baselines")):
         where = f"baselines[{i}]"

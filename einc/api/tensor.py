@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from einc.api.arguments import Number
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, UsageError
 
-if TYPE_CHECKING:
-    from einc.api.operators import GraphOperators
+
+class TensorGraph(Protocol):
+    """What a tensor asks of the graph that it is in; `operators.GraphOperators` has all of it."""
+
+    def unary(self, x: Tensor, function: str) -> Tensor: ...
+    def binary(self, a: Tensor | Number, b: Tensor | Number, function: str) -> Tensor: ...
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor: ...
+    def cut(self, x: Tensor, key: Any) -> Tensor:
+        """What `x[key]` means."""
+
+    def _find_name(self, key: str) -> str:
+        """The present name of the tensor that was first called `key`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -23,7 +33,7 @@ class Tensor:
     so that tensors can be keys: `graph.binary(a, b, "eq")` compares elements.
     """
 
-    graph: GraphOperators
+    graph: TensorGraph
     key: str
     desc: TensorDesc
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from einc.logical.pins import Pin
 from einc.machines.load import format_machine
 from einc.options import CompileOptions
 from einc.plan_report import REPORT_VERSION
-from einc_runtime.disk import write_file
+from einc_runtime.disk import user_cache, write_file
 from einc_runtime.errors import ReportedError
 from einc_runtime.plan.codec import encode, read_bundle
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle
@@ -36,8 +35,7 @@ class KeptPlan:
 
 def find_cache_folder() -> Path:
     """The folder of plans in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "einc" / "plans"
+    return user_cache("plans")
 
 
 class PlanCache:

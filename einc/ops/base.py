@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Attribute = bool | int | float | str | tuple[bool | int | float | str, ...]
 Attributes = Mapping[str, Attribute]
 Shape = tuple[int, ...]
+Labels = tuple[str, ...]
+"""One index name per dimension of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)

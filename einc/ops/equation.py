@@ -21,6 +21,7 @@ from einc.ops.base import (
     Attributes,
     DimMap,
     KernelCall,
+    Labels,
     MappedOperator,
     Operator,
     Restriction,
@@ -30,6 +31,7 @@ from einc.ops.base import (
 )
 from einc.ops.dequantize import Dequantize
 from einc.ops.functions import AGGREGATIONS
+from einc.ops.quantized_product import make_quantized_product
 from einc.ops.scalar import compose, exchange_inputs, merge_inputs, parse_program, resolve_program
 from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
 from einc_runtime.plan.scalar_programs import ScalarProgram
@@ -37,9 +39,6 @@ from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
-
-Labels = tuple[str, ...]
-"""One index name per dimension of a tensor."""
 
 MAX_FUSED_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
@@ -190,9 +189,7 @@ class Equation(MappedOperator):
             operands = (*self.operands[:k], *producer.inputs, *self.operands[k + 1 :])
             return replace(self, operands=operands, windows=normalize_windows(operands, boxes))
         if isinstance(producer, Dequantize):
-            from einc.ops.quantized_product import join_dequantize
-
-            return join_dequantize(self, k, producer)
+            return self._join_dequantize(k, producer)
         if not isinstance(producer, Equation) or self.aggregation is not None or producer.aggregation is not None:
             return None
         read = self.labels[k]
@@ -224,6 +221,15 @@ class Equation(MappedOperator):
             labels=self.labels[::-1],
             program=exchange_inputs(self.program),
             windows=self.windows[::-1],
+        )
+
+    def _join_dequantize(self, k: int, producer: Dequantize) -> Operator | None:
+        """The product with a weight as it is stored; None where no kernel reads it so."""
+        if self.kernel.name != "contract" or len(self.operands) != 2 or k != 1:
+            return None
+        factor, labels = self.program.product_factor, (self.labels[0], self.labels[1])
+        return make_quantized_product(
+            self.operands[0], producer, labels, self.result, self.dims, 1.0 if factor is None else factor, self.reads
         )
 
     def merge(self, first: int, second: int) -> Operator | None:

@@ -7,6 +7,7 @@ no model calls it. Indices are those of the contraction. The weight's last index
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,8 +29,7 @@ from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, n
 from einc_runtime.plan.work import ProductWork
 
 if TYPE_CHECKING:
-    from einc.ops.base import Array
-    from einc.ops.equation import Equation, Labels
+    from einc.ops.base import Array, Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,22 +164,19 @@ class QuantizedProduct(MappedOperator):
         return ", ".join(map(" ".join, self.labels)) + " -> " + " ".join(self.result)
 
 
-def join_dequantize(equation: Equation, k: int, producer: Dequantize) -> Operator | None:
-    """A contraction of two operands whose second one is a quantized weight; None where no kernel reads it as it is."""
-    if equation.kernel.name != "contract" or len(equation.operands) != 2 or k != 1:
-        return None
-    boxes = equation.reads
-    factor = equation.program.product_factor
+def make_quantized_product(
+    tensor: TensorDesc,
+    weight: Dequantize,
+    labels: tuple[Labels, Labels],
+    result: Labels,
+    dims: tuple[str, ...],
+    factor: float,
+    boxes: Sequence[TensorType],
+) -> QuantizedProduct | None:
+    """The product of a tensor and a quantized weight, of both the parts in `boxes`; None where there is none."""
+    windows = normalize_windows((tensor, weight.outputs[0]), boxes)
     product = QuantizedProduct(
-        equation.operands[0],
-        producer.operands,
-        producer.group,
-        (equation.labels[0], equation.labels[1]),
-        equation.result,
-        equation.dims,
-        1.0 if factor is None else float(factor),
-        normalize_windows((equation.operands[0], producer.outputs[0]), boxes),
-        producer.rounds_inputs,
+        tensor, weight.operands, weight.group, labels, result, dims, float(factor), windows, weight.rounds_inputs
     )
     return product if find_product_fault(product) is None else None
 

@@ -28,8 +28,7 @@ from einc_runtime.plan.scalar_programs import ScalarProgram
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
-    from einc.ops.base import Array
-    from einc.ops.equation import Labels
+    from einc.ops.base import Array, Labels
 
 LEVELS = 127
 """The largest integer that an element becomes."""

@@ -154,11 +154,17 @@ def time_product_us(rates: ProductRates, work: ProductWork, size: int, itemsize:
     return time_us * _correct(rates.correction, size_product(work))
 
 
+def _is_nothing(work: AttentionWork) -> bool:
+    """Whether a plan of unknown origin, or one with empty blocks, says that nothing is computed."""
+    sizes = work.heads, work.group, work.sequences, work.queries, work.pairs, work.width + work.value_width
+    return 0 in sizes
+
+
 def time_prefill_us(
     rates: PrefillRates, work: AttentionWork, size: int, scale: float = 1.0, stored: float = 0.0
 ) -> float:
     """Attention of many queries of each sequence, which also writes `stored` bytes of keys and values."""
-    if not (work.pairs and work.queries and work.heads):
+    if _is_nothing(work):
         return rates.launch_us + size / (rates.memory_tbs * 1e6)
     sizes = size_prefill(work)
     queries, keys, head_size = sizes["queries"], work.keys / work.sequences, sizes["head_size"]
@@ -185,7 +191,7 @@ def time_prefill_us(
 
 def time_decode_us(rates: DecodeRates, work: AttentionWork, size: int, itemsize: float, scale: float = 1.0) -> float:
     """Attention of one query of each sequence."""
-    if not (work.pairs and work.queries and work.heads):
+    if _is_nothing(work):
         return rates.launch_us + size / (rates.memory_tbs * 1e6)
     sizes = size_decode(work)
     keys, head_size = sizes["keys"], sizes["head_size"]

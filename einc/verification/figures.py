@@ -37,6 +37,7 @@ MAX_OPERATIONS = 5000
 
 _OTHERS = "the times of other plans than this one (contenders, baselines, memory points)"
 _LABELS = "which devices of the whole machine the sites are, who made the plan, and lines of the model's text"
+_CHOICE = "how the plan was chosen, as it has no report that this einc can read"
 _OPTIMUM = "that no plan costs less (`exact`)"
 
 
@@ -167,9 +168,8 @@ def _verify_times(bundle: Bundle, machine: Machine) -> list[str]:
 def _verify_selection(bundle: Bundle, report: PlanReport, plan: LogicalPlan) -> list[str]:
     """The pins, the cost of the cut heuristic, and the plan itself among those that it was compared with."""
     _verify_pins(bundle, plan)
-    unknown = explain_unknown(bundle)
-    if unknown is not None:
-        return [unknown]
+    if explain_unknown(bundle) is not None:
+        return [_CHOICE]
     left = []
     if len(bundle.operations) > MAX_OPERATIONS:
         left.append("`cut_cost`: the plan is too large for the cut heuristic")

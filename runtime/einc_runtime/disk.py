@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from einc_runtime import environment
+
 
 class Disk(Protocol):
     """What writing a file takes from the system. All functions raise OSError."""
@@ -88,7 +90,7 @@ def replace_file(target: Path, write: Callable[[BinaryIO], object], disk: Disk =
 
 def user_cache(folder: str) -> Path:
     """A folder of what einc remembers for this user; it need not be there."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    home = environment.read(environment.CACHE_HOME) or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home) / "einc" / folder
 
 

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from einc.ops import registry
 from einc_runtime.cli.main import main as runtime_main
+from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.meaning.operations import FAMILIES
 from tests.mutation.plans import make_plan
 
@@ -34,9 +36,11 @@ def test_the_page_has_the_sentences_of_the_commands(
     np.savez("weights.npz", w=np.ones(8, "f4"))
     assert einc("compile", "MODEL.ein", "-m", "host", "--devices", "2", "-o", "p.bin").code == 0
     Path("once.bin").write_bytes(make_plan("once"))
+    Path("bare.bin").write_bytes(encode(msgspec.structs.replace(decode(make_plan("once")), report=b"")))
     documents = [
         einc("verify", "p.bin", "--json").json(),
         einc("verify", "once.bin", "--json").json(),
+        einc("verify", "bare.bin", "--json").json(),
         einc("verify", "p.bin", "--json", "--model", "MODEL.ein", "--weights", "weights.npz").json(),
     ]
     capfd.readouterr()

@@ -22,7 +22,7 @@ SITES = 4
 GIVEN = ("--inputs", "rand:0", "--weights", "rand:1")
 
 
-KERNELS: list = []
+LOADED: list = []
 """The tunings that kernels were made with, and the kernels."""
 
 CUT = ["--selector", "eindecomp"]
@@ -44,9 +44,12 @@ def plan(tmp_path, monkeypatch):
 def driver(monkeypatch):
     fake = FakeDriver(2, unreachable={(0, 1), (1, 0)})
     monkeypatch.setattr(cuda, "_load_driver", lambda: fake)
-    monkeypatch.setattr(
-        cuda, "_load_kernels", lambda tunings: KERNELS.append((tunings, NumpyKernels(fake))) or KERNELS[-1][1]
-    )
+
+    def load_kernels(folders, tunings):
+        LOADED.append((folders, tunings))
+        return NumpyKernels(fake)
+
+    monkeypatch.setattr(cuda, "_load_kernels", load_kernels)
     monkeypatch.setattr(backends, "count_visible_gpus", lambda: fake.devices)
     monkeypatch.setattr(backends, "is_cupy_installed", lambda: True)
     return fake
@@ -71,6 +74,13 @@ def test_a_plan_runs_and_is_reported(plan, driver, einc):
     tasks = {event["args"]["task"] for event in events if event.get("ph") == "X" and "task" in event.get("args", {})}
     assert tasks <= set(range(len(decode(Path(plan).read_bytes()).tasks)))
     assert len(tasks) > SITES
+
+
+def test_kernels_beside_a_plan_are_for_that_plan_alone(plan, driver, einc):
+    Path("other.bin").write_bytes(Path(plan).read_bytes())
+    for name in (plan, "other.bin"):
+        assert einc("run", name, *GIVEN, "--devices", "0,0,1,1").code == 0
+        assert LOADED[-1][0] == (Path(f"{name}.kernels"),)
 
 
 def test_what_is_missing_is_told_with_its_exit_code(plan, driver, einc):
@@ -133,10 +143,10 @@ def test_a_plan_is_tuned_once_and_runs_with_what_was_chosen(plan, driver, einc, 
     (choice,) = tuning.choices.values()
     assert (tuning.gpu, tuning.library, choice.algorithm) == ("a GPU", "cublasLt 1", bytes(64))
     assert choice.ms < choice.usual_ms
-    assert KERNELS[-1][0] == (tuning,)
-    count = len(KERNELS)
+    assert LOADED[-1][1] == (tuning,)
+    count = len(LOADED)
     assert einc("run", plan, *GIVEN, "--tune").code == 0
-    assert len(KERNELS) == count + 1  # it was not tuned again
+    assert len(LOADED) == count + 1  # it was not tuned again
     said = einc("tune", plan, "--json")
     first = json.loads(said.out)["products"][0]
     assert (first["tuned"], first["refused"], first["kernel"]) == (True, 0, "")

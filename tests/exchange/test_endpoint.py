@@ -10,9 +10,10 @@ import pytest
 
 from einc.errors import ProgramError, UsageError
 from einc.exchange.synthesis import SynthesisOptions, synthesize
-from einc.exchange.synthesis.endpoint import KEY, MAX_REPLY, EndpointProposer, read_endpoint
+from einc.exchange.synthesis.endpoint import MAX_REPLY, EndpointProposer, read_endpoint
 from einc.exchange.synthesis.prompt import build_messages, extract_programs
 from einc.exchange.synthesis.proposers import MAX_CANDIDATES, JudgedCandidate
+from einc_runtime.environment import LLM_KEY
 from tests.support.proposal_cases import BARE, MACHINE, PREAMBLE, SPLIT, make_request
 
 
@@ -121,7 +122,7 @@ def test_a_good_reply_is_taken_and_the_next_round_hears_of_it():
         (b"\xff\xfe\x00", "not JSON"),
         (b" " * (MAX_REPLY + 1), "more than"),
         (failing(400, '{"error": "no such model\x1b[2J"}'), 'HTTP 400: {"error": "no such model'),
-        (failing(401), f"HTTP 401 (is {KEY} set?)"),
+        (failing(401), f"HTTP 401 (is {LLM_KEY} set?)"),
         (failing(503, "overloaded"), "HTTP 503: overloaded"),
         (failing(429, Retry_After="100000"), "HTTP 429"),
         (failing(302, Location="http://elsewhere.example/v1"), "redirects to elsewhere.example, which is not followed"),
@@ -216,7 +217,7 @@ def test_no_round_takes_longer_than_the_search_can_wait():
 
 
 def test_the_key_goes_to_the_endpoint_and_nowhere_else(monkeypatch):
-    monkeypatch.setenv(KEY, "sk-secret")
+    monkeypatch.setenv(LLM_KEY, "sk-secret")
     with serving(lambda handler: send(handler, str(handler.headers).encode(), 400)) as (url, asked):
         proposer = read_endpoint(f"{url}?model=m&rounds=1&seconds=5")
         with pytest.raises(ProgramError, match="400") as caught:
@@ -227,7 +228,7 @@ def test_the_key_goes_to_the_endpoint_and_nowhere_else(monkeypatch):
 
 
 def test_read_endpoint(monkeypatch):
-    monkeypatch.delenv(KEY, raising=False)
+    monkeypatch.delenv(LLM_KEY, raising=False)
     found = read_endpoint("https://host:8/v1/?model=a%2Fb&rounds=2&seconds=9&temperature=0.5&api-version=7")
     assert found == EndpointProposer("https://host:8/v1/chat/completions?api-version=7", "a/b", 2, 9.0, temperature=0.5)
     assert read_endpoint("http://host/x/chat/completions?model=m").url == "http://host/x/chat/completions"
@@ -238,11 +239,11 @@ def test_read_endpoint(monkeypatch):
     ):  # fmt: skip
         with pytest.raises(UsageError):
             read_endpoint(wrong)
-    monkeypatch.setenv(KEY, "k")
+    monkeypatch.setenv(LLM_KEY, "k")
     with pytest.raises(UsageError, match="unencrypted"):
         read_endpoint("http://host?model=m")
     assert read_endpoint("http://[::1]:8/v1?model=m").key == "k"
-    monkeypatch.setenv(KEY, "k\r\nX: y")
+    monkeypatch.setenv(LLM_KEY, "k\r\nX: y")
     with pytest.raises(UsageError, match="characters"):
         read_endpoint("https://host?model=m")
 

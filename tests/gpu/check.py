@@ -130,11 +130,12 @@ def run(place: Place, only: str | None, output: Path | None, limit: float) -> in
 
 def avoid_libraries(findings: Findings) -> None:
     """Lets our own kernel compute all attention where the probes say that no library can."""
-    from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE, EINC_KERNEL
+    from einc_runtime.environment import ATTENTION
+    from einc_runtime.kernels.cuda.attention_libraries import EINC_KERNEL
 
     reason = without_libraries(findings.probes)
-    if reason and ATTENTION_VARIABLE not in os.environ:
-        os.environ[ATTENTION_VARIABLE] = EINC_KERNEL
+    if reason and ATTENTION not in os.environ:
+        os.environ[ATTENTION] = EINC_KERNEL
         findings.own_attention = f"the beginning ({reason})"
 
 

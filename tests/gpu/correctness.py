@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from einc_runtime.environment import ATTENTION
 from einc_runtime.execution.data.random_arrays import make_random_array
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE, EINC_KERNEL
+from einc_runtime.kernels.cuda.attention_libraries import EINC_KERNEL
 from einc_runtime.plan.schema import Bundle
 from tests.gpu.cases import TOLERANCE, Case
 from tests.gpu.layouts import Layout
@@ -180,7 +181,7 @@ def attentions(bundle: Bundle) -> dict[str, str | None]:
     """The providers of attention to be checked (values of EINC_ATTENTION): as the runtime chooses, and our own kernel,
     where libraries may compute it. They compute none of a reproducible plan."""
     dtypes = {bundle.tensors[op.inputs[0]].dtype for op in bundle.operations if op.kernel == "attention"}
-    both = not bundle.reproducible and dtypes & {"f16", "bf16"} and os.environ.get(ATTENTION_VARIABLE) != EINC_KERNEL
+    both = not bundle.reproducible and dtypes & {"f16", "bf16"} and os.environ.get(ATTENTION) != EINC_KERNEL
     return {LIBRARY: None, OWN_KERNEL: EINC_KERNEL} if both else {LIBRARY: None}
 
 
@@ -190,12 +191,12 @@ def attention_by(providers: str | None) -> Iterator[None]:
     if providers is None:
         yield
         return
-    before = os.environ.get(ATTENTION_VARIABLE)
-    os.environ[ATTENTION_VARIABLE] = providers
+    before = os.environ.get(ATTENTION)
+    os.environ[ATTENTION] = providers
     try:
         yield
     finally:
         if before is None:
-            del os.environ[ATTENTION_VARIABLE]
+            del os.environ[ATTENTION]
         else:
-            os.environ[ATTENTION_VARIABLE] = before
+            os.environ[ATTENTION] = before

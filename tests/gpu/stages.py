@@ -36,7 +36,8 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
 
     After one was lost in which a library may have computed attention, our own kernel computes it everywhere.
     """
-    from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE, EINC_KERNEL
+    from einc_runtime.environment import ATTENTION
+    from einc_runtime.kernels.cuda.attention_libraries import EINC_KERNEL
 
     runs = place.runs()
     titles = [run.title for run in runs]
@@ -59,8 +60,8 @@ def check_all(findings: Findings, place: Place, deadline: float, save: Save, sta
         if perf_counter() >= deadline:
             break
         ended = position <= running or bool(findings.checks and code and findings.checks[-1]["problem"])
-        if ended and runs[running].case.uses_libraries and ATTENTION_VARIABLE not in os.environ:
-            os.environ[ATTENTION_VARIABLE] = EINC_KERNEL  # the fault may be a library's, and would cost all other cases
+        if ended and runs[running].case.uses_libraries and ATTENTION not in os.environ:
+            os.environ[ATTENTION] = EINC_KERNEL  # the fault may be a library's, and would cost all other cases
             findings.own_attention = titles[running]
         if position < len(titles) and position <= running:
             findings.lost.append(f"{titles[running]}: {why or f'exit code {code}, {brief(complaint)}'}")

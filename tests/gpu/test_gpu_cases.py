@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from einc_runtime.environment import ATTENTION
 from einc_runtime.execution.cuda import executor as cuda
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE
 from einc_runtime.kernels.cuda.cublas import CublasError
 from einc_runtime.kernels.triton import builders
 from einc_runtime.plan.schema import AggregateTask, KernelTask
@@ -58,11 +58,11 @@ def test_cases_hold_on_the_fake_driver(case, sites):
 
 
 def test_attention_is_checked_with_and_without_libraries(monkeypatch):
-    monkeypatch.setenv(ATTENTION_VARIABLE, "torch")
+    monkeypatch.setenv(ATTENTION, "torch")
     asked = []
 
     def make_session(bundle):
-        asked.append(os.environ[ATTENTION_VARIABLE])
+        asked.append(os.environ[ATTENTION])
         return on_fake(bundle)
 
     for dtype, expected in (("f16", ["torch", "einc"]), ("f32", ["torch"])):
@@ -73,10 +73,10 @@ def test_attention_is_checked_with_and_without_libraries(monkeypatch):
         assert asked == expected
         assert list(result.errors) == (["library", "own kernel"] if dtype == "f16" else [])
     assert attentions(compiled(case, 1, "f16")).keys() == {"library", "own kernel"}
-    monkeypatch.setenv(ATTENTION_VARIABLE, "einc")
+    monkeypatch.setenv(ATTENTION, "einc")
     assert attentions(compiled(case, 1, "f16")) == {"library": None}  # nothing to be compared
-    monkeypatch.setenv(ATTENTION_VARIABLE, "torch")
-    assert os.environ[ATTENTION_VARIABLE] == "torch"
+    monkeypatch.setenv(ATTENTION, "torch")
+    assert os.environ[ATTENTION] == "torch"
 
 
 def test_every_operator_is_in_some_case():
@@ -244,7 +244,7 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     arrays = arrays_of(bundle)
     driver = FakeDriver(1)
     monkeypatch.setattr(cuda, "_load_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "_load_kernels", lambda tunings: NumpyKernels(driver))
+    monkeypatch.setattr(cuda, "_load_kernels", lambda folders, tunings: NumpyKernels(driver))
     outcome = benchmark.Outcome("chain_c")
     contender = benchmark._einc("einc", bundle, arrays, outcome, GPU)
     before = driver.counts["launch"]

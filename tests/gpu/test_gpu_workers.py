@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE
+from einc_runtime.environment import ATTENTION
 from tests.gpu import benchmark, facts, places, processes, stages, worker
 from tests.gpu.benchmark import Contender, measured
 from tests.gpu.cases import BENCHMARKS, CASES
@@ -103,7 +103,7 @@ def test_a_lost_device_costs_one_case():
 
 @pytest.mark.parametrize("how", ["f16", "f32", "told"])
 def test_libraries_for_attention_are_left_alone_after_one_may_have_taken_the_device(monkeypatch, how):
-    monkeypatch.delenv(ATTENTION_VARIABLE, raising=False)
+    monkeypatch.delenv(ATTENTION, raising=False)
     dtype = "f32" if how == "f32" else "f16"
     wanted = next(n for n, run in enumerate(GPU.runs())
                   if (run.case.name, run.case.dtype) == ("attention_cases", dtype))  # fmt: skip
@@ -121,7 +121,7 @@ def test_libraries_for_attention_are_left_alone_after_one_may_have_taken_the_dev
     findings = Findings()
     stages.check_all(findings, GPU, perf_counter() + 1000, nothing, Dying)
     assert Dying.started == [0, wanted + 1]
-    assert os.environ.get(ATTENTION_VARIABLE) == (None if how == "f32" else "einc")
+    assert os.environ.get(ATTENTION) == (None if how == "f32" else "einc")
     assert bool(findings.own_attention) == (how != "f32")
     assert ("without libraries for attention: attention_cases f16" in page(findings, {}, 1.0)) == (how != "f32")
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from einc_runtime.environment import KERNEL_CACHE
 from einc_runtime.errors import KernelFault
-from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.triton.launches import KernelSource
 from tests.gpu import ceilings
 from tests.gpu.cases import BENCHMARKS, Benchmark, Case
@@ -69,7 +69,7 @@ def kernels(place: Place, seconds: float) -> Iterator[Record]:
             needed.setdefault(source.key, (source, architecture))
     jobs = sorted(needed.values(), key=lambda job: not job[0].name.startswith("attention"))  # the longest ones first
     jobs = jobs[-REHEARSED:] if place.rehearsal else jobs
-    where = Path(os.environ[kernel_cache.KERNEL_CACHE_VARIABLE])
+    where = Path(os.environ[KERNEL_CACHE])
     failed: list[KernelFault] = []
     done = precompile.compile_all(jobs, where, seconds=seconds - (perf_counter() - begin), failed=failed)
     found = {"kernels": len(needed), "compiled": done, "architecture": architecture}

@@ -186,3 +186,19 @@ def test_attention_that_nothing_was_fitted_to_reaches_the_peaks() -> None:
     )
     assert compute_occupied_ms(half, site, 2.0) == pytest.approx(2 * 4096**3 / 125e9 / 0.876, rel=0.2)
     assert compute_occupied_ms(single, site, 2.0) >= 2 * 4096**3 / 15.7e9
+
+
+@pytest.mark.parametrize(
+    "work",
+    [ProductWork(2, 30, 40, 50), AttentionWork(8, 4, 2, 2, 90, 90, 64, 64), AttentionWork(8, 4, 2, 90, 90, 900, 64, 64),
+     ExpertsWork(8, 30, 40, 50)],
+    ids=["product", "decode", "prefill", "experts"],
+)  # fmt: skip
+@pytest.mark.parametrize("count", [0, 1, (1 << 63) - 1])
+def test_any_size_that_a_plan_may_state_has_a_time(work: ProductWork | AttentionWork | ExpertsWork, count: int) -> None:
+    """Plans of unknown origin are explained before it is proved that their sizes are those of their blocks."""
+    gpu = load_gpu("h100-sxm")
+    for field in work.__struct_fields__:
+        stated = msgspec.structs.replace(work, **{field: count})
+        time = time_kernel_us(gpu, stated, 1000, "bf16", 2.0, 1.0)
+        assert 0 < time < np.inf, field

@@ -11,7 +11,8 @@ import sys
 
 import click
 
-from einc_runtime.kernels.processor import INSTRUCTION_LEVELS, VARIABLE, list_levels, name_processor
+from einc_runtime.environment import PROCESSOR
+from einc_runtime.kernels.processor import INSTRUCTION_LEVELS, list_levels, name_processor
 
 TESTS = (
     "tests/runtime/kernels", "tests/runtime/execution", "tests/runtime/generation", "tests/api/test_api.py",
@@ -35,7 +36,7 @@ def main(names: tuple[str, ...], jobs: str) -> None:
     for name in chosen:
         click.echo(f"--- {name}")
         command = [sys.executable, "-m", "pytest", "-n", jobs, "-q", *TESTS]
-        if subprocess.run(command, env={**os.environ, VARIABLE: name}).returncode:
+        if subprocess.run(command, env={**os.environ, PROCESSOR: name}).returncode:
             failed.append(name)
     if failed or not chosen:
         sys.exit(f"failed: {', '.join(failed) or 'there was nothing to try'}")

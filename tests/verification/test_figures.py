@@ -180,10 +180,10 @@ def test_a_plan_without_a_time_is_accepted() -> None:
     verify_figures(replace(decode(make_plan("chain")), predicted_ms=None))
 
 
-@pytest.mark.parametrize(("report", "why"), [(b"", "the plan has no report"), (b"\0\0\0\x09...", "has version 9")])
-def test_without_a_report_everything_else_is_verified(report: bytes, why: str) -> None:
+@pytest.mark.parametrize("report", [b"", b"\0\0\0\x09..."], ids=["none", "another version"])
+def test_without_a_report_everything_else_is_verified(report: bytes) -> None:
     bundle = replace(decode(make_plan("once")), report=report)
-    assert any(why in remark for remark in verify_figures(bundle))
+    assert any(remark.startswith("how the plan was chosen") for remark in verify_figures(bundle))
     with pytest.raises(PlanFault, match=r"1\.0 ms"):
         verify_figures(replace(bundle, predicted_ms=1.0))
 

@@ -41,7 +41,7 @@ class _FormationGoal:
         self.ready = False
 
 
-_NONE: list[_FormationGoal] = []
+_NONE: tuple[_FormationGoal, ...] = ()
 
 
 class State:

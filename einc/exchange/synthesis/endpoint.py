@@ -11,7 +11,6 @@ import contextlib
 import http.client
 import ipaddress
 import json
-import os
 import socket
 import threading
 import time
@@ -24,9 +23,8 @@ from einc.errors import ProgramError, UsageError
 from einc.exchange.language.printer import print_program
 from einc.exchange.synthesis.prompt import build_messages, extract_programs
 from einc.exchange.synthesis.proposers import ProposalRequest
-
-KEY = "EINC_LLM_KEY"
-"""The environment variable with the key, if the endpoint wants one."""
+from einc_runtime import environment
+from einc_runtime.environment import LLM_KEY
 
 MAX_REPLY = 1 << 20
 """Bytes of a reply."""
@@ -147,7 +145,7 @@ class EndpointProposer:
         if status in _REDIRECTS:
             where = urlsplit(headers.get("location", "")).netloc or "elsewhere"
             return f"HTTP {status}: it redirects to {where[:100]}, which is not followed"
-        hint = f" (is {KEY} set?)" if status in (401, 403) and self.key is None else ""
+        hint = f" (is {LLM_KEY} set?)" if status in (401, 403) and self.key is None else ""
         said = " ".join(data[:400].decode("utf-8", "replace").split())
         return f"HTTP {status}{hint}" + (f": {said}" if said else "")
 
@@ -173,7 +171,7 @@ def read_endpoint(text: str) -> EndpointProposer:
     if parts.scheme not in ("http", "https") or not host:
         raise UsageError(f"{text[:200]!r} is no http or https URL", hint="llm:https://HOST/v1?model=NAME")
     if parts.username is not None or parts.fragment:
-        raise UsageError(f"the URL of {host} must have no user and no fragment", hint=f"the key belongs in {KEY}")
+        raise UsageError(f"the URL of {host} must have no user and no fragment", hint=f"the key belongs in {LLM_KEY}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     model = query.pop("model", "")
     if not model:
@@ -181,11 +179,11 @@ def read_endpoint(text: str) -> EndpointProposer:
     rounds = _read_number(query.pop("rounds", "4"), "rounds", 1, 50)
     seconds = _read_number(query.pop("seconds", "60"), "seconds", 1, 3600)
     temperature = query.pop("temperature", None)
-    key = os.environ.get(KEY, "").strip() or None
+    key = (environment.read(LLM_KEY) or "").strip() or None
     if key is not None and not (key.isascii() and key.isprintable()):
-        raise UsageError(f"{KEY} has characters that no key has")
+        raise UsageError(f"{LLM_KEY} has characters that no key has")
     if key is not None and parts.scheme == "http" and not _is_loopback(host):
-        raise UsageError(f"{KEY} would travel to {host} unencrypted", hint="use https, or unset it")
+        raise UsageError(f"{LLM_KEY} would travel to {host} unencrypted", hint="use https, or unset it")
     path = parts.path.rstrip("/")
     path = path if path.endswith("/chat/completions") else path + "/chat/completions"
     return EndpointProposer(

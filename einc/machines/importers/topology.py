@@ -100,7 +100,14 @@ def build_machine(topology: Topology, overrides: MachineOverrides, where: str) -
         )
     ]
     resources += _build_bridges(topology, resources, models, overrides, assumptions)
-    resources += add_network(topology, resources, overrides, assumptions)
+    resources += add_network(
+        topology.host,
+        topology.cards,
+        resources,
+        assumptions,
+        gbs=overrides.network_gbs,
+        count=overrides.network_cards,
+    )
     if len(sites) > 1:
         assumptions.append(f"latencies: {_TRANSFER_US:g} us per transfer, {_KERNEL_US:g} us per kernel (edit the file)")
     name = overrides.name or f"{models[0].key if models[0] else 'gpus'}-x{len(sites)}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
-VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-"""What says how many threads OpenBLAS starts when it is loaded, if one of them is set."""
+from einc_runtime import environment
 
 
 def load_numpy() -> None:
@@ -14,10 +12,8 @@ def load_numpy() -> None:
     by each of them alone; its own threads, one for each core, would keep all cores busy for some hundredths of a second
     before they sleep. Nothing is changed where a user has said how many there are, or where numpy is loaded already.
     """
-    if "numpy" in sys.modules or any(name in os.environ for name in VARIABLES):
+    said = any(environment.read(name) is not None for name in environment.BLAS_THREADS)
+    if said or "numpy" in sys.modules:
         return
-    os.environ[VARIABLES[0]] = "1"
-    try:
+    with environment.setting(environment.BLAS_THREADS[0], "1"):
         import numpy  # noqa: F401 - only loaded here
-    finally:
-        del os.environ[VARIABLES[0]]

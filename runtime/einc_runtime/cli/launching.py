@@ -18,8 +18,9 @@ from typing import IO, Any
 
 import click
 
+from einc_runtime import environment
 from einc_runtime.cli import leftovers, output
-from einc_runtime.cli.ranks import BOARD_VARIABLE, CONNECTING, ENTRY, end_with_parent
+from einc_runtime.cli.ranks import CONNECTING, ENTRY, end_with_parent
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_extra
 
@@ -48,13 +49,15 @@ def start_ranks(count: int, arguments: Sequence[str], module: str, describe: Cal
         board = Path(folder, "board")
         board.write_bytes(bytes(ENTRY.size * count))
         command = [launcher, "-n", str(count), sys.executable, "-m", module, *arguments]
-        environment = leftovers.UCX_ENVIRONMENT | os.environ | {BOARD_VARIABLE: str(board), "TMPDIR": folder}
+        variables = (
+            leftovers.UCX_ENVIRONMENT | environment.copy_all() | {environment.RANKS: str(board), "TMPDIR": folder}
+        )
         ended = threading.Event()
         own_faults: list[str] = []
         silent: list[MissingFault] = []
         process = subprocess.Popen(
             command,
-            env=environment,
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             preexec_fn=_prepare_launcher,
@@ -127,7 +130,7 @@ def _describe_silent(entries: Sequence[tuple[int, int]], processes: Mapping[int,
     """The rank for which the others wait: one that is stopped, else one that has said nothing, else the first one."""
     from einc_runtime.execution.ranks import mpi
 
-    stopped = {mpi.read_rank(environment) for number, environment in processes.items() if leftovers.is_stopped(number)}
+    stopped = {mpi.read_rank(variables) for number, variables in processes.items() if leftovers.is_stopped(number)}
     waiting = [rank for rank, (number, task) in enumerate(entries) if not number or task == CONNECTING]
     rank = min(waiting, key=lambda rank: (rank not in stopped, entries[rank][0] != 0, rank))
     why = "its process is stopped" if rank in stopped else "it has not begun to" if not entries[rank][0] else "it tries"

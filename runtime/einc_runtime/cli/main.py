@@ -50,10 +50,11 @@ def _run_command(name: str, table: str, arguments: list[str], *, own_process: bo
     import importlib
     import warnings
 
+    from einc_runtime import environment
     from einc_runtime.cli import output
 
     root = importlib.import_module(table).root
-    if f"_{name.upper().replace('-', '_')}_COMPLETE" in os.environ:
+    if environment.read(f"_{name.upper().replace('-', '_')}_COMPLETE") is not None:
         root.main(list(arguments), name)  # click answers the shell and exits
     if own_process:
         output.claim_stdout()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from einc_runtime import disk
+from einc_runtime import disk, environment
 from einc_runtime.errors import UsageFault, WriteFault
 
 STDOUT = "-"
@@ -146,12 +146,12 @@ def _stdout_errors() -> Iterator[None]:
 
 def use_colours() -> bool:
     """Whether stdout takes colours: a terminal, and NO_COLOR is not set."""
-    return _is_terminal(results()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _is_terminal(results()) and not environment.read("NO_COLOR") and environment.read("TERM") != "dumb"
 
 
 def show_progress() -> bool:
     """Whether stderr is a terminal that shows progress."""
-    return _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
+    return _is_terminal(sys.stderr) and environment.read("TERM") != "dumb"
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from einc_runtime import environment
 from einc_runtime.cli import failures, output, signals
 from einc_runtime.errors import PlanFault, ReportedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from einc_runtime.execution.ranks.executor import RankExecutor
     from einc_runtime.execution.ranks.links import RankLinks
     from einc_runtime.execution.ranks.watch import Watch
@@ -34,9 +37,6 @@ PR_SET_PDEATHSIG = 1
 
 TASKS_PER_PLAN = 1 << 32
 """Tasks of a plan, where ranks run several plans and a number names a task of any of them."""
-
-BOARD_VARIABLE = "EINC_RANKS"
-"""Names the file in which ranks say what they do, for whoever started them."""
 
 ENTRY = struct.Struct("=qq")
 """What the file has for every rank: its process, or 0 before it says anything; and the task that it has begun last."""
@@ -91,7 +91,12 @@ class World:
         return all(text == b"1" for text in self.links.share(b"%d" % uses_gpus(bundle, backend)))
 
     def make_gpu_executor(
-        self, bundle: Bundle, devices: Sequence[int] | None, no_peer: str, tunings: Sequence[Tuning]
+        self,
+        bundle: Bundle,
+        devices: Sequence[int] | None,
+        no_peer: str,
+        tunings: Sequence[Tuning],
+        kernel_folders: Sequence[Path],
     ) -> RankExecutor:
         """An executor of the plan on GPUs; see `execution.session.Session` for the arguments."""
         from einc_runtime.execution.backends import require_device_count
@@ -104,6 +109,7 @@ class World:
             devices,
             no_peer=no_peer,
             tunings=tunings,
+            kernel_folders=kernel_folders,
             shares=self.shares,
             note_task=self.note_task,
         )
@@ -151,11 +157,12 @@ def join_ranks(
         return
     from einc_runtime.execution.ranks.watch import RankFailure, Watch
 
-    if BOARD_VARIABLE in os.environ:  # MPI waits forever for its own process on this machine, once that was killed
+    board = environment.read(environment.RANKS)
+    if board is not None:  # MPI waits forever for its own process on this machine, once that was killed
         end_with_parent(signal.SIGKILL)
         if os.getppid() == 1:
             os._exit(failures.MISSING)
-        _note_connecting(os.environ[BOARD_VARIABLE])
+        _note_connecting(board)
     links = mpi.connect()
     program = click.get_current_context().find_root().info_name or "einc"
     lock = threading.Lock()
@@ -205,7 +212,7 @@ def _note_connecting(path: str) -> None:
     """Says in the file of whoever started the ranks that this one is about to connect."""
     from einc_runtime.execution.ranks import mpi
 
-    rank = mpi.read_rank(os.environ)
+    rank = mpi.read_rank(environment.copy_all())
     if rank is not None and os.path.isfile(path) and (rank + 1) * ENTRY.size <= os.path.getsize(path):
         with open(path, "r+b") as board:
             board.seek(rank * ENTRY.size)
@@ -216,7 +223,7 @@ def _open_board(links: RankLinks) -> Any:
     """For every rank its process and the task that it has begun last, in a file that `start_ranks` made; or None."""
     import numpy as np
 
-    path = os.environ.get(BOARD_VARIABLE)
+    path = environment.read(environment.RANKS)
     if path is None or not os.path.isfile(path) or os.path.getsize(path) != ENTRY.size * links.size:
         return None
     return np.memmap(path, np.int64, "r+", shape=(links.size, 2))

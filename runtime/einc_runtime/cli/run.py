@@ -24,6 +24,8 @@ from einc_runtime.errors import ArrayFault, MissingFault
 from einc_runtime.text import format_count, format_memory
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     from einc_runtime.cli.comparison import Comparison
@@ -189,15 +191,10 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
     from einc_runtime.execution.proved_plans import require_proof
     from einc_runtime.execution.session import Session
     from einc_runtime.execution.trace import format_trace, make_task_events
-    from einc_runtime.plan.schema import HOST
 
     with show_phases() as phase:
         phase("reading the plan")
         bundle = files.read_plan(options.plan)
-        if options.backend == "cuda" or bundle.machine != HOST:
-            from einc_runtime.kernels.cuda import kernel_cache
-
-            kernel_cache.add_directory(kernel_cache.directory_beside(options.plan))
         on_gpus = uses_gpus(bundle, options.backend) if world is None else world.uses_gpus(bundle, options.backend)
         if not on_gpus:
             require_address_space(sum(bundle.memory) + OF_RUNS + OF_WORKERS * (os.cpu_count() or 1))
@@ -214,15 +211,23 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
                 require_proof(bundle, decoded=True)
         devices = (options.devices,) if isinstance(options.devices, int) else options.devices
         tunings = _read_tunings(options, on_gpus, phase, alone=world is None)
+        kernel_folders = _list_kernel_folders(options, on_gpus)
         executor: RankExecutor | None = None
         if world is not None and on_gpus:
             phase("connecting the GPUs")
-            executor = world.make_gpu_executor(bundle, devices, options.no_peer, tunings)
+            executor = world.make_gpu_executor(bundle, devices, options.no_peer, tunings, kernel_folders)
         elif world is not None:
             executor = world.make_executor(bundle)
         phase("loading inputs and weights")
         with Session(
-            bundle, options.backend, devices, no_peer=options.no_peer, executor=executor, verify=False, tunings=tunings
+            bundle,
+            options.backend,
+            devices,
+            no_peer=options.no_peer,
+            executor=executor,
+            verify=False,
+            tunings=tunings,
+            kernel_folders=kernel_folders,
         ) as session:
             for note in session.notes:
                 output.note(note)
@@ -278,6 +283,15 @@ def _read_tunings(options: RunOptions, on_gpus: bool, phase: Callable[[str], Non
     return tunings
 
 
+def _list_kernel_folders(options: RunOptions, on_gpus: bool) -> Sequence[Path]:
+    """The folder beside the plan, where its kernels are if they were compiled ahead."""
+    if not on_gpus:
+        return ()
+    from einc_runtime.kernels.cuda.kernel_cache import directory_beside
+
+    return (directory_beside(options.plan),)
+
+
 def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float], dict[str, Any]]:
     """The milliseconds of every run, and what the backend reports about itself.
 
@@ -290,21 +304,14 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
     times, launches = [], []
     for _ in range(repeat):
         times.append(session.execute(trace=traced and not apart))
-        if apart:
-            launches.append(_read_launch_time(session))
+        if apart and (cuda := session.facts.cuda) is not None:
+            launches.append(cuda.host_us)
     facts = list_facts(session.facts)
     if apart:
         facts["host_us"] = launches
     if traced and apart:
         session.execute(trace=True)
     return times, facts
-
-
-def _read_launch_time(session: Session) -> float:
-    """Microseconds that the host took to launch the last graph."""
-    facts = session.facts.cuda
-    assert facts is not None, "the session runs on GPUs"
-    return facts.host_us
 
 
 def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, Array]:

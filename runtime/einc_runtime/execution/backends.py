@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from einc_runtime import environment
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.installing import suggest_cuda
 from einc_runtime.plan.schema import HOST, Bundle
@@ -26,7 +26,8 @@ _DEVICE_FILES = ("nvidia[0-9]*", "dxg")
 
 def count_visible_gpus(dev: Path = Path("/dev"), library: str = "libcuda.so.1") -> int:
     """How many GPUs CUDA's driver shows to this process. Without a device file, the driver is not asked."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles"):
+    visible = environment.read(environment.VISIBLE_GPUS)
+    if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
         return 0
     if not any(next(dev.glob(pattern), None) for pattern in _DEVICE_FILES):
         return 0
@@ -52,6 +53,7 @@ def make_executor(
     tunings: Sequence[Tuning] = (),
     common: SharedBuffers | None = None,
     workers: int | None = None,
+    kernel_folders: Sequence[Path] = (),
 ) -> Executor:
     """The executor of a backend; see `Session` for what the arguments mean."""
     if backend not in BACKENDS:
@@ -59,7 +61,9 @@ def make_executor(
     if uses_gpus(bundle, backend):
         from einc_runtime.execution.cuda.executor import CudaExecutor
 
-        return CudaExecutor(bundle, devices, no_peer=no_peer, tunings=tunings, common=common)
+        return CudaExecutor(
+            bundle, devices, no_peer=no_peer, tunings=tunings, kernel_folders=kernel_folders, common=common
+        )
     if backend == "null":
         from einc_runtime.execution.base import NullExecutor
 

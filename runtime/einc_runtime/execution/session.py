@@ -21,6 +21,8 @@ from einc_runtime.plan.states import STATE
 from einc_runtime.text import quote_names, suggest_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.base import Executor, TaskRecord
     from einc_runtime.execution.facts import ExecutionFacts
@@ -35,7 +37,8 @@ class Session:
     `backend` is auto, cpu or cuda (or null, which computes nothing). Auto uses the GPUs where some are visible, and the
     CPU for plans that were compiled for the host. `devices` gives each site its device; the CPU accepts any. `no_peer`
     says what happens where two GPUs cannot reach each other's memory: `stage` through the host, or `refuse`.
-    `tunings` say which algorithms multiply on GPUs (`einc_runtime.kernels.cuda.tuning.read_tunings`). `common` is
+    `tunings` say which algorithms multiply on GPUs (`einc_runtime.kernels.cuda.tuning.read_tunings`), and
+    `kernel_folders` have kernels for GPUs that were compiled for this plan. `common` is
     memory that sessions of several plans have together: what one of them has loaded, the others have. `workers` are the
     threads of an execution on the CPU: one per core if it is None.
 
@@ -57,6 +60,7 @@ class Session:
         tunings: Sequence[Tuning] = (),
         common: SharedBuffers | None = None,
         workers: int | None = None,
+        kernel_folders: Sequence[Path] = (),
     ) -> None:
         self.bundle = bundle
         if verify and executor is None:
@@ -65,7 +69,9 @@ class Session:
             require_proof(bundle)
         require_device_count(bundle, devices)
         self._is_default = executor is None and backend == "auto"
-        self._executor = executor or make_executor(bundle, backend, devices, no_peer, tunings, common, workers)
+        self._executor = executor or make_executor(
+            bundle, backend, devices, no_peer, tunings, common, workers, kernel_folders
+        )
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
         self._loadable = [tensor.name for tensor in bundle.tensors if tensor.kind != "value"]
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}

@@ -9,18 +9,16 @@ oneDNN, MKL and every choice between kernels keep to it; numpy and its OpenBLAS 
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from einc_runtime import environment
+from einc_runtime.environment import PROCESSOR
 from einc_runtime.errors import UsageFault
 from einc_runtime.text import did_you_mean, escape_text
-
-VARIABLE = "EINC_PROCESSOR"
-MKL_VARIABLE = "MKL_ENABLE_INSTRUCTIONS"
 
 CPUINFO = Path("/proc/cpuinfo")
 _CPUINFO_FIELDS = ("model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
@@ -124,7 +122,7 @@ def read_processor() -> Processor:
 @cache
 def find_level() -> Level | None:
     """The level that the environment names; None if it names none. Raises UsageFault as `find_processor` does."""
-    name = os.environ.get(VARIABLE)
+    name = environment.read(PROCESSOR)
     if not name:
         return None
     usable = list_levels()
@@ -135,11 +133,11 @@ def find_level() -> Level | None:
         close = did_you_mean(name, known)
         raise UsageFault(
             f"there is no level of instructions '{escape_text(name, 40)}'",
-            where=VARIABLE,
+            where=PROCESSOR,
             hint=f"{close} {hint}" if close else hint,
         )
     if known[name] not in usable:
-        raise UsageFault(f"this processor does not have all instructions of {name}", where=VARIABLE, hint=hint)
+        raise UsageFault(f"this processor does not have all instructions of {name}", where=PROCESSOR, hint=hint)
     return known[name]
 
 

@@ -18,8 +18,9 @@ import einc_runtime
 from einc.cli.main import main as einc_main
 from einc.compiler import compile_model
 from einc.options import CompileOptions
-from einc_runtime.cli.blas import VARIABLES, load_numpy
+from einc_runtime.cli.blas import load_numpy
 from einc_runtime.cli.main import main
+from einc_runtime.environment import BLAS_THREADS
 
 TEXT = """\
 model m
@@ -160,21 +161,21 @@ def tell():
 sys.exit(main())
 """
     arguments = ["run", str(plan), "--inputs", "rand:0", "--weights", "rand:1"]
-    own = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    own = {name: value for name, value in os.environ.items() if name not in BLAS_THREADS}
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=own)
     assert done.stderr.splitlines()[-4:] == ["1", "[]", "[]", "True"]  # what is no result is no standard output
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("name", BLAS_THREADS)
 def test_numpy_has_the_threads_that_a_user_has_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for other in VARIABLES:
+    for other in BLAS_THREADS:
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "2")
     monkeypatch.delitem(sys.modules, "numpy")
     load_numpy()
     assert "numpy" not in sys.modules
-    assert [other for other in VARIABLES if other in os.environ] == [name]
+    assert [other for other in BLAS_THREADS if other in os.environ] == [name]
 
 
 def test_the_package_offers_what_a_server_needs() -> None:

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from einc_runtime.cli import launching, leftovers, ranks
+from einc_runtime.environment import RANKS
 from einc_runtime.execution.ranks import mpi
 
 SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
@@ -29,7 +30,7 @@ def board(tmp_path, monkeypatch):
 @pytest.fixture
 def started(board):
     """Three processes as a launcher of MPI starts them."""
-    environments = [os.environ | {"PMI_RANK": str(rank), ranks.BOARD_VARIABLE: str(board)} for rank in range(3)]
+    environments = [os.environ | {"PMI_RANK": str(rank), RANKS: str(board)} for rank in range(3)]
     processes = [subprocess.Popen(SLEEP, env=one, stdout=subprocess.PIPE) for one in environments]
     for process in processes:
         process.stdout.readline()

@@ -41,7 +41,7 @@ def run(tmp_path, monkeypatch):
     own, printed, drivers = threading.local(), [], []
     monkeypatch.setattr(cuda_part, "_load_driver", lambda: own.driver)
     monkeypatch.setattr(cuda_part, "_load_nccl", lambda driver: FakeNccl(own.world, driver))
-    monkeypatch.setattr(cuda, "_load_kernels", lambda tunings: NumpyKernels(own.driver))
+    monkeypatch.setattr(cuda, "_load_kernels", lambda folders, tunings: NumpyKernels(own.driver))
     monkeypatch.setattr(backends, "count_visible_gpus", lambda: getattr(own, "visible", 3))
     monkeypatch.setattr(backends, "is_cupy_installed", lambda: True)
     monkeypatch.setattr(output, "say_json", printed.append)

@@ -7,8 +7,8 @@ import ctypes
 import numpy as np
 import pytest
 
+from einc_runtime.environment import MULTICAST
 from einc_runtime.errors import KernelFault, MissingFault
-from einc_runtime.execution.cuda.arenas import MULTICAST_VARIABLE
 from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.cuda.virtual_memory import DRIVER_PROTOTYPES, CudaVirtualMemory
@@ -22,7 +22,7 @@ FORMS = {"block": block, "ffn": ffn, "chain": chain}
 
 @pytest.fixture
 def wanted(monkeypatch):
-    monkeypatch.setenv(MULTICAST_VARIABLE, "1")
+    monkeypatch.setenv(MULTICAST, "1")
 
 
 def executed(bundle, driver):
@@ -83,7 +83,7 @@ def test_sites_that_share_a_device_take_memory_as_ever(wanted):
 
 def test_nobody_who_does_not_ask_for_it_gets_it(monkeypatch):
     for value in ("", "0", "yes"):
-        monkeypatch.setenv(MULTICAST_VARIABLE, value)
+        monkeypatch.setenv(MULTICAST, value)
         driver = FakeDriver(2, multicast=UNIT)
         executor = CudaExecutor(ffn(2), None, driver=driver, kernels=NumpyKernels(driver))
         assert not driver.counts["virtual_memory"]

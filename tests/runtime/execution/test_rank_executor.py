@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from einc_runtime.environment import MPI_SIZE_OF
 from einc_runtime.errors import KernelFault, PlanFault
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cpu.messages import Message
@@ -144,7 +145,7 @@ def test_a_task_that_fails_on_one_rank_is_reported_there():
     ],
 )
 def test_one_process_in_a_job_needs_no_mpi(variables, several, monkeypatch):
-    for name in (*mpi.SIZE_OF, *mpi.SIZE_OF.values()):
+    for name in (*MPI_SIZE_OF, *MPI_SIZE_OF.values()):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

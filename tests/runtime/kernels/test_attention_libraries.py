@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from einc_runtime.environment import ATTENTION
 from einc_runtime.kernels.cuda import attention_libraries
-from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE, TorchAttention, UnusableLibrary
-from einc_runtime.kernels.cuda.varlen_attention import VarlenAttention, find_flaw
+from einc_runtime.kernels.cuda.attention_libraries import TorchAttention
+from einc_runtime.kernels.cuda.varlen_attention import UnusableLibrary, VarlenAttention, find_flaw
 from tests.support.library_attention import KINDS, by_pytorch
 
 
@@ -167,19 +168,19 @@ def test_libraries_are_in_the_order_of_the_environment(monkeypatch):
         "": [],
     }.items():
         if value is None:
-            monkeypatch.delenv(ATTENTION_VARIABLE, raising=False)
+            monkeypatch.delenv(ATTENTION, raising=False)
         else:
-            monkeypatch.setenv(ATTENTION_VARIABLE, value)
+            monkeypatch.setenv(ATTENTION, value)
         made.clear()
         found, notes = attention_libraries.find_libraries()
         assert [library.name for library in found] == made == expected
         assert notes == []
-    monkeypatch.setenv(ATTENTION_VARIABLE, "flsh")
+    monkeypatch.setenv(ATTENTION, "flsh")
     assert attention_libraries.find_libraries() == (
         [],
         ["EINC_ATTENTION names 'flsh', and there are flash, torch, einc"],
     )
-    monkeypatch.delenv(ATTENTION_VARIABLE)
+    monkeypatch.delenv(ATTENTION)
     broken = {
         "flash": module("flash", RuntimeError("undefined\nsymbol")),
         "torch": module("torch", ImportError("a build for the CPU")),
@@ -205,7 +206,7 @@ def test_libraries_are_in_the_order_of_the_environment(monkeypatch):
     ],
 )
 def test_the_order_of_libraries_is_that_of_the_architecture(monkeypatch, capability, expected):
-    monkeypatch.delenv(ATTENTION_VARIABLE, raising=False)
+    monkeypatch.delenv(ATTENTION, raising=False)
     there = {
         "flash-attn": ["varlen"],
         "torch": ["flash", "cudnn"],
@@ -215,7 +216,7 @@ def test_the_order_of_libraries_is_that_of_the_architecture(monkeypatch, capabil
     choices = [(types.SimpleNamespace(name=name), variant, None) for name, own in there.items() for variant in own]
     found = attention_libraries.sort_choices(choices, capability)
     assert [f"{library.name} {variant}" for library, variant, _ in found] == expected
-    monkeypatch.setenv(ATTENTION_VARIABLE, "flash,torch")
+    monkeypatch.setenv(ATTENTION, "flash,torch")
     assert attention_libraries.sort_choices(choices, capability) == choices
 
 
@@ -268,7 +269,7 @@ def test_later_versions_of_flash_attention_are_asked_for_the_lse(monkeypatch):
 
 
 def test_a_pytorch_for_cpus_is_not_imported(monkeypatch):
-    monkeypatch.setenv(ATTENTION_VARIABLE, "torch")
+    monkeypatch.setenv(ATTENTION, "torch")
     monkeypatch.setattr(attention_libraries, "find_spec", lambda module: module)
     made = []
     monkeypatch.setattr(attention_libraries, "LIBRARIES", {"torch": ("torch", lambda: made.append(1) or object())})

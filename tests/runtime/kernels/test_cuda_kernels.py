@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from einc_runtime.environment import KERNEL_CACHE
 from einc_runtime.errors import MissingFault, PlanFault
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
@@ -138,7 +139,7 @@ def compiled(monkeypatch):
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv(kernel_cache.KERNEL_CACHE_VARIABLE, raising=False)
+    monkeypatch.delenv(KERNEL_CACHE, raising=False)
 
 
 def test_launches_have_pointers_workspace_and_status(compiled):

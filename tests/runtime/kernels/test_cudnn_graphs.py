@@ -10,9 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from einc_runtime.environment import ATTENTION
 from einc_runtime.kernels.calls.attention import AttentionCall
-from einc_runtime.kernels.cuda import attention_libraries, fused_attention
-from einc_runtime.kernels.cuda.attention_libraries import ATTENTION_VARIABLE, find_libraries, sort_choices
+from einc_runtime.kernels.cuda import attention_libraries, cudnn_graphs, fused_attention
+from einc_runtime.kernels.cuda.attention_libraries import find_libraries, sort_choices
 from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
 from einc_runtime.kernels.cuda.fused_attention import AttentionLibraries
 from einc_runtime.kernels.cuda.varlen_attention import VarlenAttention, as_varlen, attend_by_definition, find_flaw
@@ -29,7 +30,7 @@ def graphs(monkeypatch):
     pytest.importorskip("torch")
     cudnn_fake.reset()
     monkeypatch.setitem(sys.modules, "cudnn", cudnn_fake)
-    monkeypatch.setattr(attention_libraries, "require_cuda", lambda torch: None)
+    monkeypatch.setattr(cudnn_graphs, "require_cuda", lambda torch: None)
     yield CudnnGraphs()
     cudnn_fake.reset()
 
@@ -145,7 +146,7 @@ def test_what_cudnn_refuses_after_all_is_computed_by_the_next_library(graphs, mo
 
     monkeypatch.setattr(attention_libraries, "find_libraries", lambda: ([graphs, Next()], []))
     monkeypatch.setattr(fused_attention, "_as_tensors", lambda how, inputs, target: (None, None, None))
-    monkeypatch.setenv(ATTENTION_VARIABLE, "cudnn,next")
+    monkeypatch.setenv(ATTENTION, "cudnn,next")
     monkeypatch.setattr(AttentionLibraries, "_is_right", lambda *_: True)
     invocation = invoked(attributes([8], [8], causal=True), (0, 8), (0, 8))
     given = invocation.on([*map(on_device, invocation.inputs)], [*map(on_device, invocation.outputs)])
@@ -180,7 +181,7 @@ def test_it_comes_after_pytorchs_way_to_cudnn_unless_it_is_named(graphs, monkeyp
 
     assert order((9, 0)) == ["flash-attn-3 varlen", "torch cudnn", "cudnn-frontend graph", "torch flash"]
     assert order((10, 0)) == ["torch cudnn", "cudnn-frontend graph", "flash-attn-3 varlen", "torch flash"]
-    monkeypatch.setenv(ATTENTION_VARIABLE, "cudnn")
+    monkeypatch.setenv(ATTENTION, "cudnn")
     monkeypatch.setattr(attention_libraries, "find_spec", lambda name: object() if name == "cudnn" else None)
     found, notes = find_libraries()
     assert [type(one) for one in found] == [CudnnGraphs]

@@ -247,8 +247,7 @@ def test_bf16_keeps_infinities_and_not_a_numbers():
 def test_a_library_that_cannot_be_loaded_is_left_out_and_named(monkeypatch, tmp_path):
     (tmp_path / "libdnnl.so.3").write_bytes(b"no library")
     monkeypatch.setattr(onednn, "find_library_files", lambda pattern: [tmp_path / pattern])
-    monkeypatch.setattr(onednn, "_problems", [])
-    monkeypatch.setattr(onednn, "_load", functools.cache(onednn._load.__wrapped__))
+    monkeypatch.setattr(onednn, "_open", functools.cache(onednn._open.__wrapped__))
     monkeypatch.setattr(libraries, "_installed", lambda: ("openblas", "onednn"))
     assert onednn.describe_problem() is None  # nobody has asked for it
     times = libraries._measure()

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from einc_runtime.environment import PROCESSOR
 from einc_runtime.errors import UsageFault
 from einc_runtime.kernels import processor
-from einc_runtime.kernels.processor import INSTRUCTION_LEVELS, VARIABLE, Processor
+from einc_runtime.kernels.processor import INSTRUCTION_LEVELS, Processor
 
 ZEN_3 = processor._V3 | {"sse4a", "sha", "vaes"}
 
@@ -53,13 +54,13 @@ def test_without_llvm_the_system_says_what_levels_there_are(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("without_avx512")
 def test_a_level_is_what_kernels_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(PROCESSOR, raising=False)
     assert processor.find_processor() == Processor("znver3", ZEN_3)
     seen = {}
     for level in processor.list_levels():
         processor.find_level.cache_clear()
         processor.find_processor.cache_clear()
-        monkeypatch.setenv(VARIABLE, level.name)
+        monkeypatch.setenv(PROCESSOR, level.name)
         found = processor.find_processor()
         seen[level.name] = (found.converts_f16, found.has_wide_registers, found.integer_products)
         assert processor.name_processor().endswith(f" as {level.name}")
@@ -78,18 +79,18 @@ def test_a_level_is_what_kernels_see(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_level_that_cannot_be_had_is_refused(
     name: str, told: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, name)
+    monkeypatch.setenv(PROCESSOR, name)
     with pytest.raises(UsageFault) as caught:
         processor.find_processor()
     assert told in caught.value.message
     assert hint in (caught.value.hint or "")
-    assert caught.value.where == VARIABLE
+    assert caught.value.where == PROCESSOR
     assert "\x1b" not in caught.value.render()
 
 
 def test_other_processors_have_no_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor.platform, "machine", lambda: "aarch64")
-    monkeypatch.setenv(VARIABLE, "x86-64-v3")
+    monkeypatch.setenv(PROCESSOR, "x86-64-v3")
     with pytest.raises(UsageFault, match="does not have") as caught:
         processor.find_level()
     assert "no level can be set on this processor" in (caught.value.hint or "")
@@ -101,14 +102,14 @@ def test_the_command_says_so(tmp_path: Path) -> None:
     (tmp_path / "m.ein").write_text(model)
     compiled = [sys.executable, "-m", "einc", "compile", "m.ein", "-o", "m.bin"]
     subprocess.run(compiled, cwd=tmp_path, check=True, capture_output=True, timeout=300)
-    environment = {**os.environ, VARIABLE: "x86-64-v9"}
+    environment = {**os.environ, PROCESSOR: "x86-64-v9"}
     done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "EINC_PROCESSOR: there is no level of instructions 'x86-64-v9'" in done.stderr
 
 
 def test_the_processor_names_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(PROCESSOR, raising=False)
     info = tmp_path / "cpuinfo"
     info.write_text("processor : 0\nmodel name\t: Some   CPU \x1b @ 2 GHz\n\nmodel name\t: Other\n")
     monkeypatch.setattr(processor, "CPUINFO", info)

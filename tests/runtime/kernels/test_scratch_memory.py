@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from einc_runtime.environment import KERNEL_CACHE
 from einc_runtime.kernels.cuda import kernel_cache, triton_compile
 from einc_runtime.kernels.cuda.kernels import CudaKernels
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
@@ -43,7 +44,7 @@ class Modules:
 def scratch(request, monkeypatch, tmp_path):
     """Bytes for every program of what the compiler makes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv(kernel_cache.KERNEL_CACHE_VARIABLE, raising=False)
+    monkeypatch.delenv(KERNEL_CACHE, raising=False)
     monkeypatch.setattr(
         triton_compile, "compile_source",
         lambda source, architecture: KernelBinary(source.name, b"", 4, 0, "triton 9.9", request.param),

@@ -61,7 +61,7 @@ class HostMemory:
     ) -> None:
         keys = {} if common is None else dict(list_shared(bundle))
         there = [number for number, key in keys.items() if common is not None and key in common.arrays]
-        own = range(len(bundle.memory)) if sites is None else sites
+        own = frozenset(range(len(bundle.memory)) if sites is None else sites)
         sizes = [size if site in own else 0 for site, size in enumerate(bundle.memory)]
         shared_buffers = [bundle.buffers[number] for number in there if bundle.buffers[number].site in own]
         needed = sum(sizes) - sum(buffer_bytes(bundle, buffer) for buffer in shared_buffers)

@@ -7,17 +7,14 @@ have multicast. Whatever fails on the way, the usual allocation is taken, and a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from einc_runtime import environment
 from einc_runtime.execution.cuda.devices import PeerAccess
-from einc_runtime.execution.cuda.driver import Driver, DriverError
+from einc_runtime.execution.cuda.driver import Driver, DriverError, VirtualMemory
 from einc_runtime.execution.cuda.resources import CudaResources
-from einc_runtime.execution.cuda.virtual_memory import VirtualMemory
-
-MULTICAST_VARIABLE = "EINC_MULTICAST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class Arenas:
 
 def wants_multicast() -> bool:
     """Whether the switches between GPUs shall add."""
-    return os.environ.get(MULTICAST_VARIABLE) == "1"
+    return environment.read(environment.MULTICAST) == "1"
 
 
 def take_arenas(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from einc_runtime.errors import MissingFault
-from einc_runtime.execution.cuda.driver import DriverError
-from einc_runtime.execution.cuda.virtual_memory import CudaVirtualMemory, VirtualMemory
+from einc_runtime.execution.cuda.driver import DriverError, VirtualMemory
+from einc_runtime.execution.cuda.virtual_memory import CudaVirtualMemory
 from einc_runtime.installing import suggest_cuda
 from einc_runtime.kernels.gpu import GpuTarget
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from einc_runtime import environment
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.cuda.driver import Driver, DriverError
 from einc_runtime.execution.cuda.nccl import NcclMessage
@@ -13,10 +13,6 @@ from einc_runtime.installing import find_cuda, suggest_packages
 
 OLDEST = 21100
 """NCCL 2.11: graphs on a CUDA that has them (11.3), and groups of any size."""
-
-MIXING = "NCCL_GRAPH_MIXING_SUPPORT"
-"""An environment variable of NCCL. Its support of graphs beside other operations, which we never have, can deadlock
-where one thread launches a graph with several communicators."""
 
 METHODS = {"send": 5, "recv": 5, "check_async_error": 0, "abort": 0, "destroy": 0}
 NCCL_CALLS = {"get_version": 0, "get_unique_id": 0, "groupStart": 0, "groupEnd": 0, "NcclCommunicator": 3}
@@ -30,7 +26,9 @@ class CupyNccl:
 
     def __init__(self, driver: Driver, library: Any = None) -> None:
         self._driver = driver
-        os.environ.setdefault(MIXING, "0")
+        # support of graphs beside other operations, which we never have, can deadlock where one thread launches a graph
+        # with several communicators
+        environment.set_default(environment.NCCL_MIXING, "0")
         self._nccl = _load() if library is None else library
         if not getattr(self._nccl, "available", True):
             raise MissingFault("plans on GPUs of several processes need NCCL, which cupy does not find", hint=_advise())

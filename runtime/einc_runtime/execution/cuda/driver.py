@@ -6,12 +6,10 @@ method raises DriverError for an error that CUDA reports, which may be that of a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from einc_runtime.kernels.gpu import GpuTarget
-
-if TYPE_CHECKING:
-    from einc_runtime.execution.cuda.virtual_memory import VirtualMemory
 
 OUT_OF_MEMORY = 2
 """The status of an allocation that did not fit (cudaErrorMemoryAllocation)."""
@@ -27,6 +25,43 @@ class DriverError(Exception):
     def __init__(self, call: str, status: int, text: str) -> None:
         super().__init__(f"{call}: {text}")
         self.call, self.status, self.text = call, status, text
+
+
+class VirtualMemory(Protocol):
+    """Handles and addresses are integers, sizes are bytes. Every method raises DriverError."""
+
+    def unit(self, devices: Sequence[int]) -> int:
+        """Sizes and reservations of memory on these devices that a multicast object can stand for are multiples of
+        this; 0 where a device has no multicast."""
+
+    def create(self, device: int, size: int) -> int:
+        """A handle of memory, which has no address yet."""
+
+    def release(self, handle: int) -> None:
+        """Gives memory or a multicast object back."""
+
+    def reserve(self, size: int, unit: int) -> int:
+        """An address with room for so many bytes, a multiple of `unit`."""
+
+    def free(self, address: int, size: int) -> None: ...
+
+    def map(self, address: int, size: int, handle: int) -> None:
+        """Puts memory or a multicast object at an address that is reserved; nobody may access it yet."""
+
+    def unmap(self, address: int, size: int) -> None: ...
+
+    def allow(self, address: int, size: int, devices: Sequence[int]) -> None:
+        """Lets these devices read and write what is mapped there."""
+
+    def create_multicast(self, count: int, size: int) -> int:
+        """A handle of an object that will stand for memory of `count` devices."""
+
+    def add_device(self, multicast: int, device: int) -> None: ...
+
+    def bind(self, multicast: int, handle: int, size: int) -> None:
+        """Lets the object stand for this memory, from its beginning, once all devices have been added."""
+
+    def unbind(self, multicast: int, device: int, size: int) -> None: ...
 
 
 class Driver(Protocol):

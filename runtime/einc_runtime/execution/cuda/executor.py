@@ -35,6 +35,8 @@ from einc_runtime.plan.regions import find_offsets
 from einc_runtime.plan.schema import Bundle, Region
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from einc_runtime.execution.cuda.tuning import TimedProduct
     from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.kernels.cuda.tuning import Tuning
@@ -50,7 +52,8 @@ class CudaExecutor:
 
     `devices` gives every site its device (None: site i on device i). `no_peer` says what happens where two devices that
     exchange data cannot reach each other's memory: `stage` through the host, or `refuse`. `tunings` are choices of
-    algorithms that were measured before (`einc tune`). `common` is memory that it shares with executors of other plans.
+    algorithms that were measured before (`einc tune`), and `kernel_folders` have kernels that were compiled before, for
+    this plan. `common` is memory that it shares with executors of other plans.
     `lanes` are the messages of a bundle that is one process's part of a plan; all processes make their executors at one
     time, and execute together. A test may bring a driver and kernels of its own. Close the executor to release
     everything; it closes itself when something fails.
@@ -65,6 +68,7 @@ class CudaExecutor:
         *,
         no_peer: str = "stage",
         tunings: Sequence[Tuning] = (),
+        kernel_folders: Sequence[Path] = (),
         common: SharedBuffers | None = None,
         driver: Driver | None = None,
         kernels: Kernels | None = None,
@@ -74,7 +78,7 @@ class CudaExecutor:
         self.host_us = 0.0
         self._pending = False  # whether something is enqueued that nobody has waited for
         self._driver = _load_driver() if driver is None else driver
-        self._kernels = _load_kernels(tunings) if kernels is None else kernels
+        self._kernels = _load_kernels(kernel_folders, tunings) if kernels is None else kernels
         before = ""
         while True:
             try:
@@ -337,7 +341,7 @@ def _load_driver() -> Driver:
     return CupyDriver()
 
 
-def _load_kernels(tunings: Sequence[Tuning]) -> Kernels:
+def _load_kernels(folders: Sequence[Path], tunings: Sequence[Tuning]) -> Kernels:
     from einc_runtime.kernels.cuda.kernels import open_kernels
 
-    return open_kernels(tunings=tunings)
+    return open_kernels(folders, tunings)

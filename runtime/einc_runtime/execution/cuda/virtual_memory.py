@@ -10,47 +10,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from einc_runtime.execution.cuda.driver import DriverError
-
-
-class VirtualMemory(Protocol):
-    """Handles and addresses are integers, sizes are bytes. Every method raises DriverError."""
-
-    def unit(self, devices: Sequence[int]) -> int:
-        """Sizes and reservations of memory on these devices that a multicast object can stand for are multiples of
-        this; 0 where a device has no multicast."""
-
-    def create(self, device: int, size: int) -> int:
-        """A handle of memory, which has no address yet."""
-
-    def release(self, handle: int) -> None:
-        """Gives memory or a multicast object back."""
-
-    def reserve(self, size: int, unit: int) -> int:
-        """An address with room for so many bytes, a multiple of `unit`."""
-
-    def free(self, address: int, size: int) -> None: ...
-
-    def map(self, address: int, size: int, handle: int) -> None:
-        """Puts memory or a multicast object at an address that is reserved; nobody may access it yet."""
-
-    def unmap(self, address: int, size: int) -> None: ...
-
-    def allow(self, address: int, size: int, devices: Sequence[int]) -> None:
-        """Lets these devices read and write what is mapped there."""
-
-    def create_multicast(self, count: int, size: int) -> int:
-        """A handle of an object that will stand for memory of `count` devices."""
-
-    def add_device(self, multicast: int, device: int) -> None: ...
-
-    def bind(self, multicast: int, handle: int, size: int) -> None:
-        """Lets the object stand for this memory, from its beginning, once all devices have been added."""
-
-    def unbind(self, multicast: int, device: int, size: int) -> None: ...
-
 
 _PINNED, _ON_DEVICE, _READ_WRITE, _RECOMMENDED = 1, 1, 3, 1
 _MEMORY_BY_HANDLES, _MULTICAST = 102, 132  # CUdevice_attribute
@@ -114,7 +76,7 @@ DRIVER_PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 class CudaVirtualMemory:
-    """See `VirtualMemory`. Raises OSError and AttributeError where the driver is missing, or too old for it."""
+    """See `driver.VirtualMemory`. Raises OSError and AttributeError where the driver is missing, or too old for it."""
 
     def __init__(self, library: Any = None) -> None:
         self._library: Any = library or ctypes.CDLL("libcuda.so.1")

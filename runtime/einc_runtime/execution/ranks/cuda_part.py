@@ -25,6 +25,8 @@ from einc_runtime.plan.ranks import Shares, assign_sites
 from einc_runtime.plan.schema import Bundle, FenceTask
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from einc_runtime.kernels.cuda.tuning import Tuning
 
 
@@ -35,6 +37,7 @@ def make_cuda_executor(
     *,
     no_peer: str = "stage",
     tunings: Sequence[Tuning] = (),
+    kernel_folders: Sequence[Path] = (),
     shares: Shares | None = None,
     note_task: Callable[[int], None] | None = None,
     driver: Driver | None = None,
@@ -60,6 +63,7 @@ def make_cuda_executor(
         gpus.devices,
         no_peer=no_peer,
         tunings=tunings,
+        kernel_folders=kernel_folders,
         driver=driver,
         kernels=kernels,
         lanes=Lanes(bundle, ends, join, sites=own.sites, versions={"nccl": str(nccl.version())}),

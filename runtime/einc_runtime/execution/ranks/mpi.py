@@ -15,19 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from einc_runtime import environment
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import MissingFault
 from einc_runtime.execution.ranks.links import BRIEF_NAP, LAST_NAP, Naps
 from einc_runtime.installing import suggest_extra
-
-SIZE_OF = {
-    "PMI_RANK": "PMI_SIZE",
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
-    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE",
-    "PMIX_RANK": "SLURM_NTASKS",
-}
-"""Environment variables of which launchers of MPI set at least one in every process that they start; and those that
-have the number of processes."""
 
 MAX_MESSAGE = 1 << 30
 """Bytes of one MPI message: many MPIs count them in 32 bits. Longer messages are sent in parts."""
@@ -44,18 +36,19 @@ def is_started_by_mpi() -> bool:
 
     A shell in a job of a cluster often has these variables, too, with one process: nothing needs MPI there.
     """
-    return any(os.environ.get(size) != "1" for rank, size in SIZE_OF.items() if rank in os.environ)
+    variables = environment.MPI_SIZE_OF.items()
+    return any(environment.read(size) != "1" for rank, size in variables if environment.read(rank) is not None)
 
 
-def read_rank(environment: Mapping[str, str]) -> int | None:
+def read_rank(variables: Mapping[str, str]) -> int | None:
     """The rank of the process with these environment variables, which is known before it connects; None if no launcher
     of MPI started it."""
-    return next((int(environment[name]) for name in SIZE_OF if environment.get(name, "").isdecimal()), None)
+    return next((int(variables[name]) for name in environment.MPI_SIZE_OF if variables.get(name, "").isdecimal()), None)
 
 
 def connect() -> MpiLinks:
     """The links of this process, which MPI started. Raises MissingFault without mpi4py, or where MPI has no threads."""
-    os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")  # MPICH: errors are reported by us
+    environment.set_default(environment.MPICH_ABORTS, "1")  # MPICH: errors are reported by us
     try:
         from mpi4py import MPI
     except ImportError as error:  # whichever MPI it was, mpi4py alone is missing

@@ -9,17 +9,16 @@ invocations of a kind (type, width, causal, window, group), it must compute a sm
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from einc_runtime import environment
 from einc_runtime.kernels.cuda.cudnn_graphs import CudnnGraphs
-from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention
+from einc_runtime.kernels.cuda.varlen_attention import Attend, UnusableLibrary, VarlenAttention, require_cuda
 
-ATTENTION_VARIABLE = "EINC_ATTENTION"
 EINC_KERNEL = "einc"
 """The name of our own kernel; names after it are ignored."""
 
@@ -178,7 +177,7 @@ def sort_choices(
 ) -> list[tuple[AttentionLibrary, str, Attend]]:
     """Functions with their libraries and names, the fastest for this architecture first, unless the user says."""
     fastest = _FASTEST_LIBRARIES.get(capability[0], ())
-    if os.environ.get(ATTENTION_VARIABLE) is not None:
+    if environment.read(environment.ATTENTION) is not None:
         return list(choices)
 
     def rank(choice: tuple[AttentionLibrary, str, Attend]) -> int:
@@ -204,21 +203,6 @@ def _find_version(*packages: str) -> str:
     return "unknown"
 
 
-class UnusableLibrary(Exception):
-    """A library that is installed but cannot be used."""
-
-
-def require_cuda(torch: Any) -> None:
-    """Raises ImportError for a PyTorch without CUDA, and UnusableLibrary for one that cannot use this GPU."""
-    if torch.version.cuda is None:
-        raise ImportError("a build of PyTorch for the CPU")
-    if not torch.cuda.is_available():
-        raise UnusableLibrary(f"PyTorch {torch.__version__} finds no GPU")
-    calls = ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool", "_cuda_releasePool")
-    if not all(hasattr(torch._C, name) for name in calls) or not hasattr(torch.cuda.MemPool, "use_count"):
-        raise UnusableLibrary(f"PyTorch {torch.__version__} has no pools of memory that last")
-
-
 def is_hopper_or_later(torch: Any, tensor: Any) -> bool:
     """Whether the tensor's device has tensor cores that PyTorch's build of flash-attn (version 2) does not use."""
     return bool(tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0))
@@ -228,14 +212,15 @@ def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
     """The installed libraries that EINC_ATTENTION names, in their order, and notes on those that cannot be used."""
     found: list[AttentionLibrary] = []
     notes: list[str] = []
-    for name in os.environ.get(ATTENTION_VARIABLE, ",".join(LIBRARIES)).split(","):
+    named = environment.read(environment.ATTENTION)
+    for name in LIBRARIES if named is None else named.split(","):
         name = name.strip()
         if name == EINC_KERNEL:
             break
         if name not in LIBRARIES:
             if name:
                 notes.append(
-                    f"{ATTENTION_VARIABLE} names '{name[:40]}', and there are {', '.join((*LIBRARIES, EINC_KERNEL))}"
+                    f"{environment.ATTENTION} names '{name[:40]}', and there are {', '.join((*LIBRARIES, EINC_KERNEL))}"
                 )
             continue
         module, make = LIBRARIES[name]

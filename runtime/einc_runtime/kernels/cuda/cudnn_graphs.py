@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention
+from einc_runtime.kernels.cuda.varlen_attention import Attend, VarlenAttention, require_cuda
 from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Launch
 
 
@@ -65,8 +65,6 @@ class CudnnGraphs:
 
     def __init__(self) -> None:
         import torch
-
-        from einc_runtime.kernels.cuda.attention_libraries import require_cuda
 
         require_cuda(torch)  # the test of a library takes its memory from PyTorch
         import cudnn

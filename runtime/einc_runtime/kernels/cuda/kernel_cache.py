@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from einc_runtime import environment
 from einc_runtime.disk import DISK, Disk, replace_file, user_cache
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.triton.launches import KernelSource
@@ -26,25 +27,13 @@ from einc_runtime.kernels.triton.launches import KernelSource
 MAX_KERNEL_BYTES = 64 << 20
 """The size limit of files; larger ones are not read."""
 
-KERNEL_CACHE_VARIABLE = "EINC_KERNEL_CACHE"
-"""Further directories to look into, separated as in PATH."""
-
 _RECORD_FIELDS = {"function": str, "warps": int, "shared": int, "compiler": str, "sha256": str}
 
 
-_further: list[Path] = []
-
-
-def add_directory(place: Path) -> None:
-    """Looks for kernels in this directory first, from now on."""
-    if place not in _further:
-        _further.insert(0, place)
-
-
 def directories() -> tuple[Path, ...]:
-    """The directories in which compiled kernels are looked for by default."""
-    named = tuple(Path(part) for part in os.environ.get(KERNEL_CACHE_VARIABLE, "").split(os.pathsep) if part)
-    return (*_further, *named, user_directory())
+    """The directories in which compiled kernels of all plans are looked for."""
+    named = tuple(Path(part) for part in (environment.read(environment.KERNEL_CACHE) or "").split(os.pathsep) if part)
+    return (*named, user_directory())
 
 
 def user_directory() -> Path:

@@ -42,10 +42,10 @@ _UNKNOWN_ALGORITHM = "some algorithms of the plan's tuning cannot be used here: 
 Contractions = tuple[Invocation[GpuArray], Invocation[GpuArray]]
 
 
-def open_kernels(places: Sequence[Path] | None = None, tunings: Sequence[Tuning] = ()) -> Kernels:
-    """The kernels of this machine's GPUs. `places` are directories with compiled kernels, by default
-    `kernel_cache`'s; `tunings` say which algorithms compute products."""
-    return CudaKernels(kernel_cache.directories() if places is None else tuple(places), tunings=tunings)
+def open_kernels(folders: Sequence[Path] = (), tunings: Sequence[Tuning] = ()) -> Kernels:
+    """The kernels of this machine's GPUs. Compiled ones are looked for in `folders` before all others; `tunings` say
+    which algorithms compute products."""
+    return CudaKernels((*folders, *kernel_cache.directories()), tunings=tunings)
 
 
 class CudaKernels(TritonKernels):

@@ -25,6 +25,21 @@ MAX_VIEW_ELEMENTS = 1 << 31
 """The greatest offset in a view; beyond it offsets need 64 bits, which not all libraries have."""
 
 
+class UnusableLibrary(Exception):
+    """A library that is installed but cannot be used."""
+
+
+def require_cuda(torch: Any) -> None:
+    """Raises ImportError for a PyTorch without CUDA, and UnusableLibrary for one that cannot use this GPU."""
+    if torch.version.cuda is None:
+        raise ImportError("a build of PyTorch for the CPU")
+    if not torch.cuda.is_available():
+        raise UnusableLibrary(f"PyTorch {torch.__version__} finds no GPU")
+    calls = ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_endAllocateToPool", "_cuda_releasePool")
+    if not all(hasattr(torch._C, name) for name in calls) or not hasattr(torch.cuda.MemPool, "use_count"):
+        raise UnusableLibrary(f"PyTorch {torch.__version__} has no pools of memory that last")
+
+
 @dataclass(frozen=True, slots=True)
 class VarlenAttention:
     """Packed sequences of queries and keys: `queries` and `keys` hold where each begins, and where the last one ends.

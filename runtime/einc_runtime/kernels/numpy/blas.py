@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import site
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from einc_runtime import environment
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import address
 from einc_runtime.kernels.numpy.pieces import Resolved
-from einc_runtime.kernels.processor import MKL_VARIABLE, find_level
+from einc_runtime.kernels.processor import find_level
 
 MIN_BLAS_PRODUCTS = 1 << 18
 """Number of multiplications below which `np.matmul` is as fast."""
@@ -179,7 +179,7 @@ def load_mkl() -> ctypes.CDLL | None:
     """Intel's library from where its wheel puts it, set to compute in the calling thread; None where it is missing."""
     level = find_level()
     if level is not None:
-        os.environ.setdefault(MKL_VARIABLE, level.mkl)  # which it reads when it is loaded
+        environment.set_default(environment.MKL_INSTRUCTIONS, level.mkl)  # which it reads when it is loaded
     for path in find_library_files(MKL_FILE):
         try:
             library = ctypes.CDLL(str(path))

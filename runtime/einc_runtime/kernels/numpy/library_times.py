@@ -18,13 +18,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from einc_runtime import disk
-from einc_runtime.kernels.processor import MKL_VARIABLE, VARIABLE, name_processor, read_cpuinfo
+from einc_runtime import disk, environment
+from einc_runtime.kernels.processor import name_processor, read_cpuinfo
 from einc_runtime.strict_json import parse_json
 
 MAX_TIMES_BYTES = 1 << 16
 _TIMES_VERSION = 1
-_ENVIRONMENT = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", MKL_VARIABLE, "ONEDNN_MAX_CPU_ISA", VARIABLE)
+_MULTIPLYING_VARIABLES = (*environment.LIBRARY_INSTRUCTIONS, environment.PROCESSOR)
+"""Environment variables that change how libraries multiply."""
 
 Times = Mapping[str, Mapping[str, float]]
 
@@ -37,7 +38,8 @@ def identify(files: Sequence[Path]) -> str:
         with contextlib.suppress(OSError):
             status = path.stat()
             found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
-    found += [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
+    values = {name: environment.read(name) for name in _MULTIPLYING_VARIABLES}
+    found += [f"{name}={value}" for name, value in values.items() if value is not None]
     return "\n".join(found)
 
 

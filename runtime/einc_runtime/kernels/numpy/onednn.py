@@ -131,25 +131,33 @@ class _Library:
         return ctypes.c_void_p(self._attributes.value)
 
 
-_problems: list[str] = []
-"""Why a library that is installed cannot be used."""
-
-
 @cache
-def _load() -> _Library | None:
+def _open() -> tuple[_Library | None, str | None]:
+    """The library, or why none of those that are installed can be used."""
+    problem: str | None = None
     for path in find_library_files(FILE):
         try:
-            return _Library(path)
+            return _Library(path), None
         except (OSError, AttributeError, OnednnError) as error:
-            _problems.append(str(error))
-    return None
+            problem = problem or str(error)
+    return None, problem
+
+
+def _load() -> _Library | None:
+    return _open()[0]
+
+
+def _was_needed() -> bool:
+    """Whether the library has been loaded, or was looked for in vain."""
+    return bool(_open.cache_info().currsize)
 
 
 def describe_problem() -> str | None:
     """A note for the user if oneDNN is installed, was needed, and cannot be used."""
-    if not _problems or is_available():
+    problem = _open()[1] if _was_needed() else None
+    if problem is None:
         return None
-    return f"products may be slow: oneDNN is installed, but cannot be loaded ({escape_text(_problems[0], 200)})"
+    return f"products may be slow: oneDNN is installed, but cannot be loaded ({escape_text(problem, 200)})"
 
 
 def is_available() -> bool:
@@ -160,14 +168,14 @@ def is_available() -> bool:
 def rest() -> None:
     """Says that no product will be compiled for a while. What that needs of the library's program, some 10 MiB, is
     given back to the system."""
-    if _load.cache_info().currsize and is_available():
+    if _was_needed() and is_available():
         release_program(FILE)
 
 
 def limit_threads(count: int) -> int:
     """Lets oneDNN use so many threads where the calling thread uses it, and returns how many it could use before.
     Does nothing while it is not loaded."""
-    library = _load() if _load.cache_info().currsize else None
+    library = _load() if _was_needed() else None
     if library is None:
         return count
     before: int = library.get_threads()
