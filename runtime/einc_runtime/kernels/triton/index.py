@@ -137,7 +137,7 @@ class _GatherSource:
         return f'float("{outside}")' if self.target.dtype in FLOATS else outside
 
     def _cast(self) -> str:
-        """Positions of 64 bits where offsets in the source need them, or positions themselves before they are clipped."""
+        """Positions of 64 bits where offsets in the source need them, or positions before they are clipped."""
         steps = zip(self.source.shape, self.source.strides, strict=True)
         offset = sum((extent - 1) * abs(stride) // self.source.itemsize for extent, stride in steps)
         spans = [position.span(self.call.ranges) or (0, 0) for position in self.gather.read.positions]
