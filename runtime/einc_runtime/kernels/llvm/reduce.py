@@ -20,6 +20,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.map import MAP_DTYPES
 from einc_runtime.kernels.numpy import map as in_numpy
 from einc_runtime.kernels.views import merge_axes
+from einc_runtime.plan.index_patterns import find_identity
 from einc_runtime.plan.scalar_programs import TypedStep
 from einc_runtime.plan.schema import INTEGERS
 
@@ -30,10 +31,6 @@ LARGEST = ("t0 = abs x0", "max")
 """The program and the aggregation that find largest magnitudes."""
 NUMPY_CALLS_SAVED = 8
 """As many calls of numpy as one of this code."""
-IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
-"""What changes no float."""
-INTEGER_IDENTITIES = {"sum": 0, "prod": 1, "max": -(1 << 63), "min": (1 << 63) - 1}
-"""What changes no integer, in i64."""
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
@@ -88,22 +85,20 @@ class Accumulator:
     def of(e: Emitter, stored: str, aggregation: str) -> Accumulator:
         from einc_runtime.kernels.llvm.emitter import F32, F64, I32, I64, vector
 
-        b = e.b
+        b, identity = e.b, find_identity(aggregation, stored)
         if stored in INTEGERS:
             pick = {"max": ">", "min": "<"}.get(aggregation, "")
             combine = {"sum": b.add, "prod": b.mul}.get(
                 aggregation, lambda x, y: b.select(b.icmp_signed(pick, x, y), x, y)
             )
-            number = e.number(INTEGER_IDENTITIES[aggregation], I64)
+            number = e.number(identity, I64)
             if stored == "i64":
                 return Accumulator(number, combine, _keep, _keep)
             return Accumulator(number, combine, lambda x: b.sext(x, vector(I64)), lambda x: b.trunc(x, vector(I32)))
         if aggregation in ("sum", "prod"):
-            number, combine = e.number(IDENTITIES[aggregation], F64), b.fadd if aggregation == "sum" else b.fmul
+            number, combine = e.number(float(identity), F64), b.fadd if aggregation == "sum" else b.fmul
             return Accumulator(number, combine, lambda x: b.fpext(x, vector(F64)), lambda x: b.fptrunc(x, vector(F32)))
-        return Accumulator(
-            e.number(IDENTITIES[aggregation]), e.larger if aggregation == "max" else e.smaller, _keep, _keep
-        )
+        return Accumulator(e.number(identity), e.larger if aggregation == "max" else e.smaller, _keep, _keep)
 
 
 def _keep(value: Value) -> Value:
