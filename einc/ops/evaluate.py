@@ -11,7 +11,7 @@ import numpy as np
 from einc.core.tensor import DType
 from einc.ops.scalar import resolve_program
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Ranges, TensorRead
-from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, ScalarProgram
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, ScalarProgram
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -108,13 +108,8 @@ def find_accumulating_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(np.int64)
 
 
-def evaluate(
-    program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType], indices: Sequence[Array] = ()
-) -> Array:
-    """The program's result, not yet rounded, on arrays that broadcast against one another.
-
-    `indices` are the values of the indices that the program may read, in i64.
-    """
+def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType]) -> Array:
+    """The program's result, not yet rounded, on arrays that broadcast against one another."""
     program, types = resolve_program(program, dtypes)
     inputs = [array.astype(find_computing_dtype(dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
     results: list[Array] = []
@@ -124,7 +119,7 @@ def evaluate(
             return np.asarray(operand.value, dtype)
         if isinstance(operand, ScalarInput):
             return inputs[operand.position]
-        return (indices if isinstance(operand, IndexValue) else results)[operand.position]
+        return results[operand.position]
 
     with np.errstate(all="ignore"):  # infinities and nan are results, as on every device
         for step, dtype in zip(program.steps, types, strict=True):

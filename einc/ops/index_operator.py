@@ -27,6 +27,7 @@ from einc.ops.base import (
 )
 from einc.ops.scalar import ProgramBuilder, parse_program, resolve_program
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.index_patterns import Lookup, Pattern, RunningAggregate, Scatter, find_pattern
 from einc_runtime.plan.index_programs import (
     IndexProgram,
     Position,
@@ -117,21 +118,28 @@ class IndexOperator(Operator):
         return (evaluate_index_program(self.program, arrays, self.read_types, self.scalar, self.outputs[0].dtype),)
 
     def flops(self, function: FunctionSpec) -> int:
-        """One operation per step of the program, and one to aggregate, at each index vector."""
-        steps = sum(step.function != "copy" for step in self.scalar.steps)
-        return count_index_vectors(self.find_ranges(function)) * (steps + bool(self.program.aggregation))
+        """One operation per step of the program, and one to aggregate, at each index vector that is visited."""
+        ranges, pattern = self.find_ranges(function), self._pattern
+        if isinstance(pattern, RunningAggregate | Scatter):
+            values = pattern.values
+            visited = count_index_vectors({name: ranges[name] for name in values.result})
+            return visited * (1 + _count_steps(_parse_scalar(values.program, len(values.reads))))
+        if isinstance(pattern, Lookup):
+            return function.outputs[0].size * _count_steps(self.scalar)
+        return count_index_vectors(ranges) * (_count_steps(self.scalar) + bool(self.program.aggregation))
 
     def traffic(self, function: FunctionSpec) -> int:
         """As of any operator; but of a tensor that is read at data, no more elements than are read.
 
         Products of matrices need the windows of a tensor as lines of a matrix, which are written and read once.
         """
-        ranges = self.find_ranges(function)
+        ranges, pattern = self.find_ranges(function), self._pattern
+        program = pattern.write(ranges) if isinstance(pattern, Lookup) else self.program
         total = function.outputs[0].size * self.outputs[0].dtype.itemsize
         for operand, (block, desc) in enumerate(zip(function.inputs, self.operands, strict=True)):
             elements, copied = 0, 0
-            for read in self.program.operand_reads(operand):
-                vectors = count_index_vectors({name: ranges[name] for name in self.program.loops_of(read)})
+            for read in program.operand_reads(operand):
+                vectors = count_index_vectors({name: ranges[name] for name in program.loops_of(read)})
                 elements += vectors
                 if self._is_contraction and any(len(position.terms) > 1 for position in read.positions):
                     copied += 2 * vectors
@@ -160,6 +168,11 @@ class IndexOperator(Operator):
             math.prod(extents[name] for name in reduced.intersection(self.program.loops_of(read)))
             for read in self.program.operand_reads(k)
         )
+
+    @property
+    def _pattern(self) -> Pattern | None:
+        """What the program is, where not all its index vectors are visited."""
+        return find_pattern(self.program, self.outputs[0].dtype.value)
 
     @property
     def _is_contraction(self) -> bool:
@@ -193,6 +206,10 @@ class IndexOperator(Operator):
         """The interval of each loop in one function specification."""
         shapes = tuple(desc.shape for desc in self.operands)
         return self.program.find_ranges(shapes, function.inputs, function.outputs[0])
+
+
+def _count_steps(scalar: ScalarProgram) -> int:
+    return sum(step.function != "copy" for step in scalar.steps)
 
 
 @lru_cache(maxsize=4096)

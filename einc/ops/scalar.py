@@ -16,7 +16,6 @@ from einc_runtime.plan.scalar_programs import (
     MAX_LITERAL_BITS,
     EarlierStep,
     FunctionStep,
-    IndexValue,
     Operand,
     ScalarInput,
     ScalarLiteral,
@@ -53,14 +52,14 @@ def resolve_program(program: ScalarProgram, inputs: Sequence[DType]) -> tuple[Sc
             raise _point_at_input(fault, step) from None
         types.append(result)
         steps.append(FunctionStep(step.function, tuple(map(_fit, step.operands, expected))))
-    return ScalarProgram(program.arity, tuple(steps), program.indices), tuple(types)
+    return ScalarProgram(program.arity, tuple(steps)), tuple(types)
 
 
 class ProgramBuilder:
     """Collects steps, sharing equal ones and leaving out copies and steps that the result does not need."""
 
-    def __init__(self, arity: int, indices: int = 0) -> None:
-        self.arity, self.indices = arity, indices
+    def __init__(self, arity: int) -> None:
+        self.arity = arity
         self._steps: list[FunctionStep] = []
         self._known: dict[FunctionStep, EarlierStep] = {}
 
@@ -74,17 +73,17 @@ class ProgramBuilder:
             self._steps.append(step)
         return self._known[step]
 
-    def insert(self, program: ScalarProgram, inputs: Sequence[Operand], indices: Sequence[Operand] = ()) -> Operand:
-        """The result of `program` with its inputs, and the values of its indices, replaced by these operands."""
+    def insert(self, program: ScalarProgram, inputs: Sequence[Operand]) -> Operand:
+        """The result of `program` with its inputs replaced by these operands."""
         results: list[Operand] = []
         for step in program.steps:
-            results.append(self.add(step.function, *(_replace(x, inputs, indices, results) for x in step.operands)))
+            results.append(self.add(step.function, *(_replace(x, inputs, results) for x in step.operands)))
         return results[-1]
 
     def program(self, result: Operand) -> ScalarProgram:
         """The program that ends with `result`."""
         if not isinstance(result, EarlierStep):
-            return ScalarProgram(self.arity, (FunctionStep("copy", (result,)),), self.indices)
+            return ScalarProgram(self.arity, (FunctionStep("copy", (result,)),))
         needed = {result.position}
         for position in range(result.position, -1, -1):
             if position in needed:
@@ -99,7 +98,6 @@ class ProgramBuilder:
                 )
                 for step in steps
             ),
-            self.indices,
         )
 
 
@@ -109,64 +107,49 @@ def make_step(function: str, *operands: Operand | Number) -> ScalarProgram:
     return ScalarProgram(arity, (_build_step(function, operands),))
 
 
-def compose(
-    consumer: ScalarProgram,
-    k: int,
-    producer: ScalarProgram,
-    rounding: DType | None,
-    indices: Sequence[IndexValue] = (),
-) -> ScalarProgram:
+def compose(consumer: ScalarProgram, k: int, producer: ScalarProgram, rounding: DType | None) -> ScalarProgram:
     """`consumer` with `producer` computed in place of its input `k`; `rounding` is applied to what it passes on.
 
-    The producer's inputs take the place of input `k`. `indices` says which index of the consumer each index of the
-    producer is.
+    The producer's inputs take the place of input `k`.
     """
-    builder = ProgramBuilder(consumer.arity - 1 + producer.arity, consumer.indices)
-    passed = builder.insert(producer, [ScalarInput(k + j) for j in range(producer.arity)], indices)
+    builder = ProgramBuilder(consumer.arity - 1 + producer.arity)
+    passed = builder.insert(producer, [ScalarInput(k + j) for j in range(producer.arity)])
     if rounding is not None:
         passed = builder.add(f"cast:{rounding}", passed)
     before = [ScalarInput(j) for j in range(k)]
     after = [ScalarInput(j - 1 + producer.arity) for j in range(k + 1, consumer.arity)]
-    return builder.program(builder.insert(consumer, [*before, passed, *after], _list_indices(consumer)))
+    return builder.program(builder.insert(consumer, [*before, passed, *after]))
 
 
 def merge_inputs(program: ScalarProgram, first: int, second: int) -> ScalarProgram:
     """The program without the later input `second`: it reads input `first` instead."""
-    builder = ProgramBuilder(program.arity - 1, program.indices)
+    builder = ProgramBuilder(program.arity - 1)
     kept = [ScalarInput(j - (j > second)) for j in range(program.arity)]
     kept[second] = ScalarInput(first)
-    return builder.program(builder.insert(program, kept, _list_indices(program)))
+    return builder.program(builder.insert(program, kept))
 
 
 def exchange_inputs(program: ScalarProgram) -> ScalarProgram:
     """The program whose two inputs are in the other order."""
-    builder = ProgramBuilder(2, program.indices)
-    return builder.program(builder.insert(program, [ScalarInput(1), ScalarInput(0)], _list_indices(program)))
-
-
-def _list_indices(program: ScalarProgram) -> list[IndexValue]:
-    return [IndexValue(k) for k in range(program.indices)]
+    builder = ProgramBuilder(2)
+    return builder.program(builder.insert(program, [ScalarInput(1), ScalarInput(0)]))
 
 
 def _build_step(function: str, operands: Sequence[Operand | Number]) -> FunctionStep:
     return FunctionStep(function, tuple(x if isinstance(x, Operand) else make_literal(x) for x in operands))
 
 
-def _replace(
-    operand: Operand, inputs: Sequence[Operand], indices: Sequence[Operand], results: Sequence[Operand]
-) -> Operand:
+def _replace(operand: Operand, inputs: Sequence[Operand], results: Sequence[Operand]) -> Operand:
     if isinstance(operand, ScalarLiteral):
         return operand
     if isinstance(operand, ScalarInput):
         return inputs[operand.position]
-    return (indices if isinstance(operand, IndexValue) else results)[operand.position]
+    return results[operand.position]
 
 
 def _find_type(operand: Operand, inputs: Sequence[DType], types: Sequence[DType]) -> DType | None:
     if isinstance(operand, ScalarLiteral):
         return None
-    if isinstance(operand, IndexValue):
-        return DType.I64
     return (inputs if isinstance(operand, ScalarInput) else types)[operand.position]
 
 

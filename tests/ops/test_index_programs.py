@@ -67,7 +67,7 @@ def cut_out(arrays: list[Array], function: FunctionSpec) -> list[Array]:
     return [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
 
 
-UNUSED_BOUNDS = {"f32-cumsum_before"}
+UNUSED_BOUNDS = {"f32-cumsum_before", "f32-shifted_cumsum", "f32-lookup_by_sum", "f32-lookup_by_prod"}
 """What reads an element that its condition never counts."""
 
 
@@ -100,6 +100,20 @@ def test_costs_are_those_of_what_is_read() -> None:
     assert convolution.flops(function) == 2 * (2 * 4 * 7 * 5) * (3 * 3 * 3)
     work = convolution.work(function)
     assert (work.batch, work.rows, work.columns, work.depth) == (1, 2 * 7 * 5, 4, 27)  # type: ignore[union-attr]
+
+
+def test_costs_are_those_of_the_values_that_count() -> None:
+    """A running sum and a scatter visit each value once, and a lookup each element of its result."""
+
+    def count(name: str) -> tuple[int, int]:
+        operator = CASES[name].operator("f32")
+        (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+        return operator.flops(function), operator.traffic(function)
+
+    assert count("cumsum") == (9 * 5, 4 * 9 * 5 * 2)
+    assert count("cumprod_of_sums") == (2 * 9 * 5, 4 * (9 * 5 * 2 + 5))
+    assert count("scatter") == (6 * 5, 4 * (6 * 5 + 9 * 5) + 8 * 6)
+    assert count("lookup_by_sum")[1] == 4 * (6 * 5 * 2) + 8 * 6
 
 
 def test_windows_overlap_by_their_halos() -> None:

@@ -186,6 +186,49 @@ CASES: dict[str, IndexCase] = {
     "cummax_behind": IndexCase(
         "x : T[rows, d]", "y[i, d] = max[k >= i](x[k, d])", lambda x: np.maximum.accumulate(x[::-1], 0)[::-1]
     ),
+    "cumsum_last": IndexCase(
+        "x : T[rows, d]", "y[rows, i] = sum[k <= i](x[rows, k])", lambda x: np.cumsum(x.astype(float), 1)
+    ),
+    "cumprod_of_sums": IndexCase(
+        "x : T[rows, d]; w : T[d]", "y[i, d] = prod[k >= i](x[k, d] + w[d])",
+        lambda x, w: np.cumprod((x.astype(float) + w)[::-1], 0)[::-1], dtypes=("f32", "f64", "i32"),
+    ),
+    "cummin_behind": IndexCase(
+        "x : T[rows, d]", "y[i, d] = min[k > i](x[k, d])",
+        lambda x: np.concatenate([np.minimum.accumulate(x[::-1], 0)[::-1][1:], np.full((1, 5), np.inf)]),
+        dtypes=_FLOATS,
+    ),
+    "shifted_cumsum": IndexCase(
+        "x : T[rows, d]", "y[i = 6, d] = sum[k](where(k <= i + 1, x[k, d], 0))",
+        lambda x: np.cumsum(x.astype(float), 0)[1:7],
+    ),
+    "cumsum_of_positions": IndexCase(
+        "x : T[rows, d]", "y[j, i = 12] = sum[k](where(i - 2 >= k, x[k, j] * cast(k + j, \"T\"), 0))",
+        lambda x: np.cumsum(np.pad(x * np.add.outer(np.arange(9.0), np.arange(5)), ((2, 1), (0, 0))), 0).T,
+    ),
+    "cumsum_of_shifted": IndexCase(
+        "x : T[rows, d]", "y[i = 9, d] = sum[k = 9](where(k <= i, x[k - 1, d, outside = 0], 0))",
+        lambda x: np.cumsum(np.pad(x.astype(float), ((1, 0), (0, 0)))[:9], 0),
+    ),
+    "scatter_prod": IndexCase(
+        "ids : i32[tokens]; x : T[d, tokens]",
+        "y[d, row = 9] = prod[t](where(cast(2 * ids[t] + 1, \"i64\") == row, x[d, t], 1))",
+        lambda ids, x: np.stack([x[:, 2 * ids + 1 == row].prod(1) for row in range(9)], 1), {"ids": _ids(5, 6)},
+    ),
+    "histogram": IndexCase(
+        "ids : i64[tokens]; x : T[tokens]", "y[row = 9] = sum[t](where(ids[t] == row, x[t] * x[t], 0))",
+        lambda ids, x: np.array([(x.astype(float) ** 2)[ids == row].sum() for row in range(9)]), {"ids": _ids(4, 6)},
+    ),
+    "lookup_by_sum": IndexCase(
+        "ids : i64[tokens]; x : T[rows, d]", "y[tokens, d] = sum[row](where(ids[tokens] == row, x[row, d] * 2, 0))",
+        lambda ids, x: np.where(((ids >= 0) & (ids < 9))[:, None], x[np.clip(ids, 0, 8)] * 2, 0),
+        {"ids": lambda rng: rng.permutation(np.array([-3, 0, 8, 9, 40, 5]))},
+    ),
+    "lookup_by_prod": IndexCase(
+        "ids : i64[tokens]; x : T[rows, d]",
+        "y[d, tokens] = prod[row](where(row == ids[tokens], x[row, d] + cast(row, \"T\"), 1))",
+        lambda ids, x: (x[ids] + ids[:, None]).T, {"ids": _ids(9, 6)},
+    ),
     "moving_sum": IndexCase(
         "x : T[rows, d]", "y[i = 9, d] = sum[k = 3](x[i + k - 1, d, outside = nearest])",
         lambda x: sum(np.pad(x.astype(float), ((1, 1), (0, 0)), mode="edge")[k : k + 9] for k in range(3)),

@@ -1,35 +1,55 @@
 """The kernel `index` on the CPU: reads that are no views are gathered into scratch memory, and another kernel computes
-the rest of views (`calls/index.py`)."""
+the rest of views (`calls/index.py`).
+
+Programs that need not visit all their index vectors are recognised first (`plan/index_patterns.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, view_as_integers
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, dtype_name, view_as_integers
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
+from einc_runtime.kernels.index_aggregates import build_aggregate
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.plan.index_patterns import Lookup, RunningAggregate, Scatter, find_pattern
 from einc_runtime.plan.index_programs import Position
 
 Prepare = Callable[[Invocation[Array]], Kernel]
 """Prepares the kernel of the views."""
 
 
-def build_index(invocation: Invocation[Array], prepare: Prepare) -> Kernel:
-    """The kernel, of which `prepare` makes the part that computes."""
-    call = IndexCall.parse(invocation)
+def build_index(invocation: Invocation[Array], prepare: Prepare, *, compiled: bool) -> Kernel:
+    """The kernel, of which `prepare` makes the part that computes; `compiled` says whether machine code may be used."""
+    return build_call(IndexCall.parse(invocation), prepare, compiled=compiled)
+
+
+def build_call(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
+    """The kernel of a program on blocks."""
+    pattern = find_pattern(call.program, dtype_name(call.output))
+    if isinstance(pattern, RunningAggregate | Scatter):
+        with compiler.compile_all() if call.is_reproducible else nullcontext():
+            return build_aggregate(call, pattern, lambda part: build_views(part, prepare), compiled=compiled)
+    if isinstance(pattern, Lookup):
+        call = call.part(pattern.write(call.ranges), call.output)
+    return build_views(call, prepare)
+
+
+def build_views(call: IndexCall, prepare: Prepare) -> Kernel:
+    """The kernel that visits all index vectors."""
     gathers = call.find_gathers()
     indices = {name: np.arange(*call.ranges[name], dtype=np.int64) for name in call.list_indices()}
     if not gathers:
         return prepare(call.join(MadeArrays({}, indices)))
-    scratch = ScratchAllocator()
+    scratch, alike = ScratchAllocator(), compiler.count_alike()
     types = {number: call.inputs[gather.read.operand].dtype for number, gather in gathers.items()}
     places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
     # Only shapes and strides are used of these arrays; their pages are never touched.
     stand_ins = {n: (gather, np.empty(gather.shape, types[n])) for n, gather in gathers.items()}
-    alike = compiler.count_alike()
     measured = prepare(call.join(MadeArrays(stand_ins, indices)))
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
     moved = sum(array.size for _, array in stand_ins.values())
@@ -37,7 +57,7 @@ def build_index(invocation: Invocation[Array], prepare: Prepare) -> Kernel:
     def bind(memory: Array) -> Run:
         gathered = {number: (gather, places[number].of(memory)) for number, gather in gathers.items()}
         moves = [_prepare_gather(call, gather, target) for gather, target in gathered.values()]
-        with compiler.expect_alike(alike):  # so that the same kernel is chosen as was measured
+        with compiler.expect_alike(alike):  # so that the same code is chosen as before
             run = prepare(call.join(MadeArrays(gathered, indices))).bind(inner.of(memory))
 
         def gather_and_run() -> None:

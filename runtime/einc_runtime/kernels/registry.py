@@ -107,7 +107,8 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> 
     block is that it lies in (docs/reproducible.md).
     """
     if invocation.name in COMPOSED_KERNELS:
-        return build_index(invocation, partial(prepare, provider=provider))
+        is_compiled = provider == FASTEST_PROVIDER
+        return build_index(invocation, partial(prepare, provider=provider), compiled=is_compiled)
     table = PROVIDERS["numpy"] | PROVIDERS[provider]
     if not invocation.is_reproducible:
         build: KernelBuilder = find_kernel_builder(invocation.name, table)

@@ -1,8 +1,7 @@
 """Scalar programs: what is computed at every index vector, as straight-line code over the elements of inputs.
 
 A program is in single-assignment form: every step applies one function to operands, and the last step is the result.
-An operand is an input x{k}, an earlier step t{k}, the value of an index i{k} (a whole number of type i64), or a
-literal. Plans contain the text:
+An operand is an input x{k}, an earlier step t{k}, or a literal. Plans contain the text:
 
     t0 = mul x0 x1; t1 = silu t0; t2 = add t1 0.5
 """
@@ -23,7 +22,7 @@ MAX_STEPS = 4096
 MAX_LITERAL_BITS = 64
 """The most bits of the magnitude of a whole number."""
 
-_REFERENCE = re.compile(r"([xti])(0|[1-9]\d{0,5})", re.A)
+_REFERENCE = re.compile(r"([xt])(0|[1-9]\d{0,5})", re.A)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +43,6 @@ class EarlierStep:
 
     def __str__(self) -> str:
         return f"t{self.position}"
-
-
-@dataclass(frozen=True, slots=True)
-class IndexValue:
-    """The value of index `position` in the current index vector, of type i64."""
-
-    position: int
-
-    def __str__(self) -> str:
-        return f"i{self.position}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +69,8 @@ class ScalarLiteral:
         return self.text
 
 
-Operand: TypeAlias = ScalarInput | EarlierStep | IndexValue | ScalarLiteral
-_REFERENCES: dict[str, Callable[[int], Operand]] = {"x": ScalarInput, "t": EarlierStep, "i": IndexValue}
+Operand: TypeAlias = ScalarInput | EarlierStep | ScalarLiteral
+_REFERENCES: dict[str, Callable[[int], Operand]] = {"x": ScalarInput, "t": EarlierStep}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +96,10 @@ class TypedStep:
 
 @dataclass(frozen=True, slots=True)
 class ScalarProgram:
-    """Steps over `arity` inputs and the values of `indices` indices. Raises PlanFault if they are no valid program."""
+    """Steps over `arity` inputs. Raises PlanFault if they are no valid program."""
 
     arity: int
     steps: tuple[FunctionStep, ...]
-    indices: int = 0
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -125,7 +113,7 @@ class ScalarProgram:
                 raise PlanFault(f"{where} has the unknown function '{escape_text(step.function, 40)}'")
             if len(step.operands) != known.arity:
                 raise PlanFault(f"{where}: {step.function} takes {known.arity} operands, not {len(step.operands)}")
-            limits = {ScalarInput: self.arity, EarlierStep: position, IndexValue: self.indices}
+            limits = {ScalarInput: self.arity, EarlierStep: position}
             for operand in step.operands:
                 if not isinstance(operand, ScalarLiteral) and not 0 <= operand.position < limits[type(operand)]:
                     raise PlanFault(f"{where}: '{operand}' is no operand: there is no such value")
@@ -135,7 +123,7 @@ class ScalarProgram:
         return "; ".join(f"t{i} = {step}" for i, step in enumerate(self.steps))
 
     @staticmethod
-    def parse(text: str, arity: int, indices: int = 0) -> ScalarProgram:
+    def parse(text: str, arity: int) -> ScalarProgram:
         """The program that `text` prints; raises PlanFault for anything else."""
         parts = text.split("; ", MAX_STEPS)
         if len(parts) > MAX_STEPS:
@@ -150,7 +138,7 @@ class ScalarProgram:
                     f"not 't{position} = ' with a function and its operands"
                 )
             steps.append(FunctionStep(function, tuple(_parse_operand(word, position) for word in words)))
-        return ScalarProgram(arity, tuple(steps), indices)
+        return ScalarProgram(arity, tuple(steps))
 
     def without_unread(self) -> tuple[ScalarProgram, tuple[int, ...]]:
         """The same program without inputs that no step reads, and the positions of those that are left."""
@@ -163,7 +151,7 @@ class ScalarProgram:
             )
             for step in self.steps
         )
-        return ScalarProgram(len(kept), steps, self.indices), kept
+        return ScalarProgram(len(kept), steps), kept
 
     @property
     def product_factor(self) -> float | None:
@@ -189,11 +177,7 @@ def infer_steps(
     `computed` says in which type a value of an element type is computed; by default that is its own. Raises PlanFault
     where a function does not take its operands, or where a literal does not fit the operands beside it.
     """
-    known: dict[type, list[str]] = {
-        ScalarInput: [computed(dtype) for dtype in inputs],
-        IndexValue: ["i64"] * program.indices,
-        EarlierStep: [],
-    }
+    known: dict[type, list[str]] = {ScalarInput: [computed(dtype) for dtype in inputs], EarlierStep: []}
     typed: list[TypedStep] = []
     for position, step in enumerate(program.steps):
         where = f"step {position} of a scalar program"

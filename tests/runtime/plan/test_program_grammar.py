@@ -9,7 +9,6 @@ from einc_runtime.plan.scalar_functions import COMPUTED_ELEMENT_TYPES, SCALAR_FU
 from einc_runtime.plan.scalar_programs import (
     MAX_STEPS,
     FunctionStep,
-    IndexValue,
     ScalarInput,
     ScalarLiteral,
     ScalarProgram,
@@ -19,8 +18,8 @@ from einc_runtime.plan.scalar_programs import (
 from einc_runtime.plan.schema import FLOATS, INTEGERS
 
 
-def read(program: str, inputs: list[str], indices: int = 0) -> tuple[TypedStep, ...]:
-    return infer_steps(ScalarProgram.parse(program, len(inputs), indices), inputs)
+def read(program: str, inputs: list[str]) -> tuple[TypedStep, ...]:
+    return infer_steps(ScalarProgram.parse(program, len(inputs)), inputs)
 
 
 PROGRAMS = [
@@ -70,23 +69,12 @@ def test_a_text_that_is_no_program(inputs: list[str], program: str, message: str
 
 
 def test_a_program_is_its_steps_and_prints_its_text() -> None:
-    text = "t0 = sub i1 i0; t1 = cast:f32 t0; t2 = mul x0 t1; t3 = add t2 -0.0"
-    program = ScalarProgram.parse(text, 1, 2)
+    text = "t0 = sub x1 x2; t1 = cast:f32 t0; t2 = mul x0 t1; t3 = add t2 -0.0"
+    program = ScalarProgram.parse(text, 3)
     assert program.text == text
-    assert program.steps[0] == FunctionStep("sub", (IndexValue(1), IndexValue(0)))
+    assert program.steps[0] == FunctionStep("sub", (ScalarInput(1), ScalarInput(2)))
     assert program.steps[3].operands[1] == ScalarLiteral("-0.0")
-    assert [step.result_type for step in infer_steps(program, ["f32"])] == ["i64", "f32", "f32", "f32"]
-
-
-def test_a_program_reads_the_indices_that_it_has() -> None:
-    assert read("t0 = ge i0 i2", [], 3)[-1].result_type == "bool"
-    for text, indices in [("t0 = ge i0 i3", 3), ("t0 = neg i0", 0), ("t0 = neg i01", 9), ("t0 = neg i", 9)]:
-        with pytest.raises(PlanFault, match="is no operand"):
-            read(text, [], indices)
-    with pytest.raises(PlanFault, match="operand 2 is i64 where operand 1 is f32"):
-        read("t0 = add x0 i0", ["f32"], 1)
-    with pytest.raises(PlanFault, match=r"has the literal 0\.5, which is no i64"):
-        read("t0 = add i0 0.5", [], 1)
+    assert [step.result_type for step in infer_steps(program, ["f32", "i64", "i64"])] == ["i64", "f32", "f32", "f32"]
 
 
 @pytest.mark.parametrize(

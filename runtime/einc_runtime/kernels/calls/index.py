@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -118,6 +118,11 @@ class IndexCall:
                 raise PlanFault(f"an operand of shape {array.shape} where a block has {block.shape}")
         ranges = program.find_ranges(shapes, blocks, invocation.output_blocks[0])
         return IndexCall(program, shapes, ranges, inputs, blocks, invocation.output, invocation.is_reproducible)
+
+    def part(self, program: IndexProgram, output: Array) -> IndexCall:
+        """A program of the same tensors, within the same ranges."""
+        ranges = {name: self.ranges[name] for name, _ in program.loops}
+        return replace(self, program=program, ranges=ranges, output=output)
 
     def find_gathers(self) -> dict[int, Gather]:
         """The reads that are no views, by number."""

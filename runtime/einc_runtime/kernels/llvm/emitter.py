@@ -22,8 +22,9 @@ Value = Any
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32, F64, HALF, BIT = ir.FloatType(), ir.DoubleType(), ir.HalfType(), ir.IntType(1)
-_STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8}
-"""The element types that compiled kernels read and write: `compiler.COMPILED_FLOATS` and bool; i8 is only read."""
+_STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8, "i32": I32, "i64": I64}
+"""The element types that compiled kernels read and write: `compiler.COMPILED_FLOATS`, bool and integers; i8 is only
+read."""
 
 _numbers = itertools.count()
 
@@ -172,7 +173,7 @@ class Emitter:
     # Memory
 
     def load(self, row: Value, position: Value, kind: str, mask: Value | None) -> Value:
-        """Elements from `position` of a row as f32, or as bits for bool; 0 where the mask is off."""
+        """Elements from `position` of a row: floats as f32, bool as bits; 0 where the mask is off."""
         return self.widen(self._load_stored(row, position, kind, mask), kind)
 
     def load_bytes(self, row: Value, position: Value, mask: Value | None) -> Value:
@@ -185,7 +186,7 @@ class Emitter:
         if mask is None:
             value = self.b.load(place, align=ITEMSIZE[kind])
         else:
-            nothing = ir.Constant(vector(stored), [0 if stored in (I8, I16) else 0.0] * LANES)
+            nothing = ir.Constant(vector(stored), [0.0 if stored in (F32, HALF) else 0] * LANES)
             name = f"llvm.masked.load.v{LANES}{_element(stored)}.p0"
             value = self.intrinsic(name, vector(stored), place, I32(ITEMSIZE[kind]), mask, nothing)
         return value
@@ -281,7 +282,7 @@ class Emitter:
             return b.fptrunc(value, vector(HALF))
         if kind == "bool":
             return b.zext(value, vector(I8))
-        if kind == "f32":
+        if kind in ("f32", "i32", "i64"):
             return value
         bits = b.bitcast(value, vector(I32))
         high = b.lshr(bits, self.number(16, I32))
@@ -355,7 +356,7 @@ class RowOperand:
 
 
 def _element(stored: Any) -> str:
-    return {F32: "f32", HALF: "f16", I16: "i16", I8: "i8"}[stored]
+    return {F32: "f32", HALF: "f16", I16: "i16", I8: "i8", I32: "i32", I64: "i64"}[stored]
 
 
 def _suffix(value: Value) -> str:

@@ -1,7 +1,7 @@
 """The kernel `map` as machine code: one pass over the operands for a program of any length.
 
-numpy computes what this code cannot: types other than f32, f16, bf16 and bool, functions without vector code, operands
-that are not dense along the last axis (a transpose), and small invocations.
+numpy computes what this code cannot: f64, functions without vector code, operands that are not dense along the last
+axis (a transpose), and small invocations.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy.map import make_map
 from einc_runtime.kernels.views import merge_axes
 from einc_runtime.plan.scalar_programs import TypedStep
+from einc_runtime.plan.schema import INTEGERS
 
-MAP_DTYPES = compiler.COMPILED_FLOATS | {"bool"}
+MAP_DTYPES = compiler.COMPILED_FLOATS | {"bool", *INTEGERS}
 
 
 def build_map(invocation: Invocation[Array]) -> Kernel:

@@ -1,6 +1,7 @@
 """The kernel `reduce` as machine code: one pass over the operands, whose terms are combined in a wider type.
 
-Sums and products are in f64 and rounded once. numpy computes what this code cannot, as in `map.py`. The largest
+Sums and products are in f64 and rounded once; integers are combined in i64. numpy computes what this code cannot, as in
+`map.py`. The largest
 magnitude is one of the elements, whatever the order is in which they are compared: so this is the kernel of
 reproducible plans, too.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import Invocation, Kernel
@@ -18,13 +20,17 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.map import MAP_DTYPES
 from einc_runtime.kernels.numpy import map as in_numpy
 from einc_runtime.kernels.views import merge_axes
+from einc_runtime.plan.index_patterns import find_identity
 from einc_runtime.plan.scalar_programs import TypedStep
+from einc_runtime.plan.schema import INTEGERS
+
+if TYPE_CHECKING:
+    from einc_runtime.kernels.llvm.emitter import Emitter, Value
 
 LARGEST = ("t0 = abs x0", "max")
 """The program and the aggregation that find largest magnitudes."""
 NUMPY_CALLS_SAVED = 8
 """As many calls of numpy as one of this code."""
-_IDENTITIES = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:
@@ -65,6 +71,40 @@ def compile_reduce(call: ReduceCall) -> Kernel | None:
     return Kernel(lambda _: run, nanoseconds=each * size)
 
 
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """How vectors of terms are combined while code is emitted: widened, combined in one type, and narrowed at the end
+    to the type in which the result's element type is computed."""
+
+    identity: Value
+    combine: Callable[[Value, Value], Value]
+    widen: Callable[[Value], Value]
+    narrow: Callable[[Value], Value]
+
+    @staticmethod
+    def of(e: Emitter, stored: str, aggregation: str) -> Accumulator:
+        from einc_runtime.kernels.llvm.emitter import F32, F64, I32, I64, vector
+
+        b, identity = e.b, find_identity(aggregation, stored)
+        if stored in INTEGERS:
+            pick = {"max": ">", "min": "<"}.get(aggregation, "")
+            combine = {"sum": b.add, "prod": b.mul}.get(
+                aggregation, lambda x, y: b.select(b.icmp_signed(pick, x, y), x, y)
+            )
+            number = e.number(identity, I64)
+            if stored == "i64":
+                return Accumulator(number, combine, _keep, _keep)
+            return Accumulator(number, combine, lambda x: b.sext(x, vector(I64)), lambda x: b.trunc(x, vector(I32)))
+        if aggregation in ("sum", "prod"):
+            number, combine = e.number(float(identity), F64), b.fadd if aggregation == "sum" else b.fmul
+            return Accumulator(number, combine, lambda x: b.fpext(x, vector(F64)), lambda x: b.fptrunc(x, vector(F32)))
+        return Accumulator(e.number(identity), e.larger if aggregation == "max" else e.smaller, _keep, _keep)
+
+
+def _keep(value: Value) -> Value:
+    return value
+
+
 @compiler.compile_once
 def _emit_reduce(
     steps: tuple[TypedStep, ...],
@@ -78,16 +118,13 @@ def _emit_reduce(
     """Arguments: extents of the axes that are kept and of those that are reduced, `axes` of each, and of the last one,
     which is reduced if `inner`; and for each operand and the result the address and the strides of all but the last.
     `lone` are operands with one element along the last axis."""
-    from einc_runtime.kernels.llvm.emitter import F32, F64, Emitter, RowOperand, Value, vector
+    from einc_runtime.kernels.llvm.emitter import Emitter, RowOperand
     from einc_runtime.kernels.llvm.vectors import evaluate
 
     e = Emitter()
     b = e.b
-    is_wide = aggregation in ("sum", "prod")
-    identity = e.number(_IDENTITIES[aggregation], F64 if is_wide else F32)
-    combine: Callable[[Value, Value], Value] = {"sum": b.fadd, "prod": b.fmul, "max": e.larger, "min": e.smaller}[
-        aggregation
-    ]
+    fold = Accumulator.of(e, kinds[-1], aggregation)
+    identity, combine = fold.identity, fold.combine
     heads, depths = ([e.argument() for _ in range(number)] for number in axes)
     count = e.argument()
     operands = [e.operand(sum(axes)) for _ in kinds]
@@ -99,14 +136,10 @@ def _emit_reduce(
             e.load_one(row, kind) if one else e.load(row, position, kind, mask)
             for row, kind, one in zip(rows, kinds[:-1], lone, strict=True)
         ]
-        term = evaluate(e, steps, inputs)
-        term = b.fpext(term, vector(F64)) if is_wide else term
+        term = fold.widen(evaluate(e, steps, inputs))
         if inner and mask is not None:
             term = b.select(mask, term, identity)
         b.store(combine(b.load(total), term), total)
-
-    def read_total() -> Value:
-        return b.fptrunc(b.load(total), vector(F32)) if is_wide else b.load(total)
 
     outer = [RowOperand(one.address, one.strides[: axes[0]]) for one in operands]
     with e.rows(heads, outer) as starts:
@@ -117,14 +150,14 @@ def _emit_reduce(
             with e.rows(depths, within) as rows:
                 e.sweep(count, lambda position, mask: add(rows, position, mask))
             b.store(e.across(b.load(total), combine), total)
-            e.store_one(read_total(), target, kinds[-1])
+            e.store_one(fold.narrow(b.load(total)), target, kinds[-1])
         else:
 
             def compute(position: Value, mask: Value | None) -> None:
                 b.store(identity, total)
                 with e.rows(depths, within) as rows:
                     add(rows, position, mask)
-                e.store(read_total(), target, position, kinds[-1], mask)
+                e.store(fold.narrow(b.load(total)), target, position, kinds[-1], mask)
 
             e.sweep(count, compute)
     return e.finish()

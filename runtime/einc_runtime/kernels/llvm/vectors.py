@@ -1,6 +1,6 @@
 """Emits scalar programs on vectors, with the functions of f32 for which LLVM has no instruction.
 
-Programs read inputs of f32 and bool, and the values of indices, which are integers.
+Programs read inputs of f32, bool, i32 and i64.
 
 Errors against exact results are at most 3 ulp (units in the last place) for `exp` and functions made of it, 4 ulp for
 `tanh`, and 4 ulp of the argument for both gelus. An exponential below 1.2e-38 becomes 0. All else rounds as numpy does.
@@ -19,7 +19,7 @@ from einc_runtime.kernels.llvm.compiler import COMPILED_FLOATS, LANES
 from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
 from einc_runtime.plan.scalar_functions import CAST
-from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, TypedStep
 from einc_runtime.plan.schema import INTEGERS
 
 _SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -45,8 +45,8 @@ def is_supported(steps: Sequence[TypedStep]) -> bool:
     return all(step.operand_type in _EMITTERS and _find_function(step) is not None for step in steps)
 
 
-def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value], indices: Sequence[Value] = ()) -> Value:
-    """The value of a supported program, from vectors of its inputs and of the values of indices (in i64)."""
+def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) -> Value:
+    """The value of a supported program, from vectors of its inputs."""
     results: list[Value] = []
 
     def place(operand: Operand, kind: str) -> Value:
@@ -55,7 +55,7 @@ def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value], in
             return e.number(float(np.float32(value)) if kind == "f32" else value, _VECTOR_ELEMENTS[kind])
         if isinstance(operand, ScalarInput):
             return inputs[operand.position]
-        return (indices if isinstance(operand, IndexValue) else results)[operand.position]
+        return results[operand.position]
 
     for step in steps:
         function = _find_function(step)

@@ -18,7 +18,7 @@ from einc_runtime.dtypes import DType, compute_type, storage_dtype
 from einc_runtime.kernels.base import store
 from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
 from einc_runtime.plan.scalar_functions import CAST
-from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, TypedStep
 
 Breadth = frozenset[int]
 
@@ -75,20 +75,13 @@ class Code:
     value: Place
 
 
-def lower(
-    steps: Sequence[TypedStep],
-    inputs: Sequence[str],
-    breadths: Sequence[Breadth],
-    output: DType | None,
-    indices: int = 0,
-) -> Code:
+def lower(steps: Sequence[TypedStep], inputs: Sequence[str], breadths: Sequence[Breadth], output: DType | None) -> Code:
     """Code for typed steps over inputs of these element types, which vary along these axes.
 
-    The last `indices` inputs are the values of indices, as arrays of i64. With `output`, the value is converted to
-    that type and written to the result. Without, it stays in its compute type in a register, or in an input that needs
-    no conversion.
+    With `output`, the value is converted to that type and written to the result. Without, it stays in its compute type
+    in a register, or in an input that needs no conversion.
     """
-    expansion = _Expansion(inputs, breadths, indices)
+    expansion = _Expansion(inputs, breadths)
     for step in steps:
         expansion.add(step)
     return allocate(expansion.calls, expansion.finish(output))
@@ -137,9 +130,8 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 class _Expansion:
     """Collects calls in single-assignment form."""
 
-    def __init__(self, inputs: Sequence[str], breadths: Sequence[Breadth], indices: int) -> None:
+    def __init__(self, inputs: Sequence[str], breadths: Sequence[Breadth]) -> None:
         self.inputs, self.breadths = inputs, breadths
-        self.first_index = len(inputs) - indices
         self.calls: list[NumpyCall] = []
         self.results: list[Place] = []
         self.loaded: dict[int, Place] = {}
@@ -194,8 +186,6 @@ class _Expansion:
             # A literal has the common type of the operands: the condition of a `where` is never a literal.
             constant: Scalar = storage_dtype(kind).type(operand.value)
             return constant
-        if isinstance(operand, IndexValue):
-            return StoredInput(self.first_index + operand.position)
         if not isinstance(operand, ScalarInput):
             return self.results[operand.position]
         stored = self.inputs[operand.position]

@@ -13,7 +13,7 @@ from einc_runtime.dtypes import FLOATS
 from einc_runtime.kernels.scalar_program import GELU_TAIL
 from einc_runtime.kernels.triton.source import LANGUAGE
 from einc_runtime.plan.scalar_functions import CAST, Number
-from einc_runtime.plan.scalar_programs import IndexValue, Operand, ScalarInput, ScalarLiteral, TypedStep
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, TypedStep
 
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -158,15 +158,14 @@ _LIBRARY = {"tan": "tan", "atan": "atan", "atan2": "atan2", "expm1": "expm1", "l
 
 
 class ScalarSource:
-    """Typed steps as lines over the values of inputs and of indices (in i64), which have these names, and the helpers
-    that these lines call."""
+    """Typed steps as lines over the values of inputs, which have these names, and the helpers that these lines call."""
 
-    def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str], indices: Sequence[str] = ()) -> None:
+    def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str]) -> None:
         self.helpers: set[str] = set()
         uses_library = any(step.function in _LIBRARY for step in steps)
         self._imports = "from triton.language.extra import libdevice\n" if uses_library else ""
         self.lines: list[str] = []
-        self._steps, self._inputs, self._indices = steps, inputs, indices
+        self._steps, self._inputs = steps, inputs
         for number, step in enumerate(steps):
             self.lines.append(f"t{number} = {self._write_expression(step)}")
 
@@ -238,7 +237,7 @@ class ScalarSource:
             return _write_literal(operand.value, kind)
         if isinstance(operand, ScalarInput):
             return self._inputs[operand.position]
-        return self._indices[operand.position] if isinstance(operand, IndexValue) else f"t{operand.position}"
+        return f"t{operand.position}"
 
 
 def write_square_root(value: str, kind: str) -> str:

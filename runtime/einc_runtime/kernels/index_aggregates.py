@@ -1,0 +1,128 @@
+"""Running aggregates and scatters that index programs are, on the CPU: values are computed once, and combined in one
+pass (`plan/index_patterns.py` says which programs these are)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from einc_runtime.dtypes import Array, compute_type, storage_dtype
+from einc_runtime.kernels.base import Kernel, PrepackedOperand, Run, ScratchAllocator, ScratchArray, dtype_name
+from einc_runtime.kernels.calls.index import NOTHING_MADE, IndexCall
+from einc_runtime.kernels.calls.keyed_aggregates import RunningCall, ScatterCall
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.numpy import keyed_aggregates as in_numpy
+from einc_runtime.plan.index_patterns import RunningAggregate, Scatter
+from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, TensorRead
+from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
+
+BuildCall = Callable[[IndexCall], Kernel]
+"""Builds the kernel of a program."""
+
+
+def build_aggregate(
+    call: IndexCall, pattern: RunningAggregate | Scatter, build: BuildCall, *, compiled: bool
+) -> Kernel:
+    """The kernel, of which `build` makes the part that computes values and keys; `compiled` says whether machine code
+    may be used. In a reproducible plan it is used for blocks of any size."""
+    scratch, alike = ScratchAllocator(), compiler.count_alike()
+    programs = [pattern.values, *([pattern.keys] if isinstance(pattern, Scatter) else [])]
+    parts = [_ComputedArray.of(call, program, scratch, build) for program in programs]
+
+    def prepare(arrays: Sequence[Array]) -> Kernel:
+        with compiler.compile_all() if call.is_reproducible else nullcontext():
+            return choose(arrays)
+
+    def choose(arrays: Sequence[Array]) -> Kernel:
+        aggregation, output = call.program.aggregation, call.output
+        if isinstance(pattern, RunningAggregate):
+            first = pattern.count_first(call.ranges)
+            running = RunningCall.of(arrays[0], output, pattern.axis, first, aggregation, is_behind=pattern.is_behind)
+            return (_compile_running(running) if compiled else None) or in_numpy.make_running(running)
+        first = call.ranges[pattern.along][0]
+        scatter = ScatterCall(arrays[0], arrays[1], output, pattern.axis, first, aggregation)
+        return (_compile_scatter(scatter) if compiled else None) or in_numpy.make_scatter(scatter)
+
+    measured = prepare([part.stand_in for part in parts])
+    inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
+
+    def bind(memory: Array) -> Run:
+        arrays, runs = [], []
+        with compiler.expect_alike(alike):  # so that the same code is chosen as before
+            for part in parts:
+                array, run = part.bind(memory)
+                arrays.append(array)
+                runs += [run] if run is not None else []
+            runs.append(prepare(arrays).bind(inner.of(memory)))
+
+        def run_all() -> None:
+            for run in runs:
+                run()
+
+        return run_all if len(runs) > 1 else runs[0]
+
+    nanoseconds = measured.nanoseconds + sum(part.nanoseconds for part in parts)
+    return Kernel(bind, scratch.size, nanoseconds, tuple(pack for part in parts for pack in part.prepacked))
+
+
+def _compile_running(call: RunningCall) -> Kernel | None:
+    from einc_runtime.kernels.llvm.keyed_aggregates import compile_running
+
+    return compile_running(call)
+
+
+def _compile_scatter(call: ScatterCall) -> Kernel | None:
+    from einc_runtime.kernels.llvm.keyed_aggregates import compile_scatter
+
+    return compile_scatter(call)
+
+
+@dataclass(frozen=True, slots=True)
+class _ComputedArray:
+    """What a program without an aggregation computes: a view of a tensor that is there, or an array in scratch memory.
+
+    `stand_in` has its shape, strides and type.
+    """
+
+    stand_in: Array
+    bind: Callable[[Array], tuple[Array, Run | None]]
+    nanoseconds: float = 0.0
+    prepacked: tuple[PrepackedOperand, ...] = ()
+
+    @staticmethod
+    def of(call: IndexCall, program: IndexProgram, scratch: ScratchAllocator, build: BuildCall) -> _ComputedArray:
+        shape = [call.ranges[name][1] - call.ranges[name][0] for name in program.result]
+        part = call.part(program, np.empty(shape, _find_type(call, program)))
+        view = _find_view(part)
+        if view is not None:
+            array = view
+            return _ComputedArray(array, lambda memory: (array, None))
+        place: ScratchArray = scratch.take(part.output.shape, part.output.dtype)
+        measured = build(part)
+        inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
+
+        def bind(memory: Array) -> tuple[Array, Run | None]:
+            result = place.of(memory)
+            return result, build(call.part(program, result)).bind(inner.of(memory))
+
+        return _ComputedArray(part.output, bind, measured.nanoseconds, measured.prepacked)
+
+
+def _find_type(call: IndexCall, program: IndexProgram) -> np.dtype:
+    """The type in which its values are computed."""
+    types = [
+        dtype_name(call.inputs[read.operand]) if isinstance(read, TensorRead) else INDEX_TYPE for read in program.reads
+    ]
+    steps = infer_steps(ScalarProgram.parse(program.program, len(types)), types, compute_type)
+    return storage_dtype(steps[-1].result_type)
+
+
+def _find_view(part: IndexCall) -> Array | None:
+    """The elements of a tensor where these are the values as they are."""
+    program = part.program
+    if program.program != "t0 = copy x0" or not isinstance(program.reads[0], TensorRead) or part.find_gathers():
+        return None
+    return np.broadcast_to(part.view(0, NOTHING_MADE).align(program.result), part.output.shape)
