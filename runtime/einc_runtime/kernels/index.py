@@ -15,6 +15,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, dtype_name, view_as_integers
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
 from einc_runtime.kernels.index_aggregates import build_aggregate
+from einc_runtime.kernels.index_convolutions import build_convolution
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.index_patterns import Lookup, RunningAggregate, Scatter, find_pattern
 from einc_runtime.plan.index_programs import Position
@@ -36,7 +37,7 @@ def build_call(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
             return build_aggregate(call, pattern, lambda part: build_views(part, prepare), compiled=compiled)
     if isinstance(pattern, Lookup):
         call = call.part(pattern.write(call.ranges), call.output)
-    return build_views(call, prepare)
+    return build_convolution(call) or build_views(call, prepare)
 
 
 def build_views(call: IndexCall, prepare: Prepare) -> Kernel:

@@ -145,8 +145,8 @@ def _emit_running(kinds: tuple[str, str], aggregation: str, leading: int, *, is_
 @compiler.compile_once
 def _emit_scatter(kinds: tuple[str, str], aggregation: str, leading: int, size: int, *, is_row: bool) -> Any:
     """Arguments: extents of the leading axes; how many values and rows there are; the extent of the last axis; the key
-    of the first row; the address of the keys and their stride; for both arrays the address, the stride along the axis, and
-    those of the leading ones; and the address and the stride of the accumulators."""
+    of the first row; the address of the keys and their stride; for both arrays the address, the stride along the axis,
+    and those of the leading ones; and the address and the stride of the accumulators."""
     from einc_runtime.kernels.llvm.emitter import Emitter, RowOperand, Value
 
     e = Emitter()
