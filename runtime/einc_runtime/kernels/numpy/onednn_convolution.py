@@ -40,7 +40,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class ConvolutionShape:
     """All that decides how some images are convolved, but for where they lie."""
 
     dtype: str
@@ -50,10 +50,10 @@ class _Shape:
     windows: Windows
 
 
-class _Primitive:
+class Primitive:
     """A convolution that oneDNN has compiled, with the copies between its layouts and those of operands."""
 
-    def __init__(self, shape: _Shape) -> None:
+    def __init__(self, shape: ConvolutionShape) -> None:
         library = onednn.require_library()
         self.shape = shape
         plain = [library.describe(shape.dtype, layout) for layout in (shape.source, shape.weights, shape.target)]
@@ -106,9 +106,9 @@ class _Primitive:
 
 
 @lru_cache(onednn.MAX_PRIMITIVES)
-def _share(shape: _Shape) -> _Primitive:
+def _share(shape: ConvolutionShape) -> Primitive:
     with onednn.one_thread():
-        return _Primitive(shape)
+        return Primitive(shape)
 
 
 def make_convolution(source: Array, weights: Array, target: Array, windows: Windows) -> Kernel | None:
@@ -124,7 +124,7 @@ def make_convolution(source: Array, weights: Array, target: Array, windows: Wind
     kernel = weights if len(weights) > 1 else weights[0]
     try:
         layouts = [_find_layout(array) for array in (*parts[0][:1], kernel, parts[0][1])]
-        primitive = _share(_Shape(dtype_name(target), layouts[0], layouts[1], layouts[2], windows))
+        primitive = _share(ConvolutionShape(dtype_name(target), layouts[0], layouts[1], layouts[2], windows))
     except (OnednnError, ValueError):
         return None
     return _build(primitive, parts, kernel)
@@ -146,7 +146,7 @@ def _run_all(calls: Sequence[OnednnCall]) -> Run:
     return run
 
 
-def _build(primitive: _Primitive, parts: Sequence[tuple[Array, Array]], kernel: Array) -> Kernel:
+def _build(primitive: Primitive, parts: Sequence[tuple[Array, Array]], kernel: Array) -> Kernel:
     scratch = ScratchAllocator()
 
     def take(size: int) -> ScratchArray:
