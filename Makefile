@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -197,6 +197,9 @@ bench: .venv/dev  ## measure run times in pairs, as ratios
 
 bench-reproducible: .venv/dev  ## what reproducible plans cost on this CPU, in pairs that run in turns
 	$(BIN)/python -m tests.bench.reproducible --pairs 15 --write
+
+bench-index: .venv/reference  ## index programs on two cores beside PyTorch and oneDNN, in rounds by turns
+	$(BIN)/python -m tests.bench.index_programs --write
 
 bench-exchanges: .venv/dev  ## synthesized exchanges of all workloads against their bounds, and compile times
 	$(BIN)/python -m tests.bench.simulator

@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.plan.index_patterns import is_running_along
+from einc_runtime.plan.index_programs import IndexProgram, Ranges, parse_index_program
+from einc_runtime.plan.meaning.index import parse_shapes
+from einc_runtime.plan.schema import Block
 
 Shape = tuple[int, ...]
 
@@ -45,6 +49,49 @@ def find_splits(invocation: Invocation[Shape], order: Sequence[int] = ()) -> lis
     if order and invocation.name in _FREELY_CUT:
         found.sort(key=lambda cut: order.index(cut.outputs[0].axis) if cut.outputs[0] is not None else 0)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSplits:
+    """The splits of an index program along the dimensions of its result. What a part reads are other blocks than parts
+    of those of the whole: windows overlap."""
+
+    program: IndexProgram
+    shapes: tuple[Shape, ...]
+    ranges: Ranges
+
+    @staticmethod
+    def of(invocation: Invocation[Shape]) -> IndexSplits:
+        """Of an invocation's attributes and blocks."""
+        shapes = parse_shapes(invocation.attribute("shapes", str))
+        texts = {name: invocation.attribute(name, str) for name in ("loops", "reads", "program", "aggregation")}
+        program = parse_index_program(kept=invocation.attribute("kept", int), shapes=shapes, **texts)
+        (output,) = invocation.output_blocks
+        return IndexSplits(program, shapes, program.find_ranges(shapes, invocation.input_blocks, output))
+
+    @property
+    def rank(self) -> int:
+        return self.program.kept
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The dimensions of the result along which parts do no more together than the whole does: a running aggregate
+        would be computed again up to the beginning of each part."""
+        running = {name for name in self.program.result if is_running_along(self.program, name)}
+        return tuple(axis for axis, name in enumerate(self.program.result) if name not in running)
+
+    def extent(self, axis: int) -> int:
+        lower, upper = self.ranges[self.program.result[axis]]
+        return upper - lower
+
+    def cut(self, axis: int, start: int, stop: int) -> tuple[list[Block], Block]:
+        """What a part reads and writes."""
+        name = self.program.result[axis]
+        first = self.ranges[name][0]
+        ranges = {**self.ranges, name: (first + start, first + stop)}
+        kept = [ranges[name] for name in self.program.result]
+        reads = [self.program.read_block(operand, shape, ranges) for operand, shape in enumerate(self.shapes)]
+        return reads, Block(tuple(lower for lower, _ in kept), tuple(upper for _, upper in kept))
 
 
 def add_map(cut: KernelSplit, operands: Sequence[indices.Names], output: indices.Names) -> KernelSplit:

@@ -2,7 +2,7 @@
 
 Aggregations of `where(condition, value, identity)` count only where the condition holds. These conditions are known:
 
-- `k <= t`, of the loop that is aggregated over and one of the result: a running aggregate, found in one pass along k.
+- `k <= t`, of the loop that is aggregated over and one of the result: a running aggregate, found in a pass along k.
 - `key == row`, with a loop of the result: a scatter, in which each value goes to the row that its key names.
 - `key == row`, with the loop that is aggregated over: a lookup of the only value that counts.
 
@@ -150,6 +150,12 @@ def find_pattern(program: IndexProgram, dtype: str) -> Pattern | None:
             if found is not None:
                 return found
     return None
+
+
+def is_running_along(program: IndexProgram, name: str) -> bool:
+    """Whether a program is a running aggregate along this loop of its result, for some type of its values."""
+    found = (find_pattern(program, dtype) for dtype in ("f32", "i32", "i64"))
+    return any(isinstance(pattern, RunningAggregate) and pattern.along == name for pattern in found)
 
 
 def find_identity(aggregation: str, dtype: str) -> float:

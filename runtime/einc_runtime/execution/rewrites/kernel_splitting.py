@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.splits import KernelSplit, SplitAxis, add_map, find_splits
+from einc_runtime.kernels.splits import IndexSplits, KernelSplit, SplitAxis, add_map, find_splits
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
+from einc_runtime.plan.signatures import COMPOSED_KERNELS
 
 MIN_PART_NS = 20_000.0
 """What a part should take at least, as kernels estimate it."""
@@ -71,6 +73,8 @@ def split_kernel(
     """The task in `parts` parts, or in fewer where its kernel cannot be split so often; the task fits its kernel.
     `order` is that of its result's dimensions in memory, and `then` the map that is joined to it, with the place of its
     operand."""
+    if operation.kernel in COMPOSED_KERNELS:
+        return _split_index(operation, task, parts, order)
     reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
     others: list[indices.Names] = []
     if then is not None:
@@ -96,9 +100,40 @@ def split_kernel(
     ]
 
 
+def _split_index(operation: Operation, task: KernelTask, parts: int, order: Sequence[int]) -> Sequence[KernelTask]:
+    """The parts of an index program: each reads what its own positions need, halos included."""
+    blocks = [region.block for region in task.reads]
+    program = IndexSplits.of(
+        Invocation(operation.kernel, operation.kernel_attributes, (), (), blocks, [task.writes[0].block])
+    )
+    possible = [axis for axis in order or range(program.rank) if axis in program.axes]
+    extents = [program.extent(axis) for axis in possible]
+    axis = next(
+        (axis for axis, extent in zip(possible, extents, strict=True) if _divides(extent, parts)),
+        max(possible, key=program.extent, default=None),
+    )
+    parts = 1 if axis is None else min(parts, program.extent(axis))
+    if axis is None or parts == 1:
+        return (task,)
+    bounds = [program.extent(axis) * part // parts for part in range(parts + 1)]
+    return [
+        msgspec.structs.replace(task, reads=_cut(task.reads, inputs), writes=_cut(task.writes, [output]))
+        for inputs, output in itertools.starmap(partial(program.cut, axis), itertools.pairwise(bounds))
+    ]
+
+
+def _cut(regions: Sequence[Region], blocks: Sequence[Block]) -> tuple[Region, ...]:
+    return tuple(Region(region.buffer, block) for region, block in zip(regions, blocks, strict=True))
+
+
 def _is_even(cut: KernelSplit, parts: int) -> bool:
     """Whether the parts differ by little, and are large enough."""
-    return cut.extent >= cut.least * parts and (cut.extent % parts == 0 or cut.extent * (1 - BUSY) >= parts)
+    return cut.extent >= cut.least * parts and _divides(cut.extent, parts)
+
+
+def _divides(extent: int, parts: int) -> bool:
+    """Whether parts of an extent differ by little."""
+    return extent % parts == 0 or extent * (1 - BUSY) >= parts
 
 
 def _narrow(regions: Sequence[Region], along: Sequence[SplitAxis | None], start: int, stop: int) -> tuple[Region, ...]:

@@ -46,7 +46,7 @@ class OnednnError(RuntimeError):
     """A call of oneDNN failed, or it has no fast implementation for what it was asked."""
 
 
-class _Object:
+class OnednnObject:
     """Something that oneDNN made, which is destroyed with this."""
 
     __slots__ = ("_destroy", "value")
@@ -80,14 +80,14 @@ class _Library:
         self.execute = self._library.dnnl_primitive_execute
         self.execute.argtypes = [pointer, pointer, integer, pointer]
         self.get_threads, self.set_threads = self._library.omp_get_max_threads, self._library.omp_set_num_threads
-        self._attributes: _Object | None = None
+        self._attributes: OnednnObject | None = None
         self._engine = self.make("engine", _CPU, ctypes.c_size_t(0))
 
     @property
     def engine(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._engine.value)
 
-    def make(self, kind: str, *arguments: Any, suffix: str = "") -> _Object:
+    def make(self, kind: str, *arguments: Any, suffix: str = "") -> OnednnObject:
         """Calls dnnl_{kind}_create{suffix}. Raises OnednnError, and MemoryError where there is too little."""
         found = ctypes.c_void_p()
         status = getattr(self._library, f"dnnl_{kind}_create{suffix}")(ctypes.byref(found), *arguments)
@@ -98,23 +98,23 @@ class _Library:
         ended_as = "primitive_desc" if kind.endswith("primitive_desc") else kind
         destroy = getattr(self._library, f"dnnl_{ended_as}_destroy")
         destroy.argtypes = [ctypes.c_void_p]
-        return _Object(found.value, destroy)
+        return OnednnObject(found.value, destroy)
 
-    def describe(self, dtype: str, layout: Layout) -> _Object:
+    def describe(self, dtype: str, layout: Layout) -> OnednnObject:
         """The descriptor of an array."""
         extents, strides = ((ctypes.c_int64 * len(part))(*part) for part in layout)
         return self.make("memory_desc", len(extents), extents, _ONEDNN_TYPES[dtype], strides, suffix="_with_strides")
 
-    def describe_any(self, dtype: str, extents: tuple[int, ...]) -> _Object:
+    def describe_any(self, dtype: str, extents: tuple[int, ...]) -> OnednnObject:
         """The descriptor of an array in the layout that a product likes best."""
         held = (ctypes.c_int64 * len(extents))(*extents)
         return self.make("memory_desc", len(extents), held, _ONEDNN_TYPES[dtype], _ANY_LAYOUT, suffix="_with_tag")
 
-    def query(self, primitive: _Object, what: int) -> int:
+    def query(self, primitive: OnednnObject, what: int) -> int:
         """A descriptor that belongs to that of a primitive, and lives as long."""
         return int(self._query(ctypes.c_void_p(primitive.value), what, 0) or 0)
 
-    def name_implementation(self, primitive: _Object) -> str:
+    def name_implementation(self, primitive: OnednnObject) -> str:
         text = ctypes.c_char_p()
         self._library.dnnl_primitive_desc_query(
             ctypes.c_void_p(primitive.value), _IMPLEMENTATION, 0, ctypes.byref(text)
@@ -210,7 +210,7 @@ class _Primitive:
     __slots__ = ("_descriptors", "_primitive", "form", "packed_size", "scratch", "shape")
 
     def __init__(self, shape: _Shape) -> None:
-        library = _require()
+        library = require_library()
         left, target = (library.describe(shape.dtype, layout) for layout in (shape.left, shape.target))
         right = (
             library.describe_any(shape.dtype, shape.right[0])
@@ -227,16 +227,16 @@ class _Primitive:
         self._primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
         self.scratch: int = library.size_of(library.query(descriptor, _OF_SCRATCHPAD) or None)
         self.packed_size: int = library.size_of(self.right)
-        self.form = _number_form(self.right, descriptor) if shape.packed else 0
+        self.form = number_form(self.right, descriptor) if shape.packed else 0
 
     @property
     def right(self) -> int:
         """The descriptor of the right operand, as the primitive takes it."""
-        return _require().query(self._descriptors[3], _OF_WEIGHTS)
+        return require_library().query(self._descriptors[3], _OF_WEIGHTS)
 
     def bind(self, left: Array, right: Array, target: Array, scratch: Array) -> OnednnCall:
         """The product of these operands."""
-        library, own = _require(), self._descriptors
+        library, own = require_library(), self._descriptors
         pad = library.query(own[3], _OF_SCRATCHPAD)
         places = [
             (_SOURCE, own[0].value, address(left)),
@@ -244,7 +244,7 @@ class _Primitive:
             (_TARGET, own[2].value, address(target)),
             *([(_SCRATCHPAD, pad, address(scratch))] if self.scratch else []),
         ]
-        return OnednnCall(self._primitive, _hold(places), (self, left, right, target, scratch))
+        return OnednnCall(self._primitive, hold_memory(places), (self, left, right, target, scratch))
 
 
 class OnednnCall:
@@ -252,8 +252,10 @@ class OnednnCall:
 
     __slots__ = ("_arguments", "_count", "_execute", "_kept", "_primitive", "_stream")
 
-    def __init__(self, primitive: _Object, places: list[tuple[int, _Object]], kept: tuple[object, ...]) -> None:
-        library = _require()
+    def __init__(
+        self, primitive: OnednnObject, places: list[tuple[int, OnednnObject]], kept: tuple[object, ...]
+    ) -> None:
+        library = require_library()
         stream = library.make("stream", library.engine, _IN_ORDER)
         held = (_Argument * len(places))(*[_Argument(kind, memory.value) for kind, memory in places])
         self._execute, self._primitive, self._stream = library.execute, primitive.value, stream.value
@@ -274,9 +276,9 @@ class OnednnCall:
         raise OnednnError("oneDNN failed")
 
 
-def _hold(places: list[tuple[int, int, int]]) -> list[tuple[int, _Object]]:
+def hold_memory(places: list[tuple[int, int, int]]) -> list[tuple[int, OnednnObject]]:
     """Memory objects for (kind, descriptor, address)."""
-    library = _require()
+    library = require_library()
     return [
         (kind, library.make("memory", ctypes.c_void_p(descriptor), library.engine, ctypes.c_void_p(start)))
         for kind, descriptor, start in places
@@ -324,7 +326,7 @@ class OnednnProduct:
 
     def pack(self, matrix: Array) -> Array:
         """The operand in the layout that the product takes."""
-        library, matrix = _require(), matrix.T if self.product.turned else matrix
+        library, matrix = require_library(), matrix.T if self.product.turned else matrix
         raw = np.empty(self.packed_size + ALIGNMENT, np.uint8)
         start: int = -address(raw) % ALIGNMENT
         packed = raw[start : start + self.packed_size]
@@ -334,7 +336,7 @@ class OnednnProduct:
             descriptor = library.make("reorder_primitive_desc", given, library.engine, wanted, library.engine, None)
             primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
             places = [(_SOURCE, plain.value, address(matrix)), (_TARGET, self.primitive.right, address(packed))]
-            OnednnCall(primitive, _hold(places), ())()
+            OnednnCall(primitive, hold_memory(places), ())()
         return packed
 
     def bind(self, scratch: Array, packed: Array | None = None) -> OnednnCall:
@@ -344,7 +346,7 @@ class OnednnProduct:
         return self.primitive.bind(own.left, right, own.target, scratch)
 
 
-_forms: list[tuple[int, _Object]] = []
+_forms: list[tuple[int, OnednnObject]] = []
 """Layouts of packed operands that have been seen, with the descriptors that keep them alive. There are few."""
 
 
@@ -355,8 +357,8 @@ def _share(shape: _Shape) -> _Primitive:
         return _Primitive(shape)
 
 
-def _number_form(descriptor: int, owner: _Object) -> int:
-    library = _require()
+def number_form(descriptor: int, owner: OnednnObject) -> int:
+    library = require_library()
     for number, (known, _) in enumerate(_forms):
         if library.are_equal(known, descriptor):
             return number
@@ -364,7 +366,7 @@ def _number_form(descriptor: int, owner: _Object) -> int:
     return len(_forms) - 1
 
 
-def _require() -> _Library:
+def require_library() -> _Library:
     library = _load()
     if library is None:
         raise OnednnError("oneDNN is not installed")

@@ -1,0 +1,89 @@
+"""Convolutions that index programs are, on the CPU: their operands as a library of convolutions has them.
+
+Paddings are what windows see of a block's outside: a block at the border of its tensor has them, and one within has its
+halo instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Kernel, dtype_name
+from einc_runtime.kernels.calls.index import IndexCall
+from einc_runtime.kernels.numpy import libraries
+from einc_runtime.kernels.numpy.onednn_convolution import Windows, make_convolution
+from einc_runtime.kernels.numpy.prepacking import MIN_PACKED_PRODUCTS
+from einc_runtime.plan.index_convolutions import Convolution, find_convolution
+from einc_runtime.plan.index_programs import Position, TensorRead
+
+MIN_CHANNELS = 8
+"""Without groups, images of fewer channels are multiplied faster as matrices: their results are many times as large,
+and would be copied from the library's layout."""
+
+
+def build_convolution(call: IndexCall) -> Kernel | None:
+    """The kernel by a library; None where a program is no convolution, or one that no library computes fast. Libraries
+    add up in an order of their own, which no reproducible plan does."""
+    kinds = {dtype_name(array) for array in (*call.inputs, call.output)}
+    if call.is_reproducible or len(kinds) != 1 or call.size < MIN_PACKED_PRODUCTS:
+        return None
+    (kind,) = kinds
+    found = find_convolution(call.program) if kind == "f32" or libraries.is_multiplied(kind) else None
+    windows = None if found is None else _find_windows(call, found)
+    if found is None or windows is None or found.factor != 1:
+        return None
+    image, kernel = (call.program.reads[number] for number in (found.image, found.kernel))
+    assert isinstance(image, TensorRead)
+    assert isinstance(kernel, TensorRead)
+    named: dict[int, str | None] = {window.dim: window.along for window in found.windows}
+    of_image = [named.get(dim) or position.loop for dim, position in enumerate(image.positions)]
+    along, within = ([getattr(window, name) for window in found.windows] for name in ("along", "within"))
+    source = _merge(_arrange(call.inputs[image.operand], of_image, [found.batch, found.group, found.channel, *along]))
+    weights = _arrange(
+        call.inputs[kernel.operand], _list_loops(kernel.positions), [found.group, found.filter, found.channel, *within]
+    )
+    target = _merge(_arrange(call.output, call.program.result, [found.batch, found.group, found.filter, *along]))
+    if source is None or target is None or (len(weights) == 1 and weights.shape[2] < MIN_CHANNELS):
+        return None
+    return make_convolution(source, weights, target, windows)
+
+
+def _list_loops(positions: Sequence[Position]) -> list[str | None]:
+    return [position.loop for position in positions]
+
+
+def _arrange(array: Array, names: Sequence[str | None], order: Sequence[str | None]) -> Array:
+    """The array with its dimensions in an order, with extent 1 where that has none."""
+    known = [name for name in order if name is not None]
+    moved = array.transpose([list(names).index(name) for name in known])
+    return moved[tuple(np.newaxis if name is None else slice(None) for name in order)]
+
+
+def _merge(array: Array) -> Array | None:
+    """The array with its second and third dimensions as one; None where their strides do not allow it."""
+    outer, inner = array.shape[1:3]
+    if outer > 1 and inner > 1 and array.strides[1] != inner * array.strides[2]:
+        return None
+    step = array.strides[2] if inner > 1 else array.strides[1]
+    shape = (array.shape[0], outer * inner, *array.shape[3:])
+    return np.lib.stride_tricks.as_strided(array, shape, (array.strides[0], step, *array.strides[3:]))
+
+
+def _find_windows(call: IndexCall, found: Convolution) -> Windows | None:
+    """None where a block is all outside of the windows, or the other way round."""
+    read = call.program.reads[found.image]
+    assert isinstance(read, TensorRead)
+    block, before, behind = call.blocks[read.operand], [], []
+    for window in found.windows:
+        (first, last), (start, end) = call.ranges[window.along], call.ranges[window.within]
+        least = window.step * first + window.dilation * start + window.constant
+        most = window.step * (last - 1) + window.dilation * (end - 1) + window.constant
+        before.append(block.lower[window.dim] - least)
+        behind.append(most + 1 - block.upper[window.dim])
+    if min(*before, *behind, 0) < 0:
+        return None
+    steps, dilations = (tuple(getattr(window, name) for window in found.windows) for name in ("step", "dilation"))
+    return Windows(steps, dilations, tuple(before), tuple(behind))

@@ -1,0 +1,187 @@
+"""Convolutions by oneDNN: it chooses the layouts of images and kernels. A few images at a time are brought into them.
+
+So an image, its result and what lies between stay in a core's second cache. Constant kernels are brought into their
+layout once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import ALIGNMENT, Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
+from einc_runtime.kernels.numpy import onednn
+from einc_runtime.kernels.numpy.onednn import Layout, OnednnCall, OnednnError
+from einc_runtime.kernels.numpy.prepacking import PrepackedProduct, is_constant, share_prepacked
+
+_INFERENCE, _DIRECT = 96, 1
+_OF_SOURCE, _OF_WEIGHTS, _OF_TARGET, _OF_SCRATCHPAD = 129, 131, 133, 136
+_SOURCE, _TARGET, _WEIGHTS, _SCRATCHPAD = 1, 17, 33, 80
+
+IMAGES_AT_ONCE = 1 << 20
+"""Bytes of images and results that are computed at a time."""
+PRODUCTS_PER_NS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Steps, dilations (1 is dense) and paddings of windows along each dimension."""
+
+    steps: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionShape:
+    """All that decides how some images are convolved, but for where they lie."""
+
+    dtype: str
+    source: Layout
+    weights: Layout
+    target: Layout
+    windows: Windows
+
+
+class Primitive:
+    """A convolution that oneDNN has compiled, with the copies between its layouts and those of operands."""
+
+    def __init__(self, shape: ConvolutionShape) -> None:
+        library = onednn.require_library()
+        self.shape = shape
+        plain = [library.describe(shape.dtype, layout) for layout in (shape.source, shape.weights, shape.target)]
+        free = [library.describe_any(shape.dtype, one[0]) for one in (shape.source, shape.weights, shape.target)]
+        source, weights, target = (ctypes.c_void_p(one.value) for one in free)
+        own = shape.windows
+        lists = [
+            (ctypes.c_int64 * len(values))(*values)
+            for values in (own.steps, [dilation - 1 for dilation in own.dilations], own.before, own.behind)
+        ]
+        descriptor = library.make(
+            "convolution_forward_primitive_desc", library.engine, _INFERENCE, _DIRECT,
+            source, weights, None, target, *lists, library.attributes,
+        )  # fmt: skip
+        if library.name_implementation(descriptor).startswith("ref"):
+            raise OnednnError("oneDNN computes this element by element")
+        self._kept = (plain, free, descriptor)
+        self.primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
+        self.plain = [one.value for one in plain]
+        self.used = [library.query(descriptor, which) for which in (_OF_SOURCE, _OF_WEIGHTS, _OF_TARGET)]
+        self.pad = library.query(descriptor, _OF_SCRATCHPAD)
+        self.sizes = [library.size_of(ctypes.c_void_p(one)) for one in self.used]
+        self.scratch: int = library.size_of(ctypes.c_void_p(self.pad)) if self.pad else 0
+        self.moves = [
+            bool(library.are_equal(*map(ctypes.c_void_p, pair)) == 0)
+            for pair in zip(self.plain, self.used, strict=True)
+        ]
+        self.form = onednn.number_form(self.used[1], descriptor)
+        self._copies = {
+            pair: self._make_copy(*pair)
+            for pair in [(self.plain[0], self.used[0]), (self.plain[1], self.used[1]), (self.used[2], self.plain[2])]
+        }
+
+    def _make_copy(self, given: int, wanted: int) -> onednn.OnednnObject:
+        library = onednn.require_library()
+        pair = ctypes.c_void_p(given), library.engine, ctypes.c_void_p(wanted), library.engine
+        descriptor = library.make("reorder_primitive_desc", *pair, None)
+        return library.make("primitive", ctypes.c_void_p(descriptor.value))
+
+    def copy(self, given: int, source: Array, wanted: int, target: Array) -> OnednnCall:
+        places = [(_SOURCE, given, address(source)), (_TARGET, wanted, address(target))]
+        return OnednnCall(self._copies[given, wanted], onednn.hold_memory(places), (self, source, target))
+
+    def convolve(self, source: Array, weights: Array, target: Array, scratch: Array) -> OnednnCall:
+        arrays = ((_SOURCE, self.used[0], source), (_WEIGHTS, self.used[1], weights), (_TARGET, self.used[2], target))
+        places = [(kind, descriptor, address(array)) for kind, descriptor, array in arrays]
+        if self.scratch:
+            places.append((_SCRATCHPAD, self.pad, address(scratch)))
+        return OnednnCall(self.primitive, onednn.hold_memory(places), (self, source, weights, target, scratch))
+
+
+@lru_cache(onednn.MAX_PRIMITIVES)
+def _share(shape: ConvolutionShape) -> Primitive:
+    with onednn.one_thread():
+        return Primitive(shape)
+
+
+def make_convolution(source: Array, weights: Array, target: Array, windows: Windows) -> Kernel | None:
+    """The convolution of [batch, channels, dims...] by [groups, filters, channels, dims...].
+
+    None where oneDNN is missing or has no fast way.
+    """
+    if not onednn.is_available():
+        return None
+    each = (source[0].size * source.itemsize) + (target[0].size * target.itemsize)
+    count = max(n for n in range(1, len(source) + 1) if len(source) % n == 0 and (n == 1 or n * each <= IMAGES_AT_ONCE))
+    parts = [(source[at : at + count], target[at : at + count]) for at in range(0, len(source), count)]
+    kernel = weights if len(weights) > 1 else weights[0]
+    try:
+        layouts = [_find_layout(array) for array in (*parts[0][:1], kernel, parts[0][1])]
+        primitive = _share(ConvolutionShape(dtype_name(target), layouts[0], layouts[1], layouts[2], windows))
+    except (OnednnError, ValueError):
+        return None
+    return _build(primitive, parts, kernel)
+
+
+def _find_layout(array: Array) -> Layout:
+    """Extents and strides. Raises ValueError where oneDNN has no such strides."""
+    steps = [array.itemsize if n == 1 else step for n, step in zip(array.shape, array.strides, strict=True)]
+    if any(step % array.itemsize or step <= 0 for step in steps):
+        raise ValueError("strides between elements")
+    return array.shape, tuple(step // array.itemsize for step in steps)
+
+
+def _run_all(calls: Sequence[OnednnCall]) -> Run:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def _build(primitive: Primitive, parts: Sequence[tuple[Array, Array]], kernel: Array) -> Kernel:
+    scratch = ScratchAllocator()
+
+    def take(size: int) -> ScratchArray:
+        return scratch.take((max(size, 1),), np.dtype(np.uint8))
+
+    places = [take(size) for size in (*primitive.sizes, primitive.scratch)]
+    sizes, used, plain, moves = primitive.sizes, primitive.used, primitive.plain, primitive.moves
+    pack = None
+    if is_constant(kernel):
+
+        def make() -> Array:
+            raw = np.empty(sizes[1] + ALIGNMENT, np.uint8)
+            packed = raw[-address(raw) % ALIGNMENT :][: sizes[1]]
+            with onednn.one_thread():
+                primitive.copy(plain[1], kernel, used[1], packed)()
+            return packed
+
+        pack = share_prepacked(kernel, ("convolution", primitive.form, *primitive.shape.weights), sizes[1], make)
+
+    def bind(memory: Array) -> Run:
+        images, weights, results, pad = (place.of(memory) for place in places)
+
+        def prepare(packed: Array) -> list[OnednnCall]:
+            calls = []
+            for source, target in parts:
+                given, computed = images if moves[0] else source, results if moves[2] else target
+                calls += [primitive.copy(plain[0], source, used[0], given)] if moves[0] else []
+                calls.append(primitive.convolve(given, packed, computed, pad))
+                calls += [primitive.copy(used[2], computed, plain[2], target)] if moves[2] else []
+            return calls
+
+        unpacked = _run_all([primitive.copy(plain[1], kernel, used[1], weights), *prepare(weights)])
+        return unpacked if pack is None else PrepackedProduct(pack, lambda data: _run_all(prepare(data)), unpacked)
+
+    products = sum(target.size for _, target in parts) * math.prod(
+        kernel.shape[-len(primitive.shape.windows.steps) - 1 :]
+    )
+    return Kernel(bind, scratch.size, products / PRODUCTS_PER_NS, () if pack is None else (pack,))

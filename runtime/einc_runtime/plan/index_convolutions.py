@@ -1,0 +1,95 @@
+"""Index programs that are convolutions: which loops are batches, groups and channels, and where windows are.
+
+A convolution sums the product of two tensors. One of them, the image, is read at sums `step * h + dilation * r + c` of
+a loop of the result and a summed one, along up to three dimensions, with 0 outside of it. The other one, the kernel, is
+read at loops alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from einc_runtime.plan.index_programs import IndexProgram, Position, TensorRead
+from einc_runtime.plan.scalar_programs import ScalarProgram
+
+MAX_WINDOW_DIMS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Dimension `dim` of the image: `step * along + dilation * within + constant`."""
+
+    dim: int
+    along: str
+    within: str
+    step: int
+    dilation: int
+    constant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """The numbers of the reads, and the loops: each is None where there is no such loop. `group` is in all three
+    tensors, `channel` is summed, and `filter` is in the kernel and the result."""
+
+    image: int
+    kernel: int
+    batch: str | None
+    group: str | None
+    channel: str | None
+    filter: str | None
+    windows: tuple[Window, ...]
+    factor: float
+
+
+@lru_cache(maxsize=1024)
+def find_convolution(program: IndexProgram) -> Convolution | None:
+    """The convolution that a program is; None for all others."""
+    if program.aggregation != "sum" or len(program.reads) != 2:
+        return None
+    factor = ScalarProgram.parse(program.program, 2).product_factor
+    if factor is None:
+        return None
+    found = (_match(program, image, 1 - image, factor) for image in (0, 1))
+    return next((convolution for convolution in found if convolution is not None), None)
+
+
+def _match(program: IndexProgram, image: int, kernel: int, factor: float) -> Convolution | None:
+    source, weights = program.reads[image], program.reads[kernel]
+    if not isinstance(source, TensorRead) or not isinstance(weights, TensorRead) or source.operand == weights.operand:
+        return None
+    if weights.outside or source.outside not in ("", "0", "0.0"):
+        return None
+    of_weights = [_find_loop(position) for position in weights.positions]
+    windows = [_find_window(program, dim, position) for dim, position in enumerate(source.positions)]
+    known = [window for window in windows if window is not None]
+    of_source = [_find_loop(p) for p, window in zip(source.positions, windows, strict=True) if window is None]
+    if not 1 <= len(known) <= MAX_WINDOW_DIMS or None in of_weights or None in of_source:
+        return None
+    moved = {name for window in known for name in (window.along, window.within)}
+    own, others = {str(name) for name in of_source}, {str(name) for name in of_weights}
+    named = len(of_source) + len(of_weights) + 2 * len(known)
+    within = {window.within for window in known}
+    result = set(program.result)
+    distinct = len(own) + len(others) + len(moved) == named and not own & moved and others & moved == within
+    groups = (own - others, own & others & result, (own & others) - result, others - own - within)
+    fits = distinct and groups[0] <= result and groups[3] <= result and max(map(len, groups)) <= 1
+    if not fits or own | others | moved != set(program.extents):
+        return None
+    batch, group, channel, filters = (next(iter(names), None) for names in groups)
+    return Convolution(image, kernel, batch, group, channel, filters, tuple(known), factor)
+
+
+def _find_loop(position: Position) -> str | None:
+    return position.loop if position.constant == 0 else None
+
+
+def _find_window(program: IndexProgram, dim: int, position: Position) -> Window | None:
+    if not position.is_affine or len(position.terms) != 2:
+        return None
+    result = set(program.result)
+    along, within = sorted(position.terms, key=lambda term: term[0] not in result)
+    if along[0] not in result or within[0] in result or along[1] < 1 or within[1] < 1:
+        return None
+    return Window(dim, along[0], within[0], along[1], within[1], position.constant)
