@@ -102,6 +102,8 @@ def split_kernel(
 
 def _split_index(operation: Operation, task: KernelTask, parts: int, order: Sequence[int]) -> Sequence[KernelTask]:
     """The parts of an index program: each reads what its own positions need, halos included."""
+    if parts < 2:
+        return (task,)
     blocks = [region.block for region in task.reads]
     program = IndexSplits.of(
         Invocation(operation.kernel, operation.kernel_attributes, (), (), blocks, [task.writes[0].block])

@@ -75,7 +75,7 @@ def _find_forms(source: Array, target: Array, axis: int) -> Forms | None:
     if not set(kinds) <= MAP_DTYPES or "bool" in kinds:
         return None
     moved = [np.moveaxis(view, axis, 0) for view in (source, target)]
-    lines = [view[0] for view in moved]
+    lines = [view[0, ...] for view in moved]  # also of vectors views, not copies of an element
     if not all(view.size for view in moved):
         return None
     merged = merge_axes(lines, [False] * lines[0].ndim)[0] if lines[0].ndim else [line[None] for line in lines]
