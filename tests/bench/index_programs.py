@@ -160,14 +160,14 @@ def prepare_torch(name: str, *, compiled: bool) -> tuple[Callable[[], object], C
 def prepare_onednn(name: str) -> tuple[Callable[[], object], Callable[[], np.ndarray]]:
     """The convolution alone, of operands that are already in the layouts that oneDNN likes best."""
     from einc_runtime.kernels.numpy import onednn
-    from einc_runtime.kernels.numpy.onednn_convolution import ConvolutionShape, Primitive, Windows
+    from einc_runtime.kernels.numpy.onednn_convolution import ConvolutionPrimitive, ConvolutionShape, WindowSteps
 
     arrays = draw(name, CASES[name][2])
     x, k = arrays["x"], arrays["k"]
     z = np.zeros_like(x)
     onednn.limit_threads(CORES)
     layouts = [(array.shape, tuple(step // 4 for step in array.strides)) for array in (x, k, z)]
-    primitive = Primitive(ConvolutionShape("f32", *layouts, Windows((1, 1), (1, 1), (1, 1), (1, 1))))
+    primitive = ConvolutionPrimitive(ConvolutionShape("f32", *layouts, WindowSteps((1, 1), (1, 1), (1, 1), (1, 1))))
     inner = [np.zeros(size, np.uint8) for size in (*primitive.sizes, max(1, primitive.scratch))]
     primitive.copy(primitive.plain[0], x, primitive.used[0], inner[0])()
     primitive.copy(primitive.plain[1], k, primitive.used[1], inner[1])()

@@ -14,7 +14,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, dtype_name
 from einc_runtime.kernels.calls.index import IndexCall
 from einc_runtime.kernels.numpy import libraries
-from einc_runtime.kernels.numpy.onednn_convolution import Windows, make_convolution
+from einc_runtime.kernels.numpy.onednn_convolution import WindowSteps, make_convolution
 from einc_runtime.kernels.numpy.prepacking import MIN_PACKED_PRODUCTS
 from einc_runtime.plan.index_convolutions import Convolution, find_convolution
 from einc_runtime.plan.index_programs import Position, TensorRead
@@ -72,7 +72,7 @@ def _merge(array: Array) -> Array | None:
     return np.lib.stride_tricks.as_strided(array, shape, (array.strides[0], step, *array.strides[3:]))
 
 
-def _find_windows(call: IndexCall, found: Convolution) -> Windows | None:
+def _find_windows(call: IndexCall, found: Convolution) -> WindowSteps | None:
     """None where a block is all outside of the windows, or the other way round."""
     read = call.program.reads[found.image]
     assert isinstance(read, TensorRead)
@@ -86,4 +86,4 @@ def _find_windows(call: IndexCall, found: Convolution) -> Windows | None:
     if min(*before, *behind, 0) < 0:
         return None
     steps, dilations = (tuple(getattr(window, name) for window in found.windows) for name in ("step", "dilation"))
-    return Windows(steps, dilations, tuple(before), tuple(behind))
+    return WindowSteps(steps, dilations, tuple(before), tuple(behind))

@@ -26,11 +26,11 @@ _SOURCE, _TARGET, _WEIGHTS, _SCRATCHPAD = 1, 17, 33, 80
 
 IMAGES_AT_ONCE = 1 << 20
 """Bytes of images and results that are computed at a time."""
-PRODUCTS_PER_NS = 50
+CONVOLVED_PER_NS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowSteps:
     """Steps, dilations (1 is dense) and paddings of windows along each dimension."""
 
     steps: tuple[int, ...]
@@ -47,10 +47,10 @@ class ConvolutionShape:
     source: Layout
     weights: Layout
     target: Layout
-    windows: Windows
+    windows: WindowSteps
 
 
-class Primitive:
+class ConvolutionPrimitive:
     """A convolution that oneDNN has compiled, with the copies between its layouts and those of operands."""
 
     def __init__(self, shape: ConvolutionShape) -> None:
@@ -106,12 +106,12 @@ class Primitive:
 
 
 @lru_cache(onednn.MAX_PRIMITIVES)
-def _share(shape: ConvolutionShape) -> Primitive:
+def _share(shape: ConvolutionShape) -> ConvolutionPrimitive:
     with onednn.one_thread():
-        return Primitive(shape)
+        return ConvolutionPrimitive(shape)
 
 
-def make_convolution(source: Array, weights: Array, target: Array, windows: Windows) -> Kernel | None:
+def make_convolution(source: Array, weights: Array, target: Array, windows: WindowSteps) -> Kernel | None:
     """The convolution of [batch, channels, dims...] by [groups, filters, channels, dims...].
 
     None where oneDNN is missing or has no fast way.
@@ -139,14 +139,18 @@ def _find_layout(array: Array) -> Layout:
 
 
 def _run_all(calls: Sequence[OnednnCall]) -> Run:
+    """All calls, in one thread: some copies between layouts write beyond their memory in more threads than they were
+    made for."""
+
     def run() -> None:
-        for call in calls:
-            call()
+        with onednn.one_thread():
+            for call in calls:
+                call()
 
     return run
 
 
-def _build(primitive: Primitive, parts: Sequence[tuple[Array, Array]], kernel: Array) -> Kernel:
+def _build(primitive: ConvolutionPrimitive, parts: Sequence[tuple[Array, Array]], kernel: Array) -> Kernel:
     scratch = ScratchAllocator()
 
     def take(size: int) -> ScratchArray:
@@ -184,4 +188,4 @@ def _build(primitive: Primitive, parts: Sequence[tuple[Array, Array]], kernel: A
     products = sum(target.size for _, target in parts) * math.prod(
         kernel.shape[-len(primitive.shape.windows.steps) - 1 :]
     )
-    return Kernel(bind, scratch.size, products / PRODUCTS_PER_NS, () if pack is None else (pack,))
+    return Kernel(bind, scratch.size, products / CONVOLVED_PER_NS, () if pack is None else (pack,))
