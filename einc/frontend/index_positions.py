@@ -185,12 +185,20 @@ def _is_sum(reading: ReadContext, syntax: ast.Expression) -> bool:
             sides = (syntax.left, syntax.right)
             return any(_is_static(reading, side) for side in sides) and all(_is_sum(reading, side) for side in sides)
         case ast.IndexedExpr():
-            inner = [part for part in iterate_parts(syntax) if isinstance(part, ast.IndexedExpr | ast.AggregateExpr)]
-            return len(inner) == 1 and isinstance(syntax.base, ast.Name)
+            return _is_plain_read(syntax)
         case ast.Name():
             return syntax.text in reading.scope.indices or _is_static(reading, syntax)
         case _:
             return _is_static(reading, syntax)
+
+
+def _is_plain_read(syntax: ast.IndexedExpr) -> bool:
+    """Whether a tensor is read at sums of indices, within its bounds: other elements are not read for a position."""
+    parts = list(iterate_parts(syntax))
+    inner = [part for part in parts if isinstance(part, ast.IndexedExpr | ast.AggregateExpr)]
+    divides = any(isinstance(part, ast.BinaryExpr) and part.operator in ("//", "%") for part in parts)
+    within = all(item.extent is None for item in syntax.indices)
+    return len(inner) == 1 and isinstance(syntax.base, ast.Name) and within and not divides
 
 
 def _is_static(reading: ReadContext, syntax: ast.Expression) -> bool:

@@ -176,3 +176,16 @@ def test_parameters_of_blocks_have_defaults() -> None:
     found = interpret(graph, {"x": x})
     assert found["y"][0] == 5
     assert found["z"][0] == 3
+
+
+@pytest.mark.parametrize("sites", [1, 3])
+def test_elements_at_computed_positions_are_read_first(sites: int) -> None:
+    """A position at data whose own position is a remainder, or outside: it becomes a tensor before it is used."""
+    text = (
+        "model m\ndim n = 9\ndim t = 5\ninput x : f32[n]\ninput ids : i64[t]\n"
+        "output y[i = 5] = x[ids[(i + 1) % 5]]\noutput z[i = 7] = x[ids[i - 1, outside = 0] + 1]\n"
+    )
+    x, ids = np.arange(9, dtype=np.float32), np.array([3, 0, 7, 1, 2])
+    found = Session(compiled(text, sites)).run({"x": x, "ids": ids})
+    assert found["y"].tolist() == x[np.roll(ids, -1)].tolist()
+    assert found["z"].tolist() == x[np.pad(ids, 1) + 1].tolist()

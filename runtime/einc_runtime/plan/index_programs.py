@@ -354,7 +354,7 @@ def _check_reads(program: IndexProgram, shapes: Sequence[Sequence[int]]) -> None
         _require(len(read.positions) == len(shape), f"{read} of {len(shape)} dimensions")
         for position, extent in zip(read.positions, shape, strict=True):
             _require(extent < MAX_NUMBER, "a dimension is too large")
-            # Only reads with larger numbers, and these name no elements: so that no circle is possible.
+            # Only reads with larger numbers, and these are views: so that no circle is possible, and none is gathered.
             later = all(element > number and _is_plain(program.reads[element]) for element in position.elements)
             _require(later, f"{read} depends on elements that do not stand behind it, or on further elements")
             span = position.span(whole)
@@ -363,7 +363,8 @@ def _check_reads(program: IndexProgram, shapes: Sequence[Sequence[int]]) -> None
 
 
 def _is_plain(read: Read) -> bool:
-    return isinstance(read, IndexRead) or not any(position.elements for position in read.positions)
+    """Whether it is a view: at sums of loops, and within its tensor."""
+    return isinstance(read, IndexRead) or (not read.outside and all(p.is_affine for p in read.positions))
 
 
 def count_index_vectors(ranges: Ranges) -> int:
