@@ -19,6 +19,7 @@ from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.index_programs import (
+    INDEX_TYPE,
     IndexProgram,
     IndexRead,
     Interval,
@@ -29,7 +30,7 @@ from einc_runtime.plan.index_programs import (
 )
 from einc_runtime.plan.meaning.index import parse_shapes
 from einc_runtime.plan.reproducible import ATTRIBUTE
-from einc_runtime.plan.scalar_programs import ScalarProgram
+from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
 from einc_runtime.plan.schema import FLOATS, Attribute, Block
 
 
@@ -116,6 +117,10 @@ class IndexCall:
         for array, block in zip((*inputs, invocation.output), (*blocks, *invocation.output_blocks), strict=True):
             if array.shape != block.shape:
                 raise PlanFault(f"an operand of shape {array.shape} where a block has {block.shape}")
+        types = [dtype_name(inputs[r.operand]) if isinstance(r, TensorRead) else INDEX_TYPE for r in program.reads]
+        result = infer_steps(ScalarProgram.parse(program.program, len(types)), types)[-1].result_type
+        if result != dtype_name(invocation.output) or (program.aggregation and result == "bool"):
+            raise PlanFault(f"an index program of {result} is stored as {dtype_name(invocation.output)}")
         ranges = program.find_ranges(shapes, blocks, invocation.output_blocks[0])
         return IndexCall(program, shapes, ranges, inputs, blocks, invocation.output, invocation.is_reproducible)
 
