@@ -237,7 +237,10 @@ class Compiled:
 def make_reproducible(graph: Graph) -> Graph:
     """The computation with operators whose results do not depend on how they are cut."""
     from einc.ops.reproducible import ReproducibleOperator
+    from einc_runtime.plan.signatures import require_order
 
+    for node in graph.nodes:
+        require_order(node.operator.kernel.name, f"operator '{node.name}'")
     nodes = tuple(replace(node, operator=ReproducibleOperator(node.operator)) for node in graph.nodes)
     return replace(graph, nodes=nodes)
 

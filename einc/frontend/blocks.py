@@ -47,11 +47,19 @@ def apply_call(context: LoweringContext, call: EvaluatedCall, lower_body: LowerB
     shared = find_library_block(name)
     if shared is not None:
         return _apply_block(context, shared, BlockOrigin.LIBRARY, call, lower_body)
+    if registry.is_custom(name):
+        return apply_operator(context, call)
     if name in constants.LIST_FUNCTIONS:
         raise context.findings.fail(f"'{name}' takes a list of numbers", call.syntax.span)
     if context.may_be_lost(name) or name in context.broken_blocks:
         raise AlreadyReported
-    known = [*registry.list_names(), *context.blocks, *context.used_blocks, *constants.LIST_FUNCTIONS]
+    known = [
+        *registry.list_names(),
+        *registry.list_custom_names(),
+        *context.blocks,
+        *context.used_blocks,
+        *constants.LIST_FUNCTIONS,
+    ]
     hint = FOREIGN_CALLS.get(name) or did_you_mean(name, [*known, *SHAPE_FUNCTIONS, *list_library()])
     raise context.findings.fail(f"there is no operator or block '{name}'", call.syntax.span, hint)
 

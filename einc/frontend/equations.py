@@ -329,7 +329,7 @@ def _describe_unknown_function(syntax: ast.CallExpr) -> tuple[str, SourceSpan, s
     types = [function.partition(":")[2] for function in CALL_SIGNATURES if function.startswith(f"{name}:")]
     if types:
         return f"{name} takes an element type last", syntax.span, f"the element types are {', '.join(types)}"
-    if registry.is_callable(name):
+    if registry.is_callable(name) or registry.is_custom(name):
         hint = f"'{name}' takes whole tensors: index its result, `{name}(...)[i, j]`, or name it in a line before"
         return message, syntax.span, hint
     return message, syntax.span, did_you_mean(name, [function for function in CALL_SIGNATURES if ":" not in function])

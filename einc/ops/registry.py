@@ -14,6 +14,7 @@ from einc.ops import (
     append,
     attention,
     concat,
+    custom,
     dequantize,
     elementwise,
     embedding,
@@ -33,10 +34,11 @@ from einc.ops import (
 )
 from einc.ops.arguments import Argument, format_value
 from einc.ops.base import Attributes, Operator
+from einc_runtime.custom import list_custom_operators
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, dequantize, elementwise, embedding, equation, expert_matmul, index_operator,
+    append, attention, concat, custom, dequantize, elementwise, embedding, equation, expert_matmul, index_operator,
     meanpool, norm,
     quantized_product, reshape, rope, rounded_product, selection, shorthands, slicing, softmax,
 )  # fmt: skip
@@ -71,12 +73,22 @@ def is_callable(name: str) -> bool:
     return name in _CALLS or name in _ALIASES
 
 
+def list_custom_names() -> tuple[str, ...]:
+    """The names of the operators of installed packages, in alphabetical order."""
+    return tuple(list_custom_operators())
+
+
+def is_custom(name: str) -> bool:
+    """Whether an installed package defines an operator of this name. All other names come first."""
+    return name in list_custom_operators()
+
+
 def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> Operator:
     """The operator that `name` makes of these arguments (tensors and literals in order) and keyword arguments.
 
     Its inputs are the tensors in the order of the arguments, then of the keyword arguments. Raises OperatorError.
     """
-    make = _CALLS.get(_ALIASES.get(name, name))
+    make = _CALLS.get(_ALIASES.get(name, name), custom.call if is_custom(name) else None)
     if make is None:
         raise OperatorError(f"there is no operator '{name}'", hint=_suggest_operators(name))
     tensors = {key: value for key, value in keywords.items() if isinstance(value, TensorDesc)}

@@ -8,21 +8,25 @@ from dataclasses import replace
 
 import pytest
 
+from einc_runtime.custom import load_custom_operator
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.errors import KernelFault
+from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
 from einc_runtime.kernels.gpu import GpuArray
-from einc_runtime.kernels.triton.builders import ORDERED
+from einc_runtime.kernels.triton.builders import ORDERED, build_kernel
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
 from einc_runtime.plan.scalar_functions import CAST, SCALAR_FUNCTIONS
 from einc_runtime.plan.schema import QUANTIZED
+from tests.support.custom_packages import install_spectra, make_site
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
 from tests.support.product_cases import ProductCase
 from tests.support.sampling import one_in
 
+__all__ = ["install_spectra", "make_site"]
 assert os.environ.get("TRITON_INTERPRET", "0") != "1", "the interpreter compiles nothing"
 
 COMPUTED = [kind for kind in ITEMSIZE if kind not in QUANTIZED]
@@ -54,6 +58,15 @@ def test_every_kernel_compiles(name, architecture, tmp_path):
         assert binary.shared <= MEMORY[architecture]
         kernel_cache.store(source, architecture, binary, tmp_path)
         assert kernel_cache.find(source, architecture, [tmp_path], version()) == binary
+
+
+def test_the_kernel_of_a_package_compiles(spectra):
+    """`energy` of docs/custom-operators.md."""
+    signature = str(load_custom_operator("energy").signature)
+    attributes = {"operator": "energy", "signature": signature, "settings": "{}"}
+    views = [as_layout(array("f32", *shape)) for shape in ((40, 96), (96,), (40,))]
+    for source in sources(build_kernel(Invocation("custom", attributes, views[:2], views[2:]))):
+        assert compile_source(source, "sm_90").code[:4] == b"\x7fELF"
 
 
 def far(array):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from einc_runtime.custom import load_custom_operator
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
+from tests.support.custom_packages import install_spectra, make_site
 from tests.support.triton_against_cpu import (
     BF16,
     F16,
@@ -26,6 +28,7 @@ from tests.support.triton_against_cpu import (
 )
 from tests.support.triton_interpreter import run
 
+__all__ = ["install_spectra", "make_site"]
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 CHAIN = "t0 = mul x0 x1; t1 = silu t0; t2 = add t1 1.5; t3 = gelu t2; t4 = tanh t3; t5 = gelu_tanh t4; t6 = sigmoid t5"
@@ -438,3 +441,12 @@ def test_ranked_values_are_aggregated(dtype, strided):
     lists[1][1][2] = np.iinfo(I64).max
     both_merges("argmax", copies, ((0, 1), (1, 0)), 0, strided)
     both_merges("topk", lists, ((0, 1), (0, 1)), 0, strided)
+
+
+def test_the_kernel_of_a_package(spectra):
+    """`energy` of docs/custom-operators.md."""
+    signature = str(load_custom_operator("energy").signature)
+    attributes = {"operator": "energy", "signature": signature, "settings": "{}"}
+    for dtype in FLOATS:
+        x, w = normal(5, 300, dtype=dtype), normal(300, dtype=dtype)
+        check("custom", attributes, [x, w], [np.empty(5, dtype)], tolerance=1e-2 if dtype in (F16, BF16) else 1e-5)

@@ -29,17 +29,25 @@ def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.command("list", cls=EincCommand, epilog=examples("einc library list"))
 @json_option
 def list_command(as_json: bool) -> None:
-    """List the definitions of the library, each with its parameters and what it computes."""
-    from einc.frontend.shared_blocks import describe_library_block, list_library
+    """List the definitions of the library, each with its parameters and what it computes.
 
+    Operators that installed Python packages define come last, each with its entry point.
+    """
+    from einc.frontend.shared_blocks import describe_library_block, list_library
+    from einc_runtime.custom import list_custom_operators
+
+    operators = list_custom_operators()
     definitions = {name: describe_library_block(name) for name in list_library()}
     if as_json:
         entries = [{"name": name, "call": call, "about": about} for name, (call, about) in definitions.items()]
-        output.say_json({"definitions": entries})
+        packaged = [{"name": name, "entry_point": value} for name, value in operators.items()]
+        output.say_json({"definitions": entries, "operators": packaged})
         return
     width = max((len(call) for call, _ in definitions.values()), default=0)
     for call, about in definitions.values():
         output.say(f"{call:<{width}}  {about}".rstrip())
+    for name, value in operators.items():
+        output.say(f"{name:<{width}}  an operator of a Python package, {value}")
 
 
 @click.command("show", cls=EincCommand, epilog=examples("einc library show cumsum", "einc library show conv2d"))

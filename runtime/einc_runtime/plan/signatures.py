@@ -36,7 +36,8 @@ class KernelOperand:
 
 @dataclass(frozen=True, slots=True)
 class KernelSignature:
-    """What a kernel takes. `more` inputs may follow `inputs`; None means any number, each like the last of these.
+    """What a kernel takes. `more` inputs may follow `inputs`; None means any number, each like the last of these. So
+    may `more_outputs`.
 
     `required` and `optional` are attributes with their types. Every kernel may have the one of reproducible plans.
     `order` says in which order it adds up what it adds.
@@ -47,6 +48,7 @@ class KernelSignature:
     required: dict[str, type]
     optional: dict[str, type] = field(default_factory=dict)
     more: tuple[KernelOperand, ...] | None = ()
+    more_outputs: bool = False
     order: Order = field(kw_only=True)
 
 
@@ -79,6 +81,14 @@ SIGNATURES: dict[str, KernelSignature] = {
     ),
     "contract": KernelSignature((_REALS,), (_REALS,), {"equation": str}, {"scale": float}, more=None, order="stated"),
     "concat": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"axis": int, "extents": list}, more=None, order="nothing"),
+    "custom": KernelSignature(
+        (_ELEMENTS,),
+        (_ELEMENTS,),
+        {"operator": str, "signature": str, "settings": str},
+        more=None,
+        more_outputs=True,
+        order="any",
+    ),
     "dequantize": KernelSignature(_SCALES, (_ROWS,), {"group": int}, more=(_ZEROS,), order="nothing"),
     "quantized_contract": KernelSignature(
         (_ROWS, *_SCALES), (_ROWS,), {"equation": str, "group": int}, {"scale": float}, more=(_ZEROS,), order="stated"
@@ -153,10 +163,11 @@ def require_signature(operation: Operation, tensors: Sequence[Tensor], where: st
     require(fits, f"{where}.inputs", f"{found} inputs, where the kernel {name} takes {least} to {least + len(more)}")
     outputs = len(signature.outputs)
     message = f"{len(operation.outputs)} outputs, where the kernel {name} has {outputs}"
-    require(len(operation.outputs) == outputs, f"{where}.outputs", message)
+    repeated = signature.outputs[-1:] * (len(operation.outputs) - outputs) * signature.more_outputs
+    require(len(operation.outputs) == outputs + len(repeated), f"{where}.outputs", message)
     for side, positions, operands in (
         ("inputs", operation.inputs, signature.inputs + more),
-        ("outputs", operation.outputs, signature.outputs),
+        ("outputs", operation.outputs, signature.outputs + repeated),
     ):
         for k, (position, operand) in enumerate(zip(positions, operands, strict=False)):
             tensor = tensors[position]

@@ -51,6 +51,10 @@ GATHER = {
     "loops": "t=5 d=4", "kept": 2, "reads": "0[@1, d]; 1[t]", "program": "t0 = copy x0", "aggregation": "",
     "dims": ["t", "d"],
 }  # fmt: skip
+CUSTOM = {
+    "operator": "energy", "signature": "x: float[..., n], w: float[n] -> y[...]", "uncut": [], "aggregation": "sum",
+    "operations": 2.0, "settings": "{}",
+}  # fmt: skip
 
 GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     "append": ("append", [form(2, 9, 4), form(2, 5, 4), whole(5)], {"cache_lens": [3, 6], "new_lens": [3, 2]}),
@@ -64,6 +68,12 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     ),
     "convolution": ("index", [form(2, 3, 7), form(4, 3, 3)], CONVOLUTION),
     "gather": ("index", [form(9, 4), whole(5)], GATHER),
+    "custom": ("custom", [X, form(4)], CUSTOM),
+    "custom with sizes": (
+        "custom",
+        [X],
+        {**CUSTOM, "signature": "x: number[a, b] -> y: i64[a, k], z[]", "uncut": ["b"], "settings": '{"k": 3}'},
+    ),
     "concat": ("concat", [X, form(6, 3)], {"axis": 1, "into": "c"}),
     "embedding": ("embedding", [whole(5), form(7, 4)], {}),
     "experts": ("expert_matmul", [X, form(3, 5, 4), whole(6, 2)], {}),
@@ -105,6 +115,21 @@ F16 = "f16"
 LIES: list[tuple[str, dict[str, Any], str]] = [
     # the good one, what is changed (a number: an input; a name: an attribute; None: it is gone), a piece of the message
     ("softmax", {"axis": None}, "the attribute 'axis' is missing"),
+    ("custom", {"signature": "x: float[..., n],w: float[n] -> y[...]"}, "not in canonical form"),
+    ("custom", {"signature": "x: float[..., n] -> y[...]"}, "it takes 1 tensor, not 2"),
+    ("custom", {"signature": "x: float[n], w: float[n] -> y[n]"}, "its operand x: float[n] is f32[a=6, b=4]"),
+    ("custom", {"1": form(5)}, "'n' is 4, and 5 in its operand w: float[n]"),
+    ("custom", {"1": whole(4)}, "its operand w: float[n] is i64[a=4]"),
+    ("custom", {"aggregation": "mean"}, "no aggregation 'mean'"),
+    ("custom", {"operations": -1.0}, "'operations' is -1.0"),
+    ("custom", {"operations": 1}, "should be float"),
+    ("custom", {"settings": "{"}, "settings of a custom operator: not JSON"),
+    ("custom", {"settings": "[]"}, "its settings are no object"),
+    ("custom", {"settings": '{"k": [[1]]}'}, "its settings are nested"),
+    ("custom", {"settings": '{"k":1}'}, "its settings are not in canonical form"),
+    ("custom with sizes", {"settings": "{}"}, "the setting 'k' is an extent"),
+    ("custom with sizes", {"settings": '{"k": true}'}, "the setting 'k' is an extent"),
+    ("custom with sizes", {"uncut": "b"}, "should be a list of str"),
     ("dequantize", {"group": 16}, "groups of 16 in 96 elements"),
     ("dequantize", {"group": -32}, "no values and scales"),
     ("dequantize", {"group": 64}, "groups of 64 in 96 elements"),

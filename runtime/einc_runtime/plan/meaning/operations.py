@@ -16,6 +16,7 @@ import msgspec
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning import equations, experts, moves, quantized, rows, selection
 from einc_runtime.plan.meaning.attention import attention
+from einc_runtime.plan.meaning.custom import custom
 from einc_runtime.plan.meaning.index import index
 from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
@@ -27,6 +28,7 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "argmax": selection.argmax,
     "attention": attention,
     "concat": moves.concat,
+    "custom": custom,
     "dequantize": quantized.dequantize,
     "embedding": moves.embedding,
     "equation": equations.equation,
