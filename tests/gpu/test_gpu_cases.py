@@ -96,7 +96,8 @@ def test_every_kernel_and_aggregation_is_in_some_plan():
                     kernels.add(bundle.operations[task.operation].kernel)
                 elif isinstance(task, AggregateTask):
                     (aggregations if len(task.writes) == 1 else merges).add(task.aggregation)
-    assert kernels == set(builders.KERNELS) | COMPOSED_KERNELS
+    # Operators of packages are no part of einc: a GPU of their own user checks them.
+    assert kernels == set(builders.KERNELS) - {"custom"} | COMPOSED_KERNELS
     assert merges == set(builders.JOINT_AGGREGATION_BUILDERS)
     assert aggregations == {"sum", "prod", "max", "min"}
 

@@ -60,7 +60,8 @@ def test_a_measured_machine():
 
 
 def test_every_kernel_of_the_runtime_can_be_measured():
-    assert set(PROVIDERS["numpy"]) <= set(get_args(TaskName))
+    # The time of an operator of a package comes from its own flops and bytes.
+    assert set(PROVIDERS["numpy"]) - {"custom"} <= set(get_args(TaskName))
     assert {f"aggregate_{name}" for name in JOINT_AGGREGATIONS["numpy"]} <= set(get_args(TaskName))
 
 
