@@ -76,7 +76,8 @@ def name_items(items: Sequence[ast.IndexItem]) -> list[str]:
 def read_element(reading: ReadContext, tensor: TensorValue, syntax: ast.IndexedExpr) -> ScalarInput:
     """The element of a tensor at the positions that stand in brackets."""
     recurrence = reading.scope.recurrence
-    starts = [item for item in syntax.indices if recurrence is not None and recurrence.has(tensor) and _is_start(item)]
+    is_value = recurrence is not None and recurrence.has(tensor)
+    starts = [item for item in syntax.indices if is_value and _is_start(reading, item)]
     items, outside = _split_outside(reading.context, [item for item in syntax.indices if item not in starts])
     placed = place_items(reading, tensor.desc, items, syntax)
     positions = tuple(_read_position(reading, item, tensor.desc, dim) for dim, item in enumerate(placed))
@@ -86,23 +87,37 @@ def read_element(reading: ReadContext, tensor: TensorValue, syntax: ast.IndexedE
     return reading.join.read(tensor, positions, syntax.span, outside)
 
 
-def _is_start(item: ast.IndexItem) -> bool:
-    """Whether it is `outside = h0[d]`: what the value of a recurrence is before its first step."""
+def _is_start(reading: ReadContext, item: ast.IndexItem) -> bool:
+    """Whether it is `outside = h0`, a tensor, or `outside = h0[d]`: what a value of a recurrence is before its first
+    step."""
     given = item.extent if item.name is not None and item.name.text == OUTSIDE else None
+    if isinstance(given, ast.Name):
+        return given.text != NEAREST_ELEMENT and isinstance(evaluate_value(reading.context, given), TensorValue)
     return given is not None and any(isinstance(part, ast.IndexedExpr) for part in iterate_parts(given))
 
 
 def _note_start(reading: ReadContext, value: TensorValue, positions: Sequence[Position], item: ast.IndexItem) -> None:
-    """Keeps the element that a value of a recurrence is before its first step."""
+    """Keeps the element that a value of a recurrence is before its first step. A tensor without indices is read at
+    those of the value but for the one along which it runs."""
     recurrence, syntax = reading.scope.recurrence, item.extent
     assert recurrence is not None and syntax is not None
+    loops = [position.loop for position in positions]
+    if isinstance(syntax, ast.Name):
+        tensor = evaluate_value(reading.context, syntax)
+        dims = tuple(dim for dim in range(value.desc.rank) if dim != recurrence.steps[value.name])
+        shape = tuple(value.desc.shape[dim] for dim in dims)
+        assert isinstance(tensor, TensorValue)
+        if tensor.desc.shape != shape:
+            message = f"expected a tensor of the shape {list(shape)} before the first step, found {tensor.desc}"
+            raise reading.context.findings.fail(message, syntax.span, "or read it at indices: `outside = h0[d]`")
+        note_start(reading.context, recurrence, value, Start("", tensor, dims), item.span)
+        return
     join = Join(replace(reading.scope, recurrence=None))
     element = reading.evaluate(reading.context, join, syntax)
     names = join.reads[0].labels if len(join.reads) == 1 and element == ScalarInput(0) else None
     tensor = join.reads[0].tensor
     if names is None or tensor is None:
         names, tensor = join.indices(), reading.apply(reading.context, join, element, syntax.span)
-    loops = [position.loop for position in positions]
     if not set(names) <= set(loops):
         message = "what is found before the first step has an index at which the value is not read"
         raise reading.context.findings.fail(message, syntax.span)

@@ -37,7 +37,10 @@ from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 def make_scope(statement: ast.EquationStmt, recurrence: RecurrenceParts | None) -> EquationScope:
     """The scope of an equation."""
     names = find_index_names(statement.value) | frozenset(name_items(statement.indices))
-    return EquationScope(names, recurrence=recurrence)
+    scope = EquationScope(names, recurrence=recurrence)
+    if recurrence is not None and recurrence.along in recurrence.loops:
+        scope.extents[recurrence.along] = recurrence.loops[recurrence.along]
+    return scope
 
 
 def find_value(join: Join, syntax: ast.Expression) -> TensorValue | None:

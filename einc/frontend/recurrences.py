@@ -136,6 +136,10 @@ def _declare_value(context: LoweringContext, recurrence: RecurrenceParts, statem
     if recurrence.along not in names:
         message = f"'{statement.target.text}' has no index '{recurrence.along}', along which its recurrence runs"
         raise context.findings.fail(message, statement.span)
+    steps = recurrence.loops.setdefault(recurrence.along, extents[recurrence.along])
+    if steps != extents[recurrence.along]:
+        message = f"index '{recurrence.along}' is {extents[recurrence.along]:,} here, and {steps:,} in an equation before"
+        raise context.findings.fail(message, statement.span)
     starts = [start.desc.dtype for part in _list_reads(statement) if (start := _find_start(context, part)) is not None]
     types = [*starts, *(desc.dtype for desc in read if desc.dtype.is_float), *(desc.dtype for desc in read)]
     if not types:
@@ -162,9 +166,10 @@ def _find_start(context: LoweringContext, read: ast.IndexedExpr) -> TensorValue 
     for item in read.indices:
         if item.extent is not None and item.name is not None and item.name.text == OUTSIDE:
             for part in iterate_parts(item.extent):
-                if isinstance(part, ast.IndexedExpr) and isinstance(part.base, ast.Name):
-                    value = context.scope.owner(part.base.text).values.get(part.base.text)
-                    return value if isinstance(value, TensorValue) else None
+                if isinstance(part, ast.Name):
+                    value = context.scope.owner(part.text).values.get(part.text)
+                    if isinstance(value, TensorValue):
+                        return value
     return None
 
 

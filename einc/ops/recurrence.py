@@ -28,6 +28,7 @@ from einc_runtime.plan.recurrences import (
     RecurrenceEquation,
     RecurrenceRead,
     ValueRead,
+    list_used,
     measure_loops,
     parse_recurrence,
 )
@@ -129,6 +130,26 @@ class RecurrenceOperator(MappedOperator):
         equations = tuple(renumber_reads(equation, renumber) for equation in self.program.equations)
         return build_recurrence(operands, self.program.loops, equations, self.program.results, self.dims)
 
+    def keep_outputs(self, outputs: Sequence[int]) -> tuple[RecurrenceOperator, tuple[int, ...]] | None:
+        """The equations that these outputs need, with the operands that these read."""
+        program = self.program
+        results = [program.results[j] for j in outputs]
+        used = list(list_used(program.equations, results))
+        equations = [program.equations[number] for number in used]
+        read = sorted({read.source for equation in equations for read in equation.operand_reads})
+        ranks = [len(program.equations[number].loops) for number in program.results]
+        dims = [self.dims[sum(ranks[:j]) : sum(ranks[: j + 1])] for j in outputs]
+        moved = [renumber_reads(equation, read.index, used.index) for equation in equations]
+        loops = {name for equation in moved for name in equation.all_loops}
+        kept = build_recurrence(
+            [self.operands[k] for k in read],
+            [loop for loop in program.loops if loop[0] in loops],
+            _drop_starts(moved),
+            [used.index(number) for number in results],
+            [dim for result in dims for dim in result],
+        )
+        return kept, tuple(read)
+
     @property
     def _meaning(self) -> OperatorMeaning:
         return _derive(self)
@@ -188,6 +209,12 @@ def _fit_literals(
     if isinstance(initial, str) and initial:
         initial = str(ScalarLiteral.of(fit_literal(ScalarLiteral(initial).value, DType(equation.dtype))))
     return replace(equation, program=program.text, initial=initial)
+
+
+def _drop_starts(equations: Sequence[RecurrenceEquation]) -> list[RecurrenceEquation]:
+    """The equations, where those that no other reads at the step before start from nothing."""
+    read = {source.source for equation in equations for source in equation.value_reads if source.before}
+    return [equation if k in read else replace(equation, initial="") for k, equation in enumerate(equations)]
 
 
 def renumber_reads(
