@@ -100,7 +100,8 @@ def _note_start(reading: ReadContext, value: TensorValue, positions: Sequence[Po
     """Keeps the element that a value of a recurrence is before its first step. A tensor without indices is read at
     those of the value but for the one along which it runs."""
     recurrence, syntax = reading.scope.recurrence, item.extent
-    assert recurrence is not None and syntax is not None
+    assert recurrence is not None
+    assert syntax is not None
     loops = [position.loop for position in positions]
     if isinstance(syntax, ast.Name):
         tensor = evaluate_value(reading.context, syntax)
@@ -115,13 +116,13 @@ def _note_start(reading: ReadContext, value: TensorValue, positions: Sequence[Po
     join = Join(replace(reading.scope, recurrence=None))
     element = reading.evaluate(reading.context, join, syntax)
     names = join.reads[0].labels if len(join.reads) == 1 and element == ScalarInput(0) else None
-    tensor = join.reads[0].tensor
-    if names is None or tensor is None:
-        names, tensor = join.indices(), reading.apply(reading.context, join, element, syntax.span)
+    start = join.reads[0].tensor
+    if names is None or start is None:
+        names, start = join.indices(), reading.apply(reading.context, join, element, syntax.span)
     if not set(names) <= set(loops):
         message = "what is found before the first step has an index at which the value is not read"
         raise reading.context.findings.fail(message, syntax.span)
-    note_start(reading.context, recurrence, value, Start("", tensor, tuple(map(loops.index, names))), item.span)
+    note_start(reading.context, recurrence, value, Start("", start, tuple(map(loops.index, names))), item.span)
 
 
 def note_start(
@@ -130,7 +131,9 @@ def note_start(
     """Keeps what a value is before the first step, which all reads of it must say alike."""
     if recurrence.starts.setdefault(value.name, start) != start:
         message = f"'{value.name[1:]}' is read with two values before its first step"
-        raise context.findings.fail(message, span, "say the same `outside = ...` wherever it is read at the step before")
+        raise context.findings.fail(
+            message, span, "say the same `outside = ...` wherever it is read at the step before"
+        )
 
 
 def name_dimension(context: LoweringContext, key: ast.Name) -> str:

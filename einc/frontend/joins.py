@@ -13,8 +13,8 @@ from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import ProgramBuilder
-from einc_runtime.plan.recurrences import RecurrenceEquation
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead
+from einc_runtime.plan.recurrences import RecurrenceEquation
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
 from einc_runtime.text import did_you_mean
 

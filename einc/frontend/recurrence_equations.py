@@ -29,7 +29,7 @@ from einc.frontend.joins import (
     find_extents,
 )
 from einc.ops.scalar import resolve_program
-from einc_runtime.plan.index_programs import Position
+from einc_runtime.plan.index_programs import NEAREST_ELEMENT, Position
 from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation, RecurrenceRead, ValueRead
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 
@@ -83,9 +83,7 @@ def add_equation(
         if not isinstance(element, Operand):
             raise OperatorError("expected a value of the recurrence in its equation")
         program = join.program.program(element)
-        types = [
-            original.tensor.desc.dtype if original.tensor is not None else DType.I64 for original in join.reads
-        ]
+        types = [original.tensor.desc.dtype if original.tensor is not None else DType.I64 for original in join.reads]
         dtype = resolve_program(program, types)[1][-1]
     except OperatorError as error:
         place = join.reads[error.argument].span if isinstance(error.argument, int) else span
@@ -143,7 +141,11 @@ def _find_value_read(
             f"read it at '{recurrence.along} - 1', or at '{recurrence.along}' behind its equation",
         )
     names = [position.loop for position in read.positions]
-    plain = all(name is not None and p.constant == 0 for k, (name, p) in enumerate(zip(names, read.positions, strict=True)) if k != step)
+    plain = all(
+        name is not None and p.constant == 0
+        for k, (name, p) in enumerate(zip(names, read.positions, strict=True))
+        if k != step
+    )
     if not plain or len(set(names)) < len(names):
         message = f"'{title}' is read at more than single indices within its recurrence"
         raise context.findings.fail(message, read.span, "read it so in an equation behind the recurrence")
@@ -154,6 +156,8 @@ def _find_value_read(
     if before and not read.outside:
         message = f"it is not said what '{title}' is before the first step"
         raise context.findings.fail(message, read.span, "say it as the last item in brackets: `outside = 0`")
+    if before and read.outside == NEAREST_ELEMENT:
+        raise context.findings.fail("nothing is nearest before the first step", read.span, "give a number or a tensor")
     if before and read.outside != ELEMENT:
         note_start(context, recurrence, value, Start(read.outside), read.span)
     if not before and value.name not in recurrence.numbers:

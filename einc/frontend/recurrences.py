@@ -7,6 +7,8 @@ other's values: at this step behind their equations, at the step before anywhere
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
@@ -131,14 +133,18 @@ def _declare_value(context: LoweringContext, recurrence: RecurrenceParts, statem
     for index in indices:
         if index.index not in extents:
             message = f"the extent of index '{index.index}' is not known: no tensor is read at it alone"
-            raise context.findings.fail(message, index.span, f"give it where the index stands alone: `{index.index} = 8`")
+            raise context.findings.fail(
+                message, index.span, f"give it where the index stands alone: `{index.index} = 8`"
+            )
     names = [index.index for index in indices]
     if recurrence.along not in names:
         message = f"'{statement.target.text}' has no index '{recurrence.along}', along which its recurrence runs"
         raise context.findings.fail(message, statement.span)
     steps = recurrence.loops.setdefault(recurrence.along, extents[recurrence.along])
     if steps != extents[recurrence.along]:
-        message = f"index '{recurrence.along}' is {extents[recurrence.along]:,} here, and {steps:,} in an equation before"
+        message = (
+            f"index '{recurrence.along}' is {extents[recurrence.along]:,} here, and {steps:,} in an equation before"
+        )
         raise context.findings.fail(message, statement.span)
     starts = [start.desc.dtype for part in _list_reads(statement) if (start := _find_start(context, part)) is not None]
     types = [*starts, *(desc.dtype for desc in read if desc.dtype.is_float), *(desc.dtype for desc in read)]
@@ -151,9 +157,7 @@ def _declare_value(context: LoweringContext, recurrence: RecurrenceParts, statem
     recurrence.steps[value.name] = names.index(recurrence.along)
 
 
-def _find_tensor(
-    context: LoweringContext, recurrence: RecurrenceParts, syntax: ast.Expression
-) -> TensorValue | None:
+def _find_tensor(context: LoweringContext, recurrence: RecurrenceParts, syntax: ast.Expression) -> TensorValue | None:
     """The tensor, or the value of the recurrence, that a name stands for."""
     if not isinstance(syntax, ast.Name):
         return None
@@ -186,13 +190,11 @@ def _note_places(
             known.setdefault(item.value.text, desc.shape[dim])
 
 
-def _evaluate_nothing(*_: object) -> TensorValue:
+def _evaluate_nothing(*_: object) -> Any:
     raise AssertionError("positions are not evaluated here")
 
 
-def _apply(
-    context: LoweringContext, recurrence: RecurrenceParts, named: dict[str, ast.Name], span: SourceSpan
-) -> None:
+def _apply(context: LoweringContext, recurrence: RecurrenceParts, named: dict[str, ast.Name], span: SourceSpan) -> None:
     """The operator of all equations in the graph, with those that have a name as its results."""
     order = list(recurrence.steps)
     numbers = {k: recurrence.numbers[name] for k, name in enumerate(order) if name in recurrence.numbers}
@@ -213,12 +215,8 @@ def _apply(
             continue
         initial: str | OperandRead = start.literal
         if start.tensor is not None:
-            loops = tuple(part.equation.loops[dim] for dim in start.dims)
-            initial = OperandRead(place(start.tensor), loops)
-        equations[-1] = RecurrenceEquation(
-            part.equation.dtype, part.equation.loops, equations[-1].reads, part.equation.program,
-            part.equation.aggregation, initial,
-        )  # fmt: skip
+            initial = OperandRead(place(start.tensor), tuple(part.equation.loops[dim] for dim in start.dims))
+        equations[-1] = replace(equations[-1], initial=initial)
     extents = recurrence.loops
     used = [recurrence.along, *(name for equation in equations for name in equation.all_loops)]
     loops = [(name, extents[name]) for name in dict.fromkeys(used)]

@@ -35,10 +35,10 @@ def prune(graph: Graph) -> Graph:
 def _keep_needed(node: Node, needed: Set[str]) -> Node:
     """The node without the outputs that nothing needs, where its operator need not compute them."""
     kept = [j for j, name in enumerate(node.outputs) if name in needed]
-    found = node.operator.keep_outputs(kept) if 0 < len(kept) < len(node.outputs) else None
-    if found is None:
+    changed = node.operator.keep_outputs(kept) if 0 < len(kept) < len(node.outputs) else None
+    if changed is None:
         return node
-    operator, read = found
+    operator, read = changed
     outputs = tuple(node.outputs[j] for j in kept)
     return replace(
         node, name=outputs[0], operator=operator, inputs=tuple(node.inputs[k] for k in read), outputs=outputs

@@ -1,7 +1,7 @@
 """Recurrences: equations that are computed at each step along one index, from values of the step before.
 
-What such an operator is stands in its texts (`einc_runtime.plan.recurrences`): its results, where it may be cut and what
-a block reads are what `plan.meaning` says of them, for the compiler and for the proof alike.
+What such an operator is stands in its texts (`einc_runtime.plan.recurrences`): its results, where it may be cut and
+what a block reads are what `plan.meaning` says of them, for the compiler and for the proof alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, find_vector_precision
+from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, find_vector_precision
 from einc.ops.functions import fit_literal
 from einc.ops.scalar import resolve_program
 from einc_runtime.errors import PlanFault
@@ -65,7 +65,9 @@ class RecurrenceOperator(MappedOperator):
 
     @property
     def attributes(self) -> Attributes:
-        texts = {key: tuple(value) if isinstance(value, list) else value for key, value in self.program.texts.items()}
+        texts: dict[str, Attribute] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in self.program.texts.items()
+        }
         return {**texts, "dims": self.dims}
 
     @property
@@ -188,7 +190,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Recurrenc
     if not texts or not isinstance(values["loops"], str) or not isinstance(results, tuple):
         raise OperatorError(f"a recurrence has the attributes {', '.join(names)}")
     try:
-        program = parse_recurrence(values["loops"], *(values[name] for name in TEXTS), results=results)  # type: ignore[arg-type]
+        program = parse_recurrence(**{name: values[name] for name in names[:-1]})  # type: ignore[arg-type]
     except PlanFault as fault:
         raise OperatorError(fault.message) from None
     operator = RecurrenceOperator(inputs, program, values["dims"])  # type: ignore[arg-type]

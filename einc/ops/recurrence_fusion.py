@@ -44,7 +44,9 @@ def _compute_before(consumer: RecurrenceOperator, k: int, producer: Equation) ->
     program, along = consumer.program, consumer.program.along
     readers = [number for number, equation in enumerate(program.equations) if k in _list_sources(equation)]
     reads = [read for equation in program.equations for read in equation.operand_reads if read.source == k]
-    starts = any(isinstance(equation.initial, OperandRead) and equation.initial.source == k for equation in program.equations)
+    starts = any(
+        isinstance(equation.initial, OperandRead) and equation.initial.source == k for equation in program.equations
+    )
     if producer.aggregation is not None or producer.windows or starts or len({read.loops for read in reads}) != 1:
         return None
     if any(len(set(labels)) < len(labels) for labels in producer.labels):

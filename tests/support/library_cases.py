@@ -140,7 +140,9 @@ _DECAY = {"a": lambda rng: rng.uniform(-1, 1, (5, 6)), "delta": lambda rng: rng.
 
 
 def _gates(count: int) -> str:
-    return f"{_SEQUENCE}; w : T[{4 * count}, channels]; u : T[{4 * count}, new]; bw : T[{4 * count}]; bu : T[{4 * count}]"
+    return (
+        f"{_SEQUENCE}; w : T[{4 * count}, channels]; u : T[{4 * count}, new]; bw : T[{4 * count}]; bu : T[{4 * count}]"
+    )
 
 
 _IDS = {"ids": lambda rng: rng.integers(0, 9, 5)}

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.index_programs import MAX_LOOPS, MAX_NUMBER
+from einc_runtime.plan.index_programs import parse_loops
 from einc_runtime.plan.scalar_programs import ScalarLiteral, ScalarProgram
 from einc_runtime.text import escape_text
 
@@ -39,9 +39,7 @@ MAX_STEP_VECTORS = 1 << 31
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 
-_NAME = r"[A-Za-z_]\w*"
-_LOOP = re.compile(rf"({_NAME})=([1-9]\d{{0,14}})", re.A)
-_READ = re.compile(r"(@?)(0|[1-9]\d?)\[([^\[\]|]*)\]", re.A)
+_RECURRENCE_READ = re.compile(r"(@?)(0|[1-9]\d?)\[([^\[\]|]*)\]", re.A)
 _EQUATION = re.compile(r"([a-z]+\d*)\[([^\[\]|]*)\](?: \| (.+))?", re.A)
 _BEFORE = "-1"
 
@@ -185,13 +183,17 @@ class Recurrence:
         if not all(name in self.equations[number].all_loops for number in self.results):
             return False
         for read_at in self.operand_reads:
-            if any(at == name and name != kept for at, kept in zip(read_at.loops, operands[read_at.source], strict=True)):
+            if any(
+                at == name and name != kept for at, kept in zip(read_at.loops, operands[read_at.source], strict=True)
+            ):
                 return False
         told = {kept for names in operands for kept in names}
         return name in told or any(name in self.equations[number].loops for number in self.results)
 
 
-def measure_loops(recurrence: Recurrence, inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> dict[str, int]:
+def measure_loops(
+    recurrence: Recurrence, inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]
+) -> dict[str, int]:
     """The extent of each loop for blocks of these shapes. Raises PlanFault where they do not fit."""
     extents = recurrence.extents
     cut = set(recurrence.cut_loops(len(inputs)))
@@ -235,7 +237,7 @@ def parse_recurrence(
     Types, and the shapes of operands, are left to `meaning` and to the kernels.
     """
     texts = tuple(map(tuple, (equations, reads, programs, aggregations)))
-    return _parse(loops, *texts, results=tuple(results))  # type: ignore[arg-type]
+    return _parse(loops, *texts, results=tuple(results))
 
 
 @lru_cache(maxsize=512)
@@ -247,20 +249,13 @@ def _parse(
     aggregations: tuple[str, ...],
     results: tuple[int, ...],
 ) -> Recurrence:
-    pairs = []
-    for word in loops.split(" "):
-        match = _LOOP.fullmatch(word)
-        if match is None or int(match[2]) >= MAX_NUMBER:
-            raise PlanFault(f"a recurrence: '{escape_text(word, 40)}' is no loop")
-        pairs.append((match[1], int(match[2])))
-    _require(len(pairs) <= MAX_LOOPS, f"{len(pairs)} loops; at most {MAX_LOOPS} are supported")
-    _require(len(dict(pairs)) == len(pairs), "two loops have one name")
+    pairs = parse_loops(loops)
+    _require(bool(pairs), "it has no loop")
     counts = {len(texts) for texts in (equations, reads, programs, aggregations)}
     _require(len(counts) == 1 and 0 < len(equations) <= MAX_EQUATIONS, f"{len(equations)} equations")
     known = dict(pairs)
     parsed = tuple(
-        _parse_equation(known, *texts)
-        for texts in zip(equations, reads, programs, aggregations, strict=True)
+        _parse_equation(known, *texts) for texts in zip(equations, reads, programs, aggregations, strict=True)
     )
     recurrence = Recurrence(tuple(pairs), parsed, results)
     _check(recurrence)
@@ -273,14 +268,15 @@ def _parse_equation(
     match = _EQUATION.fullmatch(equation)
     if match is None:
         raise PlanFault(f"a recurrence: '{escape_text(equation, 60)}' is no equation")
-    initial: str | OperandRead = match[3] or ""
-    if "[" in initial:
-        parsed = _parse_read(str(initial), known)
+    text = match[3] or ""
+    initial: str | OperandRead = text
+    if "[" in text:
+        parsed = _parse_read(text, known)
         if not isinstance(parsed, OperandRead):
             raise PlanFault("a recurrence: a value before the first step is a number, or an element of an operand")
         initial = parsed
-    elif initial:
-        _require(_is_literal(str(initial)), f"'{escape_text(str(initial), 40)}' is no value")
+    elif text:
+        _require(_is_literal(text), f"'{escape_text(text, 40)}' is no value")
     words = reads.split("; ") if reads else []
     _require(len(words) <= MAX_EQUATION_READS, f"an equation of {len(words)} reads")
     parsed_reads = tuple(_parse_read(word, known) for word in words)
@@ -295,7 +291,7 @@ def _is_literal(text: str) -> bool:
 
 
 def _parse_read(text: str, known: dict[str, int]) -> RecurrenceRead:
-    match = _READ.fullmatch(text)
+    match = _RECURRENCE_READ.fullmatch(text)
     if match is None:
         raise PlanFault(f"a recurrence: '{escape_text(text, 60)}' is no read")
     along = next(iter(known))
@@ -339,7 +335,10 @@ def _check(recurrence: Recurrence) -> None:
             _require(inside, f"{equation.initial} is no element before the first step of {equation}")
         known = equation.aggregation in AGGREGATIONS if equation.reduced else equation.aggregation == ""
         _require(known, f"aggregation '{equation.aggregation[:40]}' over {len(equation.reduced)} loops")
-    _require(carried == set(recurrence.carried), "a value is read before the first step where it is not known, or is not read")
+    _require(
+        carried == set(recurrence.carried),
+        "a value is read before the first step where it is not known, or is not read",
+    )
     ordered = all(type(k) is int and 0 <= k < len(equations) for k in recurrence.results)
     ordered = ordered and list(recurrence.results) == sorted(set(recurrence.results)) and bool(recurrence.results)
     _require(ordered, f"its results are {str(list(recurrence.results))[:60]}")

@@ -1,4 +1,4 @@
-"""Calls of the kernel `recurrence`: equations, their operands and results, and the extent that each loop has in them."""
+"""Calls of the kernel `recurrence`: equations, their operands and results, and the extents that loops have in them."""
 
 from __future__ import annotations
 
