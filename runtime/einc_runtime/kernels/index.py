@@ -169,7 +169,7 @@ def _compile_lookup(call: IndexCall, gather: Gather, source: Array, target: Arra
     steps = [source.strides[axis] if isinstance(axis, int) else 0 for axis, _ in gather.axes]
     shape = [upper - lower if isinstance(axis, int) else 1 for axis, (lower, upper) in gather.axes]
     return compile_lookup(
-        np.lib.stride_tricks.as_strided(source[corner], shape, steps), target, gather.before, len(gather.loops)
+        np.lib.stride_tricks.as_strided(source[(*corner, ...)], shape, steps), target, gather.before, len(gather.loops)
     )
 
 

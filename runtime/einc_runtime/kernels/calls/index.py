@@ -192,7 +192,7 @@ class IndexCall:
         names = tuple(name for name, _ in self.program.loops if name in strides)
         shape = [self.ranges[name][1] - self.ranges[name][0] for name in names]
         steps = [strides[name] for name in names]
-        return NamedArray(names, np.lib.stride_tricks.as_strided(array[tuple(corner)], shape, steps))
+        return NamedArray(names, np.lib.stride_tricks.as_strided(array[(*corner, ...)], shape, steps))
 
     def join(self, made: MadeArrays) -> Invocation[Array]:
         """The product, the reduction or the map that it is of its views."""
