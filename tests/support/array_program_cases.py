@@ -174,14 +174,15 @@ CASES: dict[str, ArrayCase] = {
     ),
     "a convolution": ArrayCase(
         ((2, 3, 5, 7), (5, 3, 2, 3)),
-        lambda p, x, k: convolve(p, x, k, None, MovingWindows.of((2, 3), (1, 2), (2, 1), ((1, 0), (2, 2)))), _convolution,
+        lambda p, x, k: convolve(p, x, k, None, MovingWindows.of((2, 3), (1, 2), (2, 1), ((1, 0), (2, 2)))),
+        _convolution,
     ),
     "a convolution in groups": ArrayCase(
         ((2, 4, 6), (6, 2, 2)), lambda p, x, k: convolve(p, x, k, None, MovingWindows.of((2,)), 2), _grouped
     ),
     "a transposed convolution": ArrayCase(
         ((2, 3, 4), (3, 5, 3)),
-        lambda p, x, k: convolve_transposed(p, x, k, None, MovingWindows.of((3,), (2,), None, ((1, 0),)), additions=[1]),
+        lambda p, x, k: convolve_transposed(p, x, k, None, MovingWindows.of((3,), (2,), None, ((1, 0),)), 1, [1]),
         _transposed,
     ),
     "the largest of windows": ArrayCase(

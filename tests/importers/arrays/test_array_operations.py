@@ -108,6 +108,6 @@ def test_what_does_not_fit_is_an_error() -> None:
 
 def test_the_page_shows_the_text_that_its_program_makes(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "adding-a-graph-importer.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```\n\n((?:    .*\n|\n)+)", page, re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n|\n)+)", page, re.DOTALL)
     exec(example[0], {})
     assert capsys.readouterr().out.strip() == re.sub("(?m)^    ", "", example[1]).strip()
