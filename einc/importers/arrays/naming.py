@@ -15,6 +15,7 @@ RESERVED_WORDS = frozenset(
 )  # fmt: skip
 
 MAX_NAME_LENGTH = 60
+"""Characters of a name, so that a statement of three tensors stays readable; the language takes 100."""
 
 _OF_INDICES = re.compile(r"n\d.*|[ir]\d+|\d.*")
 """What dimensions and indices are called; tensors and params have other names."""
