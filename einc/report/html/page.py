@@ -46,6 +46,7 @@ SCRIPTS = (
 """In the order in which they are put together."""
 
 MAX_TITLE = 120
+"""Characters of the title of a page, which browsers cut anyway."""
 
 MAX_DRAWN_CHANGES = 100
 """Kinds of operators that differ from one plan to another and whose cuts are drawn beside each other."""
