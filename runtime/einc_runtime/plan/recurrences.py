@@ -33,7 +33,8 @@ from einc_runtime.plan.scalar_programs import ScalarLiteral, ScalarProgram
 from einc_runtime.text import escape_text
 
 MAX_EQUATIONS = 64
-MAX_EQUATION_READS = 64
+"""The most equations, and the most reads of one, so that what is compared in pairs stays quick; an LSTM has ten."""
+
 MAX_STEP_VECTORS = 1 << 31
 """The most index vectors that one equation has at one step, so that a short text cannot ask for endless memory."""
 
@@ -278,7 +279,7 @@ def _parse_equation(
     elif text:
         _require(_is_literal(text), f"'{escape_text(text, 40)}' is no value")
     words = reads.split("; ") if reads else []
-    _require(len(words) <= MAX_EQUATION_READS, f"an equation of {len(words)} reads")
+    _require(len(words) <= MAX_EQUATIONS, f"an equation of {len(words)} reads")
     parsed_reads = tuple(_parse_read(word, known) for word in words)
     return RecurrenceEquation(match[1], _split_names(match[2], known), parsed_reads, program, aggregation, initial)
 

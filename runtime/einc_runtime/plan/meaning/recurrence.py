@@ -26,6 +26,7 @@ TEXTS = ("equations", "reads", "programs", "aggregations")
 """The attributes that are lists of texts, one for each equation."""
 
 MAX_INDEX_VECTORS = 1 << 62
+"""Index vectors of all equations at all steps are counted in 64 bits."""
 
 
 def recurrence(applied: Application) -> OperatorMeaning:
