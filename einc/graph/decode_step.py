@@ -30,8 +30,8 @@ from einc.ops.steps import (
 )
 from einc_runtime.text import did_you_mean
 
-MAX_FINDINGS = 50
-POSITIONS = "positions"
+MAX_REFUSALS = 50
+POSITIONS_INPUT = "positions"
 """The input of a step that says where each new token stands in its own sequence."""
 _POSITIONS_KEY = (Source.POSITIONS, "", 0)
 
@@ -67,7 +67,7 @@ def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
     derivation = _Derivation(graph, tokens)
     findings = [finding for node in graph.nodes if (finding := derivation.add(node)) is not None]
     if findings:
-        raise ModelError(findings[:MAX_FINDINGS])
+        raise ModelError(findings[:MAX_REFUSALS])
     for name in graph.outputs:
         derivation.builder.save(name)
     step = derivation.builder.build()
@@ -188,7 +188,7 @@ class _Derivation:
 
     def _declare_positions(self) -> str:
         if _POSITIONS_KEY not in self._extra:
-            name = self._name(POSITIONS, "_")
+            name = self._name(POSITIONS_INPUT, "_")
             self._extra[_POSITIONS_KEY] = self.builder.input(name, self._tokens.positions)
         return self._extra[_POSITIONS_KEY]
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-MAX_WORK = 300_000_000
+MAX_TRIED_WORK = 300_000_000
 """Operations and bytes of a model and its steps, above which they are not tried."""
-MAX_APPLICATIONS = 20_000
+MAX_TRIED_OPERATORS = 20_000
 """Operators that are computed one after the other, above which they are not tried."""
-TOLERANCE = 1e-9
+TRIED_TOLERANCE = 1e-9
 """How far results in f64 may differ, relative to the largest one: sums have another order."""
-_MAX_NUMBER = 8
+_DRAWN_IDS = 8
 """Integer inputs are below it, as ids of the smallest tables are."""
 
 
@@ -40,15 +40,15 @@ def count_starts(step: DecodeStep) -> list[list[int]]:
 def can_be_tried(model: Graph, step: DecodeStep) -> bool:
     """Whether the model and all its steps are small enough to be computed in a few seconds."""
     steps = len(count_starts(step))
-    if len(model.nodes) + steps * len(step.graph.nodes) > MAX_APPLICATIONS:
+    if len(model.nodes) + steps * len(step.graph.nodes) > MAX_TRIED_OPERATORS:
         return False
-    return _count_work(model) + steps * _count_work(step.graph) <= MAX_WORK
+    return _count_work(model) + steps * _count_work(step.graph) <= MAX_TRIED_WORK
 
 
 def try_steps(model: Graph, step: DecodeStep) -> int:
     """Computes the model of random tokens, and its steps. Returns how many there were.
 
-    Types are those of the graphs, f64 for `TOLERANCE` to be enough. Raises PlanFault at a result that differs.
+    Types are those of the graphs, f64 for `TRIED_TOLERANCE` to be enough. Raises PlanFault at a result that differs.
     """
     import numpy as np
 
@@ -105,7 +105,7 @@ def _draw(tensor: GraphTensor, model: Graph, rng: np.random.Generator) -> Array:
         return rng.integers(0, 2, desc.shape).astype(np.bool_)
     if not desc.dtype.is_float:
         tables = [n.operator.table.shape[0] for n, k in readers if isinstance(n.operator, Embedding) and k == 0]
-        return rng.integers(0, min(tables, default=_MAX_NUMBER), desc.shape).astype(desc.dtype.numpy())
+        return rng.integers(0, min(tables, default=_DRAWN_IDS), desc.shape).astype(desc.dtype.numpy())
     fan_in = max((node.operator.fan_in(k) for node, k in readers), default=1)
     scale = 1 / np.sqrt(fan_in) if tensor.kind is TensorKind.WEIGHT else 1.0
     return (rng.standard_normal(desc.shape) * scale).astype(desc.dtype.numpy())
@@ -127,11 +127,11 @@ def _compute(graph: Graph, loaded: Mapping[str, Array], held: dict[str, Array] |
     return values
 
 
-def _require_near(name: str, found: Array, expected: Array, number: int) -> None:
+def _require_near(name: str, computed: Array, expected: Array, number: int) -> None:
     import numpy as np
 
     scale = np.abs(expected, where=np.isfinite(expected), out=np.zeros(expected.shape)).max(initial=1.0)
-    if not np.allclose(found, expected, rtol=0, atol=TOLERANCE * scale, equal_nan=True):
+    if not np.allclose(computed, expected, rtol=0, atol=TRIED_TOLERANCE * scale, equal_nan=True):
         raise PlanFault(f"step {number} does not compute the rows of the model's '{name}'")
 
 
