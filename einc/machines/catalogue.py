@@ -146,9 +146,9 @@ def require_by_name(name: str) -> Gpu:
 
 def suggest_names(name: str) -> str:
     """`did you mean 'rtx-4090'? ` for a name that is near to one of the catalogue, else nothing."""
-    names = {written: gpu.name for gpu in load_catalogue().values() for written in (gpu.name, *gpu.names)}
-    wanted = re.sub(r"^(nvidia|amd)[ -]+", "", name.lower())
-    near = difflib.get_close_matches(wanted[:100], sorted(names), 1, 0.5)
+    names = {key: gpu.name for gpu in load_catalogue().values() for key in (gpu.name, *gpu.names)}
+    written = re.sub(r"^(nvidia|amd)[ -]+", "", name.lower())
+    near = difflib.get_close_matches(written[:100], sorted(names), 1, 0.5)
     return f"did you mean '{names[near[0]]}'? " if near else ""
 
 
@@ -167,9 +167,9 @@ def find_by_device(pci: str | None, arch: str | None, units: int | None, links: 
     links; of AMD's, with so many compute units."""
     gpus = [gpu for gpu in load_catalogue().values() if units is None or gpu.multiprocessors == units]
     named = [gpu for gpu in gpus if pci is not None and pci.lower() in gpu.pci]
-    alike = [gpu for gpu in gpus if arch is not None and arch.lower() in gpu.arch]
-    fitting = [gpu for gpu in alike if links <= (gpu.links.count if gpu.links is not None else 0)]
-    return next(iter((*named, *fitting, *alike)), None)
+    same_arch = [gpu for gpu in gpus if arch is not None and arch.lower() in gpu.arch]
+    fitting = [gpu for gpu in same_arch if links <= (gpu.links.count if gpu.links is not None else 0)]
+    return next(iter((*named, *fitting, *same_arch)), None)
 
 
 def compute_pcie_gbs(gts: float, lanes: int) -> float:

@@ -154,8 +154,8 @@ def test_two_islands_and_a_bridge():
     for a, b in ((0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)):
         rows[a][b] = rows[b][a] = "NV12"
     machine = machine_of(new_style(rows), gpu="a100")
-    assert len({r.name for r in machine.resources}) == len(machine.resources) == 24
-    assert links(machine)[0, 3] == (31.51, 3)
+    assert len({r.name for r in machine.resources}) == len(machine.resources) == 26
+    assert links(machine)[0, 3] == (16, 9)  # between two sockets, as the affinities say
     assert links(machine)[3, 4] == (229.2, 2)
 
 

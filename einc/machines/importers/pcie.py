@@ -81,15 +81,14 @@ def build_slots(labels: Sequence[str], gbs: Sequence[float | None]) -> list[Way]
     return [(Lane(f"pcie {site}", "slot", rate),) for site, rate in zip(range(len(labels)), gbs, strict=True)]
 
 
-def group_by_distance(count: int, near: Mapping[Pair, str], devices: int) -> list[Way]:
-    """The ways of `count` GPUs, of which a table says how far the path between two devices goes.
+def group_by_distance(count: int, near: Mapping[Pair, str]) -> list[Way]:
+    """The ways of `count` GPUs, of which `near` has words of `nvidia-smi topo -m` for pairs.
 
-    `near` has the words of `nvidia-smi topo -m` for pairs of devices, of which the first `count` are GPUs, and the
-    others, up to `devices`, network cards. Devices with at most one bridge between them (PIX) share a switch, with
-    several (PXB) a chain of them, and what no word but SYS joins stands in different sockets.
+    GPUs with at most one bridge between them (PIX) share a switch, with several (PXB) a chain of them, and those that
+    no word but SYS joins stand in different sockets.
     """
     levels = [
-        _find_groups(devices, [pair for pair, word in near.items() if word in words]) for words in (_PIX, _PXB, _NODE)
+        _find_groups(count, [pair for pair, word in near.items() if word in words]) for words in (_PIX, _PXB, _NODE)
     ]
     inner, outer, sockets = levels
     several = len({sockets[site] for site in range(count)}) > 1
@@ -108,27 +107,29 @@ def group_by_distance(count: int, near: Mapping[Pair, str], devices: int) -> lis
     return ways
 
 
+DISTANCES = ("PIX", "PXB", "PSB", "PHB", "NODE")
+"""Words for ways that stay in one socket, nearest first; PSB is one of older drivers."""
 _PIX = frozenset(("PIX",))
 _PXB = frozenset(("PIX", "PXB", "PSB"))
-_NODE = frozenset(("PIX", "PXB", "PSB", "PHB", "NODE"))
+_NODE = frozenset(DISTANCES)
 
 
-def _find_groups(devices: int, joined: Iterable[Pair]) -> list[int]:
-    """For every device the first device of its group."""
-    first = list(range(devices))
+def _find_groups(count: int, joined: Iterable[Pair]) -> list[int]:
+    """For every GPU the first GPU of its group."""
+    first = list(range(count))
 
-    def find(device: int) -> int:
-        while first[device] != device:
-            first[device] = first[first[device]]
-            device = first[device]
-        return device
+    def find(site: int) -> int:
+        while first[site] != site:
+            first[site] = first[first[site]]
+            site = first[site]
+        return site
 
     for a, b in joined:
         low, high = sorted((find(a), find(b)))
         first[high] = low
-    return [find(device) for device in range(devices)]
+    return [find(site) for site in range(count)]
 
 
 def _rank(groups: Sequence[int], site: int) -> int:
-    """The number of a device's group, counted in their order."""
+    """The number of a GPU's group, counted in their order."""
     return sorted(set(groups)).index(groups[site])

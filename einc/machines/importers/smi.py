@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from einc.errors import MachineError, SourceSpan
 from einc.machines.catalogue import Gpu, find_by_name
-from einc.machines.importers.pcie import Way, group_by_distance
+from einc.machines.importers.pcie import DISTANCES, Way, group_by_distance
 from einc.machines.importers.topology_facts import Topology
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 from einc_runtime.text import replace_unprintable
 
-_PCIE = frozenset(("PIX", "PXB", "PSB", "PHB", "NODE", "SYS", "SOC"))
-"""Ways over PCIe; PSB and SOC are words of older drivers."""
+_PCIE = frozenset((*DISTANCES, "SYS", "SOC"))
+"""Ways over PCIe; SOC is a word of older drivers for SYS."""
 _NO_PATH = frozenset(("N/A",))
 _NVLINK = re.compile(r"NV([1-9][0-9]?)")
 _GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
@@ -114,15 +114,24 @@ def _find_ways(
     cells: Mapping[tuple[str, str], str],
     rows: Mapping[str, _Line],
 ) -> list[Way]:
-    """The ways over PCIe that the words of the table tell. GPUs whose affinities are the same are in one socket."""
-    devices = [*labels, *(name for name in columns if name not in labels)]
-    number = {name: position for position, name in enumerate(devices)}
-    near = {(number[a], number[b]): cell for (a, b), cell in cells.items()}
+    """The ways over PCIe that the words of the table tell.
+
+    Of GPUs with NVLinks it shows these instead: then the network card tells that is nearest to both, or the same
+    affinity, that they are in one socket.
+    """
+    number = {name: position for position, name in enumerate(labels)}
+    cards = [name for name in columns if name not in number]
     affinity = {label: tuple(word.text for word in rows[label].words[1 + len(columns) :]) for label in labels}
+    near = {}
     for a, b in itertools.combinations(labels, 2):
-        if affinity[a] and affinity[a] == affinity[b] and _NVLINK.fullmatch(cells[a, b]):
-            near[number[a], number[b]] = "NODE"
-    return group_by_distance(len(labels), near, len(devices))
+        word = cells[a, b]
+        if _NVLINK.fullmatch(word):
+            to_cards = [(cells[a, card], cells[b, card]) for card in cards]
+            ranks = [max(map(DISTANCES.index, ends)) for ends in to_cards if set(ends) <= set(DISTANCES)]
+            same_socket = "NODE" if affinity[a] and affinity[a] == affinity[b] else "SYS"
+            word = DISTANCES[min(ranks)] if ranks else same_socket
+        near[number[a], number[b]] = word
+    return group_by_distance(len(labels), near)
 
 
 def _take_peer_tables(lines: Sequence[_Line], where: str) -> tuple[list[_Line], list[list[_Line]]]:
