@@ -104,7 +104,7 @@ def make_name(text: str) -> str:
     return f"hf_{word}".rstrip("_") if not word or word[0].isdigit() or word in _TAKEN else word
 
 
-MAX_MISSING = 10
+MAX_MISSING = 10  # missing weights that are named; the others are counted
 _COMPARED = 2_000  # names that a missing one is compared with, to suggest a similar one
 
 

@@ -19,6 +19,7 @@ from einc_runtime.plan.schema import DTypeName
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import escape_text
 
+# Limits of machine files, which may be hostile.
 MAX_MACHINE_TEXT = 32 * 2**20
 MAX_SITES = 1024
 MAX_RESOURCES = 100_000

@@ -34,7 +34,7 @@ _PEER_WORDS = frozenset(("OK", "NS", "CNS", "GNS", "TNS", "DR", "U"))
 """Words of `nvidia-smi topo -p2p`: all but OK say that the driver gives a pair no peers, or does not know."""
 _MAX_COLUMNS = 4 * MAX_SITES
 _MAX_LINE_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
-_MAX_LINES = 20_000
+_MAX_LINES = 20_000  # of a report; one of MAX_SITES GPUs has fewer
 
 
 @dataclass(frozen=True, slots=True)
