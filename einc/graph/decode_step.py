@@ -18,16 +18,8 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.embedding import Embedding
-from einc.ops.steps import (
-    Dependence,
-    Source,
-    StepInput,
-    StepTokens,
-    TokenForm,
-    find_sequence_lengths,
-    find_step_form,
-    make_row_reader,
-)
+from einc.ops.step_forms import Dependence, Source, StepInput, StepTokens, TokenForm
+from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
 from einc_runtime.text import did_you_mean
 
 MAX_REFUSALS = 50

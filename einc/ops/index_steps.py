@@ -18,7 +18,16 @@ from dataclasses import dataclass, replace
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.index_operator import IndexOperator, build_index_operator
-from einc.ops.steps import Dependence, Source, StepForm, StepInput, StepTokens, TokenForm, require_single
+from einc.ops.step_forms import (
+    Dependence,
+    Source,
+    StepForm,
+    StepInput,
+    StepTokens,
+    TokenForm,
+    read_same,
+    require_single,
+)
 from einc_runtime.plan.index_patterns import RunningAggregate, find_pattern
 from einc_runtime.plan.index_programs import (
     IndexProgram,
@@ -121,9 +130,8 @@ def _find_last(operator: IndexOperator, forms: Sequence[TokenForm], tokens: Step
         return replace(read, positions=(*read.positions[:form], last, *read.positions[form + 1 :]))
 
     program = replace(operator.program, reads=tuple(map(move, operator.program.reads)))
-    inputs = tuple(StepInput(Source.SAME, number) for number in range(len(forms)))
     written = build_index_operator(descs, program, operator.scalar, operator.dims)
-    return StepForm(written, inputs, (Dependence.LAST,))
+    return StepForm(written, read_same(forms), (Dependence.LAST,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,29 @@ part of its results needs the same part of its operands (`MappedOperator`); an i
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.attention import Attention
 from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
 from einc.ops.embedding import Embedding
 from einc.ops.index_operator import IndexOperator
+from einc.ops.index_steps import find_index_step
 from einc.ops.reshape import Reshape
 from einc.ops.rope import Rope
 from einc.ops.slicing import Slice
+from einc.ops.step_forms import (
+    Dependence,
+    Source,
+    StepForm,
+    StepInput,
+    StepTokens,
+    TokenForm,
+    read_same,
+    require_single,
+)
 
 _TOKENWISE = frozenset(
     (
@@ -44,80 +53,6 @@ _TOKENWISE = frozenset(
 """Families whose kernels compute the same wherever along the tokens a block is; rotations do with positions alone."""
 
 
-class Dependence(enum.Enum):
-    """What a tensor without a dimension of tokens is made of."""
-
-    NONE = "nothing that has tokens"
-    LAST = "the last tokens"
-
-
-TokenForm = int | Dependence
-"""The dimension of a tensor along which tokens run, or what it is made of where there is none."""
-
-
-class Source(enum.Enum):
-    """What an operator of a step reads of a tensor."""
-
-    SAME = "the tensor of the step: new tokens, or what has none"
-    CACHE = "all tokens so far"
-    ROWS = "the rows of the new tokens' positions"
-    POSITIONS = "the positions of the new tokens"
-
-
-@dataclass(frozen=True, slots=True)
-class StepInput:
-    """An input of an operator of a step: input `number` of the operator of the model; `axis` is the dimension of tokens
-    where the source is CACHE or ROWS."""
-
-    source: Source
-    number: int = 0
-    axis: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StepForm:
-    """The operator of a step, what it reads, and the forms of its results."""
-
-    operator: Operator
-    inputs: tuple[StepInput, ...]
-    results: tuple[TokenForm, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StepTokens:
-    """The tokens of a model and those of a step: the name of the dimension, the lengths of the packed sequences in the
-    model, and the new tokens of each."""
-
-    dimension: str
-    lens: tuple[int, ...]
-    new: int
-
-    @property
-    def extent(self) -> int:
-        """All tokens of the model."""
-        return sum(self.lens)
-
-    @property
-    def new_extent(self) -> int:
-        """All new tokens."""
-        return self.new * len(self.lens)
-
-    @property
-    def new_lens(self) -> tuple[int, ...]:
-        return (self.new,) * len(self.lens)
-
-    @property
-    def positions(self) -> TensorDesc:
-        """Where each new token stands in its own sequence."""
-        return TensorDesc((self.dimension,), (self.new_extent,), DType.I64)
-
-    def shorten(self, desc: TensorDesc, form: TokenForm) -> TensorDesc:
-        """The tensor with new tokens alone."""
-        if isinstance(form, Dependence):
-            return desc
-        return replace(desc, shape=(*desc.shape[:form], self.new_extent, *desc.shape[form + 1 :]))
-
-
 def find_step_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
     """How the operator computes new tokens, where its inputs have these forms.
 
@@ -125,14 +60,12 @@ def find_step_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepT
     """
     if all(isinstance(form, Dependence) for form in forms):
         last = Dependence.LAST if Dependence.LAST in forms else Dependence.NONE
-        return StepForm(operator, _read_same(forms), (last,) * len(operator.outputs))
+        return StepForm(operator, read_same(forms), (last,) * len(operator.outputs))
     if Dependence.LAST in forms:
         raise OperatorError("combines tokens with the last tokens, which later ones replace")
     if isinstance(operator, Attention):
         return _find_attention(operator, forms, tokens)
     if isinstance(operator, IndexOperator):
-        from einc.ops.index_steps import find_index_step
-
         return find_index_step(operator, forms, tokens)
     if isinstance(operator, Slice):
         return _find_slice(operator, forms, tokens)
@@ -174,16 +107,6 @@ def make_row_reader(desc: TensorDesc, axis: int, tokens: StepTokens) -> Operator
             "dims": desc.dims,
         },
     )
-
-
-def require_single(tokens: StepTokens, does: str) -> None:
-    """Raises OperatorError where several sequences are packed, for an operator that counts through all of them."""
-    if len(tokens.lens) > 1:
-        raise OperatorError(f"{does}, counted through all {len(tokens.lens)} packed sequences")
-
-
-def _read_same(forms: Sequence[TokenForm]) -> tuple[StepInput, ...]:
-    return tuple(StepInput(Source.SAME, number) for number in range(len(forms)))
 
 
 # ---- operators that compute tokens one by one ----
@@ -258,7 +181,7 @@ def _find_slice(operator: Slice, forms: Sequence[TokenForm], tokens: StepTokens)
     starts[axis], stops[axis] = tokens.new_extent - 1, tokens.new_extent
     attributes: dict[str, Attribute] = {"starts": tuple(starts), "stops": tuple(stops)}
     last = registry.restore(operator.family, (tokens.shorten(operator.tensor, axis),), attributes)
-    return StepForm(last, _read_same(forms), (Dependence.LAST,))
+    return StepForm(last, read_same(forms), (Dependence.LAST,))
 
 
 def _find_lookup(operator: Embedding, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
@@ -266,7 +189,7 @@ def _find_lookup(operator: Embedding, forms: Sequence[TokenForm], tokens: StepTo
     if forms[1] != 0:
         raise OperatorError("looks up tokens as columns")
     looked_up = registry.restore(operator.family, (operator.ids, tokens.shorten(operator.table, 0)), {})
-    return StepForm(looked_up, _read_same(forms), (Dependence.LAST,))
+    return StepForm(looked_up, read_same(forms), (Dependence.LAST,))
 
 
 # ---- operators that know positions ----
@@ -292,7 +215,7 @@ def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: Ste
     if keys is Dependence.NONE:
         if operator.causal or operator.window or any(isinstance(form, int) for form in extras.values()):
             raise OperatorError("tells by tokens which keys are seen, and the keys have none")
-        return StepForm(registry.restore(operator.family, descs, attributes), _read_same(forms), (1, 1))
+        return StepForm(registry.restore(operator.family, descs, attributes), read_same(forms), (1, 1))
     if not operator.causal:
         raise OperatorError("lets every token see the tokens behind it (it has no causal=true)")
     if not set(extras) <= {"mask"}:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from einc.graph.decode_step import DecodeStep
 from einc.graph.graph import Graph, GraphTensor, TensorKind
 from einc.ops.embedding import Embedding
-from einc.ops.steps import Dependence
+from einc.ops.step_forms import Dependence
 from einc_runtime.errors import PlanFault
 
 if TYPE_CHECKING:
