@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from einc.advising.advice import Advice, AdviceOption, describe_sites
+from einc.advising.advice import Advice
 from einc.advising.documents import (
     describe_best,
     describe_limit,
@@ -21,6 +21,7 @@ from einc.advising.documents import (
     format_rate,
     format_time,
 )
+from einc.advising.planning import AdviceOption, describe_sites
 from einc.report.html.page import render_template
 from einc_runtime.text import format_count, format_memory
 
