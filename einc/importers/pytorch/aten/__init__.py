@@ -1,0 +1,24 @@
+"""What each ATen operator becomes: a function for each, by the name and the argument names of its schema.
+
+Operators of one subject are in one file, which `table.py` does not know: `find_operator` imports all of them.
+"""
+
+from __future__ import annotations
+
+from einc.importers.pytorch.aten import (  # noqa: F401 - their functions enter the table as they are imported
+    attention,
+    elementwise,
+    indexing,
+    making,
+    moving,
+    networks,
+    products,
+    reducing,
+)
+from einc.importers.pytorch.aten.table import ATEN, AtenOperator
+
+
+def find_operator(target: str) -> AtenOperator | None:
+    """The operator that a node names, as `torch.ops.aten.add.Tensor`: by its name with the overload, or without."""
+    name = target.removeprefix("torch.ops.aten.")
+    return ATEN.get(name) or ATEN.get(name.partition(".")[0])
