@@ -12,7 +12,7 @@ import numpy as np
 
 from einc.core.tensor import DType
 
-_CODES = {
+_SAFETENSORS_CODES = {
     DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32", DType.F64: "F64", DType.I32: "I32", DType.I64: "I64",
     DType.BOOL: "BOOL",
 }  # fmt: skip
@@ -39,7 +39,7 @@ def write_weights(stream: BinaryIO, weights: Sequence[WeightToWrite]) -> None:
     for weight in weights:
         end = start + weight.bytes
         header[weight.name] = {
-            "dtype": _CODES[weight.dtype], "shape": list(weight.shape), "data_offsets": [start, end]
+            "dtype": _SAFETENSORS_CODES[weight.dtype], "shape": list(weight.shape), "data_offsets": [start, end]
         }  # fmt: skip
         start = end
     text = json.dumps(header, separators=(",", ":")).encode()

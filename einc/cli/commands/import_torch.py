@@ -67,4 +67,6 @@ def torch_command(path: str, target: str, as_json: bool) -> None:
             "outputs": list(converted.outputs), "notes": list(converted.notes),
         })  # fmt: skip
     else:
-        output.note(f"{text_file}: inputs {', '.join(converted.inputs) or 'none'}; outputs {', '.join(converted.outputs)}")
+        output.note(
+            f"{text_file}: inputs {', '.join(converted.inputs) or 'none'}; outputs {', '.join(converted.outputs)}"
+        )

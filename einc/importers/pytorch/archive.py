@@ -29,8 +29,11 @@ Elements = np.ndarray[Any, np.dtype[Any]]
 MAX_MODEL_BYTES = 256 * 2**20
 """The JSON of a graph. Its size is that of the graph: 1 MB for about 100 operators."""
 MAX_DIRECTORY_BYTES = 64 * 2**20
+"""The list of entries: about 100 bytes for each."""
 MAX_TENSORS = 100_000
+"""The largest models have some thousands."""
 MAX_DIMENSIONS = 32
+"""As many as tensors of the language have."""
 
 SCALAR_TYPES = {
     1: ElementType.U8, 2: ElementType.I8, 3: ElementType.I16, 4: ElementType.I32, 5: ElementType.I64,
@@ -41,6 +44,7 @@ SCALAR_TYPES = {
 
 _END_OF_DIRECTORY = b"PK\x05\x06"
 _STRIDED = 7
+"""The layout of dense tensors in the schema."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 

@@ -14,7 +14,15 @@ from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
 from einc.importers.pytorch.aten import find_operator
 from einc.importers.pytorch.aten.table import ATEN, Call
-from einc.importers.pytorch.exported import Argument, ExportedGraph, Node, Placeholder, Size, TensorValue, read_graph
+from einc.importers.pytorch.exported import (
+    Argument,
+    ExportedGraph,
+    ExportedNode,
+    ExportedTensor,
+    Placeholder,
+    Size,
+    read_graph,
+)
 from einc.importers.pytorch.symbols import read_extent
 from einc_runtime.text import did_you_mean, escape_text
 
@@ -94,12 +102,12 @@ class _Conversion:
             self._weights[placeholder.stored] = self._program.weight(name, shape, type_, placeholder.stored)
         return self._weights[placeholder.stored]
 
-    def _read_type(self, value: TensorValue, name: str) -> ElementType:
+    def _read_type(self, value: ExportedTensor, name: str) -> ElementType:
         if value.type is None:
             raise self._problem(f"{name} has an element type (number {value.dtype}) that einc does not have")
         return value.type
 
-    def _read_shape(self, value: TensorValue, name: str) -> tuple[Extent, ...]:
+    def _read_shape(self, value: ExportedTensor, name: str) -> tuple[Extent, ...]:
         return tuple(self._read_size(size, f"{name}_dim{axis}") for axis, size in enumerate(value.sizes))
 
     def _read_size(self, size: Size, hint: str) -> Extent:
@@ -117,7 +125,7 @@ class _Conversion:
 
     # ---- nodes ----
 
-    def _convert(self, node: Node) -> None:
+    def _convert(self, node: ExportedNode) -> None:
         operator = find_operator(node.target)
         if operator is None:
             raise self._refuse(node, *_describe_missing(node.target))
@@ -128,12 +136,12 @@ class _Conversion:
             raise self._refuse(node, error.message, error.hint) from None
         self._bind(node, results)
 
-    def _run(self, node: Node, call: Any, inputs: dict[str, Any]) -> Any:
+    def _run(self, node: ExportedNode, call: Any, inputs: dict[str, Any]) -> Any:
         results = [self._graph.tensors[name] for name in _list_tensors(node.outputs) if name in self._graph.tensors]
         types = tuple(self._read_type(value, node.target) for value in results)
         return call(Call(self._program, types, _last_name(node)), inputs)
 
-    def _bind(self, node: Node, results: Any) -> None:
+    def _bind(self, node: ExportedNode, results: Any) -> None:
         names = _list_names(node.outputs)
         if not names:
             return
@@ -144,7 +152,7 @@ class _Conversion:
             self._check(node, name, value)
             self._values[name] = value
 
-    def _check(self, node: Node, name: str, value: Any) -> None:
+    def _check(self, node: ExportedNode, name: str, value: Any) -> None:
         """What a node computes must have the type and the extents that the graph says."""
         expected = self._graph.tensors.get(name)
         if expected is None or not isinstance(value, Array):
@@ -228,25 +236,25 @@ class _Conversion:
     def _problem(self, message: str) -> ModelError:
         return ModelError([Diagnostic(f"{self._archive.path}: {escape_text(message, 300)}")])
 
-    def _refuse(self, node: Node, message: str, hint: str | None = None) -> ModelError:
+    def _refuse(self, node: ExportedNode, message: str, hint: str | None = None) -> ModelError:
         """An error at a node, with the line of the module that called it."""
         operator = escape_text(node.target.removeprefix("torch.ops."), 100)
         return ModelError([Diagnostic(f"{self._archive.path}: {operator}{find_line(node)}: {message}", hint=hint)])
 
 
-def find_line(node: Node) -> str:
+def find_line(node: ExportedNode) -> str:
     """The last line of Python that called the node and is not torch's own, as the export noted it."""
     trace = node.metadata.get("stack_trace")
     if not isinstance(trace, str):
         return ""
     lines = trace.splitlines()
     places = [k for k, line in enumerate(lines) if line.lstrip().startswith("File ")]
-    user = [k for k in places if "/torch/nn/" not in lines[k] and "/torch/_" not in lines[k]] or places
-    if not user:
+    of_user = [k for k in places if "/torch/nn/" not in lines[k] and "/torch/_" not in lines[k]] or places
+    if not of_user:
         return ""
-    place = escape_text(lines[user[-1]].strip().removeprefix("File "), 200)
-    source = lines[user[-1] + 1].strip() if user[-1] + 1 < len(lines) else ""
-    return f" (called by {place}: {escape_text(source, 100)})"
+    called_at = escape_text(lines[of_user[-1]].strip().removeprefix("File "), 200)
+    source = lines[of_user[-1] + 1].strip() if of_user[-1] + 1 < len(lines) else ""
+    return f" (called by {called_at}: {escape_text(source, 100)})"
 
 
 def _describe_missing(target: str) -> tuple[str, str]:
@@ -275,11 +283,14 @@ def _list_names(arguments: Sequence[Argument]) -> list[str]:
 
 def _list_tensors(arguments: Sequence[Argument]) -> list[str]:
     return [
-        name for argument in arguments if {"as_tensor", "as_tensors"} & set(argument) for name in _list_names([argument])
+        name
+        for argument in arguments
+        if {"as_tensor", "as_tensors"} & set(argument)
+        for name in _list_names([argument])
     ]
 
 
-def _last_name(node: Node) -> str:
+def _last_name(node: ExportedNode) -> str:
     """What the result is called: the last name of the module that called the node, or that of the operator."""
     stack = node.metadata.get("nn_module_stack")
     operator = node.target.removeprefix("torch.ops.aten.").partition(".")[0].strip("_")

@@ -19,7 +19,9 @@ from einc_runtime.strict_json import describe_json
 from einc_runtime.text import escape_text
 
 SCHEMA_MAJOR = 8
+"""That of torch 2.7 to 2.13; another one may mean something else."""
 MAX_NODES = 100_000
+"""The language takes 20,000 operators; many nodes are views or constants."""
 
 Name = Annotated[str, msgspec.Meta(max_length=1000)]
 Argument = dict[str, Any]
@@ -38,7 +40,7 @@ class Size(msgspec.Struct):
     as_expr: _SizeExpression | None = None
 
 
-class TensorValue(msgspec.Struct):
+class ExportedTensor(msgspec.Struct):
     """The type and the extents of a tensor of the graph."""
 
     dtype: int
@@ -56,7 +58,7 @@ class NamedArgument(msgspec.Struct):
     arg: Argument
 
 
-class Node(msgspec.Struct):
+class ExportedNode(msgspec.Struct):
     """A call of an operator."""
 
     target: Name
@@ -65,10 +67,10 @@ class Node(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-class _Graph(msgspec.Struct):
-    nodes: Annotated[list[Node], msgspec.Meta(max_length=MAX_NODES)]
+class _GraphRecord(msgspec.Struct):
+    nodes: Annotated[list[ExportedNode], msgspec.Meta(max_length=MAX_NODES)]
     outputs: list[Argument]
-    tensor_values: dict[Name, TensorValue]
+    tensor_values: dict[Name, ExportedTensor]
     sym_int_values: dict[Name, Size] = {}
 
 
@@ -78,7 +80,7 @@ class _Signature(msgspec.Struct):
 
 
 class _GraphModule(msgspec.Struct):
-    graph: _Graph
+    graph: _GraphRecord
     signature: _Signature
     module_call_graph: list[dict[str, Any]] = []
 
@@ -117,9 +119,9 @@ class ExportedGraph:
     """
 
     placeholders: tuple[Placeholder, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[ExportedNode, ...]
     outputs: tuple[Argument, ...]
-    tensors: Mapping[str, TensorValue]
+    tensors: Mapping[str, ExportedTensor]
     sizes: Mapping[str, Size]
     lowest: Mapping[str, int]
 

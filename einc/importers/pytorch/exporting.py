@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from einc.errors import Diagnostic, ModelError, UsageError
+from einc.errors import Diagnostic, ModelError
 from einc.importers.pytorch.aten import find_operator
+from einc_runtime.errors import MissingFault
+from einc_runtime.installing import suggest_packages
 
 
 def export_module(
@@ -15,13 +17,13 @@ def export_module(
     """Exports a module and saves the archive at `path`.
 
     Operators that einc knows are kept as they are, all others are decomposed as torch decomposes them. Raises
-    UsageError without torch, and ModelError with torch's own words for a module that cannot be exported.
+    MissingFault without torch, and ModelError with torch's own words for a module that cannot be exported.
     """
     try:
         import torch
         from torch.export import default_decompositions, export
     except ImportError:
-        raise UsageError("from_torch needs torch", hint="pip install torch") from None
+        raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
     module.eval()
     with torch.no_grad():
         try:

@@ -49,7 +49,7 @@ def from_torch(
 ) -> TorchModel:
     """The model of a module of torch, exported for these arguments as by `torch.export.export`.
 
-    The module is put into eval mode. Dimensions that are dynamic become dims of the text. Raises UsageError without
+    The module is put into eval mode. Dimensions that are dynamic become dims of the text. Raises MissingFault without
     torch, and ModelError for what cannot be exported, or computes what einc cannot say.
     """
     with tempfile.TemporaryDirectory(prefix="einc-") as folder:

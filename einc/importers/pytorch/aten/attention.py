@@ -135,5 +135,9 @@ def repeat_heads(call: Call, array: Array, heads: Extent) -> Array:
     wide = unsqueeze(program, array, [axis + 1])
     times = heads // array.shape[axis]
     spread = expand(program, wide, [*array.shape[: axis + 1], times, *array.shape[axis + 1 :]])
-    shape: Sequence[Extent] = [*array.shape[:axis], multiply_extents([array.shape[axis], times]), *array.shape[axis + 1 :]]
+    shape: Sequence[Extent] = [
+        *array.shape[:axis],
+        multiply_extents([array.shape[axis], times]),
+        *array.shape[axis + 1 :],
+    ]
     return reshape(program, spread, shape, "repeated")

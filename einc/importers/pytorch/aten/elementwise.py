@@ -51,8 +51,8 @@ def _enter_float(name: str, function: str) -> None:
 
 def _enter_binary(name: str, function: str) -> None:
     @aten(name)
-    def convert(call: Call, self_: Operand, other: Operand) -> Array:
-        return combine(call, function, self_, other)
+    def convert(call: Call, self_: Operand, other_: Operand) -> Array:
+        return combine(call, function, self_, other_)
 
 
 for _name in ("abs", "neg", "relu"):
@@ -113,36 +113,36 @@ def _scale(call: Call, operand: Operand, alpha: float, type_: ElementType) -> Op
 
 
 @aten("add")
-def convert_add(call: Call, self_: Operand, other: Operand, alpha: float = 1) -> Array:
-    type_ = promote([self_, other])
-    return combine(call, "or" if type_.is_bool else "add", self_, _scale(call, other, alpha, type_), type_=type_)
+def convert_add(call: Call, self_: Operand, other_: Operand, alpha: float = 1) -> Array:
+    type_ = promote([self_, other_])
+    return combine(call, "or" if type_.is_bool else "add", self_, _scale(call, other_, alpha, type_), type_=type_)
 
 
 @aten("sub")
-def convert_sub(call: Call, self_: Operand, other: Operand, alpha: float = 1) -> Array:
-    type_ = promote([self_, other])
-    return combine(call, "sub", self_, _scale(call, other, alpha, type_), type_=type_)
+def convert_sub(call: Call, self_: Operand, other_: Operand, alpha: float = 1) -> Array:
+    type_ = promote([self_, other_])
+    return combine(call, "sub", self_, _scale(call, other_, alpha, type_), type_=type_)
 
 
 @aten("rsub")
-def convert_rsub(call: Call, self_: Operand, other: Operand, alpha: float = 1) -> Array:
-    return convert_sub(call, other, self_, alpha)
+def convert_rsub(call: Call, self_: Operand, other_: Operand, alpha: float = 1) -> Array:
+    return convert_sub(call, other_, self_, alpha)
 
 
 @aten("div", "true_divide")
-def convert_div(call: Call, self_: Operand, other: Operand, rounding_mode: str | None = None) -> Array:
-    type_ = promote([self_, other])
+def convert_div(call: Call, self_: Operand, other_: Operand, rounding_mode: str | None = None) -> Array:
+    type_ = promote([self_, other_])
     if rounding_mode is None:
-        return combine(call, "div", self_, other, type_=type_ if type_.is_float else call.type)
+        return combine(call, "div", self_, other_, type_=type_ if type_.is_float else call.type)
     if rounding_mode == "floor":
-        return combine(call, "floordiv", self_, other, type_=type_)
-    quotient = combine(call, "div", self_, other, type_=type_)
+        return combine(call, "floordiv", self_, other_, type_=type_)
+    quotient = combine(call, "div", self_, other_, type_=type_)
     return combine(call, "trunc", quotient) if type_.is_float else quotient
 
 
 @aten("floor_divide")
-def convert_floor_divide(call: Call, self_: Operand, other: Operand) -> Array:
-    return combine(call, "floordiv", self_, other)
+def convert_floor_divide(call: Call, self_: Operand, other_: Operand) -> Array:
+    return combine(call, "floordiv", self_, other_)
 
 
 @aten("pow")
@@ -177,8 +177,8 @@ def convert_bitwise_not(call: Call, self_: Array) -> Array:
 
 def _enter_logical(name: str, function: str) -> None:
     @aten(name)
-    def convert(call: Call, self_: Array, other: Array) -> Array:
-        return combine(call, function, self_, other, type_=ElementType.BOOL)
+    def convert(call: Call, self_: Array, other_: Array) -> Array:
+        return combine(call, function, self_, other_, type_=ElementType.BOOL)
 
 
 for _name in ("and", "or", "xor"):
@@ -186,12 +186,14 @@ for _name in ("and", "or", "xor"):
 
 
 @aten("where")
-def convert_where(call: Call, condition: Array, self_: Operand, other: Operand) -> Array:
-    type_ = promote([self_, other])
-    positive, negative = (make_array(call.program, operand, type_) for operand in (self_, other))
+def convert_where(call: Call, condition: Array, self_: Operand, other_: Operand) -> Array:
+    type_ = promote([self_, other_])
+    positive, negative = (make_array(call.program, operand, type_) for operand in (self_, other_))
     if not isinstance(positive, Array) and not isinstance(negative, Array):
         positive = call.program.constant(np.asarray(positive).astype(type_.numpy), type_)
-    return call.cast(where(call.program, cast(call.program, condition, ElementType.BOOL), positive, negative, call.hint))
+    return call.cast(
+        where(call.program, cast(call.program, condition, ElementType.BOOL), positive, negative, call.hint)
+    )
 
 
 @aten("masked_fill")
@@ -285,10 +287,10 @@ def convert_addcdiv(call: Call, self_: Array, tensor1: Array, tensor2: Array, va
 
 
 @aten("logaddexp")
-def convert_logaddexp(call: Call, self_: Array, other: Array) -> Array:
+def convert_logaddexp(call: Call, self_: Array, other_: Array) -> Array:
     program = call.program
-    gap = apply(program, "abs", apply(program, "sub", self_, other))
-    return combine(call, "add", apply(program, "max", self_, other),
+    gap = apply(program, "abs", apply(program, "sub", self_, other_))
+    return combine(call, "add", apply(program, "max", self_, other_),
                    apply(program, "log1p", apply(program, "exp", apply(program, "neg", gap))))  # fmt: skip
 
 
@@ -298,5 +300,5 @@ def convert_type(call: Call, self_: Array, dtype: ElementType | None = None) -> 
 
 
 @aten("type_as")
-def convert_type_as(call: Call, self_: Array, other: Array) -> Array:
+def convert_type_as(call: Call, self_: Array, other_: Array) -> Array:
     return call.cast(self_)

@@ -42,9 +42,9 @@ def convert_index(call: Call, self_: Array, indices: Sequence[Array | None]) -> 
         return moving.take(call.program, self_, positions[0], axes[0], call.hint)
     together = axes[-1] - axes[0] == len(axes) - 1
     spread = broadcast_shapes(*(index.shape for index in positions))
-    rest = [extent for axis, extent in enumerate(self_.shape) if axis not in axes]
+    kept = [extent for axis, extent in enumerate(self_.shape) if axis not in axes]
     first = axes[0] if together else 0
-    shape = (*rest[:first], *spread, *rest[first:])
+    shape = (*kept[:first], *spread, *kept[first:])
     names = name_dimensions(shape)
     middle = names[first : first + len(spread)]
     outer = iter([*names[:first], *names[first + len(spread) :]])
@@ -122,7 +122,7 @@ def convert_scatter_add(call: Call, self_: Array, dim: int, index: Array, src: A
 def convert_scatter_of_positions(
     call: Call, self_: Array, dim: int, index: Array, src: Array | None = None, value: Any = None
 ) -> Array:
-    """Positions along the axis must differ, as those of the largest elements do; torch has no order otherwise, either."""
+    """Positions along the axis must differ, as those of the largest elements do; else torch has no order, either."""
     program = call.program
     if src is None:
         src = moving.full(program, index.shape, value, self_.type)

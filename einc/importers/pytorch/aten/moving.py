@@ -10,6 +10,7 @@ from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
 from einc.importers.pytorch.aten.table import Call, Size, aten
 
 _FAR = 2**63 - 1
+"""The end of a slice that has none, as torch writes it."""
 
 
 @aten("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy")
@@ -83,8 +84,8 @@ def convert_expand(call: Call, self_: Array, size: list[Size]) -> Array:
 
 
 @aten("expand_as")
-def convert_expand_as(call: Call, self_: Array, other: Array) -> Array:
-    return moving.expand(call.program, self_, other.shape, call.hint)
+def convert_expand_as(call: Call, self_: Array, other_: Array) -> Array:
+    return moving.expand(call.program, self_, other_.shape, call.hint)
 
 
 @aten("broadcast_tensors")

@@ -17,6 +17,11 @@ from einc.importers.arrays.values import Array, UnsupportedError
 from einc.importers.arrays.windows import MovingWindows
 from einc.importers.pytorch.aten.table import Call, Size, aten
 
+_EPSILONS = {
+    ElementType.F16: 2.0**-10, ElementType.BF16: 2.0**-7, ElementType.F32: 2.0**-23, ElementType.F64: 2.0**-52
+}  # fmt: skip
+"""The distance from 1 to the next number, which torch takes where a norm has no eps."""
+
 
 def _flatten_last(call: Call, array: Array | None, count: int) -> Array | None:
     """The array with its last dimensions as one."""
@@ -53,7 +58,7 @@ def convert_rms_norm(
     count = len(normalized_shape)
     flat, gain = (_flatten_last(call, array, count) for array in (input, weight))
     assert flat is not None
-    smallest = float(np.finfo(input.type.numpy).eps) if eps is None else eps
+    smallest = _EPSILONS[input.type] if eps is None else eps
     result = reducing.rms_norm(call.program, flat, gain, smallest, call.hint)
     return reshape(call.program, result, input.shape, call.hint)
 
@@ -143,9 +148,7 @@ def convert_convolution(
     batched = input if input.rank == axes + 2 else unsqueeze(call.program, input, [0])
     if transposed:
         more = _pairs(output_padding, axes)
-        result = windows.convolve_transposed(
-            call.program, batched, weight, bias, moving, groups, more, hint=call.hint
-        )
+        result = windows.convolve_transposed(call.program, batched, weight, bias, moving, groups, more, hint=call.hint)
     else:
         result = windows.convolve(call.program, batched, weight, bias, moving, groups, call.hint)
     return result if input.rank == axes + 2 else squeeze(call.program, result, [0], call.hint)
@@ -157,9 +160,7 @@ def convert_transposed_convolution(
     padding: Sequence[int] = (0,), output_padding: Sequence[int] = (0,), groups: int = 1,
     dilation: Sequence[int] = (1,),
 ) -> Array:  # fmt: skip
-    return convert_convolution(
-        call, input, weight, bias, stride, padding, dilation, True, output_padding, groups
-    )
+    return convert_convolution(call, input, weight, bias, stride, padding, dilation, True, output_padding, groups)
 
 
 def _make_windows(
@@ -200,7 +201,8 @@ def _enter_pooling(axes: int) -> None:
     @aten(f"adaptive_avg_pool{axes}d", f"_adaptive_avg_pool{axes}d")
     def convert_adaptive_average(call: Call, self_: Array, output_size: Sequence[int | None]) -> Array:
         result = self_
-        for axis, size in zip(range(self_.rank - axes, self_.rank), _pairs(list(output_size), axes), strict=True):  # type: ignore[arg-type]
+        sizes = list(output_size) * axes if len(output_size) == 1 else output_size
+        for axis, size in zip(range(self_.rank - axes, self_.rank), sizes, strict=True):
             result = _average_parts(call, result, axis, size)
         return result
 
@@ -223,7 +225,7 @@ def _average_parts(call: Call, array: Array, axis: int, size: int | None) -> Arr
         raise UnsupportedError("adaptive pooling of a dimension that depends on params")
     if extent.value % size == 0:
         width = extent.value // size
-        split = [*array.shape[:axis], size, width, *array.shape[axis + 1 :]]
+        split: list[Size] = [*array.shape[:axis], size, width, *array.shape[axis + 1 :]]
         return reducing.reduce(call.program, reshape(call.program, array, split), "mean", [axis + 1], False, call.hint)
     weights = np.zeros((size, extent.value))
     for part in range(size):
@@ -262,12 +264,14 @@ def _enter_nearest(axes: int, exact: bool) -> None:
     ) -> Array:  # fmt: skip
         array = self_ or input
         assert array is not None
-        scale = scale_factors or ([scales] if axes == 1 else [scales_d, scales_h, scales_w][3 - axes :])
+        by_axis = [scales] if axes == 1 else [scales_d, scales_h, scales_w][3 - axes :]
+        factors: Sequence[float | None] = scale_factors or by_axis
         for k in range(axes):
             axis = array.rank - axes + k
             old = _count(array, axis)
-            size = output_size[k] if output_size else int(old * (scale[k] or 1.0))
-            step = 1 / scale[k] if scale[k] else old / size  # type: ignore[operator]
+            factor = factors[k]
+            size = output_size[k] if output_size else int(old * (factor or 1.0))
+            step = 1 / factor if factor else old / size
             places = np.floor((np.arange(size) + (0.5 if exact else 0)) * step).clip(0, old - 1).astype(np.int64)
             array = take(call.program, array, call.program.constant(places, ElementType.I64), axis, call.hint)
         return array
@@ -318,10 +322,10 @@ def _interpolate(
 def _weigh_neighbours(places: np.ndarray[Any, Any], old: int, degree: int) -> np.ndarray[Any, Any]:
     """Weights [new, old] of linear (1) or cubic (3, with a = -0.75) interpolation at these places."""
     weights = np.zeros((len(places), old))
-    for row, place in enumerate(places):
-        first = int(np.floor(place))
+    for row, center in enumerate(places):
+        first = int(np.floor(center))
         for k in range(first - degree // 2, first + degree // 2 + 2):
-            gap = abs(place - k)
+            gap = abs(center - k)
             if degree == 1:
                 weight = max(0.0, 1 - gap)
             elif gap <= 1:

@@ -11,10 +11,10 @@ from einc.importers.pytorch.aten.table import Call, aten
 
 @aten("mm", "bmm", "mv", "matmul", "dot")
 def convert_matmul(
-    call: Call, self_: Array, mat2: Array | None = None, other: Array | None = None, vec: Array | None = None,
+    call: Call, self_: Array, mat2: Array | None = None, other_: Array | None = None, vec: Array | None = None,
     tensor: Array | None = None,
 ) -> Array:  # fmt: skip
-    second = next(operand for operand in (mat2, other, vec, tensor) if operand is not None)
+    second = next(operand for operand in (mat2, other_, vec, tensor) if operand is not None)
     return matmul(call.program, self_, second, call.hint)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import cast
@@ -14,6 +14,7 @@ from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, UnsupportedError
 
 Function = Callable[..., Any]
+Entered = TypeVar("Entered", bound=Function)
 Size = int | Extent
 
 IGNORED_ARGUMENTS = frozenset(
@@ -22,6 +23,10 @@ IGNORED_ARGUMENTS = frozenset(
      "scale_grad_by_freq", "sparse", "half_to_float", "unsafe", "is_coalesced")
 )  # fmt: skip
 """Arguments that do not change which numbers a forward pass computes."""
+
+
+_RENAMED = ("self", "other")
+"""Names of the schemas that get an underscore as parameters here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,10 @@ class AtenOperator:
     accepted: frozenset[str]
 
     def call(self, call: Call, inputs: Mapping[str, Any]) -> Any:
-        """The result for arguments by their names. Raises UnsupportedError for those that the function does not take."""
+        """The result for arguments by their names. Raises UnsupportedError for those that the function lacks."""
         taken = {}
         for name, value in inputs.items():
-            key = "self_" if name == "self" else name
+            key = f"{name}_" if name in _RENAMED else name
             if key in self.accepted:
                 taken[key] = value
             elif name not in IGNORED_ARGUMENTS and value not in (None, False):
@@ -72,10 +77,10 @@ ATEN: dict[str, AtenOperator] = {}
 """Operators by their names, without `aten.`: `add`, or with an overload, `max.dim`, where that means something else."""
 
 
-def aten(*names: str) -> Callable[[Function], Function]:
-    """Puts a function into the table. Its parameters behind the call are the arguments of the schema; self is `self_`."""
+def aten(*names: str) -> Callable[[Entered], Entered]:
+    """Puts a function into the table. Its parameters behind the call are the schema's arguments."""
 
-    def enter(function: Function) -> Function:
+    def enter(function: Entered) -> Entered:
         parameters = list(inspect.signature(function).parameters)[1:]
         for name in names:
             ATEN[name] = AtenOperator(function, frozenset(parameters))

@@ -10,7 +10,7 @@ from einc.importers.arrays.values import Array, UnsupportedError
 
 Operand = Array | Extent | float
 
-_RANKS = [
+_BY_WIDTH = [
     ElementType.BOOL, ElementType.U8, ElementType.I8, ElementType.I16, ElementType.I32, ElementType.I64,
     ElementType.F16, ElementType.BF16, ElementType.F32, ElementType.F64,
 ]  # fmt: skip
@@ -57,6 +57,6 @@ def _join(first: ElementType, second: ElementType) -> ElementType:
     if pair == {ElementType.U8, ElementType.I8}:
         return ElementType.I16
     for type_ in pair:
-        if type_ not in _RANKS:
+        if type_ not in _BY_WIDTH:
             raise UnsupportedError(f"operands of types {first.value} and {second.value}")
-    return max(first, second, key=_RANKS.index)
+    return max(first, second, key=_BY_WIDTH.index)
