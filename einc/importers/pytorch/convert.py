@@ -23,7 +23,7 @@ from einc.importers.pytorch.exported import (
     Size,
     read_graph,
 )
-from einc.importers.pytorch.symbols import read_extent
+from einc.importers.pytorch.symbols import find_symbol, read_extent
 from einc_runtime.text import did_you_mean, escape_text
 
 MAX_KNOWN = 2**16
@@ -116,11 +116,12 @@ class _Conversion:
         if size.as_expr is None:
             raise self._problem(f"the extent of {hint} is missing")
         expression = size.as_expr.expr_str.strip()
-        if expression.isidentifier() and expression not in self._symbols:
+        symbol = find_symbol(expression)
+        if symbol is not None and symbol not in self._symbols:
             value = (size.as_expr.hint or {}).get("as_int")
-            lowest = max(2, self._graph.lowest.get(expression, 2))
+            lowest = max(2, self._graph.lowest.get(symbol, 2))
             default = value if isinstance(value, int) and value >= 1 else max(_EXTENT_OF_A_PARAM, lowest)
-            self._symbols[expression] = self._program.param(hint, default)
+            self._symbols[symbol] = self._program.param(hint, default)
         return read_extent(expression, self._symbols)
 
     # ---- nodes ----
@@ -261,7 +262,7 @@ def _describe_missing(target: str) -> tuple[str, str]:
     short = target.removeprefix("torch.ops.")
     operators = sorted(f"aten.{name}" for name in ATEN)
     suggestion = did_you_mean(short.rpartition(".")[0], operators)
-    how = "einc/importers/pytorch/aten has a function for each operator; docs/importing.md says how to add one"
+    how = "einc/importers/pytorch/aten has a function for each operator; docs/adding-a-graph-importer.md says how to add one"
     return "einc has no such operator", f"{suggestion}; {how}" if suggestion else how
 
 

@@ -1,11 +1,15 @@
-"""Extents that are expressions of the symbols of a graph, as `2*s77` or `(s3 + 1)//2`, read without evaluating them."""
+"""Extents that are expressions of the symbols of a graph, read without evaluating them.
+
+A graph has them as sympy writes them, `Add(Symbol('s3', integer=True), Integer(1))`, or as formulas, `(s3 + 1)//2`.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 
-from einc.importers.arrays.extents import Extent, choose_larger, choose_smaller, make_extent
+from einc.importers.arrays.extents import Extent, choose_larger, choose_smaller, make_extent, multiply_extents
 from einc.importers.arrays.values import UnsupportedError
 from einc_runtime.text import escape_text
 
@@ -31,10 +35,17 @@ def _fold(choose: Callable[[Extent, Extent], Extent]) -> _Function:
 
 
 _CALLS: Mapping[str, _Function] = {
+    "Add": _fold(lambda a, b: a + b), "Mul": _fold(lambda a, b: a * b),
     "Max": _fold(choose_larger), "Min": _fold(choose_smaller), "Mod": _fold(lambda a, b: a % b),
     "PythonMod": _fold(lambda a, b: a % b), "FloorDiv": _fold(lambda a, b: a // b),
     "CleanDiv": _fold(lambda a, b: a // b), "CeilToInt": lambda arguments: arguments[0],
 }  # fmt: skip
+
+
+def find_symbol(expression: str) -> str | None:
+    """The symbol that an expression is, if it is nothing else."""
+    match = re.fullmatch(r"(?:Symbol\('(\w{1,100})'[\w\s,=]*\))|([A-Za-z_]\w{0,100})", expression)
+    return (match[1] or match[2]) if match else None
 
 
 def read_extent(expression: str, symbols: Mapping[str, Extent]) -> Extent:
@@ -54,10 +65,13 @@ def read_extent(expression: str, symbols: Mapping[str, Extent]) -> Extent:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 return _BINARY[type(op)](read(left), read(right))
             case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 1 <= power <= 8:
-                base = result = read(left)
-                for _ in range(power - 1):
-                    result = result * base
-                return result
+                return multiply_extents([read(left)] * power)
+            case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))]) if name in symbols:
+                return symbols[name]
+            case ast.Call(func=ast.Name(id="Integer"), args=[number]):
+                return read(number)
+            case ast.Call(func=ast.Name(id="Pow"), args=[base, ast.Call(args=[ast.Constant(value=int(power))])]):
+                return read(ast.BinOp(base, ast.Pow(), ast.Constant(power)))
             case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in _CALLS:
                 return _CALLS[name]([read(argument) for argument in arguments])
         raise problem
