@@ -1,4 +1,4 @@
-"""Programs of torch.export: what their texts compute, the command, errors with the line of the module, hostile files."""
+"""Programs of torch.export: what their texts compute, errors with the line of the module, hostile files."""
 
 from __future__ import annotations
 
@@ -182,8 +182,9 @@ def test_a_file_is_read_or_refused_in_bounded_time(transformer: tuple[Path, dict
 
 
 def try_to_convert(path: Path) -> None:
+    caught: EincError | None = None
     try:
         convert(path)
     except EincError as error:
-        assert error.exit_code in (65, 74)
-        assert len(error.render()) < 3000
+        caught = error
+    assert caught is None or (caught.exit_code in (65, 74) and len(caught.render()) < 3000)

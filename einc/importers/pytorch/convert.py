@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -243,6 +244,9 @@ class _Conversion:
         return ModelError([Diagnostic(f"{self._archive.path}: {operator}{find_line(node)}: {message}", hint=hint)])
 
 
+_OF_TORCH = re.compile(r"[/\"]torch/(nn|fx|_\w+)/")
+
+
 def find_line(node: ExportedNode) -> str:
     """The last line of Python that called the node and is not torch's own, as the export noted it."""
     trace = node.metadata.get("stack_trace")
@@ -250,7 +254,7 @@ def find_line(node: ExportedNode) -> str:
         return ""
     lines = trace.splitlines()
     places = [k for k, line in enumerate(lines) if line.lstrip().startswith("File ")]
-    of_user = [k for k in places if "/torch/nn/" not in lines[k] and "/torch/_" not in lines[k]] or places
+    of_user = [k for k in places if _OF_TORCH.search(lines[k]) is None] or places
     if not of_user:
         return ""
     called_at = escape_text(lines[of_user[-1]].strip().removeprefix("File "), 200)
@@ -262,7 +266,7 @@ def _describe_missing(target: str) -> tuple[str, str]:
     short = target.removeprefix("torch.ops.")
     operators = sorted(f"aten.{name}" for name in ATEN)
     suggestion = did_you_mean(short.rpartition(".")[0], operators)
-    how = "einc/importers/pytorch/aten has a function for each operator; docs/adding-a-graph-importer.md says how to add one"
+    how = "docs/adding-a-graph-importer.md says how to add a function for it to einc/importers/pytorch/aten"
     return "einc has no such operator", f"{suggestion}; {how}" if suggestion else how
 
 

@@ -14,6 +14,7 @@ from einc.importers.pytorch.aten import (  # noqa: F401 - their functions enter 
     networks,
     products,
     reducing,
+    symbolic,
 )
 from einc.importers.pytorch.aten.table import ATEN, AtenOperator
 
