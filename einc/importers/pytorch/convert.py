@@ -13,8 +13,8 @@ from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
-from einc.importers.pytorch.aten import find_operator
-from einc.importers.pytorch.aten.table import ATEN, Call
+from einc.importers.pytorch.aten import ATEN, find_operator
+from einc.importers.pytorch.aten.table import Call
 from einc.importers.pytorch.exported import (
     Argument,
     ExportedGraph,

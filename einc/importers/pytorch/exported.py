@@ -153,7 +153,7 @@ def read_graph(document: object, where: str) -> ExportedGraph:
     )
 
 
-_KINDS = {
+_STORED_KINDS = {
     "parameter": ("weight", "parameter_name"), "buffer": ("buffer", "buffer_name"),
     "tensor_constant": ("constant", "tensor_constant_name"),
 }  # fmt: skip
@@ -162,8 +162,8 @@ _KINDS = {
 def _read_placeholder(spec: dict[str, dict[str, Any]], where: str) -> Placeholder:
     (kind, fields), *_ = [*spec.items(), ("nothing", {})]
     argument = fields.get("arg")
-    if kind in _KINDS:
-        role, field = _KINDS[kind]
+    if kind in _STORED_KINDS:
+        role, field = _STORED_KINDS[kind]
         name = argument.get("name") if isinstance(argument, dict) else None
         stored = fields.get(field)
         if isinstance(name, str) and isinstance(stored, str):

@@ -1,11 +1,11 @@
 """What each ATen operator becomes: a function for each, by the name and the argument names of its schema.
 
-Operators of one subject are in one file, which `table.py` does not know: `find_operator` imports all of them.
+Operators of one subject are in one file.
 """
 
 from __future__ import annotations
 
-from einc.importers.pytorch.aten import (  # noqa: F401 - their functions enter the table as they are imported
+from einc.importers.pytorch.aten import (
     attention,
     elementwise,
     indexing,
@@ -16,7 +16,10 @@ from einc.importers.pytorch.aten import (  # noqa: F401 - their functions enter 
     reducing,
     symbolic,
 )
-from einc.importers.pytorch.aten.table import ATEN, AtenOperator
+from einc.importers.pytorch.aten.table import AtenOperator, collect_operators
+
+_SUBJECTS = (attention, elementwise, indexing, making, moving, networks, products, reducing, symbolic)
+ATEN = {name: operator for module in _SUBJECTS for name, operator in collect_operators(module).items()}
 
 
 def find_operator(target: str) -> AtenOperator | None:

@@ -10,7 +10,7 @@ from einc.importers.arrays.extents import Extent
 from einc.importers.arrays.moving import reshape
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, UnsupportedError
-from einc.importers.pytorch.aten.table import Call, aten
+from einc.importers.pytorch.aten.table import Call, Function, aten
 from einc.importers.pytorch.aten.types import Operand, promote
 
 
@@ -36,66 +36,71 @@ def combine(call: Call, function: str, *operands: Operand, type_: ElementType | 
     return call.cast(apply(call.program, function, *arrays, hint=call.hint))
 
 
-def _enter_unary(name: str, function: str) -> None:
+def _make_unary(name: str, function: str) -> Function:
     @aten(name)
     def convert(call: Call, self_: Array) -> Array:
         return combine(call, function, self_)
 
+    return convert
 
-def _enter_float(name: str, function: str) -> None:
+
+def _make_float(name: str, function: str) -> Function:
     @aten(name)
     def convert(call: Call, self_: Array) -> Array:
         """Whole numbers become floats first."""
         return combine(call, function, self_, type_=self_.type if self_.type.is_float else call.type)
 
+    return convert
 
-def _enter_binary(name: str, function: str) -> None:
+
+def _make_binary(name: str, function: str) -> Function:
     @aten(name)
     def convert(call: Call, self_: Operand, other_: Operand) -> Array:
         return combine(call, function, self_, other_)
 
+    return convert
 
-for _name in ("abs", "neg", "relu"):
-    _enter_unary(_name, _name)
-for _name, _function in (
+
+_OF_NUMBERS = tuple(_make_unary(name, name) for name in ("abs", "neg", "relu"))
+_FLOAT_FUNCTIONS = tuple(_make_float(name, function) for name, function in (
     ("exp", "exp"), ("exp2", "exp2"), ("expm1", "expm1"), ("log", "log"), ("log2", "log2"), ("log1p", "log1p"),
     ("sqrt", "sqrt"), ("rsqrt", "rsqrt"), ("sin", "sin"), ("cos", "cos"), ("tan", "tan"), ("tanh", "tanh"),
     ("sinh", "sinh"), ("cosh", "cosh"), ("asin", "asin"), ("acos", "acos"), ("atan", "atan"), ("asinh", "asinh"),
     ("acosh", "acosh"), ("atanh", "atanh"), ("sigmoid", "sigmoid"), ("erf", "erf"), ("silu", "silu"),
     ("reciprocal", "reciprocal"), ("mish", "mish"), ("hardswish", "hardswish"),
-):  # fmt: skip
-    _enter_float(_name, _function)
-for _name, _function in (
+))  # fmt: skip
+_OF_TWO_OPERANDS = tuple(_make_binary(name, function) for name, function in (
     ("mul", "mul"), ("maximum", "max"), ("minimum", "min"), ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"),
     ("gt", "gt"), ("ge", "ge"), ("remainder", "mod"), ("fmod", "remainder"), ("bitwise_and", "and"),
     ("bitwise_or", "or"), ("bitwise_xor", "xor"), ("atan2", "atan2"), ("bitwise_left_shift", "shiftleft"),
     ("bitwise_right_shift", "shiftright"),
-):  # fmt: skip
-    _enter_binary(_name, _function)
+))  # fmt: skip
 
 
-def _enter_rounding(name: str) -> None:
+def _make_rounding(name: str) -> Function:
     @aten(name)
     def convert(call: Call, self_: Array, decimals: int = 0) -> Array:
         if decimals:
             raise UnsupportedError(f"rounding to {decimals} decimals")
         return combine(call, name, self_) if self_.type.is_float else call.cast(self_)
 
-
-for _name in ("floor", "ceil", "round", "trunc"):
-    _enter_rounding(_name)
+    return convert
 
 
-def _enter_truth(name: str) -> None:
+_ROUNDED = tuple(_make_rounding(name) for name in ("floor", "ceil", "round", "trunc"))
+
+
+def _make_truth(name: str) -> Function:
     @aten(name)
     def convert(call: Call, self_: Array) -> Array:
         if self_.type.is_float:
             return combine(call, name, self_)
         return apply(call.program, "ne" if name != "isfinite" else "eq", self_, self_, hint=call.hint)
 
+    return convert
 
-for _name in ("isnan", "isinf", "isfinite"):
-    _enter_truth(_name)
+
+_TRUTHS = tuple(_make_truth(name) for name in ("isnan", "isinf", "isfinite"))
 
 
 @aten("sign", "sgn")
@@ -175,14 +180,15 @@ def convert_bitwise_not(call: Call, self_: Array) -> Array:
     return combine(call, "not", self_)
 
 
-def _enter_logical(name: str, function: str) -> None:
+def _make_logical(name: str, function: str) -> Function:
     @aten(name)
     def convert(call: Call, self_: Array, other_: Array) -> Array:
         return combine(call, function, self_, other_, type_=ElementType.BOOL)
 
+    return convert
 
-for _name in ("and", "or", "xor"):
-    _enter_logical(f"logical_{_name}", _name)
+
+_OF_TRUTH = tuple(_make_logical(f"logical_{name}", name) for name in ("and", "or", "xor"))
 
 
 @aten("where")

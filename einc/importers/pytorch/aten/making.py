@@ -11,7 +11,7 @@ from einc.importers.arrays.elementwise import apply, cast, where
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import arrange, full, unsqueeze
 from einc.importers.arrays.values import Array, UnsupportedError
-from einc.importers.pytorch.aten.table import Call, Size, aten
+from einc.importers.pytorch.aten.table import Call, Function, Size, aten
 
 
 @aten("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive")
@@ -115,7 +115,7 @@ def convert_linspace(call: Call, start: float, end: float, steps: int, dtype: El
     return call.program.constant(np.linspace(start, end, steps).astype(call.type.numpy), call.type, call.hint)
 
 
-def _enter_triangle(name: str, function: str) -> None:
+def _make_triangle(name: str, function: str) -> Function:
     @aten(name)
     def convert(call: Call, self_: Array, diagonal: int = 0) -> Array:
         program = call.program
@@ -125,6 +125,7 @@ def _enter_triangle(name: str, function: str) -> None:
         kept = apply(program, function, moved, unsqueeze(program, rows, [1]))
         return where(program, kept, self_, 0, call.hint)
 
+    return convert
 
-_enter_triangle("tril", "le")
-_enter_triangle("triu", "ge")
+
+_TRIANGLES = (_make_triangle("tril", "le"), _make_triangle("triu", "ge"))

@@ -15,7 +15,7 @@ from einc.importers.arrays.moving import reshape, squeeze, take, unsqueeze
 from einc.importers.arrays.products import einsum
 from einc.importers.arrays.values import Array, UnsupportedError
 from einc.importers.arrays.windows import MovingWindows
-from einc.importers.pytorch.aten.table import Call, Size, aten
+from einc.importers.pytorch.aten.table import Call, Function, Size, aten
 
 _EPSILONS = {
     ElementType.F16: 2.0**-10, ElementType.BF16: 2.0**-7, ElementType.F32: 2.0**-23, ElementType.F64: 2.0**-52
@@ -173,7 +173,7 @@ def _make_windows(
     return MovingWindows.of(sizes, strides, _pairs(dilation, axes), pads, ceil)
 
 
-def _enter_pooling(axes: int) -> None:
+def _make_pooling(axes: int) -> tuple[Function, ...]:
     @aten(f"max_pool{axes}d", f"max_pool{axes}d_with_indices")
     def convert_max(
         call: Call, self_: Array, kernel_size: list[int], stride: list[int] | None = None,
@@ -205,6 +205,8 @@ def _enter_pooling(axes: int) -> None:
         for axis, size in zip(range(self_.rank - axes, self_.rank), sizes, strict=True):
             result = _average_parts(call, result, axis, size)
         return result
+
+    return convert_max, convert_average, convert_adaptive_average
 
 
 def _with_batch(call: Call, array: Array, axes: int, pool: Any) -> Array:
@@ -242,8 +244,7 @@ def _mix_axis(call: Call, array: Array, axis: int, weights: np.ndarray[Any, Any]
     return einsum(call.program, f"{letters},z{letters[axis]}->{new}", [array, matrix], call.hint)
 
 
-for _axes in (1, 2, 3):
-    _enter_pooling(_axes)
+_POOLING = tuple(function for axes in (1, 2, 3) for function in _make_pooling(axes))
 
 
 def _count(array: Array, axis: int) -> int:
@@ -253,7 +254,7 @@ def _count(array: Array, axis: int) -> int:
     return extent.value
 
 
-def _enter_nearest(axes: int, exact: bool) -> None:
+def _make_nearest(axes: int, exact: bool) -> Function:
     name = f"upsample_nearest{axes}d"
 
     @aten(f"_{name.replace('nearest', 'nearest_exact')}" if exact else name)
@@ -276,10 +277,10 @@ def _enter_nearest(axes: int, exact: bool) -> None:
             array = take(call.program, array, call.program.constant(places, ElementType.I64), axis, call.hint)
         return array
 
+    return convert
 
-for _axes in (1, 2, 3):
-    _enter_nearest(_axes, False)
-    _enter_nearest(_axes, True)
+
+_NEAREST_RESIZING = tuple(_make_nearest(axes, exact) for axes in (1, 2, 3) for exact in (False, True))
 
 
 @aten("upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_linear1d")

@@ -11,7 +11,7 @@ from einc.importers.arrays.extents import multiply_extents
 from einc.importers.arrays.moving import reshape
 from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
 from einc.importers.pytorch.aten.elementwise import combine
-from einc.importers.pytorch.aten.table import Call, aten
+from einc.importers.pytorch.aten.table import Call, Function, aten
 
 Axes = int | list[int] | None
 
@@ -44,7 +44,7 @@ def convert_prod(call: Call, self_: Array, dim: Axes = None, keepdim: bool = Fal
     return aggregate(call, call.cast(self_), "prod", dim, keepdim)
 
 
-def _enter_extreme(name: str, operation: str) -> None:
+def _make_extremes(name: str, operation: str) -> tuple[Function, ...]:
     @aten(name)
     def convert(call: Call, self_: Array, dim: Axes = None, keepdim: bool = False) -> Array:
         return aggregate(call, self_, operation, dim, keepdim)
@@ -53,6 +53,8 @@ def _enter_extreme(name: str, operation: str) -> None:
     def convert_with_positions(call: Call, self_: Array, dim: int, keepdim: bool = False) -> Any:
         positions = _find(call, self_, dim, keepdim, operation == "max")
         return aggregate(call, self_, operation, dim, keepdim), positions
+
+    return convert, convert_with_positions
 
 
 @aten("amax")
@@ -65,8 +67,7 @@ def convert_amin(call: Call, self_: Array, dim: Axes = None, keepdim: bool = Fal
     return aggregate(call, self_, "min", dim, keepdim)
 
 
-_enter_extreme("max", "max")
-_enter_extreme("min", "min")
+_EXTREMES = (*_make_extremes("max", "max"), *_make_extremes("min", "min"))
 
 
 def _find(call: Call, array: Array, dim: int | None, keepdim: bool, largest: bool) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, TypeVar
 
 from einc.importers.arrays.element_types import ElementType
@@ -73,17 +74,23 @@ class AtenOperator:
         return self.function(call, **taken)
 
 
-ATEN: dict[str, AtenOperator] = {}
-"""Operators by their names, without `aten.`: `add`, or with an overload, `max.dim`, where that means something else."""
-
-
 def aten(*names: str) -> Callable[[Entered], Entered]:
-    """Puts a function into the table. Its parameters behind the call are the schema's arguments."""
+    """Says which operators a function converts: by their names, without `aten.`, as `add`, or with an overload, as
+    `max.dim`, where that means something else. Its parameters behind the call are the schema's arguments."""
 
     def enter(function: Entered) -> Entered:
-        parameters = list(inspect.signature(function).parameters)[1:]
-        for name in names:
-            ATEN[name] = AtenOperator(function, frozenset(parameters))
+        function.operators = names  # type: ignore[attr-defined]
         return function
 
     return enter
+
+
+def collect_operators(module: ModuleType) -> dict[str, AtenOperator]:
+    """The operators of the functions in a module, and of those in tuples of them, by their names."""
+    operators = {}
+    for value in vars(module).values():
+        for function in value if isinstance(value, tuple) else (value,):
+            for name in getattr(function, "operators", ()):
+                parameters = list(inspect.signature(function).parameters)[1:]
+                operators[name] = AtenOperator(function, frozenset(parameters))
+    return operators
