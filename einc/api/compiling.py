@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from einc.api.arguments import Shape, check_size, read_dtype, read_shape
 from einc.api.graph import Graph
 from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
-from einc.errors import UsageError
+from einc.errors import MachineWarning, UsageError
 from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, CompileOptions, GivenExchange
 from einc_runtime.text import did_you_mean
 
@@ -95,9 +96,10 @@ def compileGraph(
         exchanges=tuple(_read_exchange(name, program) for name, program in (exchanges or {}).items()),
         **options,
     )
-    return graph._take_plan(
-        Compiled(graph._build(), chosen, proposers=[_read_proposer(source) for source in proposers])
-    )
+    compiled = Compiled(graph._build(), chosen, proposers=[_read_proposer(source) for source in proposers])
+    if chosen.machine is None and compiled.target.assumed is not None:
+        warnings.warn(compiled.target.assumed, MachineWarning, stacklevel=2)
+    return graph._take_plan(compiled)
 
 
 def _read_exchange(name: str, program: str | os.PathLike[str]) -> GivenExchange:
