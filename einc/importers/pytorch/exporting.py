@@ -11,7 +11,7 @@ from einc.importers.pytorch.aten import find_operator
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_packages
 
-_EXPERTS = "_experts_implementation"
+_EXPERTS_FIELD = "_experts_implementation"
 """The field of a configuration that says how experts are computed (transformers/integrations/moe.py)."""
 
 
@@ -49,11 +49,13 @@ def _choose_experts(module: Any) -> Iterator[None]:
     """Models of transformers take the matrices that each token picks, and do not sort tokens by them: that is what
     einc has an operator for."""
     configs = {id(config): config for part in module.modules() if (config := getattr(part, "config", None)) is not None}
-    changed = [(config, getattr(config, _EXPERTS)) for config in configs.values() if hasattr(config, _EXPERTS)]
+    changed = [
+        (config, getattr(config, _EXPERTS_FIELD)) for config in configs.values() if hasattr(config, _EXPERTS_FIELD)
+    ]
     try:
         for config, _ in changed:
-            setattr(config, _EXPERTS, "batched_mm")
+            setattr(config, _EXPERTS_FIELD, "batched_mm")
         yield
     finally:
         for config, before in changed:
-            setattr(config, _EXPERTS, before)
+            setattr(config, _EXPERTS_FIELD, before)
