@@ -18,7 +18,7 @@ from llvmlite.ir import Constant
 from einc_runtime.kernels.llvm.compiler import COMPILED_FLOATS, LANES
 from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
-from einc_runtime.plan.scalar_functions import CAST
+from einc_runtime.plan.scalar_functions import CAST, Number
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, TypedStep
 from einc_runtime.plan.schema import INTEGERS
 
@@ -47,12 +47,21 @@ def is_supported(steps: Sequence[TypedStep]) -> bool:
 
 def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) -> Value:
     """The value of a supported program, from vectors of its inputs."""
+    return evaluate_all(e, steps, inputs)[-1]
+
+
+def make_constant(e: Emitter, value: Number, kind: str) -> Value:
+    """A literal of a type that is computed, in every lane."""
+    return e.number(float(np.float32(value)) if kind == "f32" else value, _VECTOR_ELEMENTS[kind])
+
+
+def evaluate_all(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) -> list[Value]:
+    """The values of all steps of a supported program."""
     results: list[Value] = []
 
     def place(operand: Operand, kind: str) -> Value:
         if isinstance(operand, ScalarLiteral):
-            value = operand.value
-            return e.number(float(np.float32(value)) if kind == "f32" else value, _VECTOR_ELEMENTS[kind])
+            return make_constant(e, operand.value, kind)
         if isinstance(operand, ScalarInput):
             return inputs[operand.position]
         return results[operand.position]
@@ -61,7 +70,7 @@ def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) ->
         function = _find_function(step)
         assert function is not None, "callers ask is_supported"
         results.append(function(e, *(place(operand, step.operand_type) for operand in step.operands)))
-    return results[-1]
+    return results
 
 
 def _find_function(step: TypedStep) -> Callable[..., Value] | None:

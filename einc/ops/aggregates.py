@@ -1,0 +1,208 @@
+"""Aggregations that a model defines: their programs for the types of their values, and their laws.
+
+The laws are checked on tuples as a use makes them, of random elements of its tensors: combined with the identity, a
+tuple stays as it is; the grouping of three makes no difference; nor does the order of two, unless it is declared that
+it does. Numbers that are computed in floating point may differ by rounding, if the aggregation is not declared exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from einc.core.tensor import DType
+from einc.errors import OperatorError
+from einc.ops.functions import fit_literal
+from einc.ops.scalar import ProgramBuilder, resolve_program
+from einc_runtime.plan.aggregate_definitions import MAX_VALUES as MAX_VALUES
+from einc_runtime.plan.aggregate_definitions import AggregateDefinition
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, ScalarProgram
+
+if TYPE_CHECKING:
+    from einc.ops.base import Array
+
+Number = bool | int | float
+
+SAMPLES = 256
+"""Tuples that each law is tried on: it takes a millisecond, and a law that does not hold for one tuple in 50 is found
+with a chance of 99 in 100."""
+
+TOLERANCE = {"f64": 1e-9}
+SINGLE_TOLERANCE = 2e-4
+"""By how much results may differ, in units of the largest number that takes part: some thousand roundings of f64, or of
+f32, in which f16 and bf16 are computed as well."""
+
+
+def define_aggregate(
+    name: str,
+    identity: Sequence[Number],
+    program: ScalarProgram,
+    types: Sequence[DType],
+    *,
+    commutative: bool,
+    exact: bool,
+) -> AggregateDefinition:
+    """The definition over values of these types. `inf` is the largest number of a type. Raises OperatorError.
+
+    Where a program does not leave the identity as it is when it is combined with itself, as -inf minus -inf is not
+    -inf, what is combined with the identity is chosen, not computed.
+    """
+    count = len(types)
+    literals = tuple(ScalarLiteral.of(_fit(value, dtype)) for value, dtype in zip(identity, types, strict=True))
+    resolved, results = resolve_program(program, [*types, *types])
+    for number, (dtype, result) in enumerate(zip(types, results[-count:], strict=True)):
+        if result is not dtype:
+            raise OperatorError(
+                f"aggregate '{name}' returns {result} for value {number + 1}, which is {dtype}",
+                hint=f'convert it: cast(..., "{dtype}")',
+            )
+    definition = AggregateDefinition(name, literals, resolved, commutative, exact)
+    alone = _combine(
+        definition, [_make_array(x, dtype) for x, dtype in zip(literals * 2, [*types, *types], strict=True)], types
+    )
+    if all(_matches(value, x, dtype) for value, x, dtype in zip(alone, literals, types, strict=True)):
+        return definition
+    return AggregateDefinition(name, literals, _guard(resolved, literals), commutative, exact)
+
+
+def _fit(value: Number, dtype: DType) -> Number:
+    if isinstance(value, float) and math.isinf(value) and dtype.is_integer:
+        bits = 8 * dtype.itemsize - 1
+        return -(1 << bits) if value < 0 else (1 << bits) - 1
+    return fit_literal(value, dtype)
+
+
+def _guard(program: ScalarProgram, identity: Sequence[ScalarLiteral]) -> ScalarProgram:
+    """The program, whose result is one side where the other one is the identity."""
+    count, builder = len(identity), ProgramBuilder(program.arity)
+    inputs: list[Operand] = [ScalarInput(k) for k in range(program.arity)]
+    results = builder.insert_all(program, inputs)[-count:]
+    sides = []
+    for side in (inputs[:count], inputs[count:]):
+        conditions = [builder.add("eq", x, literal) for x, literal in zip(side, identity, strict=True)]
+        condition = conditions[0]
+        for another in conditions[1:]:
+            condition = builder.add("and", condition, another)
+        sides.append(condition)
+    is_left_identity, is_right_identity = sides
+    chosen = [
+        builder.add("where", is_left_identity, inputs[count + k], builder.add("where", is_right_identity, inputs[k], x))
+        for k, x in enumerate(results)
+    ]
+    return builder.program(*chosen)
+
+
+@lru_cache(maxsize=256)
+def _require_laws(
+    definition: AggregateDefinition, program: ScalarProgram, reads: tuple[DType, ...], types: tuple[DType, ...]
+) -> None:
+    import numpy as np
+
+    from einc.ops.evaluate import evaluate_all
+
+    rng = np.random.default_rng(1)
+    count = definition.count
+
+    def draw() -> list[Array]:
+        elements = [_draw(rng, dtype) for dtype in reads]
+        found = evaluate_all(program, elements, reads)[-count:]
+        return [np.broadcast_to(x, (SAMPLES,)) for x in found]
+
+    def combine(left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+        return _combine(definition, [*left, *right], types)
+
+    def join(left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+        """The left tuple, combined with the right one every other time."""
+        both = combine(left, right)
+        return [np.where(np.arange(SAMPLES) % 2, x, y) for x, y in zip(both, left, strict=True)]
+
+    a, b, c = (join(draw(), draw()) for _ in range(3))
+    identity = [_make_array(x, dtype) for x, dtype in zip(definition.identity, types, strict=True)]
+    name = definition.name
+    law = f"aggregate '{name}': its identity {_write([np.asarray(x) for x in identity])} changes values"
+    _require_equal(definition, types, law, (a,), ("combined with it", combine(identity, a)), ("alone", a))
+    _require_equal(definition, types, law, (a,), ("with it on the right", combine(a, identity)), ("alone", a))
+    law = f"aggregate '{name}' is not associative"
+    grouped = ("(a, b), c", combine(combine(a, b), c)), ("a, (b, c)", combine(a, combine(b, c)))
+    _require_equal(definition, types, law, (a, b, c), *grouped)
+    if definition.is_commutative:
+        law = f"aggregate '{name}' is not commutative"
+        _require_equal(definition, types, law, (a, b), ("a, b", combine(a, b)), ("b, a", combine(b, a)))
+
+
+def require_laws(
+    definition: AggregateDefinition, program: ScalarProgram, reads: Sequence[DType], types: Sequence[DType]
+) -> None:
+    """Raises OperatorError with an example where a law does not hold. `program` makes the tuples of elements of these
+    types."""
+    _require_laws(definition, program, tuple(reads), tuple(types))
+
+
+def _require_equal(
+    definition: AggregateDefinition,
+    types: Sequence[DType],
+    law: str,
+    operands: Sequence[Sequence[Array]],
+    left: tuple[str, list[Array]],
+    right: tuple[str, list[Array]],
+) -> None:
+    import numpy as np
+
+    for x, y, dtype, *inputs in zip(left[1], right[1], types, *operands, strict=True):
+        with np.errstate(all="ignore"):
+            same = (x == y) | ((x != x) & (y != y))
+            if dtype.is_float and not definition.is_exact:
+                numbers = [np.abs(value.astype(np.float64)) for value in (x, y, *inputs)]
+                scale = np.max([np.where(np.isfinite(value), value, 0) for value in numbers], axis=0)
+                near = np.abs(x.astype(np.float64) - y.astype(np.float64))
+                same = same | (near <= TOLERANCE.get(dtype.value, SINGLE_TOLERANCE) * np.maximum(scale, 1))
+        if not same.all():
+            at = int(np.argmin(np.broadcast_to(same, (SAMPLES,))))
+            values = [_write([np.broadcast_to(v, (SAMPLES,))[at] for v in operand]) for operand in operands]
+            given = ", ".join(f"{letter} = {value}" for letter, value in zip("abc", values, strict=False))
+            results = [f"{what} gives {_write([np.broadcast_to(v, (SAMPLES,))[at] for v in vs])}" for what, vs in
+                       (left, right)]  # fmt: skip
+            hint = "declare it: commutative = false" if "commutative" in law else None
+            if definition.is_exact and dtype.is_float:
+                hint = "leave out `exact = true` if results differ by rounding"
+            raise OperatorError(f"{law}: for {given}, {' and '.join(results)}", hint=hint)
+
+
+def _combine(definition: AggregateDefinition, arrays: Sequence[Array], types: Sequence[DType]) -> list[Array]:
+    from einc.ops.evaluate import combine
+
+    return combine(definition, arrays, types)
+
+
+def _draw(rng: object, dtype: DType) -> Array:
+    """Elements of a type: small whole numbers, which are often equal, and other ones between them."""
+    import numpy as np
+
+    assert isinstance(rng, np.random.Generator)
+    if dtype is DType.BOOL:
+        return rng.integers(0, 2, SAMPLES).astype(np.bool_)
+    whole = rng.integers(-4, 5, SAMPLES)
+    if dtype.is_integer:
+        return whole.astype(dtype.numpy())
+    values = np.where(rng.integers(0, 2, SAMPLES) > 0, whole, rng.normal(0, 2, SAMPLES))
+    return values.astype(np.float32 if dtype is not DType.F64 else np.float64).astype(dtype.numpy())
+
+
+def _make_array(literal: ScalarLiteral, dtype: DType) -> Array:
+    import numpy as np
+
+    from einc.ops.evaluate import find_computing_dtype
+
+    return np.full((1,), literal.value, find_computing_dtype(dtype))
+
+
+def _matches(value: Array, literal: ScalarLiteral, dtype: DType) -> bool:
+    return bool((value == _make_array(literal, dtype)).all())
+
+
+def _write(values: Sequence[Array]) -> str:
+    """A tuple of numbers as a text."""
+    texts = [f"{value.item():.6g}" if value.dtype.kind == "f" else str(value.item()) for value in values]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
