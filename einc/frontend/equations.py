@@ -119,8 +119,8 @@ def _aggregate(
     elements = evaluate_each(partial(_evaluate, context, join), syntax.values)
     definition = None
     if found is not None:
-        elements = _fix_literals(context, join, elements, aggregated[0], syntax.span)
-        definition = define(context, found, join, elements, _evaluate, span)
+        operands = _fix_literals(context, join, elements, aggregated[0], syntax.span)
+        elements, definition = [*operands], define(context, found, join, operands, _evaluate, span)
     for condition in conditions:
         elements = _add_condition(context, join, elements, condition, definition or operation.text)
     for index in aggregated:
@@ -196,11 +196,11 @@ def _apply_definition(
 
 def _fix_literals(
     context: LoweringContext, join: Join, elements: Sequence[Element], index: ast.Name, span: SourceSpan
-) -> list[Element]:
+) -> list[Operand]:
     if not join.reads:
         raise context.findings.fail("expected a tensor with indices in what is aggregated", span)
     try:
-        return [*fix_literals(join, elements, index)]
+        return fix_literals(join, elements, index)
     except OperatorError as error:
         raise context.findings.fail(error.message, span, error.hint) from None
 

@@ -84,7 +84,7 @@ CASES: dict[str, AggregateCase] = {
         "x : T[rows, d]; w : T[d, k]", "y[rows, k] = logaddexp[j](x[rows, j] + w[j, k])",
         lambda x, w: np.logaddexp.reduce(x[:, :, None] + w, 1),
     ),
-    "logaddexp_running": AggregateCase("x : T[rows, d]", "y[i, d] = logaddexp[k <= i](x[k, d])", _running),
+    "logaddexp_running": AggregateCase("x : T[rows, d]", "y[i, d] = logaddexp[t <= i](x[t, d])", _running),
     "logaddexp_windows": AggregateCase(
         "x : T[rows, d]", "y[i = 3, d] = logaddexp[r = 3](x[2 * i + r, d])",
         lambda x: np.logaddexp.reduce([x[r : r + 5 : 2] for r in range(3)], 0),
