@@ -20,8 +20,8 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table, relocate_step
 from einc_runtime.kernels.triton.source import TRITON_IMPORTS
 from tests.support.emulated_gemm import multiply
+from tests.support.function_oracles import LIBRARY
 from tests.support.tensor_cores import multiply_tiles
-from tests.support.triton_interpreter import LIBRARY
 
 GAP = 4096
 """Bytes between operands that nobody may touch."""
@@ -292,9 +292,8 @@ def run(sequence, arena):
             pointee = {"i8": np.int8, "i16": np.int16, "bool": np.int8}.get(kind)
             pointers.append(Tensor(np.int64(argument), np.dtype(pointee) if pointee else storage_dtype(kind)))
         written = []
-        text = launch.source.text.replace(TRITON_IMPORTS, "").replace(
-            "from triton.language.extra import libdevice\n", ""
-        )
+        lines = launch.source.text.replace(TRITON_IMPORTS, "").splitlines(keepends=True)
+        text = "".join(line for line in lines if not line.startswith("from triton."))
         code = compile(text, launch.source.name, "exec")
         for number in range(launch.grid):
             names = {

@@ -163,6 +163,7 @@ def log1p(e: Emitter, x: Value) -> Value:
     whole = b.fadd(x, e.number(1.0))
     value = b.fmul(log(e, whole), b.fdiv(x, b.fsub(whole, e.number(1.0))))
     value = b.select(b.fcmp_ordered("==", whole, e.number(math.inf)), whole, value)
+    value = b.select(b.fcmp_ordered("<", whole, e.number(0.0)), e.number(math.nan), value)
     return b.select(b.fcmp_ordered("==", whole, e.number(1.0)), x, value)
 
 
