@@ -41,17 +41,20 @@ class FoundAggregate:
     @property
     def count(self) -> int:
         """How many values are aggregated together."""
-        return len(self.declared.operands[0]) if self.declared.operands else 0
+        return len(self.declared.operands[0])
 
 
 def find_aggregate(context: LoweringContext, name: str) -> FoundAggregate | None:
     """The definition that a name stands for: of the model, of a file that it uses, or of the library."""
-    if context.origin is BlockOrigin.MODEL and name in context.aggregates:
-        return FoundAggregate(context.aggregates[name], BlockOrigin.MODEL)
+    origin, declared = BlockOrigin.LIBRARY, find_library_aggregate(name)
     if context.origin is not BlockOrigin.LIBRARY and name in context.used_aggregates:
-        return FoundAggregate(context.used_aggregates[name], BlockOrigin.USED)
-    declared = find_library_aggregate(name)
-    return FoundAggregate(declared, BlockOrigin.LIBRARY) if declared is not None else None
+        origin, declared = BlockOrigin.USED, context.used_aggregates[name]
+    if context.origin is BlockOrigin.MODEL and name in context.aggregates:
+        origin, declared = BlockOrigin.MODEL, context.aggregates[name]
+    if declared is None:
+        return None
+    _check_operands(context, declared)
+    return FoundAggregate(declared, origin)
 
 
 def list_aggregates(context: LoweringContext) -> list[str]:
@@ -78,10 +81,9 @@ def define(
     with context.enter_origin(found.origin):
         definition = _evaluate_body(context, declared, values, evaluate)
     try:
-        require_laws(definition, program, types, values)
+        return require_laws(definition, program, types, values)
     except OperatorError as error:
         raise context.findings.fail(error.message, declared.name.span, error.hint) from None
-    return definition
 
 
 def fix_literals(join: Join, elements: Sequence[Element], index: ast.Name) -> list[Operand]:
@@ -116,7 +118,7 @@ def _evaluate_body(
 ) -> AggregateDefinition:
     """The definition over values of these types."""
     findings, name = context.findings, declared.name.text
-    left, right = _check_operands(context, declared)
+    left, right = declared.operands
     names = [operand.text for operand in (*left, *right)]
     join = Join(EquationScope(frozenset()), names={name: ScalarInput(k) for k, name in enumerate(names)})
     join.program.arity = len(names)
@@ -161,8 +163,8 @@ def _require_operand(result: Element) -> Operand:
     return result
 
 
-def _check_operands(context: LoweringContext, declared: ast.AggregateDecl) -> tuple[tuple[ast.Name, ...], ...]:
-    """The names of the left and of the right values."""
+def _check_operands(context: LoweringContext, declared: ast.AggregateDecl) -> None:
+    """There are a left and a right tuple of as many values, whose names differ."""
     findings, name = context.findings, declared.name.text
     if len(declared.operands) != 2 or len({len(names) for names in declared.operands}) != 1:
         message = f"aggregate '{name}' combines two values, or two tuples of as many values"
@@ -174,7 +176,6 @@ def _check_operands(context: LoweringContext, declared: ast.AggregateDecl) -> tu
         if operand.text in seen:
             raise findings.fail(f"'{operand.text}' stands twice here", operand.span)
         seen.add(operand.text)
-    return declared.operands
 
 
 def _evaluate_properties(context: LoweringContext, declared: ast.AggregateDecl) -> dict[str, bool]:

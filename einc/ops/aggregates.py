@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -44,11 +45,7 @@ def define_aggregate(
     commutative: bool,
     exact: bool,
 ) -> AggregateDefinition:
-    """The definition over values of these types. `inf` is the largest number of a type. Raises OperatorError.
-
-    Where a program does not leave the identity as it is when it is combined with itself, as -inf minus -inf is not
-    -inf, what is combined with the identity is chosen, not computed.
-    """
+    """The definition over values of these types. `inf` is the largest number of a type. Raises OperatorError."""
     count = len(types)
     literals = tuple(ScalarLiteral.of(_fit(value, dtype)) for value, dtype in zip(identity, types, strict=True))
     resolved, results = resolve_program(program, [*types, *types])
@@ -58,13 +55,7 @@ def define_aggregate(
                 f"aggregate '{name}' returns {result} for value {number + 1}, which is {dtype}",
                 hint=f'convert it: cast(..., "{dtype}")',
             )
-    definition = AggregateDefinition(name, literals, resolved, commutative, exact)
-    alone = _combine(
-        definition, [_make_array(x, dtype) for x, dtype in zip(literals * 2, [*types, *types], strict=True)], types
-    )
-    if all(_matches(value, x, dtype) for value, x, dtype in zip(alone, literals, types, strict=True)):
-        return definition
-    return AggregateDefinition(name, literals, _guard(resolved, literals), commutative, exact)
+    return AggregateDefinition(name, literals, resolved, commutative, exact)
 
 
 def _fit(value: Number, dtype: DType) -> Number:
@@ -94,50 +85,58 @@ def _guard(program: ScalarProgram, identity: Sequence[ScalarLiteral]) -> ScalarP
     return builder.program(*chosen)
 
 
+def require_laws(
+    definition: AggregateDefinition, program: ScalarProgram, reads: Sequence[DType], types: Sequence[DType]
+) -> AggregateDefinition:
+    """The definition, whose laws hold; raises OperatorError with an example where one does not. `program` makes the
+    tuples, which have `types`, of elements of the types `reads`.
+
+    Where it makes NaN of two identities, as -inf minus -inf is one, what is combined with the identity is chosen, not
+    computed.
+    """
+    return _require_laws(definition, program, tuple(reads), tuple(types))
+
+
 @lru_cache(maxsize=256)
 def _require_laws(
     definition: AggregateDefinition, program: ScalarProgram, reads: tuple[DType, ...], types: tuple[DType, ...]
-) -> None:
+) -> AggregateDefinition:
     import numpy as np
 
     from einc.ops.evaluate import evaluate_all
 
     rng = np.random.default_rng(1)
-    count = definition.count
+    name, count = definition.name, definition.count
+    identity = [_make_array(x, dtype) for x, dtype in zip(definition.identity, types, strict=True)]
+    alone = _combine(definition, [*identity, *identity], types)
+    guarded = definition
+    if any(bool((x != x).any()) for x in alone):
+        guarded = replace(definition, program=_guard(definition.program, definition.identity))
 
     def draw() -> list[Array]:
-        elements = [_draw(rng, dtype) for dtype in reads]
-        found = evaluate_all(program, elements, reads)[-count:]
+        found = evaluate_all(program, [_draw(rng, dtype) for dtype in reads], reads)[-count:]
         return [np.broadcast_to(x, (SAMPLES,)) for x in found]
 
     def combine(left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
-        return _combine(definition, [*left, *right], types)
+        return _combine(guarded, [*left, *right], types)
 
-    def join(left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
-        """The left tuple, combined with the right one every other time."""
+    def draw_some() -> list[Array]:
+        """A tuple, which is combined with another one every other time."""
+        left, right = draw(), draw()
         both = combine(left, right)
         return [np.where(np.arange(SAMPLES) % 2, x, y) for x, y in zip(both, left, strict=True)]
 
-    a, b, c = (join(draw(), draw()) for _ in range(3))
-    identity = [_make_array(x, dtype) for x, dtype in zip(definition.identity, types, strict=True)]
-    name = definition.name
+    a, b, c = (draw_some() for _ in range(3))
     law = f"aggregate '{name}': its identity {_write([np.asarray(x) for x in identity])} changes values"
-    _require_equal(definition, types, law, (a,), ("combined with it", combine(identity, a)), ("alone", a))
-    _require_equal(definition, types, law, (a,), ("with it on the right", combine(a, identity)), ("alone", a))
+    for what, sides in (("combined with it", [*identity, *a]), ("with it on the right", [*a, *identity])):
+        _require_equal(definition, types, law, (a,), (what, _combine(definition, sides, types)), ("alone", a))
     law = f"aggregate '{name}' is not associative"
     grouped = ("(a, b), c", combine(combine(a, b), c)), ("a, (b, c)", combine(a, combine(b, c)))
     _require_equal(definition, types, law, (a, b, c), *grouped)
     if definition.is_commutative:
         law = f"aggregate '{name}' is not commutative"
         _require_equal(definition, types, law, (a, b), ("a, b", combine(a, b)), ("b, a", combine(b, a)))
-
-
-def require_laws(
-    definition: AggregateDefinition, program: ScalarProgram, reads: Sequence[DType], types: Sequence[DType]
-) -> None:
-    """Raises OperatorError with an example where a law does not hold. `program` makes the tuples of elements of these
-    types."""
-    _require_laws(definition, program, tuple(reads), tuple(types))
+    return guarded
 
 
 def _require_equal(
@@ -196,10 +195,6 @@ def _make_array(literal: ScalarLiteral, dtype: DType) -> Array:
     from einc.ops.evaluate import find_computing_dtype
 
     return np.full((1,), literal.value, find_computing_dtype(dtype))
-
-
-def _matches(value: Array, literal: ScalarLiteral, dtype: DType) -> bool:
-    return bool((value == _make_array(literal, dtype)).all())
 
 
 def _write(values: Sequence[Array]) -> str:
