@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.naming import NameTable, make_identifier, name_dimensions
 from einc.importers.arrays.values import Array, Elements, UnsupportedError, show_shape
 from einc.importers.writing import wrap_lines
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 MAX_STATEMENTS = 100_000
 """Statements of a program; the language takes 20,000 operators."""
@@ -34,24 +38,38 @@ class Statement:
         return f"{self.targets} = {fill_operands(self.text, self.operands)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The operation (`mul`, `reshape`) that made an array, with its arguments in their order, without the program."""
+
+    operation: str
+    arguments: tuple[Any, ...]
+
+
 def fill_operands(text: str, names: Sequence[str]) -> str:
     return re.sub(r"\{(\d+)\}", lambda match: names[int(match[1])], text)
 
 
 class ArrayProgram:
-    """Collects a model. `weights` are the arrays that must be stored beside the text, by their names in files."""
+    """Collects a model. What no output needs is left out of its text.
+
+    `origins` says which operation made an array, by its name; `lift`, if it is set, gives an array that means the same
+    and is better.
+    """
 
     def __init__(self, name: str) -> None:
         self.names = NameTable()
         self.model = self.names.take(name)
-        self.weights: dict[str, Elements] = {}
+        self._constants: dict[str, Elements] = {}
         self.notes: list[str] = []
+        self.origins: dict[str, Origin] = {}
+        self.lift: Callable[[ArrayProgram, Array], Array] | None = None
         self._params: dict[str, int] = {}
         self._inputs: list[str] = []
-        self._declared_weights: list[str] = []
+        self._declared_weights: dict[str, str] = {}
         self._statements: list[Statement] = []
         self._outputs: list[str] = []
-        self._weight_names: set[str] = set()
+        self._saved: list[str] = []
         self._placed: dict[tuple[object, ...], Array] = {}
 
     # -- what a model starts from ----------------------------------------------------------------------------------
@@ -72,7 +90,7 @@ class ArrayProgram:
     def weight(self, name: str, shape: Sequence[Extent | int], type_: ElementType, stored: str) -> Array:
         """A weight that lies in files as `stored`; it is not folded into other constants."""
         array = self._declare("weight", name, shape, type_)
-        self._declared_weights.append(f'weight {array.name} : {_show_type(array)} from "{stored}"')
+        self._declared_weights[array.name] = f'weight {array.name} : {_show_type(array)} from "{stored}"'
         return array
 
     def constant(self, elements: object, type_: ElementType | None = None, hint: str = "") -> Array:
@@ -104,14 +122,14 @@ class ArrayProgram:
         if key not in self._placed:
             name = array.name.removeprefix("?") or hint
             weight = self._declare("weight", name, array.shape, array.type)
-            self._declared_weights.append(f"weight {weight.name} : {_show_type(weight)}")
-            self.weights[weight.name] = carried
+            self._declared_weights[weight.name] = f"weight {weight.name} : {_show_type(weight)}"
+            self._constants[weight.name] = carried
             self._placed[key] = Array(weight.shape, weight.type, weight.name, weight.dims)
             self._placed[(id(array.known),)] = array  # keeps the elements, so that no array has their id again
         return self._placed[key]
 
     def is_weight(self, array: Array) -> bool:
-        return array.name in self._weight_names
+        return array.name in self._declared_weights
 
     def _place_extents(self, array: Array, hint: str) -> Array:
         """A vector of extents that depend on params, as a chain of choices."""
@@ -134,8 +152,6 @@ class ArrayProgram:
             if extent.value < 1:
                 raise UnsupportedError(f"{kind} {name} {show_shape(extents)} has no elements")
         taken = self.names.take(name)
-        if kind == "weight":
-            self._weight_names.add(taken)
         return Array(extents, type_, taken, tuple(map(self._declare_extent, extents)))
 
     def _declare_extent(self, extent: Extent) -> str:
@@ -143,6 +159,11 @@ class ArrayProgram:
         if not extent.is_number and not extent.text.isidentifier():
             raise UnsupportedError(f"a declared dimension of extent {extent.text}", "give the params numbers")
         return f"n{extent.value}" if extent.is_number else extent.text
+
+    def find_origin(self, value: object, operation: str) -> tuple[Any, ...] | None:
+        """The arguments of the operation that made an array, if it is this one."""
+        origin = self.origins.get(value.name) if isinstance(value, Array) else None
+        return origin.arguments if origin is not None and origin.operation == operation else None
 
     # -- statements ------------------------------------------------------------------------------------------------
 
@@ -198,6 +219,7 @@ class ArrayProgram:
     def output(self, name: str, array: Array) -> str:
         """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""
         placed = self.place(array, name)
+        self._saved.append(placed.name)
         computed = any(placed.name in statement.names for statement in self._statements)
         saved = placed.name
         if computed and saved == make_identifier(name) and f"output {saved}" not in self._outputs:
@@ -207,13 +229,28 @@ class ArrayProgram:
             self._outputs.append(f"output {saved} = {placed.name}")
         return saved
 
+    @property
+    def weights(self) -> dict[str, Elements]:
+        """The arrays that must be stored beside the text, by their names in files."""
+        needed = self._find_needed()
+        return {name: elements for name, elements in self._constants.items() if name in needed}
+
+    def _find_needed(self) -> set[str]:
+        """The names that the outputs depend on."""
+        needed = set(self._saved)
+        for statement in reversed(self._statements):
+            if not needed.isdisjoint(statement.names):
+                needed.update(statement.operands)
+        return needed
+
     def text(self) -> str:
         """The model text."""
+        needed = self._find_needed()
         groups = [
             [f"dim {name} = {default}" for name, default in self._params.items()],
             self._inputs,
-            self._declared_weights,
-            [statement.render() for statement in self._statements],
+            [line for name, line in self._declared_weights.items() if name in needed],
+            [statement.render() for statement in self._statements if not needed.isdisjoint(statement.names)],
             self._outputs,
         ]
         lines = [f"model {self.model}"]
@@ -224,3 +261,24 @@ class ArrayProgram:
 
 def _show_type(array: Array) -> str:
     return f"{array.type.carrier.value}[{', '.join(extent.text for extent in array.shape)}]"
+
+
+def recorded(function: Operation) -> Operation:
+    """The operation, which tells the program what made its result; the program may know a better one (`lift`)."""
+
+    @functools.wraps(function)
+    def call(program: ArrayProgram, *arguments: Any, **options: Any) -> Any:
+        result: Array = function(program, *arguments, **options)
+        known = result.known is not None or result.name in program.origins
+        if known or any(getattr(argument, "name", None) == result.name for argument in arguments):
+            return result
+        operation, operands = function.__name__, arguments
+        if operation == "apply":
+            operation, *following = arguments
+            operands = tuple(following)
+        program.origins[result.name] = Origin(
+            operation, (*operands, *(value for key, value in options.items() if key != "hint"))
+        )
+        return program.lift(program, result) if program.lift is not None else result
+
+    return call  # type: ignore[return-value]
