@@ -66,14 +66,20 @@ def define(
     context: LoweringContext,
     found: FoundAggregate,
     join: Join,
-    elements: Sequence[Operand],
+    elements: Sequence[Element],
+    index: ast.Name,
     evaluate: Evaluate,
     span: SourceSpan,
-) -> AggregateDefinition:
-    """The definition for what these elements of a join are. Reports what is wrong, and laws that do not hold."""
-    declared, types = found.declared, _find_types(join)
+) -> tuple[list[Operand], AggregateDefinition]:
+    """These elements of a join as operands, and the definition for what they are. `index` is aggregated over. Reports
+    what is wrong, and laws that do not hold."""
+    if not join.reads:
+        raise context.findings.fail("expected a tensor with indices in what is aggregated", span)
+    declared = found.declared
     try:
-        program = join.program.program(*elements)
+        operands = _fix_literals(join, elements, index)
+        types = _find_types(join)
+        program = join.program.program(*operands)
         values = resolve_program(program, types)[1][-found.count :]
     except OperatorError as error:
         place = join.reads[error.argument].span if isinstance(error.argument, int) else span
@@ -81,12 +87,12 @@ def define(
     with context.enter_origin(found.origin):
         definition = _evaluate_body(context, declared, values, evaluate)
     try:
-        return require_laws(definition, program, types, values)
+        return operands, require_laws(definition, program, types, values)
     except OperatorError as error:
         raise context.findings.fail(error.message, declared.name.span, error.hint) from None
 
 
-def fix_literals(join: Join, elements: Sequence[Element], index: ast.Name) -> list[Operand]:
+def _fix_literals(join: Join, elements: Sequence[Element], index: ast.Name) -> list[Operand]:
     """The elements, of which those that are numbers become operands of the type of the first floating one, or of the
     first one: the value of an index that is aggregated over, times 0, plus the number."""
     types = _find_types(join)

@@ -192,25 +192,17 @@ class AssignStmt(SyntaxNode):
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedTarget(SyntaxNode):
-    """`target[i, j]` on the left side"""
-
-    name: Name
-    indices: tuple[IndexItem, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class EquationStmt(SyntaxNode):
     """`target[i, j] = value`, with further targets before `=` if the value is an aggregation of several."""
 
     target: Name
     indices: tuple[IndexItem, ...]
     value: Expression
-    further_targets: tuple[IndexedTarget, ...] = ()
+    further_targets: tuple[IndexedExpr, ...] = ()
 
     @property
     def names(self) -> tuple[Name, ...]:
-        return (self.target, *(target.name for target in self.further_targets))
+        return (self.target, *(target.base for target in self.further_targets if isinstance(target.base, Name)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import partial
 from einc.core.tensor import DType
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast, constants, limits
-from einc.frontend.aggregates import define, find_aggregate, fix_literals, list_aggregates
+from einc.frontend.aggregates import define, find_aggregate, list_aggregates
 from einc.frontend.assembly import apply_equation, apply_equations, resolve_dtype
 from einc.frontend.ast import iterate_parts, unfold_chain
 from einc.frontend.constants import Static
@@ -31,6 +31,7 @@ from einc.frontend.joins import (
     build_aggregate_operator,
     build_join_operator,
 )
+from einc.frontend.printer import print_expression
 from einc.frontend.recurrence_equations import add_equation, find_value, make_scope, reads_values
 from einc.ops import registry
 from einc.ops.functions import AGGREGATIONS, CALL_SIGNATURES, COMPOSED, find_identity
@@ -60,7 +61,7 @@ def lower_equations(
     note_extents(context, scope, statement.indices)
     for target in statement.further_targets:
         if target.indices != statement.indices:
-            message = f"'{target.name.text}' has other indices than '{statement.target.text}'"
+            message = f"'{print_expression(target)}' has other indices than '{statement.target.text}'"
             raise context.findings.fail(message, target.span, "what is aggregated together has the same indices")
     if isinstance(value, ast.AggregateExpr):
         values = _aggregate(context, scope, value, statement.indices, names, statement.span)
@@ -119,8 +120,8 @@ def _aggregate(
     elements = evaluate_each(partial(_evaluate, context, join), syntax.values)
     definition = None
     if found is not None:
-        operands = _fix_literals(context, join, elements, aggregated[0], syntax.span)
-        elements, definition = [*operands], define(context, found, join, operands, _evaluate, span)
+        operands, definition = define(context, found, join, elements, aggregated[0], _evaluate, syntax.span)
+        elements = [*operands]
     for condition in conditions:
         elements = _add_condition(context, join, elements, condition, definition or operation.text)
     for index in aggregated:
@@ -192,17 +193,6 @@ def _apply_definition(
     operands = [element for element in elements if isinstance(element, Operand)]
     operator, tensors = build_aggregate_operator(context, join, operands, result, definition, span)
     return apply_equations(context, operator, tensors, result_names, span)
-
-
-def _fix_literals(
-    context: LoweringContext, join: Join, elements: Sequence[Element], index: ast.Name, span: SourceSpan
-) -> list[Operand]:
-    if not join.reads:
-        raise context.findings.fail("expected a tensor with indices in what is aggregated", span)
-    try:
-        return fix_literals(join, elements, index)
-    except OperatorError as error:
-        raise context.findings.fail(error.message, span, error.hint) from None
 
 
 def _apply_position(context: LoweringContext, join: Join, element: Element, span: SourceSpan) -> TensorValue:

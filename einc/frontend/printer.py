@@ -69,10 +69,8 @@ def _format_statement(statement: ast.Statement) -> str:
         case ast.AssignStmt():
             return f"{_format_names(statement.targets)} = {print_expression(statement.value)}"
         case ast.EquationStmt():
-            targets = [(statement.target, statement.indices)]
-            targets += [(target.name, target.indices) for target in statement.further_targets]
-            left = ", ".join(f"{name.text}[{_format_items(indices)}]" for name, indices in targets)
-            return f"{left} = {print_expression(statement.value)}"
+            targets = [ast.IndexedExpr(statement.target, statement.indices), *statement.further_targets]
+            return f"{', '.join(map(print_expression, targets))} = {print_expression(statement.value)}"
         case ast.OutputStmt():
             saved = statement.definition
             return f"output {_format_names(statement.names) if saved is None else _format_statement(saved)}"

@@ -135,12 +135,12 @@ class AstBuilder:
 
     def equation(self, children: Children) -> ast.EquationStmt:
         (first, *further), value = children
-        span = join_spans(first.name.span, value.span)
-        return ast.EquationStmt(first.name, first.indices, value, tuple(further), span=span)
+        span = join_spans(first.span, value.span)
+        return ast.EquationStmt(first.base, first.indices, value, tuple(further), span=span)
 
     def first_indexed(self, children: Children) -> Children:
         name, indices = children
-        return [ast.IndexedTarget(_make_name(name), indices.items, span=join_spans(name.span, indices.end))]
+        return [ast.IndexedExpr(_make_name(name), indices.items, span=join_spans(name.span, indices.end))]
 
     def append_indexed(self, children: Children) -> Children:
         return self.append([children[0], *self.first_indexed(children[1:])])

@@ -30,7 +30,7 @@ SAMPLES = 256
 """Tuples that each law is tried on: it takes a millisecond, and a law that does not hold for one tuple in 50 is found
 with a chance of 99 in 100."""
 
-TOLERANCE = {"f64": 1e-9}
+DOUBLE_TOLERANCE = 1e-9
 SINGLE_TOLERANCE = 2e-4
 """By how much results may differ, in units of the largest number that takes part: some thousand roundings of f64, or of
 f32, in which f16 and bf16 are computed as well."""
@@ -156,7 +156,9 @@ def _require_equal(
                 numbers = [np.abs(value.astype(np.float64)) for value in (x, y, *inputs)]
                 scale = np.max([np.where(np.isfinite(value), value, 0) for value in numbers], axis=0)
                 near = np.abs(x.astype(np.float64) - y.astype(np.float64))
-                same = same | (near <= TOLERANCE.get(dtype.value, SINGLE_TOLERANCE) * np.maximum(scale, 1))
+                same = same | (
+                    near <= (DOUBLE_TOLERANCE if dtype is DType.F64 else SINGLE_TOLERANCE) * np.maximum(scale, 1)
+                )
         if not same.all():
             at = int(np.argmin(np.broadcast_to(same, (SAMPLES,))))
             values = [_write([np.broadcast_to(v, (SAMPLES,))[at] for v in operand]) for operand in operands]

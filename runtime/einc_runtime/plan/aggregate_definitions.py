@@ -41,7 +41,7 @@ DEFINED_EXACT: Final = "defined_exact"
 MAX_VALUES = 8
 """The most values that are aggregated together."""
 
-_HEAD = re.compile(r"([A-Za-z_]\w{0,99})( commutative)?( exact)? \[([^\[\]]{1,300})\]", re.A)
+_DEFINITION_HEAD = re.compile(r"([A-Za-z_]\w{0,99})( commutative)?( exact)? \[([^\[\]]{1,300})\]", re.A)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def find_definition(aggregation: str) -> AggregateDefinition | None:
     if ": " not in aggregation:
         return None
     head, _, program = aggregation.partition(": ")
-    match = _HEAD.fullmatch(head)
+    match = _DEFINITION_HEAD.fullmatch(head)
     if match is None:
         raise PlanFault(f"'{escape_text(head, 60)}' is no head of a definition of an aggregation")
     literals = []

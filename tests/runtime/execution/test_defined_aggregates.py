@@ -84,7 +84,7 @@ def test_kernels_of_one_site_are_split_for_its_cores(workers: int, monkeypatch: 
 
 
 def test_another_definition_is_a_lie() -> None:
-    """The proof reads the definition in the plan: kernels with another one, and tasks that name another, are refused."""
+    """The proof reads the definition in the plan: kernels with another one, and tasks that name another, are lies."""
     bundle = compile_cut(2, ("l",))
     position, operation = next((k, o) for k, o in enumerate(bundle.operations) if o.title.startswith("logaddexp"))
     text = str(operation.kernel_attributes["aggregation"])

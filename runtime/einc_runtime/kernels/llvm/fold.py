@@ -1,8 +1,8 @@
 """Aggregations that a plan defines, as machine code: one pass over the operands, with a tuple of vectors in registers.
 
-Lanes are results where operands lie together along a dimension that is kept. Where they do along one that is aggregated
-over, and the operation commutes, each lane aggregates every 16th value, in `CHAINS` tuples that do not wait for each
-other, and lanes are combined at the end. numpy computes all other calls, and those with f64.
+Lanes are results where operands lie together along a dimension that is kept. Where they do along one that is
+aggregated over, and the operation commutes, each lane aggregates every 16th value, in `FOLD_CHAINS` tuples that do not
+wait for each other, and lanes are combined at the end. numpy computes all other calls, and those with f64.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from einc_runtime.plan.scalar_programs import ScalarLiteral, TypedStep
 if TYPE_CHECKING:
     from einc_runtime.kernels.llvm.emitter import Emitter, Value
 
-CHAINS = 4
+FOLD_CHAINS = 4
 """Tuples that one row is aggregated into, so that the processor computes several steps at a time."""
 
-MAX_VARIABLES = 8
+MAX_FOLD_VECTORS = 8
 """The most vectors that all chains hold: more would not stay in registers."""
 
 
@@ -56,7 +56,7 @@ def compile_fold(call: FoldCall) -> Kernel | None:
         steps_of = [0 if view.shape[axis] == 1 else view.strides[axis] for axis in (*heads, *depths)]
         arguments += [start, *steps_of]
     code = _emit_fold(
-        _Shape(
+        _FoldShape(
             call.values,
             call.combining,
             call.definition.identity,
@@ -113,7 +113,7 @@ def _choose_inner(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _FoldShape:
     """What the code depends on: programs, types, operands with one element along the last axis, and how many axes are
     kept and aggregated over before the last one, over which is aggregated if `is_across`."""
 
@@ -129,7 +129,7 @@ class _Shape:
 
 
 @compiler.compile_once
-def _emit_fold(shape: _Shape) -> Any:
+def _emit_fold(shape: _FoldShape) -> Any:
     """Arguments: extents of the axes that are kept, of those that are aggregated over, and of the last one; for each
     operand and result the address and the strides of all but the last axis."""
     from einc_runtime.kernels.llvm.emitter import Emitter, RowOperand
@@ -141,7 +141,7 @@ def _emit_fold(shape: _Shape) -> Any:
     length = e.argument()
     operands = [e.operand(shape.heads + shape.depths) for _ in (*shape.kinds, *shape.stored)]
     identity = [_constant(e, x, kind) for x, kind in zip(shape.identity, shape.stored, strict=True)]
-    chains = max(1, min(CHAINS, MAX_VARIABLES // count)) if shape.is_across else 1
+    chains = max(1, min(FOLD_CHAINS, MAX_FOLD_VECTORS // count)) if shape.is_across else 1
     tuples = [[e.variable(value) for value in identity] for _ in range(chains)]
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:

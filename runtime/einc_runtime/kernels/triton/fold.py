@@ -23,7 +23,7 @@ from einc_runtime.kernels.triton.tiles import ElementwiseTiles, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram, TypedStep, infer_steps
 
-FUNCTION = "combine_tuples"
+COMBINING_FUNCTION = "combine_tuples"
 """The name of the definition in sources."""
 
 
@@ -110,7 +110,7 @@ def _launch_one(
     body += values.lines
     terms = [f"({value}).to({kind})" for value, kind in zip(values.list_last(count), kinds, strict=True)]
     results = [f"next{k}" for k in range(count)]
-    body.append(f"{', '.join(results)} = {FUNCTION}({', '.join([*accumulators, *terms])})")
+    body.append(f"{', '.join(results)} = {COMBINING_FUNCTION}({', '.join([*accumulators, *terms])})")
     for name, result in zip(accumulators, results, strict=True):
         body.append(f"{name} = tl.where({work.inside}, {result}, {name})" if work.inside else f"{name} = {result}")
     each = -(-work.steps // work.shares)
@@ -137,7 +137,7 @@ def write_function(call: FoldCall, values: ScalarSource) -> str:
     kinds = [LANGUAGE[compute_type(kind)] for kind in call.stored]
     results = [f"({value}).to({kind})" for value, kind in zip(combining.list_last(count), kinds, strict=True)]
     body = "".join(f"    {line}\n" for line in [*combining.lines, f"return {', '.join(results)}"])
-    return f"{values.source(combining)}\n@triton.jit\ndef {FUNCTION}({', '.join(names)}):\n{body}"
+    return f"{values.source(combining)}\n@triton.jit\ndef {COMBINING_FUNCTION}({', '.join(names)}):\n{body}"
 
 
 def _combine_columns(names: Sequence[str], tiles: TileGrid, width: int) -> list[str]:
@@ -147,7 +147,7 @@ def _combine_columns(names: Sequence[str], tiles: TileGrid, width: int) -> list[
         width //= 2
         lines += [f"left_{n}, right_{n} = tl.split(tl.reshape({n}, [{tiles.height}, {width}, 2]))" for n in names]
         sides = [f"{side}_{n}" for side in ("left", "right") for n in names]
-        lines.append(f"{', '.join(names)} = {FUNCTION}({', '.join(sides)})")
+        lines.append(f"{', '.join(names)} = {COMBINING_FUNCTION}({', '.join(sides)})")
     if tiles.rows is None:  # there is one element, which has no subscript: numbers are its own maximum
         lines += [f"{n} = tl.max(tl.reshape({n}, [1]), 0)" for n in names]
     else:

@@ -87,7 +87,7 @@ def test_laws_are_those_of_the_values_that_are_aggregated() -> None:
         (f"{SUM}y[n] = pluss[k](x[n, k])\n", "plus"),
         (f"{SUM}y[n] = plus[k](x[n, k], k)\n", "plus aggregates 1 value, found 2"),
         (f"{SUM}y[n], z[n] = plus[k](x[n, k])\n", "expected 2 values, found 1"),
-        (f"{SUM}y[n], z[k] = plus[k](x[n, k])\n", "'z' has other indices than 'y'"),
+        (f"{SUM}y[n], z[k] = plus[k](x[n, k])\n", "'z[k]' has other indices than 'y'"),
         ("y[n], z[n] = sum[k](x[n, k]) + 1\n", "expected an aggregation of 2 values"),
         (f"{SUM}{SUM}", "'plus' is defined already"),
         ("aggregate sum(a, b) { identity 0; return a + b }\n", "'sum' is an aggregation of the language"),
