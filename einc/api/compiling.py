@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,12 @@ from einc.api.arguments import Shape, check_size, read_dtype, read_shape
 from einc.api.graph import Graph
 from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
-from einc.errors import UsageError
+from einc.errors import MachineWarning, UsageError
 from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, CompileOptions, GivenExchange
 from einc_runtime.text import did_you_mean
 
 if TYPE_CHECKING:
+    from einc.compiler import Compiled
     from einc.exchange.synthesis.proposers import Proposer
     from einc.graph.graph import Graph as ComputationGraph
 
@@ -75,7 +77,15 @@ def compileGraph(
     source = graph._build()
     if step is not None:
         source = _derive_step(source, step)
-    return graph._take_plan(Compiled(source, chosen, proposers=sources))
+    compiled = Compiled(source, chosen, proposers=sources)
+    warn_of_assumptions(compiled)
+    return graph._take_plan(compiled)
+
+
+def warn_of_assumptions(compiled: Compiled) -> None:
+    """Warns the caller of the API where the machine was found by itself, and something about it was assumed."""
+    if compiled.options.machine is None and compiled.target.assumed is not None:
+        warnings.warn(compiled.target.assumed, MachineWarning, stacklevel=3)
 
 
 def read_options(

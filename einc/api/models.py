@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from einc.api.compiling import compileGraph, read_options
+from einc.api.compiling import compileGraph, read_options, warn_of_assumptions
 from einc.api.graph import Graph
 from einc.api.plan import Plan, Weights
 from einc.errors import UsageError
@@ -58,6 +58,7 @@ def compile(
     from einc.compiler import compile_model
 
     compiled = compile_model(text, file, chosen, proposers=proposers)
+    warn_of_assumptions(compiled)
     plan = Plan(compiled.bundle, tuple(compiled.proposals), compiled.graph)
     known_weights = stored if weights is None else weights
     return plan if known_weights is None else plan.loadWeights(known_weights)
