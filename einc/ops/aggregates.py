@@ -127,7 +127,7 @@ def _require_laws(
         return [np.where(np.arange(SAMPLES) % 2, x, y) for x, y in zip(both, left, strict=True)]
 
     a, b, c = (draw_some() for _ in range(3))
-    law = f"aggregate '{name}': its identity {_write([np.asarray(x) for x in identity])} changes values"
+    law = f"aggregate '{name}': its identity {_write(identity)} changes values"
     for what, sides in (("combined with it", [*identity, *a]), ("with it on the right", [*a, *identity])):
         _require_equal(definition, types, law, (a,), (what, _combine(definition, sides, types)), ("alone", a))
     law = f"aggregate '{name}' is not associative"
@@ -150,25 +150,30 @@ def _require_equal(
     import numpy as np
 
     for x, y, dtype, *inputs in zip(left[1], right[1], types, *operands, strict=True):
-        with np.errstate(all="ignore"):
-            same = (x == y) | ((x != x) & (y != y))
-            if dtype.is_float and not definition.is_exact:
-                numbers = [np.abs(value.astype(np.float64)) for value in (x, y, *inputs)]
-                scale = np.max([np.where(np.isfinite(value), value, 0) for value in numbers], axis=0)
-                near = np.abs(x.astype(np.float64) - y.astype(np.float64))
-                same = same | (
-                    near <= (DOUBLE_TOLERANCE if dtype is DType.F64 else SINGLE_TOLERANCE) * np.maximum(scale, 1)
-                )
-        if not same.all():
-            at = int(np.argmin(np.broadcast_to(same, (SAMPLES,))))
-            values = [_write([np.broadcast_to(v, (SAMPLES,))[at] for v in operand]) for operand in operands]
-            given = ", ".join(f"{letter} = {value}" for letter, value in zip("abc", values, strict=False))
-            results = [f"{what} gives {_write([np.broadcast_to(v, (SAMPLES,))[at] for v in vs])}" for what, vs in
-                       (left, right)]  # fmt: skip
-            hint = "declare it: commutative = false" if "commutative" in law else None
-            if definition.is_exact and dtype.is_float:
-                hint = "leave out `exact = true` if results differ by rounding"
-            raise OperatorError(f"{law}: for {given}, {' and '.join(results)}", hint=hint)
+        same = (x == y) | ((x != x) & (y != y))
+        if dtype.is_float and not definition.is_exact:
+            same = same | _are_near(x, y, inputs, DOUBLE_TOLERANCE if dtype is DType.F64 else SINGLE_TOLERANCE)
+        same = np.broadcast_to(same, (SAMPLES,))
+        if same.all():
+            continue
+        at = int(np.argmin(same))
+        given = ", ".join(f"{letter} = {_write(values, at)}" for letter, values in zip("abc", operands, strict=False))
+        results = " and ".join(f"{what} gives {_write(values, at)}" for what, values in (left, right))
+        hint = "declare it: commutative = false" if "commutative" in law else None
+        if definition.is_exact and dtype.is_float:
+            hint = "leave out `exact = true` if results differ by rounding"
+        raise OperatorError(f"{law}: for {given}, {results}", hint=hint)
+
+
+def _are_near(x: Array, y: Array, inputs: Sequence[Array], tolerance: float) -> Array:
+    """Where two results differ by rounding, relative to the largest finite number that takes part, or to 1."""
+    import numpy as np
+
+    x, y, *wide = (value.astype(np.float64) for value in (x, y, *inputs))
+    with np.errstate(all="ignore"):
+        scale = np.max([np.where(np.isfinite(value), np.abs(value), 0) for value in (x, y, *wide)], axis=0)
+        near: Array = np.abs(x - y) <= tolerance * np.maximum(scale, 1)
+    return near
 
 
 def _combine(definition: AggregateDefinition, arrays: Sequence[Array], types: Sequence[DType]) -> list[Array]:
@@ -199,7 +204,8 @@ def _make_array(literal: ScalarLiteral, dtype: DType) -> Array:
     return np.full((1,), literal.value, find_computing_dtype(dtype))
 
 
-def _write(values: Sequence[Array]) -> str:
-    """A tuple of numbers as a text."""
-    texts = [f"{value.item():.6g}" if value.dtype.kind == "f" else str(value.item()) for value in values]
+def _write(values: Sequence[Array], at: int = 0) -> str:
+    """A tuple of numbers as a text: those at one position."""
+    numbers = [value.item() if value.size == 1 else value[at].item() for value in values]
+    texts = [f"{number:.6g}" if isinstance(number, float) else str(number) for number in numbers]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
