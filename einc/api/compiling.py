@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from einc.api.arguments import Shape, check_size, read_dtype, read_shape
 from einc.api.graph import Graph
 from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
-from einc.errors import UsageError
+from einc.errors import MachineWarning, UsageError
 from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, CompileOptions, GivenExchange
 from einc_runtime.text import did_you_mean
 
@@ -101,7 +102,10 @@ def compileGraph(
     source = graph._build()
     if step is not None:
         source = _derive_step(source, step)
-    return graph._take_plan(Compiled(source, chosen, proposers=[_read_proposer(source) for source in proposers]))
+    compiled = Compiled(source, chosen, proposers=[_read_proposer(source) for source in proposers])
+    if chosen.machine is None and compiled.target.assumed is not None:
+        warnings.warn(compiled.target.assumed, MachineWarning, stacklevel=2)
+    return graph._take_plan(compiled)
 
 
 def _derive_step(graph: ComputationGraph, step: Mapping[str, int]) -> ComputationGraph:
