@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from einc.generation.decoder_plans import TOKENS
+from einc.generation.decoder_plans import TOKEN_DIMENSION
 from einc.graph.decode_step import StepRequest
 from einc.importers.common import ImportRequest
 from einc.importers.decoders import DECODER_ARCHITECTURES
@@ -78,7 +78,7 @@ class ChatWorkload:
         places = self.prompt_tokens + self.answer_tokens
         answer = ImportRequest(batch=users, tokens=places, caches=False, logits="all", ignored=self.ignored)
         phases = (
-            Phase("token", self._write(answer), self.answer_tokens - 1, step=StepRequest(TOKENS, 1)),
+            Phase("token", self._write(answer), self.answer_tokens - 1, step=StepRequest(TOKEN_DIMENSION, 1)),
             Phase("prompt", self._write(prompt), users),
         )
         return Round(phases, users * self.answer_tokens)

@@ -24,7 +24,7 @@ LENGTHS = (32, 128, 512)
 """The numbers of new tokens of a sequence that there are plans for, beside one."""
 MIN_PLACES = 256
 """The smallest cache, in tokens of a sequence. Larger ones are powers of two, so that few plans serve many lengths."""
-TOKENS = "tokens"
+TOKEN_DIMENSION = "tokens"
 """The dimension of imported texts along which tokens run."""
 _SHARING = ("equation", "embedding")
 """Families of operators that read large weights."""
@@ -108,7 +108,7 @@ def find_plans(
 
     def find(tokens: int, chosen: CompileOptions) -> KeptPlan:
         phase(f"planning {tokens} tokens of each sequence")
-        step = StepRequest(TOKENS, tokens)
+        step = StepRequest(TOKEN_DIMENSION, tokens)
         return cache.get(text, f"decode-{tokens}", replace(chosen, step=step), phase)
 
     step = find(1, options)
@@ -125,7 +125,7 @@ def make_pins(bundle: Bundle) -> tuple[Pin, ...]:
     for operation in bundle.operations:
         kinds = [bundle.tensors[number].kind for number in operation.inputs]
         cut = {index.name: len(index.intervals) for index in operation.indices if len(index.intervals) > 1}
-        if STATE in kinds or ("weight" in kinds and operation.family in _SHARING and TOKENS not in cut):
+        if STATE in kinds or ("weight" in kinds and operation.family in _SHARING and TOKEN_DIMENSION not in cut):
             parts = [f"{name}/{count}" for name, count in cut.items()]
             parts += [f"replicas/{operation.replicas}"] * (operation.replicas > 1)
             pins.append(Pin(operation.name, ",".join(parts) or "whole", "the plan of a step"))
