@@ -1,4 +1,4 @@
-"""Machines from what `nvidia-smi`, `rocm-smi`, NCCL and RCCL say about a computer, and hosts files about several.
+"""Machines from what `nvidia-smi`, `rocm-smi`, `lstopo`, NCCL and RCCL say of a computer, and lists of hosts.
 
 Each format has one module that reads it into a `Topology`; `topology.py` makes a machine of that.
 """
@@ -10,6 +10,7 @@ import dataclasses
 from einc.errors import MachineError, UsageError
 from einc.machines.importers.host_lists import is_hosts_file, read_hosts
 from einc.machines.importers.hosts import join_hosts
+from einc.machines.importers.lstopo import read_lstopo
 from einc.machines.importers.measured_links import (
     apply_measured,
     describe_measured,
@@ -21,6 +22,7 @@ from einc.machines.importers.rocm import is_rocm_table, read_rocm
 from einc.machines.importers.smi import read_smi
 from einc.machines.importers.topology import ImportedMachine, MachineOverrides, build_machine
 from einc.machines.importers.topology_facts import Topology
+from einc.machines.importers.xml_reader import read_elements
 from einc.machines.load import format_machine, parse_machine
 
 _RATES_OF_LINKS = ("NVLink", "xGMI", "PCIe", "between sockets", "host memory")
@@ -80,7 +82,8 @@ def _read_topology(text: str, where: str) -> Topology:
     if start == "{":
         raise MachineError("this is JSON, as machine files are", where=where, hint="use it as it is: -m FILE")
     if start == "<":
-        return read_nccl(text, where)
+        elements = read_elements(text, where)
+        return (read_lstopo if elements[0].name == "topology" else read_nccl)(elements, where)
     if is_rocm_table(text):
         return read_rocm(text, where)
     if is_measured_links(text):
