@@ -18,7 +18,7 @@ from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 
 _PCI_TYPE = re.compile(r"(?:0x)?([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.IGNORECASE)
-_GPU_CLASSES = ("0300", "0302", "0380", "1200")
+_CLASSES_OF_GPUS = ("0300", "0302", "0380", "1200")
 """PCI classes of GPUs: displays, and processing accelerators, which AMD's newer ones are."""
 _VENDORS = ("10de", "1002")
 """NVIDIA's and AMD's numbers of PCI."""
@@ -69,7 +69,7 @@ def _find_device_id(element: Element) -> str | None:
     if element.name != "object" or element.attributes.get("type") != "PCIDev":
         return None
     match = _PCI_TYPE.fullmatch(element.attributes.get("pci_type", ""))
-    if match is None or match[1] not in _GPU_CLASSES or match[2].lower() not in _VENDORS:
+    if match is None or match[1] not in _CLASSES_OF_GPUS or match[2].lower() not in _VENDORS:
         return None
     return f"0x{match[3].lower()}"
 

@@ -23,7 +23,7 @@ _MATRIX_TITLE = re.compile(
     r"\(GB/s\))\s*"
 )
 _DEVICE_NAME = re.compile(r"Device: *([0-9]{1,4}), (.{1,80}?), pciBusID: .*")
-_RANK = re.compile(r"# +Rank +([0-9]{1,5}) .{0,200}? device +[0-9]+ \[[0-9a-zA-Z:.x]+\] (.{1,80}?)\s*")
+_RANK_LINE = re.compile(r"# +Rank +([0-9]{1,5}) .{0,200}? device +[0-9]+ \[[0-9a-zA-Z:.x]+\] (.{1,80}?)\s*")
 _RESULT = re.compile(r" *([0-9]{1,15}) +[0-9]{1,15} +[a-z0-9_]{2,16} .*")
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _MAX_MEASURED_LINES = 20_000
@@ -103,18 +103,18 @@ def _read_matrix(lines: Sequence[str], start: int, where: str) -> dict[Pair, flo
 def _read_ring(lines: Sequence[str], where: str) -> MeasuredLinks:
     """The bus bandwidth of the largest message."""
     header = next((line.lstrip("# ").split() for line in lines if line.startswith("#") and "busbw" in line), None)
-    names = {int(match[1]): match[2] for line in lines if (match := _RANK.fullmatch(line))}
+    names = {int(match[1]): match[2] for line in lines if (match := _RANK_LINE.fullmatch(line))}
     results = [(int(match[1]), line.split()) for line in lines if (match := _RESULT.fullmatch(line)) is not None]
     if header is None or not results:
         raise MachineError("there is no line of results below `# size count type ... busbw`", where=where)
     if not names or set(names) != set(range(len(names))):
         raise MachineError("expected a line `# Rank 0 ... device 0 [0x07] NAME` for each rank", where=where)
     _, words = max(results, key=lambda result: result[0])
-    place = header.index("busbw")
+    first = header.index("busbw")
     rates = [words[k] for k, name in enumerate(header) if name == "busbw" and k < len(words)]
     good = [float(word) for word in rates if re.fullmatch(_NUMBER, word) and float(word) > 0]
     if not good:
-        raise MachineError(f"expected a rate in column {place + 1} of the largest size", where=where)
+        raise MachineError(f"expected a rate in column {first + 1} of the largest size", where=where)
     return MeasuredLinks(tuple(names[rank] for rank in range(len(names))), {}, {}, frozenset(), max(good))
 
 
