@@ -191,17 +191,18 @@ class _Derivation:
 
     def _cache(self, name: str, axis: int) -> str:
         """All tokens of a tensor so far: a state of [what stands before, tokens, what stands behind]."""
-        desc, tokens = self._table[name].desc, self._tokens
+        tokens, model_desc = self._tokens, self._table[name].desc
+        desc = state = tokens.keep(model_desc, axis)
         flat = axis != 1 or desc.rank != 3
-        state = desc
         if flat:
             before, behind = math.prod(desc.shape[:axis]), math.prod(desc.shape[axis + 1 :])
-            state = TensorDesc(("before", tokens.dimension, "behind"), (before, desc.shape[axis], behind), desc.dtype)
-        new = self._reshape(name, tokens.shorten(state, 1), f"{name}.new") if flat else name
+            state = TensorDesc(("before", "places", "behind"), (before, desc.shape[axis], behind), desc.dtype)
+        rows = tokens.shorten(state if flat else model_desc, 1)
+        new = self._reshape(name, rows, f"{name}.new") if flat else name
         cache = self.builder.state(self._name(f"{name}.cache"), state)
         append = registry.restore(
             "append",
-            (state, tokens.shorten(state, 1), tokens.positions),
+            (state, rows, tokens.positions),
             {"cache_lens": tokens.lens, "new_lens": tokens.new_lens},
         )
         (appended,) = self.builder.apply(

@@ -211,19 +211,23 @@ def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: Ste
         raise OperatorError("does not take queries, keys and values [heads, tokens, width] of the same tokens")
     _require_lengths(operator.q_lens, tokens)
     attributes = {**operator.attributes, "q_lens": tokens.new_lens}
-    descs = (tokens.shorten(operator.queries, 1), *operator.inputs[1:])
+    new_queries = tokens.shorten(operator.queries, 1)
     if keys is Dependence.NONE:
         if operator.causal or operator.window or any(isinstance(form, int) for form in extras.values()):
             raise OperatorError("tells by tokens which keys are seen, and the keys have none")
-        return StepForm(registry.restore(operator.family, descs, attributes), read_same(forms), (1, 1))
+        shared = (new_queries, *operator.inputs[1:])
+        return StepForm(registry.restore(operator.family, shared, attributes), read_same(forms), (1, 1))
     if not operator.causal:
         raise OperatorError("lets every token see the tokens behind it (it has no causal=true)")
     if not set(extras) <= {"mask"}:
         raise OperatorError(f"lets tokens see what its {' and '.join(extras)} say, which may be later ones")
     _require_lengths(operator.k_lens, tokens)
     inputs = [StepInput(Source.SAME), StepInput(Source.CACHE, 1, 1), StepInput(Source.CACHE, 2, 1)]
-    if "mask" in extras:
-        inputs.append(StepInput(Source.CACHE if extras["mask"] == 0 else Source.SAME, 3))
+    descs = [new_queries, tokens.keep(operator.keys, 1), tokens.keep(operator.values, 1)]
+    if operator.mask is not None:
+        cached = extras["mask"] == 0
+        inputs.append(StepInput(Source.CACHE if cached else Source.SAME, 3))
+        descs.append(tokens.keep(operator.mask, 0) if cached else operator.mask)
     attributes["extras"] = (*operator.extras, "positions")
     attended = registry.restore(operator.family, (*descs, tokens.positions), attributes)
     return StepForm(attended, (*inputs, StepInput(Source.POSITIONS)), (1, 1))
