@@ -108,11 +108,11 @@ def _read_slots(text: str, span: SourceSpan) -> int:
 
 def _expand(word: str, span: SourceSpan) -> Iterator[str]:
     """The names that a word stands for: `n[08-10]` is n08, n09 and n10."""
-    before, bracket, rest = word.partition("[")
+    before, bracket, inner = word.partition("[")
     if not bracket:
         yield word
         return
-    ranges, _, after = rest.partition("]")
+    ranges, _, after = inner.partition("]")
     count = 0
     for part in ranges.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
