@@ -18,7 +18,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.embedding import Embedding
-from einc.ops.step_forms import Dependence, Source, StepInput, StepTokens, TokenForm
+from einc.ops.step_forms import Dependence, Source, StepForm, StepInput, StepTokens, TokenForm
 from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
 from einc_runtime.text import did_you_mean
 
@@ -125,9 +125,21 @@ class _Derivation:
             inputs = [self._read(item, node) for item in step.inputs]
         except OperatorError as fault:
             return self._explain(node, fault)
-        self.builder.apply(step.operator, inputs, node.outputs, node.span)
+        if step.makes_all:
+            self._pick_new(node, step, inputs)
+        else:
+            self.builder.apply(step.operator, inputs, node.outputs, node.span)
         self._forms.update(zip(node.outputs, step.results, strict=True))
         return None
+
+    def _pick_new(self, node: Node, step: StepForm, inputs: Sequence[str]) -> None:
+        """Adds an operator that computes all tokens so far, and reads the new ones."""
+        names = [self._name(f"{name}.all") for name in node.outputs]
+        computed = self.builder.apply(step.operator, inputs, names, node.span)
+        for name, output, axis in zip(computed, node.outputs, step.results, strict=True):
+            assert isinstance(axis, int)
+            reader = make_row_reader(self.builder.desc(name), axis, self._tokens)
+            self.builder.apply(reader, (name, self._declare_positions()), (output,), node.span)
 
     def list_forms(self) -> dict[str, TokenForm]:
         """Of each tensor of the model that is in the step."""

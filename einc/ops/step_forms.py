@@ -44,11 +44,13 @@ class StepInput:
 
 @dataclass(frozen=True, slots=True)
 class StepForm:
-    """The operator of a step, what it reads, and the forms of its results."""
+    """The operator of a step, what it reads, and the forms of its results. Where it `makes_all`, it computes all tokens
+    so far, of which the new ones are then read."""
 
     operator: Operator
     inputs: tuple[StepInput, ...]
     results: tuple[TokenForm, ...]
+    makes_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)

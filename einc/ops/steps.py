@@ -21,6 +21,8 @@ from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
 from einc.ops.embedding import Embedding
 from einc.ops.index_operator import IndexOperator
 from einc.ops.index_steps import find_index_step
+from einc.ops.recurrence import RecurrenceOperator
+from einc.ops.recurrence_steps import find_recurrence_step
 from einc.ops.reshape import Reshape
 from einc.ops.rope import Rope
 from einc.ops.slicing import Slice
@@ -67,6 +69,8 @@ def find_step_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepT
         return _find_attention(operator, forms, tokens)
     if isinstance(operator, IndexOperator):
         return find_index_step(operator, forms, tokens)
+    if isinstance(operator, RecurrenceOperator):
+        return find_recurrence_step(operator, forms, tokens)
     if isinstance(operator, Slice):
         return _find_slice(operator, forms, tokens)
     if isinstance(operator, Embedding) and isinstance(forms[0], Dependence):
