@@ -23,6 +23,8 @@ from einc.advising.workloads import TextWorkload
 from einc.compiler import compile_model
 from einc.errors import ModelError
 from einc.generation.decoder_plans import make_pins
+from einc.importers.common import ImportRequest
+from einc.importers.hf import import_hf
 from einc.machines.load import load_machine
 from einc.options import CompileOptions
 from einc_runtime.plan.codec import decode
@@ -74,10 +76,14 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
     option, apart = options[0], options[2]
     token, prompt = option["plans"]["token"], option["plans"]["prompt"]
 
-    einc("import", "hf", folder, "--decode", "--batch", 5, "--cache", 49, "-o", tmp_path / "token.ein")
+    write = ImportRequest(batch=5, tokens=49, caches=False, logits="all")
+    text = import_hf((folder / "config.json").read_bytes(), "config.json", "one-layer", write, None).text
+    (tmp_path / "token.ein").write_text(text)
     einc("import", "hf", folder, "--tokens", 40, "-o", tmp_path / "prompt.ein")
     sites = ("-m", "dgx-h100", "--devices", "0,1", "--json")
-    compiled = json.loads(einc("compile", tmp_path / "token.ein", *sites, "-o", tmp_path / "token.bin"))
+    compiled = json.loads(
+        einc("compile", tmp_path / "token.ein", "--step", "tokens=1", *sites, "-o", tmp_path / "token.bin")
+    )
     assert token["predicted_ms"] == compiled["predicted_ms"]
     assert token["memory_bytes"] == max(compiled["memory_bytes"])
 
