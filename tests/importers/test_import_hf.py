@@ -259,7 +259,7 @@ def _names(config: dict[str, Any]) -> frozenset[str]:
         (QWEN3 | {"layer_types": ["full_attention"] * 3}, [0, 0, 0]),
         (
             QWEN3 | {"use_sliding_window": True, "sliding_window": 5, "num_hidden_layers": 7,
-                     "layer_types": ["sliding_attention", "full_attention", "full_attention"] * 2 + ["sliding_attention"]},
+                     "layer_types": (["sliding_attention", "full_attention", "full_attention"] * 3)[:7]},
             [5, 0, 0, 5, 0, 0, 5],
         ),
         (

@@ -111,8 +111,8 @@ def main() -> None:
         wrapped = textwrap.wrap(words, 105)
         ends = [" "] * (len(wrapped) - 1) + [""]
         quoted = [f'"{line}{end}"\n' for line, end in zip(wrapped, ends, strict=True)]
-        lines.append(f'    "{kind}": ' + ("(\n        " + "        ".join(quoted) + "    ),\n" if len(quoted) > 1
-                                        else f"{quoted[0].strip()},\n"))  # fmt: skip
+        body = "(\n        " + "        ".join(quoted) + "    )" if len(quoted) > 1 else quoted[0].strip()
+        lines.append(f'    "{kind}": {body},\n')
     lines += ["}\n", "READ_FIELDS = {kind: frozenset(words.split()) for kind, words in _WORDS.items()}\n"]
     lines.append(
         '"""By what reads them: a method of quantization, a family (its `model_type`), or what all have in common."""\n'
