@@ -38,6 +38,9 @@ MAX_EQUATIONS = 64
 MAX_STEP_VECTORS = 1 << 31
 """The most index vectors that one equation has at one step, so that a short text cannot ask for endless memory."""
 
+RECURRENCE_TEXTS = ("equations", "reads", "programs", "aggregations")
+"""The attributes that are lists of texts, one for each equation."""
+
 AGGREGATIONS = ("sum", "max", "min", "prod")
 
 _RECURRENCE_READ = re.compile(r"(@?)(0|[1-9]\d?)\[([^\[\]|]*)\]", re.A)

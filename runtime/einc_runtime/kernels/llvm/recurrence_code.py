@@ -29,7 +29,7 @@ AHEAD = 6
 
 @dataclass(frozen=True, slots=True)
 class LaneChoice:
-    """The loops outside of the steps, from the outermost one; that of the lanes; and whether that is outside as well."""
+    """The loops outside of the steps, from the outermost one; that of the lanes; and whether that is outside, too."""
 
     heads: tuple[str, ...]
     lane: str
