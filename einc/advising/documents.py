@@ -6,8 +6,9 @@ import csv
 import io
 from typing import Any
 
-from einc.advising.advice import Advice, AdviceOption, describe_sites
+from einc.advising.advice import Advice
 from einc.advising.figures import Figures
+from einc.advising.planning import AdviceOption, describe_sites
 from einc.report.tables import NOT_MEASURED, align_columns, format_range
 from einc_runtime.text import format_count, format_memory
 

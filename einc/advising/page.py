@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from einc.advising.advice import Advice, AdviceOption, describe_sites
+from einc.advising.advice import Advice
 from einc.advising.documents import (
     describe_best,
     describe_limit,
@@ -21,6 +21,7 @@ from einc.advising.documents import (
     format_rate,
     format_time,
 )
+from einc.advising.planning import AdviceOption, describe_sites
 from einc.report.html.page import render_template
 from einc_runtime.text import format_count, format_memory
 
@@ -71,8 +72,8 @@ def write_advice_page(advice: Advice, document: Document) -> str:
     return render_template(
         "advice.html",
         title=f"Where {advice.workload.name} should run",
-        answer=describe_best(advice, document),
-        facts=_list_facts(document),
+        question=_describe_question(document),
+        **_describe_answer(advice, document),
         machines=[(name, colours[name]) for name in machines],
         picture=_draw(advice, colours),
         labels=(f"time for {unit_of_time}", f"{advice.workload.unit} a second"),
@@ -84,13 +85,32 @@ def write_advice_page(advice: Advice, document: Document) -> str:
     )
 
 
-def _list_facts(document: Document) -> list[tuple[str, str]]:
-    facts = [("best", document["objective"])]
-    if document["prompt_tokens"] is not None:
-        facts.append(("prompt", format_count(document["prompt_tokens"], "token")))
-    if document["answer_tokens"] is not None:
-        facts.append(("answer", format_count(document["answer_tokens"], "token")))
-    return [*facts, ("options", f"{len(document['options']):,}")]
+def _describe_question(document: Document) -> str:
+    """One sentence: what was planned."""
+    lengths = [(document["prompt_tokens"], "prompts"), (document["answer_tokens"], "answers")]
+    parts = [f"{name} of {format_count(count, 'token')}" for count, name in lengths if count is not None]
+    planned = f"{format_count(len(document['options']), 'option')}; asked for the best {document['objective']}"
+    return f"{', '.join([*parts, planned])}."
+
+
+def _describe_answer(advice: Advice, document: Document) -> Document:
+    """The figure that the objective asks for, what it is of, and the other figures of the best option."""
+    if advice.best is None:
+        return {"answer": "none", "where": describe_best(advice, document), "facts": []}
+    option = advice.options[advice.best]
+    unit = advice.workload.unit
+    latency = (f"per {'token' if option.first_ms is not None else 'run'}", format_time(option.latency_ms))
+    rate = (f"{unit} a second", format_rate(option.rate))
+    cost = (f"per million {unit}", format_cost(option.unit_cost))
+    chosen = {"latency": latency, "throughput": rate, "cost": cost}[document["objective"]]
+    facts = [fact for fact in (rate, latency, cost) if fact != chosen and fact[1] != "-"]
+    facts += [("first token", format_time(option.first_ms))] if option.first_ms is not None else []
+    sites = describe_sites(option.sites, option.replicas)
+    return {
+        "answer": f"{chosen[1]} {chosen[0]}",
+        "where": f"{option.machine}, {sites}, {format_count(option.users, 'user')}",
+        "facts": [*facts, ("memory of a site", format_memory(option.memory_bytes or 0))],
+    }
 
 
 def _describe_row(advice: Advice, number: int, option: AdviceOption) -> Document:
@@ -136,6 +156,7 @@ def _draw(advice: Advice, colours: dict[str, str]) -> Document | None:
                 "y": points[n][1],
                 "colour": colours[option.machine],
                 "is_best": n == advice.best,
+                "label": f"{option.users}: {option.replicas} x {option.sites // option.replicas}",
                 "text": f"{option.machine}, {describe_sites(option.sites, option.replicas)}, "
                 f"{format_count(option.users, 'user')}: {format_time(latency)}, "
                 f"{format_rate(rate)} {advice.workload.unit} a second",

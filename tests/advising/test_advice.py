@@ -7,17 +7,21 @@ import io
 import json
 import re
 from collections.abc import Callable, Sequence
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from einc.advising import figures as figures_module
-from einc.advising.advice import Advice, Limits, Objective, Offer, advise
+from einc.advising import planning
+from einc.advising.advice import Advice, Limits, Objective, advise
 from einc.advising.figures import FiguresCache
 from einc.advising.page import LogarithmicAxis
+from einc.advising.planning import Offer
 from einc.advising.workloads import TextWorkload
 from einc.compiler import compile_model
+from einc.errors import ModelError
 from einc.generation.decoder_plans import make_pins
 from einc.options import CompileOptions
 from einc_runtime.plan.codec import decode
@@ -146,6 +150,20 @@ def test_what_was_planned_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert ask((2, 4), ("dgx-h100",), tmp_path).options == first.options
     with pytest.raises(AssertionError):
         ask((2, 5), ("dgx-h100",), tmp_path)
+
+
+def test_several_processes_plan_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = ("dgx-h100", "dgx-a100")
+    alone = ask((2,), machines, tmp_path / "alone").options
+    monkeypatch.setattr(planning, "ALONE_SECONDS", -1.0)
+    monkeypatch.setattr(planning, "count_host_cores", lambda: 2)
+    assert ask((2,), machines, tmp_path / "together").options == alone
+    wrong = TextWorkload("wrong", ROWS.replace("n = 64", "n = 2 **"), (1,), "batch")
+    offers = [Offer(CompileOptions(machine=name)) for name in machines]
+    with pytest.raises(ModelError, match="expected") as error:
+        advise(wrong, offers, "latency", Limits(), FiguresCache(tmp_path))
+    assert error.value.diagnostics
+    assert not active_children()
 
 
 def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> None:

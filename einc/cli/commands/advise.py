@@ -20,7 +20,7 @@ from einc_runtime.cli.base import EincCommand, ParamType, examples, json_option
 from einc_runtime.cli.progress import show_phases
 
 if TYPE_CHECKING:
-    from einc.advising.advice import Offer
+    from einc.advising.planning import Offer
     from einc.advising.workloads import Workload
 
 MAX_USERS = 1 << 20
@@ -194,7 +194,7 @@ def advise_command(
 
 def _read_offers(question: AdviseArguments) -> list[Offer]:
     """The machines with their prices; each must be there, and each price must be that of one of them."""
-    from einc.advising.advice import Offer
+    from einc.advising.planning import Offer
     from einc.compiler import select_target
 
     if len(question.machines) > MAX_OFFERS:
