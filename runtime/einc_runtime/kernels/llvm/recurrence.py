@@ -119,16 +119,15 @@ def _choose_lanes(call: RecurrenceCall) -> LaneChoice | None:
     None where no loop will do."""
     recurrence, equations = call.recurrence, call.recurrence.equations
     reduced = {name for equation in equations for name in equation.reduced}
-    pairs = [
-        pair
+    entered = {
+        at
         for equation in equations
         for read in equation.value_reads
-        for pair in zip(read.loops, equations[read.source].loops, strict=True)
-    ]
-    crossed = {name for pair in pairs if pair[0] != pair[1] for name in pair}
-    entered = {at for at, kept in pairs if at != kept}
+        for at, kept in zip(read.loops, equations[read.source].loops, strict=True)
+        if at != kept
+    }
     names = [n for n, _ in recurrence.loops[1:] if n not in reduced and _is_read_alike(recurrence, n)]
-    outer = [n for n in names if n not in crossed and all(n in equation.loops for equation in equations)]
+    outer = [n for n in recurrence.independent_loops if n in names]
 
     def rank(name: str) -> tuple[float, int]:
         extent = call.extents[name]

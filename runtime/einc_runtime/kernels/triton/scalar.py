@@ -163,7 +163,7 @@ class ScalarSource:
     def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str]) -> None:
         self.helpers: set[str] = set()
         uses_library = any(step.function in _LIBRARY for step in steps)
-        self._imports = "from triton.language.extra import libdevice\n" if uses_library else ""
+        self.imports = "from triton.language.extra import libdevice\n" if uses_library else ""
         self.lines: list[str] = []
         self._steps, self._inputs = steps, inputs
         for number, step in enumerate(steps):
@@ -175,7 +175,7 @@ class ScalarSource:
 
     def source(self, *more: str) -> str:
         """The source of the functions that the lines call, and of `more`."""
-        return self._imports + "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
+        return self.imports + "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
 
     def _call_helper(self, name: str, *arguments: str) -> str:
         self.helpers.add(name)
@@ -189,7 +189,7 @@ class ScalarSource:
             return _write_cast(values[0], kind, step.function[len(CAST) :], step.result_type)
         if step.function in _OPERATORS:
             plain = [
-                _format_number(x.value) if isinstance(x, ScalarLiteral) and kind != "bool" else value
+                write_number(x.value) if isinstance(x, ScalarLiteral) and kind != "bool" else value
                 for x, value in zip(step.operands, values, strict=True)
             ]
             return f"{plain[0]} {_OPERATORS[step.function]} {plain[1]}"
@@ -247,10 +247,11 @@ def write_square_root(value: str, kind: str) -> str:
 
 def _write_literal(value: Number, kind: str) -> str:
     """A tensor without axes, since some functions do not take Python numbers."""
-    return f"tl.full([], {_format_number(value)}, {LANGUAGE[kind]})"
+    return f"tl.full([], {write_number(value)}, {LANGUAGE[kind]})"
 
 
-def _format_number(value: Number) -> str:
+def write_number(value: Number) -> str:
+    """A number as an expression."""
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(int(value) if isinstance(value, bool) else value)
