@@ -41,7 +41,7 @@ def advise(
     limits: Limits,
     cache: FiguresCache,
     *,
-    replicate: bool = True,
+    divide: bool = True,
     time_limit: float | None = None,
     phase: Callable[[str], None] = lambda _: None,
 ) -> Advice:
@@ -50,7 +50,7 @@ def advise(
     Raises MachineError for an offer that does not exist, ModelError for a model that nobody can run.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    options = plan_options(workload, offers, cache, replicate, deadline, phase)
+    options = plan_options(workload, offers, cache, divide, deadline, phase)
     allowed = [n for n, option in enumerate(options) if _keeps(option, limits)]
     return Advice(workload, tuple(options), _find_frontier(options), _find_best(options, allowed, objective))
 

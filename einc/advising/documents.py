@@ -15,8 +15,8 @@ from einc_runtime.text import format_count, format_memory
 Document = dict[str, Any]
 
 _COLUMNS = (
-    "machine", "sites", "replicas", "users", "first_ms", "latency_ms", "round_ms", "rate", "hourly", "unit_cost",
-    "memory_bytes", "limit", "limit_part", "link", "on_frontier", "best", "problem",
+    "machine", "sites", "prompt_sites", "replicas", "users", "first_ms", "latency_ms", "round_ms", "rate", "hourly",
+    "unit_cost", "memory_bytes", "limit", "limit_part", "link", "on_frontier", "best", "problem",
 )  # fmt: skip
 """Of the CSV: a line for each option."""
 
@@ -46,6 +46,7 @@ def describe_option(option: AdviceOption, on_frontier: bool, is_best: bool) -> D
     return {
         "machine": option.machine,
         "sites": option.sites,
+        "prompt_sites": option.prompt_sites,
         "replicas": option.replicas,
         "users": option.users,
         "first_ms": option.first_ms,
@@ -103,10 +104,11 @@ def format_advice(advice: Advice, document: Document) -> str:
     rows = [heading]
     notes = []
     for n, option in enumerate(advice.options):
-        begin = [option.machine, str(option.sites), str(option.replicas), str(option.users)]
+        begin = [option.machine, list_sites(option), str(option.replicas), str(option.users)]
         if option.problem is not None:
             rows.append([*begin, *["-"] * (len(heading) - 5), "does not fit" if option.figures else "not possible"])
-            notes.append(f"{option.machine}, {describe_sites(option.sites, option.replicas)}: {option.problem}")
+            sites = describe_sites(option.sites, option.replicas, option.prompt_sites)
+            notes.append(f"{option.machine}, {sites}: {option.problem}")
             continue
         cells = [*([format_time(option.first_ms)] if chat else [])]
         cells += [f"{format_time(option.latency_ms)}{describe_trust(option)}"]
@@ -126,7 +128,7 @@ def describe_best(advice: Advice, document: Document) -> str:
     if advice.best is None:
         return "no option keeps to the limits" if any(o.rate for o in advice.options) else "no option is possible"
     option = advice.options[advice.best]
-    sites = describe_sites(option.sites, option.replicas)
+    sites = describe_sites(option.sites, option.replicas, option.prompt_sites)
     users = format_count(option.users, "user")
     figures = [f"{format_rate(option.rate)} {advice.workload.unit} a second"]
     figures += [f"first token after {format_time(option.first_ms)}"] if option.first_ms is not None else []
@@ -134,6 +136,11 @@ def describe_best(advice: Advice, document: Document) -> str:
     figures += [f"{format_cost(option.unit_cost)} for a million"] if option.unit_cost is not None else []
     figures += [f"{name} takes {format_time(option.latency_ms)}{describe_trust(option)}"]
     return f"best {document['objective']}: {option.machine}, {sites}, {users}: {', '.join(figures)}"
+
+
+def list_sites(option: AdviceOption) -> str:
+    """`8`, or `6 + 2` where two of them are for prompts alone."""
+    return f"{option.sites - option.prompt_sites} + {option.prompt_sites}" if option.prompt_sites else str(option.sites)
 
 
 def describe_trust(option: AdviceOption) -> str:
@@ -178,6 +185,8 @@ def describe_terms(advice: Advice, chat: bool) -> list[str]:
     lines = ["frontier: no other option has both a shorter latency and a higher rate"]
     if chat:
         lines.append("rates count the time for reading prompts; caches are planned as full")
+    if any(option.prompt_sites for option in advice.options):
+        lines.append("6 + 2 sites: six make tokens, and two read prompts and send them the caches")
     if shared:
         names = ", ".join(shared[:4]) + (f" and {len(shared) - 4} more" if len(shared) > 4 else "")
         lines.append(f"replicas share {names}: each is predicted as if it were alone")

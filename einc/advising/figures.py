@@ -7,6 +7,7 @@ that has plans in common with it, is answered without planning again.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,8 @@ from einc.plan_reading.timing import Timing, read_plan_machine, time_plan
 from einc.predict.costs import TaskCost, TaskKind, compute_task_costs
 from einc.predict.ranges import name_rates
 from einc_runtime import disk
-from einc_runtime.plan.schema import Bundle
+from einc_runtime.plan.schema import ITEMSIZE, Bundle
+from einc_runtime.plan.states import STATE
 
 MAX_KEPT_FIGURES = 20_000
 """Files of some hundred bytes; if there are more, the older half of them is removed."""
@@ -41,8 +43,9 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a plan: `predicted_ms`, the range that it is in (null where nothing was measured of the machine), the bytes of
     the fullest site, `limit`, the part of the critical path that this limit takes, and the name of the busiest link.
 
-    `weight_cuts` are pins by which another plan of the model cuts its weights as this one does. If no plan fits into
-    memory, `problem` says so, and nothing else is known.
+    `state_bytes` are those of all states, such as caches, without copies. `weight_cuts` are pins by which another plan
+    of the model cuts its weights as this one does. If no plan fits into memory, `problem` says so, and nothing else is
+    known.
     """
 
     predicted_ms: float | None = None
@@ -52,6 +55,7 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit | None = None
     limit_part: float | None = None
     link: str | None = None
+    state_bytes: int = 0
     weight_cuts: tuple[tuple[str, str], ...] = ()
     problem: str | None = None
 
@@ -105,6 +109,7 @@ def describe_figures(bundle: Bundle) -> Figures:
         limit=limit,
         limit_part=part,
         link=busiest.name if busiest is not None and busiest.carried else None,
+        state_bytes=sum(math.prod(t.shape) * ITEMSIZE[t.dtype] for t in bundle.tensors if t.kind == STATE),
         weight_cuts=tuple((pin.pattern, pin.cut) for pin in make_pins(bundle)),
     )
 

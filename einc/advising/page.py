@@ -20,6 +20,7 @@ from einc.advising.documents import (
     format_cost,
     format_rate,
     format_time,
+    list_sites,
 )
 from einc.advising.planning import AdviceOption, describe_sites
 from einc.report.html.page import render_template
@@ -105,7 +106,7 @@ def _describe_answer(advice: Advice, document: Document) -> Document:
     chosen = {"latency": latency, "throughput": rate, "cost": cost}[document["objective"]]
     facts = [fact for fact in (rate, latency, cost) if fact != chosen and fact[1] != "-"]
     facts += [("first token", format_time(option.first_ms))] if option.first_ms is not None else []
-    sites = describe_sites(option.sites, option.replicas)
+    sites = describe_sites(option.sites, option.replicas, option.prompt_sites)
     return {
         "answer": f"{chosen[1]} {chosen[0]}",
         "where": f"{option.machine}, {sites}, {format_count(option.users, 'user')}",
@@ -117,7 +118,7 @@ def _describe_row(advice: Advice, number: int, option: AdviceOption) -> Document
     known = option.problem is None
     return {
         "machine": option.machine,
-        "sites": option.sites,
+        "sites": list_sites(option),
         "replicas": option.replicas,
         "users": option.users,
         "first": format_time(option.first_ms),
@@ -156,14 +157,20 @@ def _draw(advice: Advice, colours: dict[str, str]) -> Document | None:
                 "y": points[n][1],
                 "colour": colours[option.machine],
                 "is_best": n == advice.best,
-                "label": f"{option.users}: {option.replicas} x {option.sites // option.replicas}",
-                "text": f"{option.machine}, {describe_sites(option.sites, option.replicas)}, "
+                "label": _label_point(option),
+                "text": f"{option.machine}, {describe_sites(option.sites, option.replicas, option.prompt_sites)}, "
                 f"{format_count(option.users, 'user')}: {format_time(latency)}, "
                 f"{format_rate(rate)} {advice.workload.unit} a second",
             }
             for n, option, latency, rate in timed
         ],
     }
+
+
+def _label_point(option: AdviceOption) -> str:
+    """`16: 2 x 4`: users, replicas and the sites of each; or `16: 6 + 2`."""
+    each = list_sites(option) if option.prompt_sites else f"{option.replicas} x {option.sites // option.replicas}"
+    return f"{option.users}: {each}"
 
 
 def _choose_axis(values: Sequence[float], start: float, end: float) -> LogarithmicAxis:

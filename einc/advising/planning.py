@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import active_children, get_context
 
+from einc.advising.cache_moves import time_cache_move
 from einc.advising.figures import Figures, FiguresCache
-from einc.advising.workloads import Phase, Workload
+from einc.advising.workloads import ChatWorkload, Phase, Workload
 from einc.compiler import Target, select_target
 from einc.errors import ModelError
 from einc.logical.pins import Pin
 from einc.machines.load import count_host_cores, format_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
+from einc_runtime.text import format_count
 
 ALONE_SECONDS = 3.0
 """After this time, more processes plan what is left: starting one takes about a second."""
@@ -39,17 +41,19 @@ class Offer:
 class AdviceOption:
     """`replicas` of a model on groups of equal numbers of sites of an offer, for `users` at once.
 
+    With `prompt_sites`, so many of the sites read prompts alone, and send the caches to the others, which make tokens.
     `figures` are those of the slowest group. If a phase could not be planned, all times are None, and `problem` says
-    why. `latency_ms` is the time of a token of every user, or of a run; `first_ms` that of reading one prompt;
-    `round_ms` that of all that is done for the users of one replica. `rate` counts what all replicas make in a second,
-    `unit_cost` is the price of a million of these. `shared` names links that several replicas use, which each was
-    predicted to have alone.
+    why. `latency_ms` is the time of a token of every user, or of a run; `first_ms` that of reading one prompt, and of
+    moving its caches; `round_ms` that of all that is done for the users of one replica. `rate` counts what all replicas
+    make in a second, `unit_cost` is the price of a million of these. `shared` names links that several replicas use,
+    which each was predicted to have alone.
     """
 
     machine: str
     sites: int
     replicas: int
     users: int
+    prompt_sites: int
     figures: dict[str, Figures]
     hourly: float | None = None
     latency_ms: float | None = None
@@ -71,29 +75,32 @@ class _Combination:
     target: Target
     replicas: int
     users: int
+    prompt_sites: int
 
     @property
     def name(self) -> str:
-        return f"{self.target.machine.name}, {describe_sites(len(self.target.devices), self.replicas)}"
+        sites = describe_sites(len(self.target.devices), self.replicas, self.prompt_sites)
+        return f"{self.target.machine.name}, {sites}"
 
 
 def plan_options(
     workload: Workload,
     offers: Sequence[Offer],
     cache: FiguresCache,
-    replicate: bool,
+    divide: bool,
     deadline: float | None,
     phase: Callable[[str], None],
 ) -> list[AdviceOption]:
-    """All options, in the order of the offers; `deadline` is a moment of `time.monotonic`.
+    """All options, in the order of the offers; `deadline` is a moment of `time.monotonic`. Without `divide`, all sites
+    of an offer work together.
 
     Raises MachineError for an offer that does not exist, ModelError for a model that nobody can run.
     """
     combinations = [
-        _Combination(workload, offer, target, replicas, users)
+        _Combination(workload, offer, target, replicas, users, prompt_sites)
         for offer, target in [(offer, select_target(offer.options)) for offer in offers]
         for users in workload.batches
-        for replicas in _list_replicas(len(target.devices), users, replicate)
+        for replicas, prompt_sites in _list_divisions(len(target.devices), users, divide, workload)
     ]
     options: list[AdviceOption] = []
     begin, count = time.monotonic(), len(combinations)
@@ -131,12 +138,13 @@ def _plan_quietly(cache: FiguresCache, deadline: float | None, combination: _Com
     return _plan_option(combination, _Planner(cache, deadline, lambda _: None))
 
 
-def describe_sites(sites: int, replicas: int) -> str:
-    """`8 sites`, or `2 replicas on 4 sites each`."""
+def describe_sites(sites: int, replicas: int, prompt_sites: int = 0) -> str:
+    """`8 sites`, `2 replicas on 4 sites each`, or `6 sites for tokens and 2 for prompts`."""
+    if prompt_sites:
+        return f"{format_count(sites - prompt_sites, 'site')} for tokens and {prompt_sites} for prompts"
     if replicas == 1:
-        return f"{sites} site{'s' if sites > 1 else ''}"
-    each = sites // replicas
-    return f"{replicas} replicas on {each} site{'s' if each > 1 else ''} each"
+        return format_count(sites, "site")
+    return f"{replicas} replicas on {format_count(sites // replicas, 'site')} each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,42 +161,52 @@ class _Planner:
             if left <= 0:
                 return Figures(problem="not planned: the time limit was reached")
             options = replace(options, time_limit=left)
-        options = replace(options, definitions=(*options.definitions, *phase.definitions))
+        options = replace(options, definitions=(*options.definitions, *phase.definitions), step=phase.step)
         return self.cache.find(phase.text, f"{name}, {phase.name}", options, self.phase)
 
 
-def _list_replicas(sites: int, users: int, replicate: bool) -> Iterator[int]:
-    """The numbers of replicas that divide the sites, of which each has a user."""
-    for replicas in range(1, sites + 1):
-        if sites % replicas == 0 and replicas <= users and (replicate or replicas == 1):
-            yield replicas
+def _list_divisions(sites: int, users: int, divide: bool, workload: Workload) -> Iterator[tuple[int, int]]:
+    """Replicas and sites for prompts alone: numbers of replicas that divide the sites, of which each has a user; and a
+    half or a quarter of the sites for prompts."""
+    yield 1, 0
+    if divide:
+        yield from ((n, 0) for n in range(2, sites + 1) if sites % n == 0 and n <= users)
+        if isinstance(workload, ChatWorkload):
+            yield from ((1, sites // part) for part in (4, 2) if sites % part == 0)
 
 
 def _plan_option(combination: _Combination, planner: _Planner) -> AdviceOption:
     workload, offer, target = combination.workload, combination.offer, combination.target
     replicas, users = combination.replicas, combination.users
-    option = AdviceOption(target.machine.name, len(target.devices), replicas, users, {}, offer.hourly)
-    size = len(target.devices) // replicas
-    groups = [target.devices[start : start + size] for start in range(0, len(target.devices), size)]
+    option = AdviceOption(
+        target.machine.name, len(target.devices), replicas, users, combination.prompt_sites, {}, offer.hourly
+    )
     per_replica = -(-users // replicas)
     try:
         work = workload.plan_round(per_replica)
-        figures = _plan_phases(work.phases, workload.name, offer.options, groups, planner)
+        figures = _plan_phases(combination, work.phases, planner)
     except ModelError as error:
         if replicas == 1:
             raise
         return replace(option, problem=error.message)
-    option = replace(option, figures=figures, shared=_find_shared_links(target.machine, size))
+    option = replace(option, figures=figures, shared=_find_shared_links(target.machine, option.sites // replicas))
     problem = next((plan.problem for plan in figures.values() if plan.problem is not None), None)
     if problem is not None:
         return replace(option, problem=problem)
     times = {name: plan.predicted_ms or 0.0 for name, plan in figures.items()}
-    round_ms = sum(times[phase.name] * phase.runs for phase in work.phases)
+    phase_ms = [times[phase.name] * phase.runs for phase in work.phases]
+    first_ms, round_ms = times.get("prompt"), sum(phase_ms)
+    if combination.prompt_sites and isinstance(workload, ChatWorkload):
+        moving_ms = _time_cache_move(workload, combination, figures["token"])
+        if moving_ms is None:
+            return replace(option, problem="sites that read prompts cannot reach those that make tokens")
+        # Each group of sites works for itself; the slower one decides the rate.
+        first_ms, round_ms = times["prompt"] + moving_ms, max(phase_ms)
     rate = users * (work.items / per_replica) / round_ms * 1e3 if round_ms else None
     return replace(
         option,
         latency_ms=times.get("token", times.get("run")),
-        first_ms=times.get("prompt"),
+        first_ms=first_ms,
         round_ms=round_ms,
         rate=rate,
         unit_cost=None if offer.hourly is None or not rate else offer.hourly / 3600 / rate * 1e6,
@@ -196,12 +214,25 @@ def _plan_option(combination: _Combination, planner: _Planner) -> AdviceOption:
     )
 
 
-def _plan_phases(
-    phases: Sequence[Phase], name: str, options: CompileOptions, groups: Sequence[tuple[int, ...]], planner: _Planner
-) -> dict[str, Figures]:
-    """The figures of the phases of a round, of which those after the first cut weights as that one does."""
+def _time_cache_move(workload: ChatWorkload, combination: _Combination, token: Figures) -> float | None:
+    """How long the caches of one prompt move; a cache of the step has places for the answer, too."""
+    sites = range(len(combination.target.devices))
+    places = workload.prompt_tokens + workload.answer_tokens
+    size = token.state_bytes * workload.prompt_tokens // (places * combination.users)
+    split = len(sites) - combination.prompt_sites
+    return time_cache_move(combination.target.machine, sites[split:], sites[:split], size)
+
+
+def _plan_phases(combination: _Combination, phases: Sequence[Phase], planner: _Planner) -> dict[str, Figures]:
+    """The figures of the phases of a round. On the same sites, those after the first cut weights as that one does."""
+    name, options, devices = combination.workload.name, combination.offer.options, combination.target.devices
+    split = len(devices) - combination.prompt_sites
+    size = split // combination.replicas
+    groups = [devices[start : start + size] for start in range(0, split, size)]
     figures: dict[str, Figures] = {}
     for phase in phases:
+        if combination.prompt_sites and phase.name == "prompt":
+            groups, options = [devices[split:]], combination.offer.options
         figures[phase.name] = _find_slowest(phase, name, options, groups, planner)
         if len(figures) == 1:
             cuts = figures[phase.name].weight_cuts

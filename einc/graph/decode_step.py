@@ -18,7 +18,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.embedding import Embedding
-from einc.ops.step_forms import Dependence, Source, StepInput, StepTokens, TokenForm
+from einc.ops.step_forms import Dependence, Source, StepForm, StepInput, StepTokens, TokenForm
 from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
 from einc_runtime.text import did_you_mean
 
@@ -125,9 +125,21 @@ class _Derivation:
             inputs = [self._read(item, node) for item in step.inputs]
         except OperatorError as fault:
             return self._explain(node, fault)
-        self.builder.apply(step.operator, inputs, node.outputs, node.span)
+        if step.makes_all:
+            self._pick_new(node, step, inputs)
+        else:
+            self.builder.apply(step.operator, inputs, node.outputs, node.span)
         self._forms.update(zip(node.outputs, step.results, strict=True))
         return None
+
+    def _pick_new(self, node: Node, step: StepForm, inputs: Sequence[str]) -> None:
+        """Adds an operator that computes all tokens so far, and reads the new ones."""
+        names = [self._name(f"{name}.all") for name in node.outputs]
+        computed = self.builder.apply(step.operator, inputs, names, node.span)
+        for name, output, axis in zip(computed, node.outputs, step.results, strict=True):
+            assert isinstance(axis, int)
+            reader = make_row_reader(self.builder.desc(name), axis, self._tokens)
+            self.builder.apply(reader, (name, self._declare_positions()), (output,), node.span)
 
     def list_forms(self) -> dict[str, TokenForm]:
         """Of each tensor of the model that is in the step."""
@@ -191,17 +203,18 @@ class _Derivation:
 
     def _cache(self, name: str, axis: int) -> str:
         """All tokens of a tensor so far: a state of [what stands before, tokens, what stands behind]."""
-        desc, tokens = self._table[name].desc, self._tokens
+        tokens, model_desc = self._tokens, self._table[name].desc
+        desc = state = tokens.keep(model_desc, axis)
         flat = axis != 1 or desc.rank != 3
-        state = desc
         if flat:
             before, behind = math.prod(desc.shape[:axis]), math.prod(desc.shape[axis + 1 :])
-            state = TensorDesc(("before", tokens.dimension, "behind"), (before, desc.shape[axis], behind), desc.dtype)
-        new = self._reshape(name, tokens.shorten(state, 1), f"{name}.new") if flat else name
+            state = TensorDesc(("before", "places", "behind"), (before, desc.shape[axis], behind), desc.dtype)
+        rows = tokens.shorten(state if flat else model_desc, 1)
+        new = self._reshape(name, rows, f"{name}.new") if flat else name
         cache = self.builder.state(self._name(f"{name}.cache"), state)
         append = registry.restore(
             "append",
-            (state, tokens.shorten(state, 1), tokens.positions),
+            (state, rows, tokens.positions),
             {"cache_lens": tokens.lens, "new_lens": tokens.new_lens},
         )
         (appended,) = self.builder.apply(

@@ -56,7 +56,9 @@ def _write_heading(request: ImportRequest) -> list[str]:
             *([LAST_COMMENT] if wants_last(request) else []),
         )
     lines = [
-        "Prefill: the logits of whole prompts, and their keys and values for a decode step (`keys.3` are layer 3's).",
+        "Prefill: the logits of whole prompts, and their keys and values for a decode step (`keys.3` are layer 3's)."
+        if request.caches
+        else "The logits of whole sequences.",
         "Prompts shorter than `length` may be filled up at their ends with any tokens; nothing before looks at them.",
     ]
     if wants_last(request):
@@ -234,7 +236,7 @@ def _write_mlp(model: Decoder, request: ImportRequest) -> list[str]:
     gate, up, down = "gate", "up", "down"
     if "mlp_bias" in model.biases:
         gate, up, down = "gate + b_gate", "(up + b_up)", "down + b_down"
-    returned = "" if request.decode else f", {', '.join(_name_caches(model, request))}"
+    returned = "" if request.decode or not request.caches else f", {', '.join(_name_caches(model, request))}"
     products = [
         "    gate[tokens, d_ff] = n[tokens, d_model] * w_gate[d_ff, d_model]",
         "    up[tokens, d_ff] = n[tokens, d_model] * w_up[d_ff, d_model]",
@@ -258,6 +260,8 @@ def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
             f"    x = layer({_format_layer_arguments(model, request, model.local)})",
             "}",
         ]
+    elif not request.caches:
+        lines += [f"    x = layer({_format_layer_arguments(model, request, model.local)})", "}"]
     else:
         lines += [
             f"    x, keys, values = layer({_format_layer_arguments(model, request, model.local)})",

@@ -162,7 +162,10 @@ class _Rewriting:
         return StepForm(written, tuple(inputs), (program.result.index(self.loop),))
 
     def _shorten(self, number: int, desc: TensorDesc) -> TensorDesc:
-        return desc if number in self.cached else self.tokens.shorten(desc, self.forms[number])
+        form = self.forms[number]
+        if number in self.cached and isinstance(form, int):
+            return self.tokens.keep(desc, form)
+        return self.tokens.shorten(desc, form)
 
     def _read(self, number: int) -> StepInput:
         form = self.forms[number]

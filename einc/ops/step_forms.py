@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
+from einc.ops.arguments import make_unique
 from einc.ops.base import Operator
 
 
@@ -43,11 +44,13 @@ class StepInput:
 
 @dataclass(frozen=True, slots=True)
 class StepForm:
-    """The operator of a step, what it reads, and the forms of its results."""
+    """The operator of a step, what it reads, and the forms of its results. Where it `makes_all`, it computes all tokens
+    so far, of which the new ones are then read."""
 
     operator: Operator
     inputs: tuple[StepInput, ...]
     results: tuple[TokenForm, ...]
+    makes_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,11 @@ class StepTokens:
     def positions(self) -> TensorDesc:
         """Where each new token stands in its own sequence."""
         return TensorDesc((self.dimension,), (self.new_extent,), DType.I64)
+
+    def keep(self, desc: TensorDesc, axis: int) -> TensorDesc:
+        """The tensor as a cache of all tokens, along `places`; so no dimension of new tokens has the same name."""
+        dims = make_unique((*desc.dims[:axis], "places", *desc.dims[axis + 1 :]))
+        return replace(desc, dims=dims)
 
     def shorten(self, desc: TensorDesc, form: TokenForm) -> TensorDesc:
         """The tensor with new tokens alone."""

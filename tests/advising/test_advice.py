@@ -23,6 +23,9 @@ from einc.advising.workloads import TextWorkload
 from einc.compiler import compile_model
 from einc.errors import ModelError
 from einc.generation.decoder_plans import make_pins
+from einc.importers.common import ImportRequest
+from einc.importers.hf import import_hf
+from einc.machines.load import load_machine
 from einc.options import CompileOptions
 from einc_runtime.plan.codec import decode
 
@@ -68,14 +71,19 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
     command = ["advise", folder, "-m", "dgx-h100:2", "--users", "5", "--prompt", "40", "--answer", "9"]
     document = json.loads(einc(*command, "--price", "h100=2/h", "--json"))
-    assert [(o["replicas"], o["users"]) for o in document["options"]] == [(1, 5), (2, 5)]
-    option = document["options"][0]
+    options = document["options"]
+    assert [(o["replicas"], o["prompt_sites"], o["users"]) for o in options] == [(1, 0, 5), (2, 0, 5), (1, 1, 5)]
+    option, apart = options[0], options[2]
     token, prompt = option["plans"]["token"], option["plans"]["prompt"]
 
-    einc("import", "hf", folder, "--decode", "--batch", 5, "--cache", 49, "-o", tmp_path / "token.ein")
+    write = ImportRequest(batch=5, tokens=49, caches=False, logits="all")
+    text = import_hf((folder / "config.json").read_bytes(), "config.json", "one-layer", write, None).text
+    (tmp_path / "token.ein").write_text(text)
     einc("import", "hf", folder, "--tokens", 40, "-o", tmp_path / "prompt.ein")
     sites = ("-m", "dgx-h100", "--devices", "0,1", "--json")
-    compiled = json.loads(einc("compile", tmp_path / "token.ein", *sites, "-o", tmp_path / "token.bin"))
+    compiled = json.loads(
+        einc("compile", tmp_path / "token.ein", "--step", "tokens=1", *sites, "-o", tmp_path / "token.bin")
+    )
     assert token["predicted_ms"] == compiled["predicted_ms"]
     assert token["memory_bytes"] == max(compiled["memory_bytes"])
 
@@ -93,6 +101,15 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
     assert option["rate"] == pytest.approx(5 * 9 / round_ms * 1e3)
     assert option["hourly"] == 4.0
     assert option["unit_cost"] == pytest.approx(4 / 3600 / option["rate"] * 1e6)
+
+    # One site for prompts, one for tokens: a prompt's caches of 40 of 49 places go over one link.
+    places, layers, heads, width = 49, 1, 4, 12
+    size = 2 * layers * heads * width * 4 * 5 * places * 40 // (places * 5)
+    machine = load_machine("dgx-h100").restrict([0, 1])
+    moving_ms = machine.transfer_latency_us / 1e3 + size / (machine.widths[1, 0] * 1e6)
+    prompt_ms, token_ms = (apart["plans"][name]["predicted_ms"] for name in ("prompt", "token"))
+    assert apart["first_ms"] == pytest.approx(prompt_ms + moving_ms)
+    assert apart["round_ms"] == pytest.approx(max(5 * prompt_ms, 8 * token_ms))
 
 
 def test_what_is_best_and_on_the_frontier(tmp_path: Path) -> None:

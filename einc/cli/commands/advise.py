@@ -132,7 +132,9 @@ class AdviseArguments:
 )
 @click.option("--latency-at-most", "latency_ms", type=Duration(), help="The longest time for a token or a run: 50ms.")
 @click.option("--first-at-most", "first_ms", type=Duration(), help="The longest time for the first token: 2s.")
-@click.option("--no-replicas", is_flag=True, help="Run the model once on all sites of a machine.")
+@click.option(
+    "--undivided", is_flag=True, help="All sites of a machine work together: no replicas, no sites for prompts."
+)
 @click.option("--time-limit", type=Seconds(), help="Leave out what has not been planned after this time.")
 @click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Accept a field that einc does not know.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table; - is standard output.")
@@ -142,7 +144,7 @@ def advise_command(
     objective: str | None,
     latency_ms: float | None,
     first_ms: float | None,
-    no_replicas: bool,
+    undivided: bool,
     time_limit: float | None,
     csv_file: str | None,
     html: str | None,
@@ -177,7 +179,7 @@ def advise_command(
             chosen,
             Limits(latency_ms, first_ms),
             FiguresCache(find_figures_folder()),
-            replicate=not no_replicas,
+            divide=not undivided,
             time_limit=time_limit,
             phase=phase,
         )

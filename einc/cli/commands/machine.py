@@ -101,7 +101,12 @@ def detect_command(as_json: bool) -> None:
     """Describe the machine that this runs on: its GPUs, or else its CPU cores."""
     from einc.machines.detect import detect
 
-    _show(detect(), as_json)
+    detection = detect()
+    for source in detection.sources:
+        output.note(f"from {source}")
+    if detection.warning is not None:
+        output.note(f"warning: {detection.warning}")
+    _show(detection.machine, as_json)
 
 
 @click.command(
@@ -136,7 +141,7 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
 
     if target is not None:
         output.require_outputs([target], [])
-    gpus = None if host else find_visible_gpus()
+    gpus = None if host else find_visible_gpus(known=False)
     if gpus is not None and sites is not None:
         raise UsageError("--sites is for the cores of a CPU, and GPUs are visible", hint="--host measures the CPU")
     with show_phases() as phase:

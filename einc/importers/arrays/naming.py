@@ -33,17 +33,17 @@ class NameTable:
     """The names that are in use."""
 
     def __init__(self) -> None:
-        self._used: set[str] = set()
+        self._used: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
 
     def take(self, text: str) -> str:
-        """A new name that reads like `text`."""
-        base = make_identifier(text)
+        """A new name that reads like `text`, or like what another name was to read like."""
+        base = self._used.get(text) or make_identifier(text)
         name = base
         while name in self._used:
             self._numbers[base] = self._numbers.get(base, 1) + 1
             name = f"{base}_{self._numbers[base]}"
-        self._used.add(name)
+        self._used[name] = base
         return name
 
 

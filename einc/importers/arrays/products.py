@@ -8,10 +8,11 @@ from einc.importers.arrays.elementwise import broadcast_shapes, list_indices
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import reshape
 from einc.importers.arrays.naming import name_dimensions
-from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.program import ArrayProgram, recorded
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 
 
+@recorded
 def matmul(program: ArrayProgram, a: Array, b: Array, hint: str = "matmul") -> Array:
     """numpy's `matmul`: the last axis of `a` with the last but one of `b`, other axes broadcast."""
     if a.rank == 0 or b.rank == 0:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.naming import NameTable, make_identifier, name_dimensions
 from einc.importers.arrays.values import Array, Elements, UnsupportedError, show_shape
 from einc.importers.writing import wrap_lines
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 MAX_STATEMENTS = 100_000
 """Statements of a program; the language takes 20,000 operators."""
@@ -34,18 +38,32 @@ class Statement:
         return f"{self.targets} = {fill_operands(self.text, self.operands)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The operation (`mul`, `reshape`) that made an array, with its arguments in their order, without the program."""
+
+    operation: str
+    arguments: tuple[Any, ...]
+
+
 def fill_operands(text: str, names: Sequence[str]) -> str:
     return re.sub(r"\{(\d+)\}", lambda match: names[int(match[1])], text)
 
 
 class ArrayProgram:
-    """Collects a model. What no output needs is left out of its text."""
+    """Collects a model. What no output needs is left out of its text.
+
+    `origins` says which operation made an array, by its name; `lift`, if it is set, gives an array that means the same
+    and is better.
+    """
 
     def __init__(self, name: str) -> None:
         self.names = NameTable()
         self.model = self.names.take(name)
         self._constants: dict[str, Elements] = {}
         self.notes: list[str] = []
+        self.origins: dict[str, Origin] = {}
+        self.lift: Callable[[ArrayProgram, Array], Array] | None = None
         self._params: dict[str, int] = {}
         self._inputs: list[str] = []
         self._declared_weights: dict[str, str] = {}
@@ -141,6 +159,11 @@ class ArrayProgram:
         if not extent.is_number and not extent.text.isidentifier():
             raise UnsupportedError(f"a declared dimension of extent {extent.text}", "give the params numbers")
         return f"n{extent.value}" if extent.is_number else extent.text
+
+    def find_origin(self, value: object, operation: str) -> tuple[Any, ...] | None:
+        """The arguments of the operation that made an array, if it is this one."""
+        origin = self.origins.get(value.name) if isinstance(value, Array) else None
+        return origin.arguments if origin is not None and origin.operation == operation else None
 
     # -- statements ------------------------------------------------------------------------------------------------
 
@@ -238,3 +261,24 @@ class ArrayProgram:
 
 def _show_type(array: Array) -> str:
     return f"{array.type.carrier.value}[{', '.join(extent.text for extent in array.shape)}]"
+
+
+def recorded(function: Operation) -> Operation:
+    """The operation, which tells the program what made its result; the program may know a better one (`lift`)."""
+
+    @functools.wraps(function)
+    def call(program: ArrayProgram, *arguments: Any, **options: Any) -> Any:
+        result: Array = function(program, *arguments, **options)
+        known = result.known is not None or result.name in program.origins
+        if known or any(getattr(argument, "name", None) == result.name for argument in arguments):
+            return result
+        operation, operands = function.__name__, arguments
+        if operation == "apply":
+            operation, *following = arguments
+            operands = tuple(following)
+        program.origins[result.name] = Origin(
+            operation, (*operands, *(value for key, value in options.items() if key != "hint"))
+        )
+        return program.lift(program, result) if program.lift is not None else result
+
+    return call  # type: ignore[return-value]

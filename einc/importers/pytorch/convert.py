@@ -12,6 +12,7 @@ from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
+from einc.importers.lifting import lift
 from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
 from einc.importers.pytorch.aten import ATEN, find_operator
 from einc.importers.pytorch.aten.table import Call
@@ -55,6 +56,7 @@ class _Conversion:
         self._archive = archive
         self._graph = graph
         self._program = ArrayProgram(name)
+        self._program.lift = lift
         self._symbols: dict[str, Extent] = {}
         self._values: dict[str, Any] = {}
         self._weights: dict[str, Array] = {}

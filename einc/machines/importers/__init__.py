@@ -1,4 +1,4 @@
-"""Machines from what `nvidia-smi` and NCCL say about a computer, and hosts files about several.
+"""Machines from what `nvidia-smi`, `rocm-smi`, NCCL and RCCL say about a computer, and hosts files about several.
 
 Each format has one module that reads it into a `Topology`; `topology.py` makes a machine of that.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from einc.errors import MachineError, UsageError
 from einc.machines.importers.hosts import is_hosts_file, join_hosts, read_hosts
 from einc.machines.importers.nccl import read_nccl
+from einc.machines.importers.rocm import is_rocm_table, read_rocm
 from einc.machines.importers.smi import read_smi
 from einc.machines.importers.topology import ImportedMachine, MachineOverrides, build_machine
 from einc.machines.importers.topology_facts import Topology
@@ -56,4 +57,6 @@ def _read_topology(text: str, where: str) -> Topology:
     start = text.lstrip()[:1]
     if start == "{":
         raise MachineError("this is JSON, as machine files are", where=where, hint="use it as it is: -m FILE")
-    return read_nccl(text, where) if start == "<" else read_smi(text, where)
+    if start == "<":
+        return read_nccl(text, where)
+    return read_rocm(text, where) if is_rocm_table(text) else read_smi(text, where)
