@@ -17,7 +17,7 @@ from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence
 from einc_runtime.kernels.triton.map import COMBINE, COMBINE_HELPERS
 from einc_runtime.kernels.triton.ordered_sums import write_tree
 from einc_runtime.kernels.triton.recurrence_steps import launch_steps
-from einc_runtime.kernels.triton.scalar import HELPERS, ScalarSource, write_number
+from einc_runtime.kernels.triton.scalar import ScalarSource, format_number
 from einc_runtime.kernels.triton.source import (
     LANGUAGE,
     LaunchOptions,
@@ -75,7 +75,9 @@ class _RecurrenceSource:
         }
         items = [*zip(self.inputs, call.inputs, strict=True), *zip(self.outputs.values(), call.outputs, strict=True)]
         self.cast = next(filter(None, (index_cast([item], view.shape) for item, view in items)), "")
-        self.helpers: dict[str, str] = {}
+        self.chains: list[ScalarSource] = []
+        self.helpers: set[str] = set()
+        self.trees: list[str] = []
 
     def _rank_lane(self, name: str) -> tuple[int, int]:
         """Neighbours in memory first, then many positions."""
@@ -133,7 +135,8 @@ class _RecurrenceSource:
         warps = max(1, min(8, self.largest // LEAST_TILE_ELEMENTS))
         title = f"recurrence along {self.along}: {'; '.join(equation.program for equation in equations)}"
         items = [*self.inputs, *self.outputs.values()]
-        options = LaunchOptions("".join(self.helpers[name] for name in sorted(self.helpers)), warps=warps)
+        helpers = self.chains[0].source(*self.chains[1:], *sorted(self.helpers)) + "".join(self.trees)
+        options = LaunchOptions(helpers, warps=warps)
         extents = [self.call.extents[name] for name, _ in self.recurrence.loops]
         return assemble("recurrence", title, items, extents, lines, grid, options)
 
@@ -197,7 +200,7 @@ class _RecurrenceSource:
         shape = self._shape(axes)
         if isinstance(initial, OperandRead):
             return f"tl.broadcast_to({self._load(initial, axes)}, {shape}).to({LANGUAGE[kind]})"
-        return f"tl.full({shape}, {write_number(ScalarLiteral(initial).value)}, {LANGUAGE[kind]})"
+        return f"tl.full({shape}, {format_number(ScalarLiteral(initial).value)}, {LANGUAGE[kind]})"
 
     def _write_equation(self, number: int, equation: RecurrenceEquation) -> list[str]:
         """Lines that compute a value at one step, and store it where it is a result."""
@@ -209,7 +212,7 @@ class _RecurrenceSource:
             names.append(f"r{k}")
             lines.append(f"r{k} = {text}")
         chain = ScalarSource(self.call.type_steps(equation), names)
-        self._add_helpers(chain)
+        self.chains.append(chain)
         lines += chain.lines
         lines.append(f"u = tl.broadcast_to({chain.value}, {self._shape(axes)}).to({LANGUAGE[kind]})")
         if equation.aggregation:
@@ -221,10 +224,6 @@ class _RecurrenceSource:
             lines.append(item.store(places, "u", self._mask(equation.loops, kept)))
         return lines
 
-    def _add_helpers(self, chain: ScalarSource) -> None:
-        self.helpers.update({name: HELPERS[name] for name in chain.helpers})
-        self.helpers[""] = self.helpers.get("", "") or chain.imports
-
     def _write_aggregation(
         self, number: int, equation: RecurrenceEquation, axes: Sequence[str], kept: Sequence[str], kind: str
     ) -> list[str]:
@@ -232,12 +231,12 @@ class _RecurrenceSource:
         lines = []
         inside = self._mask(equation.reduced, axes)
         if inside:
-            nothing = write_number(find_identity(aggregation, equation.dtype))
+            nothing = format_number(find_identity(aggregation, equation.dtype))
             lines.append(f"u = tl.where({inside}, u, {nothing}).to({LANGUAGE[kind]})")
-        self.helpers.update({name: HELPERS[name] for name in COMBINE_HELPERS[aggregation]})
+        self.helpers.update(COMBINE_HELPERS[aggregation])
         if self.ordered:
             height, width = (math.prod(self._shape(part)) for part in (kept, equation.reduced))
-            self.helpers[f"tree{number}"] = write_tree(f"tree{number}", height, width, COMBINE[aggregation])
+            self.trees.append(write_tree(f"tree{number}", height, width, COMBINE[aggregation]))
             lines.append(f"u = tl.reshape(tree{number}(tl.reshape(u, [{height}, {width}])), {self._shape(kept)})")
             return lines
         function = {"prod": "product", "max": "largest", "min": "smallest"}.get(aggregation)

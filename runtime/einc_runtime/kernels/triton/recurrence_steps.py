@@ -20,7 +20,7 @@ from einc_runtime.kernels.triton.launches import (
 from einc_runtime.kernels.triton.map import build_map, build_reduce
 from einc_runtime.kernels.triton.ordered_products import build_ordered_contract
 from einc_runtime.kernels.triton.ordered_sums import build_ordered_reduce
-from einc_runtime.kernels.triton.scalar import write_number
+from einc_runtime.kernels.triton.scalar import format_number
 from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble
 from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation, RecurrenceRead
 from einc_runtime.plan.scalar_programs import ScalarLiteral
@@ -130,7 +130,7 @@ def _take(view: Array, loops: tuple[str, ...], along: str, t: int) -> Array:
 def _fill(target: Array, number: bool | int | float) -> KernelLaunch:
     """Writes a number everywhere."""
     y, count = PointerOperand.of("y", target), target.size
-    text = write_number(number)
+    text = format_number(number)
     stored = "tl.int8" if y.dtype == "bool" else LANGUAGE[y.dtype]
     lines = [
         f"i = tl.program_id(0).to(tl.int64) * {FILLED_ELEMENTS} + tl.arange(0, {FILLED_ELEMENTS})",
