@@ -42,15 +42,7 @@ class LaneChoice:
 
 
 @dataclass(slots=True)
-class _Place:
-    """An array in memory: its address, and the stride of each of its dimensions, of which each is a loop."""
-
-    address: Value
-    strides: dict[str, Value]
-
-
-@dataclass(slots=True)
-class _Position:
+class _LanePosition:
     """Where the code is: the value of each loop around it, the first lane, and which lanes count."""
 
     at: dict[str, Value] = field(default_factory=dict)
@@ -106,34 +98,34 @@ class _RecurrenceEmitter:
 
     def emit(self) -> Any:
         """The whole function."""
-        self._nest(self.choice.heads, _Position(), self._run)
+        self._nest(self.choice.heads, _LanePosition(), self._run)
         return self.e.finish()
 
-    def _nest(self, loops: Sequence[str], position: _Position, body: Callable[[_Position], None]) -> None:
+    def _nest(self, loops: Sequence[str], position: _LanePosition, body: Callable[[_LanePosition], None]) -> None:
         """Calls `body` within loops, from the outermost one."""
         if not loops:
             body(position)
             return
         with self.e.loop(self.extents[loops[0]]) as index:
-            inner = _Position({**position.at, loops[0]: index}, position.lane, position.mask)
+            inner = _LanePosition({**position.at, loops[0]: index}, position.lane, position.mask)
             self._nest(loops[1:], inner, body)
 
-    def _sweep(self, position: _Position, body: Callable[[_Position], None]) -> None:
+    def _sweep(self, position: _LanePosition, body: Callable[[_LanePosition], None]) -> None:
         """Calls `body` for each vector of lanes."""
-        self.e.sweep(self.extents[self.choice.lane], lambda lane, mask: body(_Position(position.at, lane, mask)))
+        self.e.sweep(self.extents[self.choice.lane], lambda lane, mask: body(_LanePosition(position.at, lane, mask)))
 
-    def _run(self, position: _Position) -> None:
+    def _run(self, position: _LanePosition) -> None:
         if self.choice.outside:
             self._sweep(position, self._go_through_steps)
         else:
             self._go_through_steps(position)
 
-    def _go_through_steps(self, position: _Position) -> None:
+    def _go_through_steps(self, position: _LanePosition) -> None:
         b, along = self.b, self.recurrence.along
         for number in self.recurrence.carried:
             self._visit(number, position, self._start)
         with self.e.loop(self.extents[along]) as t:
-            here = _Position({**position.at, along: t}, position.lane, position.mask)
+            here = _LanePosition({**position.at, along: t}, position.lane, position.mask)
             if self.choice.outside:
                 self._prefetch(here)
             for number in range(len(self.recurrence.equations)):
@@ -143,12 +135,12 @@ class _RecurrenceEmitter:
                 b.store(other, now)
                 b.store(one, before)
 
-    def _visit(self, number: int, position: _Position, body: Callable[[int, _Position], None]) -> None:
+    def _visit(self, number: int, position: _LanePosition, body: Callable[[int, _LanePosition], None]) -> None:
         """Calls `body` for each vector of an equation's value at one step."""
         equation = self.recurrence.equations[number]
         loops = self.choice.value_loops(self.recurrence, equation)
 
-        def visit(inner: _Position) -> None:
+        def visit(inner: _LanePosition) -> None:
             if not self.choice.outside and self.choice.lane in equation.loops:
                 self._sweep(inner, lambda vector: body(number, vector))
             else:
@@ -156,7 +148,7 @@ class _RecurrenceEmitter:
 
         self._nest(loops, position, visit)
 
-    def _start(self, number: int, position: _Position) -> None:
+    def _start(self, number: int, position: _LanePosition) -> None:
         """Writes what a value is before the first step."""
         equation = self.recurrence.equations[number]
         initial, kind = equation.initial, compute_type(equation.dtype)
@@ -172,7 +164,7 @@ class _RecurrenceEmitter:
         element = {"f32": F32, "bool": BIT, "i32": I32, "i64": I64}[kind]
         return self.e.number(float(value) if kind == "f32" else int(value), element)
 
-    def _compute(self, number: int, position: _Position) -> None:
+    def _compute(self, number: int, position: _LanePosition) -> None:
         """One vector of an equation's value."""
         equation = self.recurrence.equations[number]
         value = self._aggregate(number, position) if equation.aggregation else self._evaluate(number, position, {})
@@ -180,7 +172,7 @@ class _RecurrenceEmitter:
         if number in self.results:
             self._store(number, position, value)
 
-    def _evaluate(self, number: int, position: _Position, known: Mapping[int, Value]) -> Value:
+    def _evaluate(self, number: int, position: _LanePosition, known: Mapping[int, Value]) -> Value:
         """The value of a scalar program; `known` are reads that were made before."""
         from einc_runtime.kernels.llvm.vectors import evaluate
 
@@ -188,7 +180,7 @@ class _RecurrenceEmitter:
         inputs = [known[k] if k in known else self._read(read, position) for k, read in enumerate(reads)]
         return evaluate(self.e, self.steps[number], inputs)
 
-    def _aggregate(self, number: int, position: _Position) -> Value:
+    def _aggregate(self, number: int, position: _LanePosition) -> Value:
         """Combines the values over all reduced loops; the innermost one has several results side by side."""
         e, b = self.e, self.b
         equation = self.recurrence.equations[number]
@@ -205,7 +197,7 @@ class _RecurrenceEmitter:
         product = self.steps[number][-1]
         fused = kind == "f32" and equation.aggregation == "sum" and product.function == "mul"
 
-        def add(total: Value, inner: _Position) -> None:
+        def add(total: Value, inner: _LanePosition) -> None:
             before = b.load(total)
             if fused:
                 left, right = self._multiply_last(number, inner, known)
@@ -213,15 +205,15 @@ class _RecurrenceEmitter:
             else:
                 b.store(self._combine(equation.aggregation, kind, before, self._evaluate(number, inner, known)), total)
 
-        def run(inner: _Position) -> None:
+        def run(inner: _LanePosition) -> None:
             extent = self.extents[last]
             whole = b.and_(extent, self._integer(-SUMS))
             with e.loop(whole, SUMS) as start:
                 for k, total in enumerate(totals):
                     index = b.add(start, self._integer(k))
-                    add(total, _Position({**inner.at, last: index}, inner.lane, inner.mask))
+                    add(total, _LanePosition({**inner.at, last: index}, inner.lane, inner.mask))
             with e.span(whole, extent) as index:
-                add(totals[0], _Position({**inner.at, last: index}, inner.lane, inner.mask))
+                add(totals[0], _LanePosition({**inner.at, last: index}, inner.lane, inner.mask))
 
         self._nest(outer, position, run)
         values = [b.load(total) for total in totals]
@@ -233,7 +225,7 @@ class _RecurrenceEmitter:
             ]
         return values[0]
 
-    def _multiply_last(self, number: int, position: _Position, known: Mapping[int, Value]) -> tuple[Value, Value]:
+    def _multiply_last(self, number: int, position: _LanePosition, known: Mapping[int, Value]) -> tuple[Value, Value]:
         """The factors of the product with which a scalar program ends."""
         from einc_runtime.kernels.llvm.vectors import evaluate
 
@@ -266,14 +258,14 @@ class _RecurrenceEmitter:
 
     # -- memory --
 
-    def _place(self, start: Value, strides: Sequence[Value], loops: Sequence[str], position: _Position) -> Value:
+    def _place(self, start: Value, strides: Sequence[Value], loops: Sequence[str], position: _LanePosition) -> Value:
         """An address; the loop of the lanes is left out."""
         for name, stride in zip(loops, strides, strict=True):
             if name != self.choice.lane:
                 start = self.b.add(start, self.b.mul(position.at[name], stride))
         return start
 
-    def _read(self, read: RecurrenceRead, position: _Position) -> Value:
+    def _read(self, read: RecurrenceRead, position: _LanePosition) -> Value:
         if isinstance(read, ValueRead):
             return self._read_value(read, position)
         start, strides = self.operands[read.source]
@@ -283,7 +275,7 @@ class _RecurrenceEmitter:
             return self.e.load(place, position.lane, kind, position.mask)
         return self.e.load_one(place, kind)
 
-    def _read_value(self, read: ValueRead, position: _Position) -> Value:
+    def _read_value(self, read: ValueRead, position: _LanePosition) -> Value:
         """Where the lanes of a value are read along another loop, one of them is read."""
         source = self.recurrence.equations[read.source]
         kind = compute_type(source.dtype)
@@ -298,7 +290,7 @@ class _RecurrenceEmitter:
         index = self.b.mul(position.at[names[self.choice.lane]], self._integer(ITEMSIZE[kind]))
         return self.e.load_one(self.b.add(place, index), kind)
 
-    def _put(self, number: int, position: _Position, value: Value, *, before: bool) -> None:
+    def _put(self, number: int, position: _LanePosition, value: Value, *, before: bool) -> None:
         """Writes a vector of a value into its buffer, all lanes of it."""
         equation = self.recurrence.equations[number]
         (now, earlier), strides = self.buffers[number]
@@ -307,7 +299,7 @@ class _RecurrenceEmitter:
         is_whole = self.choice.outside or self.choice.lane not in equation.loops
         self.e.store(value, place, self._integer(0) if is_whole else position.lane, compute_type(equation.dtype), None)
 
-    def _store(self, number: int, position: _Position, value: Value) -> None:
+    def _store(self, number: int, position: _LanePosition, value: Value) -> None:
         """Writes a vector of a result."""
         equation = self.recurrence.equations[number]
         start, strides = self.results[number]
@@ -318,11 +310,11 @@ class _RecurrenceEmitter:
         else:
             self.e.store_one(value, place, kind)
 
-    def _prefetch(self, position: _Position) -> None:
+    def _prefetch(self, position: _LanePosition) -> None:
         """Asks for the elements of a later step that lie beside each other along the lanes alone."""
         along, lane = self.recurrence.along, self.choice.lane
         later = self.b.add(position.at[along], self._integer(AHEAD))
-        ahead = _Position({**position.at, along: later}, position.lane)
+        ahead = _LanePosition({**position.at, along: later}, position.lane)
         known = set(ahead.at) | {lane}
         reads = [read for read in self.recurrence.operand_reads if {along, lane} <= set(read.loops) <= known]
         for read in dict.fromkeys(reads):
