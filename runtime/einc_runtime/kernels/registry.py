@@ -19,8 +19,10 @@ from einc_runtime.kernels.base import (
     find_joint_builder,
     find_kernel_builder,
 )
+from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
+from einc_runtime.kernels.fold import build_combine
 from einc_runtime.kernels.index import build_index
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.signatures import COMPOSED_KERNELS, require_order
@@ -130,6 +132,8 @@ def prepare_aggregate(
 
 def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
     """The kernel that aggregates copies of a tuple, ready to be bound. Raises PlanFault."""
+    if invocation.definition:
+        return build_combine(CombineCall.parse(invocation), compiled=provider == FASTEST_PROVIDER)
     table = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
     build: Callable[[JointAggregationCall], Kernel] = find_joint_builder(invocation.aggregation, table)
     return build(JointAggregationCall.parse(invocation))

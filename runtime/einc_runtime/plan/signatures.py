@@ -77,6 +77,7 @@ SIGNATURES: dict[str, KernelSignature] = {
         (_ELEMENTS,),
         {"loops": str, "kept": int, "reads": str, "program": str, "aggregation": str, "shapes": str},
         more=None,
+        more_outputs=True,
         order="stated",
     ),
     "contract": KernelSignature((_REALS,), (_REALS,), {"equation": str}, {"scale": float}, more=None, order="stated"),

@@ -11,7 +11,9 @@ from functools import partial
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, JointInvocation, find_joint_builder, find_kernel_builder
+from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
+from einc_runtime.kernels.triton.fold import build_combine
 from einc_runtime.kernels.triton.index import build_index
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.map import build_aggregate
@@ -95,7 +97,9 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
 
 
 def build_joint_aggregation(invocation: JointInvocation[Array]) -> LaunchSequence:
-    """The launches of an aggregation of tuples. Raises PlanFault."""
+    """The launches of an aggregation of tuples, or by a definition of the plan. Raises PlanFault."""
+    if invocation.definition:
+        return build_combine(CombineCall.parse(invocation))
     build: Callable[[JointAggregationCall], LaunchSequence]
     build = find_joint_builder(invocation.aggregation, JOINT_AGGREGATION_BUILDERS)
     return build(JointAggregationCall.parse(invocation))
