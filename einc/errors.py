@@ -82,6 +82,9 @@ class ModelError(EincError):
         super().__init__(first.message, where=first.span, hint=first.hint)
         self.diagnostics = tuple(diagnostics)
 
+    def __reduce__(self) -> tuple[type[ModelError], tuple[tuple[Diagnostic, ...]]]:
+        return type(self), (self.diagnostics,)
+
     def render(self) -> str:
         return "\n".join(diagnostic.render() for diagnostic in self.diagnostics)
 
@@ -110,6 +113,10 @@ class MachineError(EincError):
     """A machine file or name is unusable, or the machine is too small for what is asked of it."""
 
     code, exit_code = "machine", 65
+
+
+class MachineWarning(UserWarning):
+    """Something that had to be assumed of the machine that a plan is made for."""
 
 
 class ProgramError(EincError):

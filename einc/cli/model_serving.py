@@ -97,7 +97,7 @@ def _load_decoder(
         tokenizer = folder.read_tokenizer()
         end_tokens, sampling = folder.read_end_tokens(tokenizer), folder.read_sampling()
         template = _find_template(folder)
-    places = _choose_places(chosen.context, source.write_model(1, 1, 1)[1])
+    places = _choose_places(chosen.context, source.write_model(1, 2)[1])
     sizes = (chosen.batch, places, list_lengths(places))
     plans = find_plans(source, _complete(chosen), open_cache(chosen.plans), sizes, phase)
     step, *pieces = _load(chosen, [plans.step, *plans.pieces], phase)

@@ -234,7 +234,7 @@ def _find_plans(
 ) -> DecoderPlans:
     """The plans for prompts of these lengths, to be run on so many ranks; a line on standard error says what is new."""
     batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
-    places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 1, 1)[1])
+    places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 2)[1])
     options = CompileOptions(
         machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype, price_pins=chosen.price_pins
     )

@@ -47,7 +47,7 @@ def test_prompts_are_continued_by_plans_that_are_kept(einc: Callable[..., Any], 
     stopped = einc(
         "generate", folder, words(PROMPTS[0]), words(PROMPTS[1]), *command[4:], "--stop", words(tokens[0][3:6])
     )
-    assert stopped.out.splitlines()[0] == f"[1] {words(tokens[0][:3])} "
+    assert stopped.out.splitlines()[0] == f"[1]  {words(tokens[0][:3])} "
     assert "1 plan compiled" in stopped.err  # the one that was broken
     assert einc("describe", step).code == 0
 

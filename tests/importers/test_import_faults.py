@@ -215,7 +215,7 @@ def test_of_several_architectures_the_known_one_is_imported() -> None:
 def test_options_that_mean_nothing_are_wrong_usage() -> None:
     for config, request in (
         (LLAMA, ImportRequest(pool="mean")),
-        (BERT, ImportRequest(decode=True)),
+        (BERT, ImportRequest(caches=True)),
         (BERT, ImportRequest(logits="all")),
     ):
         with pytest.raises(UsageError, match=f"means nothing for a {config['architectures'][0]}$"):
@@ -225,7 +225,6 @@ def test_options_that_mean_nothing_are_wrong_usage() -> None:
 @pytest.mark.parametrize(
     ("config", "request_", "message"),
     [
-        (LLAMA, ImportRequest(decode=True, cache=3, tokens=4), "cannot take 4 new tokens"),
         (BERT, ImportRequest(tokens=65), "more than its max_position_embeddings"),
         (BERT | {"architectures": ["BertForMaskedLM"]}, ImportRequest(pool="mean"), "only a BertModel is pooled"),
     ],

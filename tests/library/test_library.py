@@ -33,7 +33,8 @@ def arrays_of(name: str, dtype: str):
     for tensor in graph.tensors:
         if tensor.kind.value == "input":
             draw = CASES[name].draws.get(tensor.name)
-            arrays[tensor.name] = draw(rng) if draw else random_array(tensor.desc, rng)
+            drawn = draw(rng) if draw else random_array(tensor.desc, rng)
+            arrays[tensor.name] = drawn.astype(tensor.desc.dtype.numpy())
     return graph, arrays
 
 
@@ -130,7 +131,7 @@ BAD_USES = {
     "../mine.ein": "expected a file of blocks beside this one or below",
     "mine.txt": "expected a file of blocks beside this one or below",
     "none.ein": "cannot be read: No such file",
-    "params.ein": "a file that is used has blocks only",
+    "params.ein": "a file that is used has blocks and aggregates only",
     "twice.ein": "block 'a' is defined already",
     "folder.ein": "cannot be read: Is a directory",
     "binary.ein": "is no text in UTF-8",

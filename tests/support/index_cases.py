@@ -62,11 +62,8 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
         array[slices(block)] = part
         arrays.append(array)
     ranges = operator.find_ranges(function)
-    return [
-        evaluate_ranges(
-            operator.program, arrays, operator.read_types, operator.scalar, operator.outputs[0].dtype, ranges
-        )
-    ]
+    results = [output.dtype for output in operator.outputs]
+    return evaluate_ranges(operator.program, arrays, operator.read_types, operator.scalar, results, ranges)
 
 
 def _convolve(x: Array, k: Array, stride: int, padding: int, dilation: int = 1) -> Array:
@@ -113,6 +110,9 @@ CASES: dict[str, IndexCase] = {
         "x : T[n, o, height, width]; k : T[o, 3, 3]",
         "y[n, o, h = 5, w = 3] = x[n, o, h + r, w + s] * k[o, r, s]",
         lambda x, k: np.stack([_convolve(x[:, i : i + 1], k[None, i : i + 1], 1, 0)[:, 0] for i in range(4)], 1),
+    ),
+    "ramp_from_a_number": IndexCase(
+        "x : T[]", 'y[i = 9] = x[] + cast(i, "T")', lambda x: x + np.arange(9), dtypes=("f32", "f64", "i32")
     ),
     "conv1d_causal": IndexCase(
         "x : T[tokens, d]; k : T[d, 4]",

@@ -45,19 +45,24 @@ group = LazyGroup(
 @json_option
 def list_command(as_json: bool) -> None:
     """List the machines that einc knows by name."""
-    from einc.machines.load import list_presets, load_machine
+    from einc.machines.load import list_presets, load_instances, load_machine
     from einc.predict.ranges import name_rates
     from einc.report.tables import NOT_MEASURED
 
     machines = {name: load_machine(name) for name in list_presets()}
+    instances = {name: [alias for alias, of in load_instances().items() if of == name] for name in machines}
     if as_json:
-        rows = [{"name": name, "sites": len(m.sites), "rates": name_rates(m)} for name, m in machines.items()]
+        rows = [
+            {"name": name, "sites": len(m.sites), "rates": name_rates(m), "instances": instances[name]}
+            for name, m in machines.items()
+        ]
         output.say_json({"machines": rows})
         return
     width = max(map(len, machines))
     for name, machine in machines.items():
         note = f"; {NOT_MEASURED}" if name_rates(machine) == "peak" else ""
-        output.say(f"{name:<{width}}  {_summarize_sites(machine)}{note}")
+        aliases = f"; also {', '.join(instances[name])}" if instances[name] else ""
+        output.say(f"{name:<{width}}  {_summarize_sites(machine)}{note}{aliases}")
 
 
 @click.command(
@@ -96,7 +101,12 @@ def detect_command(as_json: bool) -> None:
     """Describe the machine that this runs on: its GPUs, or else its CPU cores."""
     from einc.machines.detect import detect
 
-    _show(detect(), as_json)
+    detection = detect()
+    for source in detection.sources:
+        output.note(f"from {source}")
+    if detection.warning is not None:
+        output.note(f"warning: {detection.warning}")
+    _show(detection.machine, as_json)
 
 
 @click.command(
@@ -131,7 +141,7 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
 
     if target is not None:
         output.require_outputs([target], [])
-    gpus = None if host else find_visible_gpus()
+    gpus = None if host else find_visible_gpus(known=False)
     if gpus is not None and sites is not None:
         raise UsageError("--sites is for the cores of a CPU, and GPUs are visible", hint="--host measures the CPU")
     with show_phases() as phase:
@@ -175,21 +185,22 @@ def _show_rates(calibration: Calibration) -> None:
 
 
 class GpuName(ParamType):
-    """A GPU of the table, in upper or lower case."""
+    """A GPU of the catalogue, by any name that it has."""
 
     name = "GPU"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from einc.machines.importers.gpus import GPUS
+        from einc.machines.catalogue import require_by_name
 
-        if str(value).lower() not in GPUS:
-            self.fail(f"{str(value)[:40]!r} is not one of {', '.join(GPUS)}", param, ctx)
-        return str(value).lower()
+        try:
+            return require_by_name(str(value)).name
+        except UsageError as error:
+            self.fail(f"{error.message} ({error.hint})", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from einc.machines.importers.gpus import GPUS
+        from einc.machines.catalogue import load_catalogue
 
-        return [CompletionItem(key) for key in GPUS if key.startswith(incomplete)]
+        return [CompletionItem(name) for name in load_catalogue() if name.startswith(incomplete)]
 
 
 class PositiveNumber(ParamType):
@@ -223,17 +234,27 @@ class PositiveNumber(ParamType):
 @click.option("--gpu", type=GpuName(), metavar="GPU", help="The GPU, if the file does not name it.")
 @click.option("--nvlink-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of one NVLink, per direction.")
 @click.option(
-    "--pcie-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of the path that pairs without NVLink share."
+    "--pcie-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of a slot or switch of PCIe, per direction."
+)
+@click.option("--socket-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate between two sockets, per direction.")
+@click.option(
+    "--staging-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of all transfers through the host's memory."
 )
 @click.option("--hbm-gbs", type=PositiveNumber(), metavar="GB/S", help="Memory bandwidth of a GPU.")
 @click.option("--memory-gib", type=PositiveNumber(), metavar="GIB", help="Memory of a GPU.")
 @click.option("--node", metavar="FILE", help="What the same tools say about one host of a hosts file.")
+@click.option("--rates", metavar="FILE", help="What p2pBandwidthLatencyTest, nccl-tests or rccl-tests printed.")
 @click.option("--network-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of a network card, per direction.")
 @click.option("--network-cards", type=click.IntRange(1, 1024), metavar="N", help="Network cards of a host.")
 @json_option
-def import_command(file: str, target: str | None, node: str | None, as_json: bool, **overrides: Any) -> None:
-    """Make a machine file from the output of `nvidia-smi topo -m`, or from NCCL's (NCCL_TOPO_DUMP_FILE=FILE), or from a
-    hosts file (a host a line, `node1 slots=8`).
+def import_command(
+    file: str, target: str | None, node: str | None, rates: str | None, as_json: bool, **overrides: Any
+) -> None:
+    """Make a machine file from what a tool says of a computer.
+
+    FILE is the output of `nvidia-smi topo -m` (with `topo -p2p r` below it), `rocm-smi --showtopo`, `lstopo --of xml`
+    or p2pBandwidthLatencyTest, the topology of NCCL or RCCL (NCCL_TOPO_DUMP_FILE=FILE), or a list of hosts
+    (`node1 slots=8`).
 
     FILE may be `-` for standard input. Whatever the file leaves out is assumed, and each assumption is printed.
     """
@@ -242,14 +263,14 @@ def import_command(file: str, target: str | None, node: str | None, as_json: boo
     from einc.machines.load import format_machine
 
     if target is not None:
-        output.require_outputs([target], [file, *([] if node is None else [node])])
+        output.require_outputs([target], [file, *(name for name in (node, rates) if name is not None)])
     try:
         text = read_text(file)
-        inside = None if node is None else read_text(node)
+        inside, measured = (None if name is None else read_text(name) for name in (node, rates))
     except ModelError as error:  # a file is not UTF-8
         raise MachineError(error.message, where=error.where, hint=error.hint) from None
     where = "standard input" if file == files.STDIN else file
-    imported = import_machine(text, where, MachineOverrides(**overrides), inside, node or "")
+    imported = import_machine(text, where, MachineOverrides(**overrides), inside, node or "", measured, rates or "")
     for assumption in imported.assumptions:
         output.note(f"assumed: {assumption}")
     for warning in imported.warnings:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, dtype_name, view_as_integers
+from einc_runtime.kernels.calls.fold import FoldCall
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
+from einc_runtime.kernels.fold import build_fold
 from einc_runtime.kernels.index_aggregates import build_aggregate
 from einc_runtime.kernels.index_convolutions import build_convolution
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_patterns import Lookup, RunningAggregate, Scatter, find_pattern
 from einc_runtime.plan.index_programs import Position
 
@@ -56,14 +60,20 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
 
         return Kernel(bind_gather, nanoseconds=0.2 * result.nbytes)
     indices = {name: np.arange(*call.ranges[name], dtype=np.int64) for name in call.list_indices()}
+
+    def build(made: MadeArrays) -> Kernel:
+        if find_definition(call.program.aggregation) is None:
+            return prepare(call.join(made))
+        return build_fold(FoldCall.of(call, made), compiled=compiled, reproducible=call.is_reproducible)
+
     if not gathers:
-        return prepare(call.join(MadeArrays({}, indices)))
+        return build(MadeArrays({}, indices))
     scratch, alike = ScratchAllocator(), compiler.count_alike()
     types = {number: call.inputs[gather.read.operand].dtype for number, gather in gathers.items()}
     places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
     # Only shapes and strides are used of these arrays; their pages are never touched.
     stand_ins = {n: (gather, np.empty(gather.shape, types[n])) for n, gather in gathers.items()}
-    measured = prepare(call.join(MadeArrays(stand_ins, indices)))
+    measured = build(MadeArrays(stand_ins, indices))
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
     moved = sum(array.size for _, array in stand_ins.values())
 
@@ -71,7 +81,7 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
         gathered = {number: (gather, places[number].of(memory)) for number, gather in gathers.items()}
         with compiler.expect_alike(alike):  # so that the same code is chosen as before
             moves = [_prepare_gather(call, *pair, compiled=compiled) for pair in gathered.values()]
-            run = prepare(call.join(MadeArrays(gathered, indices))).bind(inner.of(memory))
+            run = build(MadeArrays(gathered, indices)).bind(inner.of(memory))
 
         def gather_and_run() -> None:
             for move in moves:
@@ -162,14 +172,17 @@ def _compile_lookup(call: IndexCall, gather: Gather, source: Array, target: Arra
     block, kept = call.blocks[gather.read.operand], dict(zip(gather.kept, gather.spans, strict=True))
     if any(lower < block.lower[dim] or upper > block.upper[dim] for dim, (lower, upper) in kept.items()):
         return None
-    corner = tuple(
+    corner: tuple[Any, ...] = tuple(
         slice(kept[dim][0] - first, kept[dim][0] - first + 1) if dim in kept else slice(0, 1)
         for dim, first in enumerate(block.lower)
     )
     steps = [source.strides[axis] if isinstance(axis, int) else 0 for axis, _ in gather.axes]
     shape = [upper - lower if isinstance(axis, int) else 1 for axis, (lower, upper) in gather.axes]
     return compile_lookup(
-        np.lib.stride_tricks.as_strided(source[corner], shape, steps), target, gather.before, len(gather.loops)
+        np.lib.stride_tricks.as_strided(source[(*corner, Ellipsis)], shape, steps),
+        target,
+        gather.before,
+        len(gather.loops),
     )
 
 

@@ -28,6 +28,7 @@ from functools import lru_cache
 from typing import Final
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.schema import Block
 from einc_runtime.text import escape_text
 
@@ -203,7 +204,11 @@ class IndexProgram:
 
     def cut_loops(self, shapes: Sequence[Sequence[int]]) -> tuple[str, ...]:
         """The loops along which it may be cut: those of the result, and each other one whose interval can be told from
-        a block that is read, since some read has it alone at a position, always within the tensor."""
+        a block that is read, since some read has it alone at a position, always within the tensor. An aggregation that
+        does not commute has its loops whole."""
+        definition = find_definition(self.aggregation)
+        if definition is not None and not definition.is_commutative:
+            return self.result
         told = {
             position.loop
             for read in self.reads
@@ -256,6 +261,19 @@ def clip_span(span: Interval | None, extent: int) -> Interval:
     return (min(max(span[0], 0), extent - 1), max(min(span[1], extent), 1))
 
 
+def parse_loops(text: str) -> list[tuple[str, int]]:
+    """Loops with their extents: `n=8 o=64`. Raises PlanFault for anything else."""
+    pairs = []
+    for word in text.split(" ") if text else []:
+        match = _LOOP.fullmatch(word)
+        _require(match is not None and int(match[2]) < MAX_NUMBER, f"'{escape_text(word, 40)}' is no loop")
+        assert match is not None
+        pairs.append((match[1], int(match[2])))
+    _require(len(pairs) <= MAX_LOOPS, f"{len(pairs)} loops; at most {MAX_LOOPS} are supported")
+    _require(len(dict(pairs)) == len(pairs), "two loops have one name")
+    return pairs
+
+
 @lru_cache(maxsize=1024)
 def parse_index_program(
     loops: str, kept: int, reads: str, program: str, aggregation: str, shapes: tuple[tuple[int, ...], ...]
@@ -264,14 +282,7 @@ def parse_index_program(
 
     The scalar program itself and the types are left to `meaning` and to the kernels.
     """
-    pairs = []
-    for word in loops.split(" ") if loops else []:
-        match = _LOOP.fullmatch(word)
-        _require(match is not None and int(match[2]) < MAX_NUMBER, f"'{escape_text(word, 40)}' is no loop")
-        assert match is not None
-        pairs.append((match[1], int(match[2])))
-    _require(len(pairs) <= MAX_LOOPS, f"{len(pairs)} loops; at most {MAX_LOOPS} are supported")
-    _require(len(dict(pairs)) == len(pairs), "two loops have one name")
+    pairs = parse_loops(loops)
     _require(0 <= kept <= len(pairs), f"{kept} of {len(pairs)} loops are those of the result")
     _require(kept < len(pairs) or not aggregation, "nothing is aggregated over")
     texts = reads.split("; ")

@@ -77,6 +77,7 @@ SIGNATURES: dict[str, KernelSignature] = {
         (_ELEMENTS,),
         {"loops": str, "kept": int, "reads": str, "program": str, "aggregation": str, "shapes": str},
         more=None,
+        more_outputs=True,
         order="stated",
     ),
     "contract": KernelSignature((_REALS,), (_REALS,), {"equation": str}, {"scale": float}, more=None, order="stated"),
@@ -95,6 +96,14 @@ SIGNATURES: dict[str, KernelSignature] = {
     ),
     "rounded_contract": KernelSignature(
         (_ROWS, _ROWS, _INT8_OPERAND, _ROWS), (_ROWS,), {"equation": str}, {"scale": float}, order="nothing"
+    ),
+    "recurrence": KernelSignature(
+        (_ELEMENTS,),
+        (_ELEMENTS,),
+        {"loops": str, "equations": list, "reads": list, "programs": list, "aggregations": list, "results": list},
+        more=None,
+        more_outputs=True,
+        order="stated",
     ),
     "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}, order="nothing"),
     "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}, order="stated"),

@@ -5,8 +5,8 @@ or overlaps. This reader leaves tensors on disk until they are needed. It does n
 a mapped file short, reading what is gone ends the process by SIGBUS.
 
 Which files of a folder belong to the model is as in transformers: `model.safetensors` alone, where it exists; else
-those that an index (`model.safetensors.index.json`) names, with the file of every tensor. Without both, all files of the
-format belong to it, and no two may have a tensor of the same name.
+those that an index (`model.safetensors.index.json`) names, with the file of every tensor. Without both, all files with
+this suffix belong to it, and no two may have a tensor of the same name.
 """
 
 from __future__ import annotations

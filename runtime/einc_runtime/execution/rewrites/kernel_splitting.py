@@ -31,6 +31,7 @@ BUSY = 0.9
 """The share of the workers' time that must be used."""
 
 MAX_KERNEL_PARTS = 64
+"""Parts of one kernel: each is a task that has to be started."""
 
 
 class KernelTime(NamedTuple):
@@ -119,7 +120,9 @@ def _split_index(operation: Operation, task: KernelTask, parts: int, order: Sequ
         return (task,)
     bounds = [program.extent(axis) * part // parts for part in range(parts + 1)]
     return [
-        msgspec.structs.replace(task, reads=_cut(task.reads, inputs), writes=_cut(task.writes, [output]))
+        msgspec.structs.replace(
+            task, reads=_cut(task.reads, inputs), writes=_cut(task.writes, [output] * len(task.writes))
+        )
         for inputs, output in itertools.starmap(partial(program.cut, axis), itertools.pairwise(bounds))
     ]
 

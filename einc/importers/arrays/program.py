@@ -1,0 +1,271 @@
+"""A model text that grows statement by statement, with the weights that belong to it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from einc.importers.arrays.element_types import ElementType, find_element_type
+from einc.importers.arrays.extents import Extent, make_extent
+from einc.importers.arrays.layout import TextParts, write_text
+from einc.importers.arrays.naming import NameTable, make_identifier, name_dimensions
+from einc.importers.arrays.repeats import DeclaredWeight, Statement
+from einc.importers.arrays.values import Array, Elements, UnsupportedError, show_shape
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+MAX_STATEMENTS = 100_000
+"""Statements of a program; the language takes 20,000 operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The operation (`mul`, `reshape`) that made an array, with its arguments in their order, without the program."""
+
+    operation: str
+    arguments: tuple[Any, ...]
+
+
+class ArrayProgram:
+    """Collects a model. What no output needs is left out of its text.
+
+    `origins` says which operation made an array, by its name; `lift`, if it is set, gives an array that means the same
+    and is better.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.names = NameTable()
+        self.model = self.names.take(name)
+        self._constants: dict[str, Elements] = {}
+        self.notes: list[str] = []
+        self.origins: dict[str, Origin] = {}
+        self.lift: Callable[[ArrayProgram, Array], Array] | None = None
+        self._params: dict[str, int] = {}
+        self._inputs: list[tuple[str, str, str]] = []
+        self._weights: dict[str, DeclaredWeight] = {}
+        self._statements: list[Statement] = []
+        self._outputs: list[tuple[str, str]] = []
+        self._placed: dict[tuple[object, ...], Array] = {}
+
+    # -- what a model starts from ----------------------------------------------------------------------------------
+
+    def param(self, name: str, default: int) -> Extent:
+        """An extent that a user may change, `dim name = default`."""
+        taken = self.names.take(re.sub(r"_(\d+)$", r"\1", name))
+        self._params[taken] = default
+        return Extent.param(taken, default)
+
+    def input(self, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
+        """An input; integers that the language does not have are given as those that carry them."""
+        array = self._declare("input", name, shape, type_)
+        about = f"  # carries {type_.value}" if type_.is_widened or type_ is ElementType.U64 else ""
+        self._inputs.append((array.name, _show_type(array), about))
+        return array
+
+    def weight(self, name: str, shape: Sequence[Extent | int], type_: ElementType, stored: str) -> Array:
+        """A weight that lies in files as `stored`; it is not folded into other constants."""
+        array = self._declare("weight", name, shape, type_)
+        self._weights[array.name] = DeclaredWeight(array.name, _show_type(array), stored)
+        return array
+
+    def constant(self, elements: object, type_: ElementType | None = None, hint: str = "") -> Array:
+        """An array whose elements are known: numbers where they are used as such, a stored weight elsewhere.
+
+        `elements` are anything that numpy takes; arrays of objects hold Extents. Without `type_`, it is numpy's type.
+        """
+        known = elements if isinstance(elements, np.ndarray) else np.asarray(elements)
+        found_type = type_ or find_element_type(known.dtype)
+        if found_type is None:
+            raise UnsupportedError(f"constants of type {known.dtype.name} are not supported")
+        if known.dtype != object:
+            known = known.astype(found_type.numpy, copy=False)
+        shape = tuple(make_extent(extent) for extent in known.shape)
+        return Array(shape, found_type, hint and f"?{hint}", (), known)
+
+    def place(self, array: Array, hint: str = "constant") -> Array:
+        """The array with a name in the text: a known one becomes a weight, which is stored beside the text."""
+        if array.known is None:
+            return array
+        elements = array.numbers
+        if elements is None:
+            return self._place_extents(array, hint)
+        if elements.size == 0:
+            raise UnsupportedError(f"an array {show_shape(array.shape)} without elements")
+        carried = np.ascontiguousarray(elements.astype(array.type.carrier.numpy(), copy=False))
+        carried = carried.reshape(elements.shape)
+        key = (array.type, carried.shape, carried.tobytes() if carried.nbytes <= 64 else id(array.known))
+        if key not in self._placed:
+            name = array.name.removeprefix("?") or hint
+            weight = self._declare("weight", name, array.shape, array.type)
+            self._weights[weight.name] = DeclaredWeight(weight.name, _show_type(weight), weight.name)
+            self._constants[weight.name] = carried
+            self._placed[key] = Array(weight.shape, weight.type, weight.name, weight.dims)
+            self._placed[(id(array.known),)] = array  # keeps the elements, so that no array has their id again
+        return self._placed[key]
+
+    def is_weight(self, array: Array) -> bool:
+        return array.name in self._weights
+
+    def _place_extents(self, array: Array, hint: str) -> Array:
+        """A vector of extents that depend on params, as a chain of choices."""
+        extents = array.extents or ()
+        if array.rank > 1 or not extents:
+            raise UnsupportedError("extents of params as an array of several dimensions")
+        start = self.place(self.constant(np.zeros(array.rank and len(extents), array.type.numpy)), hint)
+        text = extents[-1].text
+        for position, extent in list(enumerate(extents[:-1]))[::-1]:
+            text = f"where(i0 == {position}, {extent.text}, {text})"
+        index = "[i0]" if array.rank else "[]"
+        name = self.names.take(hint)
+        target = f"{name}[n{len(extents)}: i0]" if array.rank else f"{name}[]"
+        self._statements.append(Statement((name,), target, f"{{0}}{index} + {text}", (start.name,)))
+        return Array(array.shape, array.type, name, (f"n{len(extents)}",)[: array.rank])
+
+    def _declare(self, kind: str, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
+        extents = tuple(map(make_extent, shape))
+        for extent in extents:
+            if extent.value < 1:
+                raise UnsupportedError(f"{kind} {name} {show_shape(extents)} has no elements")
+        taken = self.names.take(name)
+        return Array(extents, type_, taken, tuple(map(self._declare_extent, extents)))
+
+    def _declare_extent(self, extent: Extent) -> str:
+        """The name of the dimension that a declaration with this extent has."""
+        if not extent.is_number and not extent.text.isidentifier():
+            raise UnsupportedError(f"a declared dimension of extent {extent.text}", "give the params numbers")
+        return f"n{extent.value}" if extent.is_number else extent.text
+
+    def find_origin(self, value: object, operation: str) -> tuple[Any, ...] | None:
+        """The arguments of the operation that made an array, if it is this one."""
+        origin = self.origins.get(value.name) if isinstance(value, Array) else None
+        return origin.arguments if origin is not None and origin.operation == operation else None
+
+    # -- statements ------------------------------------------------------------------------------------------------
+
+    def call(
+        self, hint: str, text: str, operands: Sequence[Array], shape: Sequence[Extent], type_: ElementType,
+        dims: Sequence[str],
+    ) -> Array:  # fmt: skip
+        """`name = text`, where `{k}` is operand k, and `dims` are what the language calls the result's dimensions."""
+        return self.calls(hint, text, operands, [(shape, type_, dims)])[0]
+
+    def calls(
+        self,
+        hint: str,
+        text: str,
+        operands: Sequence[Array],
+        results: Sequence[tuple[Sequence[Extent], ElementType, Sequence[str]]],
+    ) -> tuple[Array, ...]:
+        """The same for a call with several results."""
+        names = tuple(self.names.take(hint) for _ in results)
+        self._add(Statement(names, ", ".join(names), text, self._name_operands(operands)))
+        return tuple(
+            Array(tuple(shape), type_, name, tuple(dims))
+            for name, (shape, type_, dims) in zip(names, results, strict=True)
+        )
+
+    def equation(
+        self, hint: str, indices: Sequence[str], text: str, operands: Sequence[Array], shape: Sequence[Extent],
+        type_: ElementType, dims: Sequence[str] | None = None,
+    ) -> Array:  # fmt: skip
+        """`name[...] = text`. `indices` has the name of an index for each dimension of the result, `dims` its names.
+
+        An index that some operand is read at alone in brackets, over a dimension of the same extent, is written as it
+        is; an index behind which stands `=` gets the result's extent there.
+        """
+        name = self.names.take(hint)
+        named = tuple(dims or name_dimensions(tuple(shape)))
+        items = []
+        for index, dim, extent in zip(indices, named, shape, strict=True):
+            bare = index.removesuffix("=")
+            item = bare if bare == dim else f"{dim}: {bare}"
+            items.append(f"{item} = {extent.text}" if index.endswith("=") else item)
+        self._add(Statement((name,), f"{name}[{', '.join(items)}]", text, self._name_operands(operands)))
+        return Array(tuple(shape), type_, name, named)
+
+    def _name_operands(self, operands: Sequence[Array]) -> tuple[str, ...]:
+        return tuple(self.place(operand).name for operand in operands)
+
+    def _add(self, statement: Statement) -> None:
+        if len(self._statements) >= MAX_STATEMENTS:
+            raise UnsupportedError(f"more than {MAX_STATEMENTS:,} statements")
+        self._statements.append(statement)
+
+    def output(self, name: str, array: Array) -> str:
+        """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""
+        placed = self.place(array, name)
+        computed = any(placed.name in statement.names for statement in self._statements)
+        fits = make_identifier(self.names.bases.get(placed.name, "")) == make_identifier(name)
+        free = placed.name not in (tensor for _, tensor in self._outputs)
+        saved = make_identifier(name) if computed and fits and free else self.names.take(name)
+        if saved in (earlier for earlier, _ in self._outputs):
+            saved = self.names.take(name)
+        self._outputs.append((saved, placed.name))
+        return saved
+
+    @property
+    def weights(self) -> dict[str, Elements]:
+        """The arrays that must be stored beside the text, by their names in files."""
+        needed = self._find_needed()
+        return {name: elements for name, elements in self._constants.items() if name in needed}
+
+    @property
+    def stored(self) -> list[str]:
+        """The names in files of the weights that the text reads there and that are not in `weights`."""
+        needed = self._find_needed()
+        names = [name for name in self._weights if name in needed and name not in self._constants]
+        return [self._weights[name].stored for name in names]
+
+    def _find_needed(self) -> set[str]:
+        """The names that the outputs depend on."""
+        needed = {name for _, name in self._outputs}
+        for statement in reversed(self._statements):
+            if not needed.isdisjoint(statement.names):
+                needed.update(statement.operands)
+        return needed
+
+    def text(self) -> str:
+        """The model text."""
+        needed = self._find_needed()
+        return write_text(
+            TextParts(
+                model=self.model,
+                params=self._params,
+                inputs=self._inputs,
+                weights={name: weight for name, weight in self._weights.items() if name in needed},
+                statements=[part for part in self._statements if not needed.isdisjoint(part.names)],
+                outputs=self._outputs,
+                bases=self.names.bases,
+                extents={},
+            )
+        )
+
+
+def _show_type(array: Array) -> str:
+    return f"{array.type.carrier.value}[{', '.join(extent.text for extent in array.shape)}]"
+
+
+def recorded(function: Operation) -> Operation:
+    """The operation, which tells the program what made its result; the program may know a better one (`lift`)."""
+
+    @functools.wraps(function)
+    def call(program: ArrayProgram, *arguments: Any, **options: Any) -> Any:
+        result: Array = function(program, *arguments, **options)
+        known = result.known is not None or result.name in program.origins
+        if known or any(getattr(argument, "name", None) == result.name for argument in arguments):
+            return result
+        operation, operands = function.__name__, arguments
+        if operation == "apply":
+            operation, *following = arguments
+            operands = tuple(following)
+        program.origins[result.name] = Origin(
+            operation, (*operands, *(value for key, value in options.items() if key != "hint"))
+        )
+        return program.lift(program, result) if program.lift is not None else result
+
+    return call  # type: ignore[return-value]
