@@ -131,7 +131,7 @@ def _find_last(operator: IndexOperator, forms: Sequence[TokenForm], tokens: Step
 
     program = replace(operator.program, reads=tuple(map(move, operator.program.reads)))
     written = build_index_operator(descs, program, operator.scalar, operator.dims)
-    return StepForm(written, read_same(forms), (Dependence.LAST,))
+    return StepForm(written, read_same(forms), (Dependence.LAST,) * len(operator.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class _Rewriting:
         changed = IndexProgram(loops, program.kept, tuple(reads), program.program, program.aggregation)
         scalar = replace(self.operator.scalar, arity=arity)
         written = build_index_operator(descs, changed, scalar, self.operator.dims)
-        return StepForm(written, tuple(inputs), (program.result.index(self.loop),))
+        return StepForm(written, tuple(inputs), (program.result.index(self.loop),) * len(written.outputs))
 
     def _shorten(self, number: int, desc: TensorDesc) -> TensorDesc:
         form = self.forms[number]
