@@ -20,7 +20,7 @@ MAX_CONFIG_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
 
 _MAX_PROBLEMS = 50  # in one report, as in that of a model text
-_MAX_SHOWN = 10  # fields in one note
+_MAX_NAMED = 10  # fields in one note
 _NO_DEFAULT = object()
 
 
@@ -200,9 +200,9 @@ class ConfigFields:
             hint = likely or f"--ignore {escape_text(name, 80)} ignores it"
             self.fail(f"{escape_text(name, 80)}: unknown field, {describe_json(value)}", hint)
         if unread:
-            more = f" and {len(unread) - _MAX_SHOWN} more" if len(unread) > _MAX_SHOWN else ""
+            more = f" and {len(unread) - _MAX_NAMED} more" if len(unread) > _MAX_NAMED else ""
             field = "field" if len(unread) == 1 else "fields"
-            self.note(f"passed over, as transformers reads no such {field}: {', '.join(unread[:_MAX_SHOWN])}{more}")
+            self.note(f"passed over, as transformers reads no such {field}: {', '.join(unread[:_MAX_NAMED])}{more}")
 
     def _missing(self, name: str, default: object, stand_in: object) -> Any:
         if default is _NO_DEFAULT:

@@ -151,8 +151,8 @@ def _read_window(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> 
                 fields.fail("layer_types: sliding_attention needs a sliding_window")
     if any(local) and not all(local):
         return (window, _write_layers(fields, local))
-    alike = any(local)
-    return (window if alike else 0, str(int(alike)) if family.local_theta is not None else "")
+    is_local = any(local)
+    return (window if is_local else 0, str(int(is_local)) if family.local_theta is not None else "")
 
 
 def _read_layer_types(fields: ConfigFields, n_layers: int) -> list[bool] | None:
