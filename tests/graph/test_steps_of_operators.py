@@ -27,7 +27,7 @@ from tests.support.definition_oracle import random_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = "tokens_of_a_text"
-MOST_CHOICES = 64
+MAX_CHOICES = 64
 ATTENTION: dict[str, dict[str, Any]] = {
     "full": {}, "causal": {"causal": True}, "masked": {"causal": True}, "window": {"causal": True, "window": 3},
     "around": {"window": 3}, "capped": {"causal": True, "softcap": 2.0}, "packed": {"causal": True, "seq_lens": (4, 3)},
@@ -69,7 +69,7 @@ def list_models(operator: Operator) -> Iterator[Graph]:
     """The operator with inputs that have tokens along dimensions of one extent, and weights that have none."""
     for extent in sorted({extent for desc in operator.inputs for extent in desc.shape if extent > 1}):
         axes = [[None, *(a for a, e in enumerate(desc.shape) if e == extent)] for desc in operator.inputs]
-        for chosen in itertools.islice(itertools.product(*axes), 1, MOST_CHOICES):
+        for chosen in itertools.islice(itertools.product(*axes), 1, MAX_CHOICES):
             descs = [
                 desc if axis is None else replace(desc, dims=(*desc.dims[:axis], TOKENS, *desc.dims[axis + 1 :]))
                 for desc, axis in zip(operator.inputs, chosen, strict=True)
