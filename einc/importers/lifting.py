@@ -15,7 +15,7 @@ from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import make_extent
 from einc.importers.arrays.moving import reshape, transpose
 from einc.importers.arrays.products import einsum, matmul, multiply_picked
-from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.program import ArrayProgram, Origin
 from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
 from einc.importers.arrays.values import Array
 from einc.importers.rotary_lifting import find_rotary
@@ -274,7 +274,20 @@ def read_transposed(program: ArrayProgram, array: Array, arguments: tuple[Any, .
     if operands is None or right.rank != 2 or x.rank < 2 or not program.is_weight(operands[0]):
         return None
     letters = "abcdefghij"[: x.rank - 1]
-    return einsum(program, f"{letters}k,ok->{letters}o", [x, operands[0]], array.name)
+    product = einsum(program, f"{letters}k,ok->{letters}o", [x, operands[0]], array.name)
+    program.origins[product.name] = Origin("matmul", (x, right))  # so that its reshapes are recognized, too
+    return product
+
+
+def skip_expansion(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """A matrix that is repeated for each batch is read as the matrix that it is."""
+    right = arguments[1]
+    spread = program.find_origin(right, "expand")
+    if spread is None or spread[0].shape[-2:] != right.shape[-2:]:
+        return None
+    if any(extent != make_extent(1) for extent in spread[0].shape[:-2]):
+        return None
+    return matmul(program, arguments[0], reshape(program, spread[0], spread[0].shape[-2:], array.name), array.name)
 
 
 def find_experts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
@@ -354,5 +367,5 @@ _LIFTING_RULES: dict[str, tuple[Rule, ...]] = {
     "mul": (find_rms_norm, scale_norm, find_gelu, find_silu),
     "div": (find_divided_norm,),
     "rms_norm": (scale_layer_norm,),
-    "matmul": (read_transposed, find_experts, find_attention),
+    "matmul": (skip_expansion, read_transposed, find_experts, find_attention),
 }

@@ -145,7 +145,10 @@ def slice_axis(
         places = first.value + step * np.arange(count.value)
         return _keep_known(program, array, np.take(array.known, places, axis))
     if count.value == 0:
-        raise UnsupportedError(f"a slice of {show_shape(array.shape)} without elements")
+        sides = [0 if k == axis else side for k, side in enumerate(array.shape)]
+        if not all(make_extent(side).is_number for side in sides):
+            raise UnsupportedError(f"a slice of {show_shape(array.shape)} without elements")
+        return program.constant(np.zeros([make_extent(side).value for side in sides], array.type.numpy), array.type)
     shape = (*array.shape[:axis], count, *array.shape[axis + 1 :])
     if step == 1 and array.dims.count(array.dims[axis]) == 1:
         text = f"slice({{0}}, {array.dims[axis]}=[{first.text}, {last.text}])"
