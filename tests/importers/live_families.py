@@ -16,7 +16,18 @@ import pytest
 TABLE = Path(__file__).parent / "data" / "torch_families.json"
 FAMILIES: dict[str, str] = json.loads(TABLE.read_text())
 EQUAL = sorted(family for family, result in FAMILIES.items() if result == "equal")
-SOME = ("bloom", "deepseek_v3", "falcon_mamba", "gemma3_text", "gpt2", "gpt_oss", "llama", "mixtral", "opt", "qwen3_moe")
+SOME = (
+    "bloom",
+    "deepseek_v3",
+    "falcon_mamba",
+    "gemma3_text",
+    "gpt2",
+    "gpt_oss",
+    "llama",
+    "mixtral",
+    "opt",
+    "qwen3_moe",
+)
 TOLERANCE = 1e-5
 
 

@@ -283,7 +283,7 @@ def _make_nearest(axes: int, exact: bool) -> Function:
 _NEAREST_RESIZING = tuple(_make_nearest(axes, exact) for axes in (1, 2, 3) for exact in (False, True))
 
 
-@aten("upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_linear1d")
+@aten("upsample_bilinear2d", "upsample_linear1d")
 def convert_bilinear(
     call: Call, self_: Array | None = None, output_size: Sequence[int] | None = None, align_corners: bool = False,
     input: Array | None = None, scale_factors: Sequence[float] | None = None, scales: float | None = None,
