@@ -121,9 +121,15 @@ def _emit_rows(name: str, kind: str, leading: int, eps: float, offset: float) ->
             largest = e.fold(count, e.number(-math.inf), e.larger, read)
 
             def weight(position: Value, mask: Value | None) -> Value:
-                return exp(e, e.b.fsub(read(position, mask), largest))
+                value = exp(e, e.b.fsub(read(position, mask), largest))
+                if kind == "f32":  # its weight is kept where the result will be: no exponential is computed twice
+                    e.store(value, target, position, kind, mask)
+                return value
 
-            scale, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), weight
+            def find_weight(position: Value, mask: Value | None) -> Value:
+                return e.load(target, position, kind, mask) if kind == "f32" else weight(position, mask)
+
+            scale, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), find_weight
         else:
             middle = e.b.fdiv(e.total(count, read), extent) if name == "layernorm" else None
 
