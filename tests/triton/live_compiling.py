@@ -54,7 +54,7 @@ def test_aggregations_of_a_model_compile(name, ordered):
     operator = AGGREGATE_CASES[name].operator("f32")
     attributes = {**dict(operator.kernel.attributes), **({"reproducible": True} if ordered else {})}
     inputs, outputs = (
-        [array(desc.dtype.value, *desc.shape, at=number) for number, desc in enumerate(descs, start)]
+        [as_layout(array(desc.dtype.value, *desc.shape, at=number)) for number, desc in enumerate(descs, start)]
         for start, descs in ((0, operator.inputs), (4, operator.outputs))
     )
     blocks = [[Block((0,) * len(x.shape), x.shape) for x in arrays] for arrays in (inputs, outputs)]
