@@ -116,7 +116,7 @@ test-processors: .venv/dev  ## kernels and plans at each level of instructions t
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
 		tests/triton/live_far.py tests/triton/live_plans.py tests/triton/live_products.py \
-		tests/triton/live_reproducible.py tests/triton/live_functions.py
+		tests/triton/live_reproducible.py tests/triton/live_functions.py tests/triton/live_recurrences.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-triton-slow: .venv/triton  ## the same for all models, numbers of sites and architectures

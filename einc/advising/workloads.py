@@ -74,9 +74,9 @@ class ChatWorkload:
     unit: str = "tokens"
 
     def plan_round(self, users: int) -> Round:
-        prompt = ImportRequest(tokens=self.prompt_tokens, logits="last", ignored=self.ignored)
+        prompt = ImportRequest(tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
         places = self.prompt_tokens + self.answer_tokens
-        answer = ImportRequest(batch=users, tokens=places, caches=False, logits="all", ignored=self.ignored)
+        answer = ImportRequest(batch=users, tokens=places, logits="all", ignored=self.ignored)
         phases = (
             Phase("token", self._write(answer), self.answer_tokens - 1, step=StepRequest(TOKEN_DIMENSION, 1)),
             Phase("prompt", self._write(prompt), users),

@@ -44,7 +44,7 @@ class DecoderSource:
 
     def write_model(self, batch: int, places: int) -> tuple[str, int]:
         """The text that reads so many tokens of each of `batch` sequences, and how many there may be."""
-        request = ImportRequest(batch=batch, tokens=places, caches=False, logits="last")
+        request = ImportRequest(batch=batch, tokens=places, logits="last")
         imported = import_hf(self.config, self.where, self.name, request, self.stored)
         return imported.text, imported.longest
 

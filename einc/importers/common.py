@@ -12,17 +12,15 @@ from einc_runtime.strict_json import describe_json
 class ImportRequest:
     """The options of `einc import hf`; None and empty values leave a choice to the importer.
 
-    `tokens` of each of `batch` sequences come with a run. A decoder's `decode` step reads key/value caches of `cache`
-    places per sequence; a prefill returns its `caches`, the keys and values of each layer. `logits` are those of the
-    `last` token of each sequence (of a prefill by default), or of `all`. An encoder's `pool` is mean or cls,
-    `normalize` scales the pooled vectors to length 1, and `segments` makes token types an input.
+    `tokens` of each of `batch` sequences come with a run. A decoder returns the logits of the `last` token of each
+    sequence, the default, or of `all`, and its `caches`, the keys and values of each layer, if they are wanted. An
+    encoder's `pool` is mean or cls, `normalize` scales the pooled vectors to length 1, and `segments` makes token types
+    an input.
     """
 
     batch: int = 1
     tokens: int | None = None
-    decode: bool = False
-    cache: int | None = None
-    caches: bool = True
+    caches: bool = False
     logits: str | None = None
     pool: str | None = None
     normalize: bool = False

@@ -12,8 +12,9 @@ from typing import Any
 
 from einc.importers.arrays.attention import attend
 from einc.importers.arrays.elementwise import apply, cast
+from einc.importers.arrays.extents import make_extent
 from einc.importers.arrays.moving import reshape, transpose
-from einc.importers.arrays.products import einsum, matmul
+from einc.importers.arrays.products import einsum, matmul, multiply_picked
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
 from einc.importers.arrays.values import Array
@@ -276,6 +277,26 @@ def read_transposed(program: ArrayProgram, array: Array, arguments: tuple[Any, .
     return einsum(program, f"{letters}k,ok->{letters}o", [x, operands[0]], array.name)
 
 
+def find_experts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """Products with matrices that are picked by data, one for each row: w[picks] [s, n, k] with [s, k, 1], or rows
+    [s, 1, k] with w[picks] [s, k, n]."""
+    left, right = arguments[:2]
+    if array.rank != 3:
+        return None
+    for picked, rows, axes in ((left, right, (0, 1, 2)), (right, left, (0, 2, 1))):
+        taken = program.find_origin(picked, "take")
+        if taken is None or taken[2] != 0 or taken[0].rank != 3 or taken[1].rank != 1:
+            continue
+        vectors = rows.shape[2] if picked is left else rows.shape[1]
+        if vectors != make_extent(1) or taken[1].known is not None or not program.is_weight(taken[0]):
+            continue
+        flat = reshape(program, rows, [rows.shape[0], picked.shape[2] if picked is left else picked.shape[1]])
+        matrices = transpose(program, taken[0], axes, "experts")
+        picks = reshape(program, taken[1], [rows.shape[0], 1], "picks")
+        return reshape(program, multiply_picked(program, flat, matrices, picks, array.name), array.shape, array.name)
+    return None
+
+
 def find_attention(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
     """softmax(q k^T * scale + mask) v, where softmax and the mask may be of another type."""
     weights, value = arguments[:2]
@@ -333,5 +354,5 @@ _LIFTING_RULES: dict[str, tuple[Rule, ...]] = {
     "mul": (find_rms_norm, scale_norm, find_gelu, find_silu),
     "div": (find_divided_norm,),
     "rms_norm": (scale_layer_norm,),
-    "matmul": (read_transposed, find_attention),
+    "matmul": (read_transposed, find_experts, find_attention),
 }

@@ -20,9 +20,10 @@ from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOpera
 from einc.ops.functions import fit_literal
 from einc.ops.scalar import resolve_program
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning.recurrence import TEXTS, recurrence
+from einc_runtime.plan.meaning.recurrence import recurrence
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
 from einc_runtime.plan.recurrences import (
+    RECURRENCE_TEXTS,
     OperandRead,
     Recurrence,
     RecurrenceEquation,
@@ -182,7 +183,7 @@ def build_recurrence(
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> RecurrenceOperator:
     """The operator with these attributes; raises OperatorError if they are not those of a recurrence."""
-    names = ("loops", *TEXTS, "results", "dims")
+    names = ("loops", *RECURRENCE_TEXTS, "results", "dims")
     values = {name: attributes.get(name) for name in names}
     lists = [value for name, value in values.items() if name not in ("loops", "results")]
     texts = all(isinstance(value, tuple) and all(isinstance(item, str) for item in value) for value in lists)

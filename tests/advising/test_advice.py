@@ -23,8 +23,6 @@ from einc.advising.workloads import TextWorkload
 from einc.compiler import compile_model
 from einc.errors import ModelError
 from einc.generation.decoder_plans import make_pins
-from einc.importers.common import ImportRequest
-from einc.importers.hf import import_hf
 from einc.machines.load import load_machine
 from einc.options import CompileOptions
 from einc_runtime.plan.codec import decode
@@ -76,10 +74,8 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
     option, apart = options[0], options[2]
     token, prompt = option["plans"]["token"], option["plans"]["prompt"]
 
-    write = ImportRequest(batch=5, tokens=49, caches=False, logits="all")
-    text = import_hf((folder / "config.json").read_bytes(), "config.json", "one-layer", write, None).text
-    (tmp_path / "token.ein").write_text(text)
-    einc("import", "hf", folder, "--tokens", 40, "-o", tmp_path / "prompt.ein")
+    einc("import", "hf", folder, "--batch", 5, "--tokens", 49, "--logits", "all", "-o", tmp_path / "token.ein")
+    einc("import", "hf", folder, "--tokens", 40, "--caches", "-o", tmp_path / "prompt.ein")
     sites = ("-m", "dgx-h100", "--devices", "0,1", "--json")
     compiled = json.loads(
         einc("compile", tmp_path / "token.ein", "--step", "tokens=1", *sites, "-o", tmp_path / "token.bin")

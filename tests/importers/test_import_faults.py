@@ -195,7 +195,7 @@ def test_unknown_fields_may_be_left_out_of_account() -> None:
 def test_options_that_mean_nothing_are_wrong_usage() -> None:
     for config, request in (
         (LLAMA, ImportRequest(pool="mean")),
-        (BERT, ImportRequest(decode=True)),
+        (BERT, ImportRequest(caches=True)),
         (BERT, ImportRequest(logits="all")),
     ):
         with pytest.raises(UsageError, match=f"means nothing for a {config['architectures'][0]}$"):
@@ -205,7 +205,6 @@ def test_options_that_mean_nothing_are_wrong_usage() -> None:
 @pytest.mark.parametrize(
     ("config", "request_", "message"),
     [
-        (LLAMA, ImportRequest(decode=True, cache=3, tokens=4), "cannot take 4 new tokens"),
         (BERT, ImportRequest(tokens=65), "more than its max_position_embeddings"),
         (BERT | {"architectures": ["BertForMaskedLM"]}, ImportRequest(pool="mean"), "only a BertModel is pooled"),
     ],

@@ -75,9 +75,8 @@ class _Conversion:
         outputs = self._write_outputs()
         program = self._program
         text = program.text()
-        stored = [name for name, array in self._weights.items() if f"{array.name} :" in text]
         return ConvertedModule(
-            text, tuple(stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes)
+            text, tuple(program.stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes)
         )
 
     # ---- what the graph starts from ----

@@ -64,6 +64,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "rmsnorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
         "layernorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
         "rope": ("einc_runtime.kernels.llvm.rope", "build_rope"),
+        "recurrence": ("einc_runtime.kernels.llvm.recurrence", "build_recurrence"),
         "append": ("einc_runtime.kernels.llvm.append", "build_append"),
         "reshape": ("einc_runtime.kernels.llvm.moves", "build_reshape"),
         "embedding": ("einc_runtime.kernels.llvm.embedding", "build_embedding"),
@@ -84,6 +85,7 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "rmsnorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "rope": ("einc_runtime.kernels.reproducible.rows", "build_rope"),
+    "recurrence": ("einc_runtime.kernels.llvm.recurrence", "build_recurrence"),
 }
 """The kernels of reproducible operations that compute. Those of others that add nothing up have one result anyway."""
 

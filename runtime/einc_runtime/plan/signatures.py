@@ -103,7 +103,7 @@ SIGNATURES: dict[str, KernelSignature] = {
         {"loops": str, "equations": list, "reads": list, "programs": list, "aggregations": list, "results": list},
         more=None,
         more_outputs=True,
-        order="nothing",
+        order="stated",
     ),
     "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}, order="nothing"),
     "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}, order="stated"),

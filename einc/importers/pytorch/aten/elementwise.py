@@ -70,7 +70,8 @@ _FLOAT_FUNCTIONS = tuple(_make_float(name, function) for name, function in (
     ("reciprocal", "reciprocal"), ("mish", "mish"), ("hardswish", "hardswish"),
 ))  # fmt: skip
 _OF_TWO_OPERANDS = tuple(_make_binary(name, function) for name, function in (
-    ("mul", "mul"), ("maximum", "max"), ("minimum", "min"), ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"),
+    ("mul", "mul"), ("maximum", "max"), ("minimum", "min"), ("max.other", "max"), ("min.other", "min"),
+    ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"),
     ("gt", "gt"), ("ge", "ge"), ("remainder", "mod"), ("fmod", "remainder"), ("bitwise_and", "and"),
     ("bitwise_or", "or"), ("bitwise_xor", "xor"), ("atan2", "atan2"), ("bitwise_left_shift", "shiftleft"),
     ("bitwise_right_shift", "shiftright"),

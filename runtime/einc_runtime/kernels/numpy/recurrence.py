@@ -28,7 +28,11 @@ Step = Callable[[int], None]
 
 
 def build_recurrence(invocation: Invocation[Array]) -> Kernel:
-    call = RecurrenceCall.parse(invocation)
+    return make_recurrence(RecurrenceCall.parse(invocation))
+
+
+def make_recurrence(call: RecurrenceCall) -> Kernel:
+    """The kernel of a call."""
     scratch = ScratchAllocator()
     equations = call.recurrence.equations
     buffers = [
@@ -121,8 +125,12 @@ class _EquationEvaluator:
         return lambda t: odd if (t + read.before) % 2 else even
 
     def _aggregate(self, value: Any, target: Array) -> None:
-        """Along the last axis numpy sums f32 in pairs, which is exact enough."""
-        axes = tuple(range(target.ndim, len(self.shape)))
-        full = np.broadcast_to(value, self.shape)
+        """Halves of the terms are combined until one is left: an order that no block and no layout changes."""
         wide = choose_accumulator(self.equation.dtype, self.equation.aggregation)
-        store(REDUCING_UFUNCS[self.equation.aggregation].reduce(full, axis=axes, dtype=wide), target)
+        terms = np.broadcast_to(value, self.shape).astype(wide).reshape(target.size, -1)
+        ufunc, count = REDUCING_UFUNCS[self.equation.aggregation], terms.shape[1]
+        while count > 1:
+            half = count // 2
+            ufunc(terms[:, :half], terms[:, count - half : count], out=terms[:, :half])
+            count -= half
+        store(terms[:, 0].reshape(target.shape), target)
