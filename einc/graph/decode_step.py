@@ -8,7 +8,6 @@ by what the operators mean, and deriving it again gives the same graph.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -186,8 +185,8 @@ class _Derivation:
             return name
         key = (item.source, name, item.axis)
         if key not in self._extra:
-            make = self._cache if item.source is Source.CACHE else self._read_rows
-            self._extra[key] = make(name, item.axis)
+            make = {Source.CACHE: self._cache, Source.STATE: self._append, Source.ROWS: self._read_rows}
+            self._extra[key] = make[item.source](name, item.axis)
         return self._extra[key]
 
     def _declare_positions(self) -> str:
@@ -202,15 +201,19 @@ class _Derivation:
         return self.builder.apply(reader, (name, self._declare_positions()), (self._name(f"{name}.rows"),))[0]
 
     def _cache(self, name: str, axis: int) -> str:
-        """All tokens of a tensor so far: a state of [what stands before, tokens, what stands behind]."""
-        tokens, model_desc = self._tokens, self._table[name].desc
-        desc = state = tokens.keep(model_desc, axis)
-        flat = axis != 1 or desc.rank != 3
-        if flat:
-            before, behind = math.prod(desc.shape[:axis]), math.prod(desc.shape[axis + 1 :])
-            state = TensorDesc(("before", "places", "behind"), (before, desc.shape[axis], behind), desc.dtype)
-        rows = tokens.shorten(state if flat else model_desc, 1)
-        new = self._reshape(name, rows, f"{name}.new") if flat else name
+        """All tokens of a tensor so far, with the tensor's dimensions."""
+        key = (Source.STATE, name, axis)
+        if key not in self._extra:
+            self._extra[key] = self._append(name, axis)
+        desc = self._tokens.keep(self._table[name].desc, axis)
+        return self._reshape(self._extra[key], desc, f"{name}.all")
+
+    def _append(self, name: str, axis: int) -> str:
+        """All tokens of a tensor so far, as a state has them."""
+        tokens, desc = self._tokens, self._table[name].desc
+        state = tokens.flatten(desc, axis)
+        rows = tokens.shorten(desc if state.shape == desc.shape else state, 1)
+        new = self._reshape(name, rows, f"{name}.new")
         cache = self.builder.state(self._name(f"{name}.cache"), state)
         append = registry.restore(
             "append",
@@ -220,9 +223,12 @@ class _Derivation:
         (appended,) = self.builder.apply(
             append, (cache, new, self._declare_positions()), (self._name(f"{name}.so_far"),)
         )
-        return self._reshape(appended, desc, f"{name}.all") if flat else appended
+        return appended
 
     def _reshape(self, name: str, desc: TensorDesc, preferred: str) -> str:
+        """The tensor with these dimensions; itself, if it has as many and as large ones."""
+        if self.builder.desc(name).shape == desc.shape:
+            return name
         operator = registry.restore("reshape", (self.builder.desc(name),), {"dims": desc.dims, "shape": desc.shape})
         return self.builder.apply(operator, (name,), (self._name(preferred),))[0]
 

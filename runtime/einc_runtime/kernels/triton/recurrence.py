@@ -132,6 +132,7 @@ class _RecurrenceSource:
             lines.append(f"    p{number} = v{number}")
         tiles = 1 if self.lane is None else -(-self.call.extents[self.lane] // self.widths[self.lane])
         grid = tiles * math.prod(self.call.extents[name] for name in self.heads)
+        # Steps wait for each other: few warps, each with several elements for a thread, wait least.
         warps = max(1, min(8, self.largest // LEAST_TILE_ELEMENTS))
         title = f"recurrence along {self.along}: {'; '.join(equation.program for equation in equations)}"
         items = [*self.inputs, *self.outputs.values()]

@@ -5,7 +5,7 @@ Each equation is a product, a reduction or a map of its operands at this step, a
 
 from __future__ import annotations
 
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.triton.contract import build_contract
@@ -131,9 +131,10 @@ def _fill(target: Array, number: bool | int | float) -> KernelLaunch:
     """Writes a number everywhere."""
     y, count = PointerOperand.of("y", target), target.size
     text = format_number(number)
-    stored = "tl.int8" if y.dtype == "bool" else LANGUAGE[y.dtype]
+    kind = compute_type(y.dtype)
     lines = [
         f"i = tl.program_id(0).to(tl.int64) * {FILLED_ELEMENTS} + tl.arange(0, {FILLED_ELEMENTS})",
-        f"tl.store(y + i, tl.full([{FILLED_ELEMENTS}], {text}, {stored}), mask=i < {count})",
+        f"value = tl.full([{FILLED_ELEMENTS}], {text}, {LANGUAGE[kind]})",
+        f"tl.store(y + i, value.to({'tl.int8' if kind == 'bool' else LANGUAGE[y.dtype]}), mask=i < {count})",
     ]
     return assemble("fill", f"a number {text}", [y], target.shape, lines, -(-count // FILLED_ELEMENTS))
