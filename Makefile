@@ -155,6 +155,7 @@ test-topologies: .venv/dev  ## the topologies of a checkout of RCCL: MODELS=rccl
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py
+	$(BIN)/python tests/reference/make_read_fields.py
 
 chromium:  ## Chromium and its driver from Debian's packages, where they are missing (needs root)
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || \

@@ -35,16 +35,18 @@ MAX_SEQUENCES = 8
 
 @dataclass(frozen=True, slots=True)
 class DecoderSource:
-    """A decoder to be imported: the bytes of its config.json, its name, and the names of its stored tensors."""
+    """A decoder to be imported: the bytes of its config.json, its name, the names of its stored tensors, and the fields
+    of the configuration that are ignored."""
 
     config: bytes
     where: str
     name: str
     stored: frozenset[str] | None
+    ignored: tuple[str, ...] = ()
 
     def write_model(self, batch: int, places: int) -> tuple[str, int]:
         """The text that reads so many tokens of each of `batch` sequences, and how many there may be."""
-        request = ImportRequest(batch=batch, tokens=places, logits="last")
+        request = ImportRequest(batch=batch, tokens=places, logits="last", ignored=self.ignored)
         imported = import_hf(self.config, self.where, self.name, request, self.stored)
         return imported.text, imported.longest
 

@@ -64,8 +64,10 @@ HARMLESS_FIELDS = (
 def read_element_type(fields: ConfigFields) -> str:
     """The type of the weights."""
     value = fields.value("dtype", "torch_dtype")
-    if value is None:
-        fields.note("dtype is not given: float32, the default of transformers")
+    if value in (None, "auto"):
+        fields.note(
+            f"dtype is {'not given' if value is None else 'auto'}: float32, which holds weights of 16 bits exactly"
+        )
         return "f32"
     if isinstance(value, str):
         value = value.removeprefix("torch.")

@@ -256,6 +256,19 @@ def _names(config: dict[str, Any]) -> frozenset[str]:
         (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 9}, [0, 0, 0]),
         (QWEN | {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, [0, 0, 0]),
         (QWEN3 | {"layer_types": ["full_attention"] * 3}, [0, 0, 0]),
+        (
+            QWEN3 | {"use_sliding_window": True, "sliding_window": 5, "num_hidden_layers": 7,
+                     "layer_types": (["sliding_attention", "full_attention", "full_attention"] * 3)[:7]},
+            [5, 0, 0, 5, 0, 0, 5],
+        ),
+        (
+            QWEN | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1,
+                    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            [4, 0, 4],
+        ),
+        (GEMMA3 | {"layer_types": ["full_attention", "sliding_attention"] * 2}, [0, 7, 0, 7]),
+        (GEMMA3 | {"layer_types": ["full_attention"] * 4}, [0, 0, 0, 0]),
+        (MISTRAL | {"sliding_window": 7, "layer_types": ["full_attention"] * 3}, [7, 7, 7]),
         (MIXTRAL, [7, 7, 7]),
         (MIXTRAL | {"sliding_window": None}, [0, 0, 0]),
         (GEMMA2, [7, 0, 7, 0]),
@@ -271,7 +284,7 @@ def _names(config: dict[str, Any]) -> frozenset[str]:
         (QWEN3_MOE | {"use_sliding_window": True, "sliding_window": 5}, [5, 5, 5]),
         (QWEN3 | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, [0, 0, 5]),
     ],
-)
+)  # fmt: skip
 def test_sliding_windows(config: dict[str, Any], windows: list[int]) -> None:
     graph = build(imported(config).text, "m.ein")
     found = [node.operator.attributes["window"] for node in graph.nodes if node.operator.title == "attention"]

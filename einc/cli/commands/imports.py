@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from einc.cli.model_folders import CONFIGURATION, read_configuration, read_stored_names
+from einc.cli.options import ignore_option
 from einc.errors import ModelError, UsageError
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
@@ -52,7 +53,7 @@ group = LazyGroup(
 )
 @click.option("--normalize", is_flag=True, help="Scale pooled vectors to length 1.")
 @click.option("--segments", is_flag=True, help="Make token types an input; without it they are all 0.")
-@click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Accept a field that einc does not know.")
+@ignore_option
 @json_option
 def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> None:
     """Make a model from a Hugging Face folder: from its config.json and the names in its safetensors files.
