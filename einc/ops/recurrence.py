@@ -40,6 +40,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """A value that goes from each step to the next: its form at one step, the input that it starts from (None for a
+    number), and the output that has it at all steps (None where it is not stored)."""
+
+    desc: TensorDesc
+    start: int | None
+    output: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrenceOperator(MappedOperator):
     """The operator of a recurrence; made by `build_recurrence`, which checks it."""
 
@@ -132,6 +142,20 @@ class RecurrenceOperator(MappedOperator):
         operands = self.operands[:second] + self.operands[second + 1 :]
         equations = tuple(renumber_reads(equation, renumber) for equation in self.program.equations)
         return build_recurrence(operands, self.program.loops, equations, self.program.results, self.dims)
+
+    @property
+    def carries(self) -> tuple[Carry, ...]:
+        """What it carries from step to step. As a model is run step by step, these are its states: a result that is one
+        of these equations has the carry of the next run as its last step."""
+        program, found = self.program, []
+        for number in program.carried:
+            equation = program.equations[number]
+            names = tuple(name for name in equation.loops if name != program.along)
+            shape = tuple(program.extents[name] for name in names)
+            start = equation.initial.source if isinstance(equation.initial, OperandRead) else None
+            result = program.results.index(number) if number in program.results else None
+            found.append(Carry(TensorDesc(names, shape, DType(equation.dtype)), start, result))
+        return tuple(found)
 
     def keep_outputs(self, outputs: Sequence[int]) -> tuple[RecurrenceOperator, tuple[int, ...]] | None:
         """The equations that these outputs need, with the operands that these read."""

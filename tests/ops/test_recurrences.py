@@ -142,6 +142,15 @@ def test_costs_are_those_of_the_equations() -> None:
     assert operator.flops(half) == 6 * 2 * 3 * (6 + 2)
 
 
+def test_what_is_carried_from_step_to_step_is_told() -> None:
+    (linear,) = CASES["started"].operator("f32").carries
+    assert (str(linear.desc), linear.start, linear.output) == ("f32[d=5]", 2, 0)
+    (hidden,) = CASES["selective"].operator("bf16").carries
+    assert (str(hidden.desc), hidden.start, hidden.output) == ("bf16[d=5, n=3]", None, None)
+    cell, state = CASES["pair"].operator("f32").carries
+    assert (cell.output, state.output) == (0, 1)
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_call_that_does_not_fit_is_refused(provider: str) -> None:
     operator = CASES["started"].operator("f32")

@@ -185,14 +185,15 @@ def find_level() -> Level | None:
 
 def list_levels() -> tuple[Level, ...]:
     """The levels that this processor has."""
-    if platform.machine() not in (*_X86, *_ARM):
+    is_arm = platform.machine() in _ARM
+    if not is_arm and platform.machine() not in _X86:
         return ()
     try:
         features = read_processor().features
     except (ImportError, OSError, RuntimeError):
         flags = read_cpuinfo().get("flags", "").split()
-        features = frozenset(_FLAGS.get(flag, flag) for flag in flags)
-    levels = ARM_LEVELS if platform.machine() in _ARM else X86_LEVELS
+        features = read_arm_features() if is_arm else frozenset(_FLAGS.get(flag, flag) for flag in flags)
+    levels = ARM_LEVELS if is_arm else X86_LEVELS
     return tuple(level for level in levels if level.features <= features)
 
 

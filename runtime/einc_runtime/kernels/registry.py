@@ -85,7 +85,7 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "rmsnorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "rope": ("einc_runtime.kernels.reproducible.rows", "build_rope"),
-    "recurrence": ("einc_runtime.kernels.llvm.recurrence", "build_recurrence"),
+    "recurrence": ("einc_runtime.kernels.reproducible.recurrence", "build_recurrence"),
 }
 """The kernels of reproducible operations that compute. Those of others that add nothing up have one result anyway."""
 
