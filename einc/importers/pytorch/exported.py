@@ -70,11 +70,11 @@ class ExportedNode(msgspec.Struct):
 class GraphRecord(msgspec.Struct):
     """A graph, or a part of one, as it lies in the file."""
 
-    inputs: list[Argument]
     nodes: Annotated[list[ExportedNode], msgspec.Meta(max_length=MAX_NODES)]
     outputs: list[Argument]
     tensor_values: dict[Name, ExportedTensor]
     sym_int_values: dict[Name, Size] = {}
+    inputs: list[Argument] = []
 
 
 class _Signature(msgspec.Struct):
