@@ -133,7 +133,7 @@ test-reference: .venv/reference  ## compare with transformers and torch, live, o
 
 test-torch: .venv/reference  ## modules and operators of PyTorch and tiny models of transformers, exported, imported and compared
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check expecttest
-	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_families.py tests/importers/live_operators.py
+	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_torch_steps.py tests/importers/live_families.py tests/importers/live_operators.py
 
 test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py

@@ -150,9 +150,9 @@ def _find_token_index(operator: MappedOperator, forms: Sequence[TokenForm]) -> s
     for maps, form in zip(operator.input_maps, forms, strict=True):
         if isinstance(form, int):
             mapped = maps[form]
-            if mapped.index is None:
+            if mapped.index is None and not isinstance(operator, Reshape):
                 raise OperatorError("needs all tokens at once")
-            if mapped != DimMap(mapped.index):
+            if mapped.index is None or mapped != DimMap(mapped.index):
                 raise OperatorError("mixes the tokens with another dimension")
             found.add(mapped.index)
     if len(found) > 1:
@@ -177,7 +177,7 @@ def _find_slice(operator: Slice, forms: Sequence[TokenForm], tokens: StepTokens)
     (axis,) = forms
     assert isinstance(axis, int)
     bounds, extent = (operator.starts[axis], operator.stops[axis]), tokens.extent
-    if bounds == (0, extent):
+    if bounds[0] == 0 and bounds[1] >= extent:
         return _find_tokenwise(operator, forms, tokens)
     if bounds != (extent - 1, extent):
         raise OperatorError(f"takes the tokens {bounds[0]} to {bounds[1] - 1}; of a step, all or the last can be taken")

@@ -65,8 +65,10 @@ weight kernel : f32[channels, taps]
 weight kernel2 : f32[taps, channels, channels]
 y[tokens, channels] = sum[r = taps](x[tokens + r - 3, channels, outside = 0] * kernel[channels, r])
 z[t = tokens, c] = sum[r = taps, e](silu(y)[t - 2 * r, e, outside = nearest] * kernel2[r, e, c])
+w[i = tokens + 3, c] = sum[r = taps](x[i + r - 3, c, outside = 0] * kernel[c, r])  # padded behind, too
+v = silu(slice(w, i=[0, tokens])) + slice(cumsum(w * 2.0, "i"), i=[0, tokens])
 gate[tokens, channels] = x[0, channels] * sigmoid(x[tokens, channels])
-output z, gate
+output z, gate, w, v
 """,
     "running aggregates": """
 model running
@@ -143,6 +145,7 @@ REFUSED_STEPS = {
     "sums from a token on": ("y[t, c] = sum[k >= t](x[k, c])", "aggregates over later tokens"),
     "pairs": ("y[t, u] = sum[c](x[t, c] * x[u, c])", "joins every token with every token"),
     "merged": ("y = reshape(x, n=tokens * width)", "mixes the tokens with another dimension"),
+    "merged behind": ("y = reshape(transpose(x), n=width * tokens)", "mixes the tokens with another dimension"),
     "some tokens": ("y = slice(x, tokens=[2, 5])", "takes the tokens 2 to 4"),
     "tokens at data": ("y[t, c] = x[ids[t], c]", "reads tokens at positions that are data"),
     "the last for all": ("y[t, c] = x[t, c] - slice(x, tokens=[tokens - 1, tokens])[0, c]",

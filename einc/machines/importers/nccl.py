@@ -79,9 +79,10 @@ def read_nccl(elements: Sequence[Element], where: str) -> Topology:
     rate, notes = _find_pcie_rate(gpus)
     if absent:
         notes.append(f"links to GPUs that the file does not list are left out: {', '.join(sorted(absent)[:8])}")
-    models = tuple(
-        _find_model(gpu, sum(n for (a, _), n in direct.items() if a == site)) for site, gpu in enumerate(gpus)
-    )
+    degrees = [0] * len(gpus)
+    for (site, _), count in direct.items():
+        degrees[site] += count
+    models = tuple(_find_model(gpu, links) for gpu, links in zip(gpus, degrees, strict=True))
     archs = [gpu.attributes.get("gcn") for gpu in gpus]
     return Topology(
         labels,
