@@ -1,0 +1,330 @@
+"""From the graph of an ONNX model to a model text: node by node, with functions in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from einc.errors import Diagnostic, ModelError
+from einc.importers.arrays.element_types import ElementType
+from einc.importers.arrays.extents import Extent
+from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.values import Array, Elements, UnsupportedError
+from einc.importers.onnx.files import OnnxFile, read_tensor
+from einc.importers.onnx.nodes import OnnxNode, read_element_type
+from einc.importers.onnx.registry import CONVERSIONS
+from einc_runtime.text import did_you_mean, escape_text
+
+STANDARD = ("", "ai.onnx")
+"""Names of the domain of ONNX's own operators."""
+MAX_NODES = 100_000
+"""Nodes of a model, with those of the functions that it calls."""
+MAX_DEPTH = 30
+"""Functions that call each other."""
+DEFAULT_EXTENT = 8
+"""What a dimension without a number is, until a user says something else; a batch is 1."""
+REFUSED = {
+    "If": "control flow", "Loop": "control flow", "Scan": "control flow", "SequenceMap": "control flow",
+    "StringNormalizer": "strings", "TfIdfVectorizer": "strings", "RegexFullMatch": "strings", "StringConcat": "strings",
+    "StringSplit": "strings", "LabelEncoder": "strings", "SequenceConstruct": "sequences", "SequenceEmpty": "sequences",
+    "SequenceAt": "sequences", "SequenceInsert": "sequences", "SequenceErase": "sequences",
+    "SequenceLength": "sequences", "SplitToSequence": "sequences", "ConcatFromSequence": "sequences",
+    "Optional": "optional values", "OptionalGetElement": "optional values", "OptionalHasElement": "optional values",
+    "RandomNormal": "random numbers", "RandomNormalLike": "random numbers", "RandomUniform": "random numbers",
+    "RandomUniformLike": "random numbers", "Multinomial": "random numbers", "Bernoulli": "random numbers",
+    "NonZero": "shapes that depend on data", "Unique": "shapes that depend on data",
+    "NonMaxSuppression": "shapes that depend on data", "ImageDecoder": "images in files",
+}  # fmt: skip
+"""Operators that the language has nothing for, with what they need."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedGraph:
+    """A text, the arrays to be stored beside it, and the names that inputs and outputs have in the text."""
+
+    text: str
+    weights: Mapping[str, Elements]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRequest:
+    """What a user says about a model: extents of named dimensions, and elements of inputs that are known."""
+
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, Elements] = field(default_factory=dict)
+
+
+def import_graph(file: OnnxFile, name: str, request: GraphRequest | None = None) -> ImportedGraph:
+    """Raises ModelError for what is wrong, or not supported."""
+    return _GraphImport(file, name, request or GraphRequest()).run()
+
+
+class _GraphImport:
+    """One import: the program that grows, and the arrays that the names of the graph stand for."""
+
+    def __init__(self, file: OnnxFile, name: str, request: GraphRequest) -> None:
+        self.file = file
+        self.request = request
+        self.program = ArrayProgram(name)
+        self.dimensions: dict[str, Extent] = {}
+        self.origins: dict[int, tuple[str, ...]] = {}
+        self.opsets = {entry.domain: int(entry.version) for entry in file.model.opset_import}
+        self.functions = {(entry.domain, entry.name): entry for entry in file.model.functions}
+        self.nodes = 0
+
+    def run(self) -> ImportedGraph:
+        graph = self.file.model.graph
+        if graph.sparse_initializer:
+            raise self._fail("sparse tensors are not supported")
+        scope: dict[str, Array] = {}
+        for tensor in graph.initializer:
+            scope[tensor.name] = self._guard(lambda t=tensor: self.program.constant(
+                read_tensor(t, self.file.folder), read_element_type(t.data_type), t.name))  # fmt: skip
+        inputs = {}
+        for info in graph.input:
+            if info.name in scope:
+                continue
+            if info.name in self.request.values:
+                type_ = self._guard(lambda i=info: read_element_type(i.type.tensor_type.elem_type))
+                scope[info.name] = self.program.constant(np.asarray(self.request.values[info.name]), type_, info.name)
+                continue
+            array = self._guard(lambda i=info: self._declare_input(i))
+            scope[info.name] = array
+            self.origins[id(array)] = (info.name,)
+            inputs[info.name] = array.name
+        unknown = sorted(set(self.request.values) - {info.name for info in graph.input})
+        if unknown:
+            names = [info.name for info in graph.input]
+            raise self._fail(f"there is no input '{escape_text(unknown[0])}'", did_you_mean(unknown[0], names))
+        self._walk(graph.node, scope, self.opsets, 0)
+        outputs = {}
+        for info in graph.output:
+            if info.name not in scope:
+                raise self._fail(f"output '{escape_text(info.name)}' is computed by no node")
+            outputs[info.name] = self._guard(lambda i=info: self.program.output(i.name, scope[i.name]))
+        unused = sorted(set(self.request.dimensions) - set(self.dimensions))
+        if unused:
+            hint = did_you_mean(unused[0], list(self.dimensions))
+            raise self._fail(f"no input has a dimension '{escape_text(unused[0])}'", hint)
+        program = self.program
+        return ImportedGraph(program.text(), program.weights, inputs, outputs, tuple(program.notes))
+
+    def _fail(self, message: str, hint: str | None = None) -> ModelError:
+        return ModelError([Diagnostic(f"{self.file.where}: {message}", hint=hint)])
+
+    def _guard(self, make: Any) -> Any:
+        """What `make` returns; its errors get the file."""
+        try:
+            return make()
+        except UnsupportedError as error:
+            raise self._fail(error.message, error.hint) from None
+
+    def _declare_input(self, info: Any) -> Array:
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise UnsupportedError(
+                f"input '{escape_text(info.name)}' is no tensor but a {kind or 'value without type'}"
+            )
+        tensor = info.type.tensor_type
+        if not tensor.HasField("shape"):
+            raise UnsupportedError(f"input '{escape_text(info.name)}' has no shape")
+        shape = [self._read_dimension(info.name, axis, dim) for axis, dim in enumerate(tensor.shape.dim)]
+        return self.program.input(info.name, shape, read_element_type(tensor.elem_type))
+
+    def _read_dimension(self, name: str, axis: int, dim: Any) -> Extent:
+        if dim.HasField("dim_value"):
+            if dim.dim_value < 1:
+                raise UnsupportedError(f"dimension {axis} of input '{escape_text(name)}' is {dim.dim_value}")
+            return Extent.number(dim.dim_value)
+        key = dim.dim_param or f"{name}_{axis}"
+        if key not in self.dimensions:
+            if key in self.request.dimensions:
+                self.dimensions[key] = Extent.number(self.request.dimensions[key])
+            else:
+                default = 1 if "batch" in key.lower() or (axis == 0 and not dim.dim_param) else DEFAULT_EXTENT
+                self.dimensions[key] = self.program.param(key, default)
+        return self.dimensions[key]
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def _walk(self, nodes: Sequence[Any], scope: dict[str, Array], opsets: Mapping[str, int], depth: int) -> None:
+        for node in nodes:
+            self.nodes += 1
+            if self.nodes > MAX_NODES:
+                raise self._fail(f"more than {MAX_NODES:,} nodes")
+            label = escape_text(node.name or (node.output[0] if node.output else ""))
+            operator = escape_text(f"{node.domain}.{node.op_type}" if node.domain not in STANDARD else node.op_type)
+            try:
+                results = self._convert(node, scope, opsets, depth)
+            except UnsupportedError as error:
+                raise _located(error, f"{self.file.where}: node '{label}' ({operator}): ") from None
+            except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
+                problem = f"its inputs and attributes do not fit together: {escape_text(str(error))[:200]}"
+                raise self._fail(f"node '{label}' ({operator}): {problem}") from error
+            origins = tuple(dict.fromkeys(
+                origin for name in node.input if name in scope for origin in self.origins.get(id(scope[name]), ())
+            ))  # fmt: skip
+            for name, array in zip(node.output, results, strict=False):
+                if name and array is not None:
+                    scope[name] = array
+                    self.origins.setdefault(id(array), origins)
+
+    def _convert(
+        self, node: Any, scope: dict[str, Array], opsets: Mapping[str, int], depth: int
+    ) -> Sequence[Array | None]:
+        if depth > MAX_DEPTH:
+            raise UnsupportedError(f"functions call each other more than {MAX_DEPTH} deep")
+        missing = [name for name in node.input if name and name not in scope]
+        if missing:
+            raise UnsupportedError(f"input '{escape_text(missing[0])}' is computed by no earlier node")
+        arrays = tuple(scope[name] if name else None for name in node.input)
+        function = self.functions.get((node.domain, node.op_type))
+        if function is not None:
+            return self._call(function, node, arrays, depth)
+        if node.domain not in STANDARD and node.op_type not in CONVERSIONS:
+            return self._expand(node, arrays, opsets, depth)
+        if node.op_type in REFUSED:
+            raise UnsupportedError(f"{REFUSED[node.op_type]} are not supported")
+        if node.op_type == "Constant":
+            return [self._read_constant(node)]
+        if node.op_type not in CONVERSIONS:
+            return self._expand(node, arrays, opsets, depth)
+        opset = opsets.get(node.domain, opsets.get("", opsets.get("ai.onnx", 1)))
+        attributes = {attribute.name: self._read_attribute(attribute) for attribute in node.attribute}
+        origins = tuple(self.origins.get(id(array), ()) for array in arrays)
+        results = CONVERSIONS[node.op_type](
+            OnnxNode(self.program, node.op_type, opset, arrays, attributes, tuple(node.output), origins)
+        )
+        return [results] if isinstance(results, Array) else results
+
+    def _read_attribute(self, attribute: Any) -> Any:
+        from onnx import AttributeProto
+
+        kinds = AttributeProto
+        if attribute.type == kinds.FLOAT:
+            return attribute.f
+        if attribute.type == kinds.INT:
+            return attribute.i
+        if attribute.type == kinds.STRING:
+            return attribute.s
+        if attribute.type == kinds.TENSOR:
+            return read_tensor(attribute.t, self.file.folder)
+        if attribute.type == kinds.FLOATS:
+            return list(attribute.floats)
+        if attribute.type == kinds.INTS:
+            return list(attribute.ints)
+        if attribute.type == kinds.STRINGS:
+            return list(attribute.strings)
+        raise UnsupportedError(f"attribute '{escape_text(attribute.name)}' of a kind that is not supported")
+
+    def _read_constant(self, node: Any) -> Array:
+        (attribute,) = node.attribute
+        if attribute.name in ("value_string", "value_strings", "sparse_value"):
+            raise UnsupportedError(f"constants of the kind '{attribute.name}' are not supported")
+        value = self._read_attribute(attribute)
+        if attribute.name == "value":
+            return self.program.constant(value, read_element_type(attribute.t.data_type), node.output[0])
+        type_ = ElementType.F32 if "float" in attribute.name else ElementType.I64
+        return self.program.constant(np.asarray(value, type_.numpy), type_, node.output[0])
+
+    # -- functions -------------------------------------------------------------------------------------------------
+
+    def _expand(
+        self, node: Any, arrays: Sequence[Array | None], opsets: Mapping[str, int], depth: int
+    ) -> Sequence[Array | None]:
+        """A node whose operator ONNX defines by others."""
+        function = find_definition(node, arrays, opsets)
+        if function is None:
+            known = did_you_mean(node.op_type, list(CONVERSIONS))
+            how = "docs/adding-a-graph-importer.md says how an operator is added"
+            raise UnsupportedError("this operator is not supported", known or how)
+        return self._call(function, node, arrays, depth)
+
+    def _call(self, function: Any, node: Any, arrays: Sequence[Array | None], depth: int) -> Sequence[Array | None]:
+        """A function of the model or of ONNX: its nodes, with the attributes of the call."""
+        inner = {name: array for name, array in zip(function.input, arrays, strict=False) if array is not None}
+        opsets = {entry.domain: int(entry.version) for entry in function.opset_import} or self.opsets
+        given = {attribute.name: attribute for attribute in function.attribute_proto}
+        given |= {attribute.name: attribute for attribute in node.attribute}
+        nodes = [_bind_attributes(part, given, inner) for part in function.node]
+        self._walk(nodes, inner, opsets, depth + 1)
+        return [inner.get(name) for name in function.output]
+
+
+def _located(error: UnsupportedError, place: str) -> UnsupportedError:
+    """The error with what is before its message; errors of nodes in functions keep the innermost node."""
+    if " (" in error.message and error.message.startswith(place.split(": node")[0]):
+        return error
+    error.message = place + error.message
+    error.diagnostics = (Diagnostic(error.message, hint=error.hint),)
+    error.args = (error.message,)
+    return error
+
+
+def _bind_attributes(node: Any, given: Mapping[str, Any], scope: Mapping[str, Array]) -> Any:
+    """A node of a function with the attributes that the call gives, and without inputs that it leaves out."""
+    from onnx import NodeProto
+
+    if not any(attribute.ref_attr_name for attribute in node.attribute):
+        return node
+    bound = NodeProto()
+    bound.CopyFrom(node)
+    del bound.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            bound.attribute.append(attribute)
+        elif attribute.ref_attr_name in given:
+            copied = bound.attribute.add()
+            copied.CopyFrom(given[attribute.ref_attr_name])
+            copied.name = attribute.name
+    return bound
+
+
+def find_definition(node: Any, arrays: Sequence[Array | None], opsets: Mapping[str, int]) -> Any:
+    """The function that defines an operator in ONNX's own specification; None where there is none."""
+    import onnx
+
+    domain = "" if node.domain in STANDARD else node.domain
+    version = opsets.get(node.domain, opsets.get("", 1))
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, max_inclusive_version=version, domain=domain)
+    except onnx.defs.SchemaError:
+        return None
+    text = None
+    if schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= version]
+        text = schema.get_function_with_opset_version(max(versions)) if versions else None
+    if text is None and schema.has_context_dependent_function:
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
+        types = [_describe(array) for array in arrays]
+        if versions:
+            text = schema.get_context_dependent_function_with_opset_version(
+                max(versions), node.SerializeToString(), types
+            )
+    if text is None:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(text)
+    return function
+
+
+def _describe(array: Array | None) -> bytes:
+    """The type of an input, as ONNX writes it."""
+    from onnx import TypeProto
+
+    from einc.importers.onnx.nodes import ELEMENT_TYPES
+
+    described = TypeProto()
+    if array is not None:
+        number = next(number for number, type_ in ELEMENT_TYPES.items() if type_ is array.type)
+        described.tensor_type.elem_type = number
+        for extent in array.shape:
+            described.tensor_type.shape.dim.add().dim_value = extent.value
+    serialized: bytes = described.SerializeToString()
+    return serialized

@@ -1,0 +1,19 @@
+"""Which operators are known: each kind has a module with a table of its own."""
+
+from __future__ import annotations
+
+from einc.importers.onnx import (
+    elementwise_operators,
+    moving_operators,
+    product_operators,
+    reducing_operators,
+)
+from einc.importers.onnx.nodes import Convert
+
+CONVERSIONS: dict[str, Convert] = {
+    **elementwise_operators.OPERATORS,
+    **moving_operators.OPERATORS,
+    **product_operators.OPERATORS,
+    **reducing_operators.OPERATORS,
+}
+"""What converts an operator of the domain `ai.onnx`, by its name."""
