@@ -45,6 +45,11 @@ def where(
     program: ArrayProgram, condition: Array, positive: Array | float, negative: Array | float, hint: str = "where"
 ) -> Array:
     """`positive` where the condition holds, else `negative`."""
+    if condition.scalar is not None:
+        chosen = positive if condition.scalar else negative
+        arrays = [operand for operand in (positive, negative) if isinstance(operand, Array)]
+        if isinstance(chosen, Array) and broadcast_shapes(condition.shape, *(a.shape for a in arrays)) == chosen.shape:
+            return chosen
     first, second = align_types(program, [positive, negative])
 
     def write(texts: Sequence[str]) -> str:

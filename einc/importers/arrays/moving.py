@@ -140,9 +140,9 @@ def slice_axis(
     if array.known is not None and extent.is_number:
         places = first.value + step * np.arange(count.value)
         return _keep_known(program, array, np.take(array.known, places, axis))
-    if count.value == 0:
-        raise UnsupportedError(f"a slice of {show_shape(array.shape)} without elements")
     shape = (*array.shape[:axis], count, *array.shape[axis + 1 :])
+    if count.value == 0:
+        return program.constant(np.zeros([extent.value for extent in shape], array.type.numpy), array.type)
     if step == 1 and array.dims.count(array.dims[axis]) == 1:
         text = f"slice({{0}}, {array.dims[axis]}=[{first.text}, {last.text}])"
         return program.call(hint, text, [array], shape, array.type, array.dims)

@@ -96,6 +96,8 @@ class _GraphImport:
                 continue
             array = self._guard(lambda i=info: self._declare_input(i))
             scope[info.name] = array
+            if array.known is not None:
+                continue
             self.origins[id(array)] = (info.name,)
             inputs[info.name] = array.name
         unknown = sorted(set(self.request.values) - {info.name for info in graph.input})
@@ -135,11 +137,14 @@ class _GraphImport:
         if not tensor.HasField("shape"):
             raise UnsupportedError(f"input '{escape_text(info.name)}' has no shape")
         shape = [self._read_dimension(info.name, axis, dim) for axis, dim in enumerate(tensor.shape.dim)]
-        return self.program.input(info.name, shape, read_element_type(tensor.elem_type))
+        type_ = read_element_type(tensor.elem_type)
+        if any(extent.value == 0 for extent in shape):  # nothing has to be given in a run
+            return self.program.constant(np.zeros([extent.value for extent in shape], type_.numpy), type_, info.name)
+        return self.program.input(info.name, shape, type_)
 
     def _read_dimension(self, name: str, axis: int, dim: Any) -> Extent:
         if dim.HasField("dim_value"):
-            if dim.dim_value < 1:
+            if dim.dim_value < 0:
                 raise UnsupportedError(f"dimension {axis} of input '{escape_text(name)}' is {dim.dim_value}")
             return Extent.number(dim.dim_value)
         key = dim.dim_param or f"{name}_{axis}"
@@ -239,18 +244,21 @@ class _GraphImport:
         self, node: Any, arrays: Sequence[Array | None], opsets: Mapping[str, int], depth: int
     ) -> Sequence[Array | None]:
         """A node whose operator ONNX defines by others."""
-        function = find_definition(node, arrays, opsets)
-        if function is None:
+        definition = find_definition(node, arrays, opsets)
+        if definition is None:
             known = did_you_mean(node.op_type, list(CONVERSIONS))
             how = "docs/adding-a-graph-importer.md says how an operator is added"
             raise UnsupportedError("this operator is not supported", known or how)
-        return self._call(function, node, arrays, depth)
+        function, defaults = definition
+        return self._call(function, node, arrays, depth, defaults)
 
-    def _call(self, function: Any, node: Any, arrays: Sequence[Array | None], depth: int) -> Sequence[Array | None]:
+    def _call(
+        self, function: Any, node: Any, arrays: Sequence[Array | None], depth: int, defaults: Sequence[Any] = ()
+    ) -> Sequence[Array | None]:
         """A function of the model or of ONNX: its nodes, with the attributes of the call."""
         inner = {name: array for name, array in zip(function.input, arrays, strict=False) if array is not None}
         opsets = {entry.domain: int(entry.version) for entry in function.opset_import} or self.opsets
-        given = {attribute.name: attribute for attribute in function.attribute_proto}
+        given = {attribute.name: attribute for attribute in (*defaults, *function.attribute_proto)}
         given |= {attribute.name: attribute for attribute in node.attribute}
         nodes = [_bind_attributes(part, given, inner) for part in function.node]
         self._walk(nodes, inner, opsets, depth + 1)
@@ -287,7 +295,8 @@ def _bind_attributes(node: Any, given: Mapping[str, Any], scope: Mapping[str, Ar
 
 
 def find_definition(node: Any, arrays: Sequence[Array | None], opsets: Mapping[str, int]) -> Any:
-    """The function that defines an operator in ONNX's own specification; None where there is none."""
+    """The function that defines an operator in ONNX's own specification, and the defaults of its attributes; None where
+    there is none."""
     import onnx
 
     domain = "" if node.domain in STANDARD else node.domain
@@ -311,7 +320,8 @@ def find_definition(node: Any, arrays: Sequence[Array | None], opsets: Mapping[s
         return None
     function = onnx.FunctionProto()
     function.ParseFromString(text)
-    return function
+    defaults = [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.name]
+    return function, defaults
 
 
 def _describe(array: Array | None) -> bytes:

@@ -336,7 +336,9 @@ def _space_to_depth(node: OnnxNode) -> Results:
     x, size = node.input(0), node.integer("blocksize")
     n, c, h, w = x.shape
     parts = reshape(node.program, x, [n, c, h // size, size, w // size, size])
-    moved = transpose(node.program, parts, [0, 3, 5, 1, 2, 4])
+    moved = transpose(
+        node.program, parts, [0, 3, 5, 1, 2, 4] if node.string("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
+    )
     return reshape(node.program, moved, [n, c * size * size, h // size, w // size], node.hint)
 
 

@@ -6,7 +6,9 @@ from einc.importers.onnx import (
     elementwise_operators,
     moving_operators,
     product_operators,
+    recurrent_operators,
     reducing_operators,
+    resizing_operators,
 )
 from einc.importers.onnx.nodes import Convert
 
@@ -14,6 +16,8 @@ CONVERSIONS: dict[str, Convert] = {
     **elementwise_operators.OPERATORS,
     **moving_operators.OPERATORS,
     **product_operators.OPERATORS,
+    **recurrent_operators.OPERATORS,
     **reducing_operators.OPERATORS,
+    **resizing_operators.OPERATORS,
 }
 """What converts an operator of the domain `ai.onnx`, by its name."""
