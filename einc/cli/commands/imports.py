@@ -15,7 +15,10 @@ from einc_runtime.cli.progress import show_phases
 
 group = LazyGroup(
     "import",
-    {"hf": (f"{__name__}:hf_command", "Make a model from a Hugging Face folder.")},
+    {
+        "hf": (f"{__name__}:hf_command", "Make a model from a Hugging Face folder."),
+        "onnx": ("einc.cli.commands.import_onnx:onnx_command", "Make a model and its weights from an ONNX file."),
+    },
     help="Make models from other formats.",
     epilog=examples("einc import hf llama-3-8b -o llama.ein"),
 )

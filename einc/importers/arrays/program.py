@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +30,11 @@ class Statement:
     text: str
     operands: tuple[str, ...]
 
-    def render(self) -> str:
-        return f"{self.targets} = {fill_operands(self.text, self.operands)}"
+    def render(self, shown: Mapping[str, str]) -> str:
+        """The statement, with the names that `shown` has for those of the program."""
+        name, bracket, indices = self.targets.partition("[")
+        left = ", ".join(shown.get(target, target) for target in name.split(", ")) + bracket + indices
+        return f"{left} = {fill_operands(self.text, [shown.get(name, name) for name in self.operands])}"
 
 
 def fill_operands(text: str, names: Sequence[str]) -> str:
@@ -52,6 +55,8 @@ class ArrayProgram:
         self._statements: list[Statement] = []
         self._outputs: list[str] = []
         self._weight_names: set[str] = set()
+        self._computed: set[str] = set()
+        self._shown: dict[str, str] = {}
         self._placed: dict[tuple[object, ...], Array] = {}
 
     # -- what a model starts from ----------------------------------------------------------------------------------
@@ -125,7 +130,7 @@ class ArrayProgram:
         index = "[i0]" if array.rank else "[]"
         name = self.names.take(hint)
         target = f"{name}[n{len(extents)}: i0]" if array.rank else f"{name}[]"
-        self._statements.append(Statement((name,), target, f"{{0}}{index} + {text}", (start.name,)))
+        self._add(Statement((name,), target, f"{{0}}{index} + {text}", (start.name,)))
         return Array(array.shape, array.type, name, (f"n{len(extents)}",)[: array.rank])
 
     def _declare(self, kind: str, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
@@ -194,17 +199,32 @@ class ArrayProgram:
         if len(self._statements) >= MAX_STATEMENTS:
             raise UnsupportedError(f"more than {MAX_STATEMENTS:,} statements")
         self._statements.append(statement)
+        self._computed.update(statement.names)
+
+    def prefer_name(self, array: Array, name: str) -> None:
+        """Calls a computed array so in the text, if no input, weight or param is called so already.
+
+        What is computed and was called so gets the array's former name.
+        """
+        wanted, current = make_identifier(name), self._shown.get(array.name, array.name)
+        if array.name not in self._computed or wanted == current:
+            return
+        holders = [key for key in self._computed if self._shown.get(key, key) == wanted]
+        if holders:
+            self._shown[holders[0]] = current
+        elif self.names.take(wanted) != wanted:
+            return
+        self._shown[array.name] = wanted
 
     def output(self, name: str, array: Array) -> str:
         """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""
         placed = self.place(array, name)
-        computed = any(placed.name in statement.names for statement in self._statements)
-        saved = placed.name
-        if computed and saved == make_identifier(name) and f"output {saved}" not in self._outputs:
+        saved = self._shown.get(placed.name, placed.name)
+        if placed.name in self._computed and saved == make_identifier(name) and f"output {saved}" not in self._outputs:
             self._outputs.append(f"output {saved}")
         else:
             saved = self.names.take(name)
-            self._outputs.append(f"output {saved} = {placed.name}")
+            self._outputs.append(f"output {saved} = {self._shown.get(placed.name, placed.name)}")
         return saved
 
     def text(self) -> str:
@@ -213,7 +233,7 @@ class ArrayProgram:
             [f"dim {name} = {default}" for name, default in self._params.items()],
             self._inputs,
             self._declared_weights,
-            [statement.render() for statement in self._statements],
+            [statement.render(self._shown) for statement in self._statements],
             self._outputs,
         ]
         lines = [f"model {self.model}"]

@@ -76,6 +76,7 @@ class _GraphImport:
         self.origins: dict[int, tuple[str, ...]] = {}
         self.opsets = {entry.domain: int(entry.version) for entry in file.model.opset_import}
         self.functions = {(entry.domain, entry.name): entry for entry in file.model.functions}
+        self.named: set[str] = set()
         self.nodes = 0
 
     def run(self) -> ImportedGraph:
@@ -178,6 +179,9 @@ class _GraphImport:
             for name, array in zip(node.output, results, strict=False):
                 if name and array is not None:
                     scope[name] = array
+                    if id(array) not in self.origins and array.name not in self.named:
+                        self.program.prefer_name(array, name)
+                        self.named.add(array.name)
                     self.origins.setdefault(id(array), origins)
 
     def _convert(

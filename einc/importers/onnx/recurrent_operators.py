@@ -166,7 +166,8 @@ def _read_direction(
     bias = part(3)
     biases = [None, None] if bias is None else _gates(node, bias, 2)
     weight, recurrent = part(1), part(2)
-    assert weight is not None and recurrent is not None
+    if weight is None or recurrent is None:
+        raise UnsupportedError("its weights are missing")
     peepholes = part(7) if len(defaults) == 3 else None
     cell = state(6) if len(defaults) == 3 else None
     return Direction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply, cast, where
@@ -130,12 +131,24 @@ def _normalize(
     node: OnnxNode, x: Array, mean: Array, var: Array, gain: Array, bias: Array | None, type_: ElementType
 ) -> Array:
     program = node.program
-    scale = apply(program, "rsqrt", apply(program, "add", var, node.number("epsilon", 1e-5)), hint=f"{node.hint}_scale")
+    eps = node.number("epsilon", 1e-5)
+    if var.numbers is not None and mean.numbers is not None and gain.numbers is not None and bias is not None:
+        scale = apply(program, "div", gain, apply(program, "sqrt", apply(program, "add", var, eps)))
+        shift = apply(program, "sub", bias, apply(program, "mul", mean, scale))
+        scaled = apply(program, "mul", x, _called(scale, f"{node.hint}_scale"), hint=node.hint)
+        result = apply(program, "add", scaled, _called(shift, f"{node.hint}_shift"), hint=node.hint)
+        return cast(program, result, type_, hint=node.hint)
+    scale = apply(program, "rsqrt", apply(program, "add", var, eps), hint=f"{node.hint}_scale")
     centred = apply(program, "sub", x, mean, hint=f"{node.hint}_centred")
     result = apply(program, "mul", apply(program, "mul", centred, scale), gain, hint=node.hint)
     if bias is not None:
         result = apply(program, "add", result, bias, hint=node.hint)
     return cast(program, result, type_, hint=node.hint)
+
+
+def _called(array: Array, name: str) -> Array:
+    """A known array that is called so if it becomes a weight."""
+    return replace(array, name=f"?{name}") if array.known is not None else array
 
 
 def _instance_norm(node: OnnxNode) -> Results:

@@ -38,11 +38,16 @@ def _resize(node: OnnxNode) -> Results:
     axes = [normalize_axis(axis, x.rank) for axis in node.integers("axes") or range(x.rank)]
     scales, sizes = _read_target(node, extents, axes)
     roi = np.ravel(node.known(1, "roi")) if node.opset >= 11 and node.optional(1) is not None else np.zeros(0)
+    transformation, nearest = ("half_pixel", "round_prefer_floor") if node.opset >= 11 else ("asymmetric", "floor")
     interpolation = Interpolation(
-        node.string("mode", "nearest"), node.string("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric"),
-        node.string("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"), node.number("cubic_coeff_a", -0.75),
-        bool(node.integer("exclude_outside")), bool(node.integer("antialias")), node.number("extrapolation_value"),
-    )  # fmt: skip
+        node.string("mode", "nearest"),
+        node.string("coordinate_transformation_mode", transformation),
+        node.string("nearest_mode", nearest),
+        node.number("cubic_coeff_a", -0.75),
+        bool(node.integer("exclude_outside")),
+        bool(node.integer("antialias")),
+        node.number("extrapolation_value"),
+    )
     outside: list[tuple[int, Elements]] = []
     result = x
     for k, axis in enumerate(axes):
@@ -76,7 +81,7 @@ def _read_target(node: OnnxNode, extents: Sequence[int], axes: Sequence[int]) ->
         if policy == "stretch":
             return scales, sizes
         scale = min(scales) if policy == "not_larger" else max(scales)
-        return [scale] * len(axes), [int(math.floor(scale * extents[axis] + 0.5)) for axis in axes]
+        return [scale] * len(axes), [math.floor(scale * extents[axis] + 0.5) for axis in axes]
     sizes = [math.floor(extents[axis] * scale) for axis, scale in zip(axes, scales, strict=True)]
     if min(sizes) < 1 or max(sizes) > 2**24:
         raise UnsupportedError(f"resizing to {sizes}")
