@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ def reduce(
         return array
     numbers = array.numbers
     if numbers is not None and operation in FOLDED_REDUCTIONS:
-        folded = np.asarray(FOLDED_REDUCTIONS[operation](numbers, axis=tuple(gone), keepdims=keep))
+        start = {} if numbers.size else {"initial": find_neutral(operation, array.type)}
+        folded = np.asarray(FOLDED_REDUCTIONS[operation](numbers, axis=tuple(gone), keepdims=keep, **start))
         return program.constant(folded.astype(array.type.numpy), array.type)
     if array.type.is_bool:
         wide = reduce(program, cast(program, array, ElementType.I32), operation, axes, keep, hint)
@@ -55,6 +57,18 @@ def reduce(
     if not keep:
         return result
     return reshape(program, result, [1 if axis in gone else extent for axis, extent in enumerate(array.shape)], hint)
+
+
+def find_neutral(operation: str, type_: ElementType) -> float | int | bool:
+    """What an aggregate of no elements is."""
+    if operation in ("sum", "prod"):
+        return int(operation == "prod")
+    if type_.is_bool:
+        return operation == "min"
+    if type_.is_float:
+        return -math.inf if operation == "max" else math.inf
+    low = 0 if type_.is_unsigned else -(2 ** (type_.bits - 1))
+    return low if operation == "max" else low + 2**type_.bits - 1
 
 
 def _name_kept(array: Array, gone: Sequence[int]) -> list[str]:

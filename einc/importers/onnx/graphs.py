@@ -14,12 +14,12 @@ from einc.importers.arrays.extents import Extent
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, Elements, UnsupportedError
 from einc.importers.onnx.files import OnnxFile, read_tensor
+from einc.importers.onnx.functions import STANDARD, bind_attributes, find_definition
 from einc.importers.onnx.nodes import OnnxNode, read_element_type
 from einc.importers.onnx.registry import CONVERSIONS
+from einc.importers.onnx.scans import scan
 from einc_runtime.text import did_you_mean, escape_text
 
-STANDARD = ("", "ai.onnx")
-"""Names of the domain of ONNX's own operators."""
 MAX_NODES = 100_000
 """Nodes of a model, with those of the functions that it calls."""
 MAX_DEPTH = 30
@@ -27,7 +27,7 @@ MAX_DEPTH = 30
 DEFAULT_EXTENT = 8
 """What a dimension without a number is, until a user says something else; a batch is 1."""
 REFUSED = {
-    "If": "control flow", "Loop": "control flow", "Scan": "control flow", "SequenceMap": "control flow",
+    "Loop": "control flow", "SequenceMap": "control flow",
     "StringNormalizer": "strings", "TfIdfVectorizer": "strings", "RegexFullMatch": "strings", "StringConcat": "strings",
     "StringSplit": "strings", "LabelEncoder": "strings", "SequenceConstruct": "sequences", "SequenceEmpty": "sequences",
     "SequenceAt": "sequences", "SequenceInsert": "sequences", "SequenceErase": "sequences",
@@ -85,8 +85,7 @@ class _GraphImport:
             raise self._fail("sparse tensors are not supported")
         scope: dict[str, Array] = {}
         for tensor in graph.initializer:
-            scope[tensor.name] = self._guard(lambda t=tensor: self.program.constant(
-                read_tensor(t, self.file.folder), read_element_type(t.data_type), t.name))  # fmt: skip
+            scope[tensor.name] = self._guard(lambda t=tensor: self._read_initializer(t))
         inputs = {}
         for info in graph.input:
             if info.name in scope:
@@ -127,6 +126,10 @@ class _GraphImport:
             return make()
         except UnsupportedError as error:
             raise self._fail(error.message, error.hint) from None
+
+    def _read_initializer(self, tensor: Any) -> Array:
+        elements = read_tensor(tensor, self.file.folder)
+        return self.program.constant(elements, read_element_type(tensor.data_type), tensor.name)
 
     def _declare_input(self, info: Any) -> Array:
         kind = info.type.WhichOneof("value")
@@ -198,8 +201,10 @@ class _GraphImport:
             return self._call(function, node, arrays, depth)
         if node.domain not in STANDARD and node.op_type not in CONVERSIONS:
             return self._expand(node, arrays, opsets, depth)
+        if node.op_type in ("If", "Scan") and node.domain in STANDARD:
+            return self._unfold(node, arrays, scope, opsets, depth)
         if node.op_type in REFUSED:
-            raise UnsupportedError(f"{REFUSED[node.op_type]} are not supported")
+            raise UnsupportedError(f"it needs {REFUSED[node.op_type]}, which einc does not have")
         if node.op_type == "Constant":
             return [self._read_constant(node)]
         if node.op_type not in CONVERSIONS:
@@ -242,6 +247,34 @@ class _GraphImport:
         type_ = ElementType.F32 if "float" in attribute.name else ElementType.I64
         return self.program.constant(np.asarray(value, type_.numpy), type_, node.output[0])
 
+    # -- graphs in nodes -------------------------------------------------------------------------------------------
+
+    def _unfold(
+        self, node: Any, arrays: Sequence[Array | None], scope: dict[str, Array], opsets: Mapping[str, int], depth: int
+    ) -> Sequence[Array | None]:
+        """Control flow that is known now: the branch that is taken, or each step of a scan."""
+        graphs = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
+        numbers = {
+            attribute.name: self._read_attribute(attribute)
+            for attribute in node.attribute
+            if attribute.name not in graphs
+        }
+
+        def run(graph: Any, inputs: Sequence[Array]) -> list[Array]:
+            inner = dict(scope)
+            for tensor in graph.initializer:
+                inner[tensor.name] = self._read_initializer(tensor)
+            inner |= {info.name: array for info, array in zip(graph.input, inputs, strict=True)}
+            self._walk(graph.node, inner, opsets, depth + 1)
+            return [inner[info.name] for info in graph.output]
+
+        if node.op_type == "If":
+            condition = arrays[0].scalar if arrays[0] is not None else None
+            if condition is None:
+                raise UnsupportedError("control flow that depends on data is not supported")
+            return run(graphs["then_branch" if condition else "else_branch"], [])
+        return scan(self.program, run, graphs["body"], [array for array in arrays if array is not None], numbers)
+
     # -- functions -------------------------------------------------------------------------------------------------
 
     def _expand(
@@ -261,10 +294,10 @@ class _GraphImport:
     ) -> Sequence[Array | None]:
         """A function of the model or of ONNX: its nodes, with the attributes of the call."""
         inner = {name: array for name, array in zip(function.input, arrays, strict=False) if array is not None}
-        opsets = {entry.domain: int(entry.version) for entry in function.opset_import} or self.opsets
+        opsets = {**self.opsets, **{entry.domain: int(entry.version) for entry in function.opset_import}}
         given = {attribute.name: attribute for attribute in (*defaults, *function.attribute_proto)}
         given |= {attribute.name: attribute for attribute in node.attribute}
-        nodes = [_bind_attributes(part, given, inner) for part in function.node]
+        nodes = [bind_attributes(part, given) for part in function.node]
         self._walk(nodes, inner, opsets, depth + 1)
         return [inner.get(name) for name in function.output]
 
@@ -277,68 +310,3 @@ def _located(error: UnsupportedError, place: str) -> UnsupportedError:
     error.diagnostics = (Diagnostic(error.message, hint=error.hint),)
     error.args = (error.message,)
     return error
-
-
-def _bind_attributes(node: Any, given: Mapping[str, Any], scope: Mapping[str, Array]) -> Any:
-    """A node of a function with the attributes that the call gives, and without inputs that it leaves out."""
-    from onnx import NodeProto
-
-    if not any(attribute.ref_attr_name for attribute in node.attribute):
-        return node
-    bound = NodeProto()
-    bound.CopyFrom(node)
-    del bound.attribute[:]
-    for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            bound.attribute.append(attribute)
-        elif attribute.ref_attr_name in given:
-            copied = bound.attribute.add()
-            copied.CopyFrom(given[attribute.ref_attr_name])
-            copied.name = attribute.name
-    return bound
-
-
-def find_definition(node: Any, arrays: Sequence[Array | None], opsets: Mapping[str, int]) -> Any:
-    """The function that defines an operator in ONNX's own specification, and the defaults of its attributes; None where
-    there is none."""
-    import onnx
-
-    domain = "" if node.domain in STANDARD else node.domain
-    version = opsets.get(node.domain, opsets.get("", 1))
-    try:
-        schema: Any = onnx.defs.get_schema(node.op_type, max_inclusive_version=version, domain=domain)
-    except onnx.defs.SchemaError:
-        return None
-    text = None
-    if schema.has_function:
-        versions = [v for v in schema.function_opset_versions if v <= version]
-        text = schema.get_function_with_opset_version(max(versions)) if versions else None
-    if text is None and schema.has_context_dependent_function:
-        versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
-        types = [_describe(array) for array in arrays]
-        if versions:
-            text = schema.get_context_dependent_function_with_opset_version(
-                max(versions), node.SerializeToString(), types
-            )
-    if text is None:
-        return None
-    function = onnx.FunctionProto()
-    function.ParseFromString(text)
-    defaults = [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.name]
-    return function, defaults
-
-
-def _describe(array: Array | None) -> bytes:
-    """The type of an input, as ONNX writes it."""
-    from onnx import TypeProto
-
-    from einc.importers.onnx.nodes import ELEMENT_TYPES
-
-    described = TypeProto()
-    if array is not None:
-        number = next(number for number, type_ in ELEMENT_TYPES.items() if type_ is array.type)
-        described.tensor_type.elem_type = number
-        for extent in array.shape:
-            described.tensor_type.shape.dim.add().dim_value = extent.value
-    serialized: bytes = described.SerializeToString()
-    return serialized

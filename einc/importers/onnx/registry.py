@@ -9,6 +9,8 @@ from einc.importers.onnx import (
     recurrent_operators,
     reducing_operators,
     resizing_operators,
+    sampling_operators,
+    signal_operators,
 )
 from einc.importers.onnx.nodes import Convert
 
@@ -19,5 +21,7 @@ CONVERSIONS: dict[str, Convert] = {
     **recurrent_operators.OPERATORS,
     **reducing_operators.OPERATORS,
     **resizing_operators.OPERATORS,
+    **sampling_operators.OPERATORS,
+    **signal_operators.OPERATORS,
 }
 """What converts an operator of the domain `ai.onnx`, by its name."""
