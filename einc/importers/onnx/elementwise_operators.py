@@ -151,6 +151,8 @@ def _leaky_relu(node: OnnxNode, x: Array) -> Array:
 
 def _prelu(node: OnnxNode) -> Results:
     f, x, slope = _Writer(node), node.input(0), node.input(1)
+    if node.opset < 7 and slope.rank == 1:  # a slope for each channel
+        slope = reshape(node.program, slope, [slope.shape[0], *[1] * (x.rank - 2)])
     return f.where(f("ge", x, 0), x, f("mul", x, slope))
 
 

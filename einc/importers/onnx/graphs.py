@@ -209,13 +209,18 @@ class _GraphImport:
             return [self._read_constant(node)]
         if node.op_type not in CONVERSIONS:
             return self._expand(node, arrays, opsets, depth)
-        opset = opsets.get(node.domain, opsets.get("", opsets.get("ai.onnx", 1)))
+        opset = self._find_version(node, opsets)
         attributes = {attribute.name: self._read_attribute(attribute) for attribute in node.attribute}
         origins = tuple(self.origins.get(id(array), ()) for array in arrays)
         results = CONVERSIONS[node.op_type](
             OnnxNode(self.program, node.op_type, opset, arrays, attributes, tuple(node.output), origins)
         )
         return [results] if isinstance(results, Array) else results
+
+    def _find_version(self, node: Any, opsets: Mapping[str, int]) -> int:
+        """The version of the operators that a node means."""
+        names = (node.domain, *STANDARD) if node.domain in STANDARD else (node.domain,)
+        return next((opsets[name] for name in names if name in opsets), 1)
 
     def _read_attribute(self, attribute: Any) -> Any:
         from onnx import AttributeProto
@@ -273,6 +278,8 @@ class _GraphImport:
             if condition is None:
                 raise UnsupportedError("control flow that depends on data is not supported")
             return run(graphs["then_branch" if condition else "else_branch"], [])
+        if self._find_version(node, opsets) < 9:
+            raise UnsupportedError("scans of opset 8, over batches, are not supported", "convert the model to opset 9")
         return scan(self.program, run, graphs["body"], [array for array in arrays if array is not None], numbers)
 
     # -- functions -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Operators of ONNX that read or write at positions which are computed: sampling, unpooling, caches, blocks of images."""
+"""Operators of ONNX that read or write at computed positions: sampling, unpooling, caches, blocks of images."""
 
 from __future__ import annotations
 
