@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc.importers.arrays.elementwise import apply
+from einc.importers.arrays.elementwise import MAX_FOLDED, apply
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import reshape, write_number
 from einc.importers.arrays.naming import name_dimensions
@@ -219,6 +219,8 @@ def _count_windows(program: ArrayProgram, x: Array, windows: MovingWindows, axis
     extent = x.shape[axis + 2]
     if not extent.is_number:
         raise UnsupportedError("a mean of windows over a dimension that depends on params", "give the params numbers")
+    if windows.count(axis, extent).value * windows.sizes[axis] > MAX_FOLDED:
+        raise UnsupportedError(f"means of windows of {windows.sizes[axis]:,} elements")
     before, after = windows.pads[axis] if count_outside else (0, 0)
     starts = windows.strides[axis] * np.arange(windows.count(axis, extent).value) - windows.pads[axis][0]
     places = starts[:, None] + windows.dilations[axis] * np.arange(windows.sizes[axis])

@@ -11,7 +11,7 @@ import numpy as np
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply, cast, where
 from einc.importers.arrays.extents import make_extent
-from einc.importers.arrays.moving import reshape
+from einc.importers.arrays.moving import full, reshape
 from einc.importers.arrays.reducing import find_extreme
 from einc.importers.arrays.values import Array, UnsupportedError
 from einc.importers.onnx.nodes import Convert, OnnxNode, Results, read_element_type
@@ -193,7 +193,7 @@ def _drop_out(node: OnnxNode) -> Results:
     x = node.input(0)
     if not node.wants(1):
         return x
-    mask = node.program.constant(np.ones([extent.value for extent in x.shape], bool), ElementType.BOOL)
+    mask = full(node.program, x.shape, True, ElementType.BOOL)
     if node.opset < 10:
         mask = cast(node.program, mask, x.type)
     return x, mask

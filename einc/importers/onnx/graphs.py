@@ -259,11 +259,7 @@ class _GraphImport:
     ) -> Sequence[Array | None]:
         """Control flow that is known now: the branch that is taken, or each step of a scan."""
         graphs = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
-        numbers = {
-            attribute.name: self._read_attribute(attribute)
-            for attribute in node.attribute
-            if attribute.name not in graphs
-        }
+        numbers = {part.name: self._read_attribute(part) for part in node.attribute if part.name not in graphs}
 
         def run(graph: Any, inputs: Sequence[Array]) -> list[Array]:
             inner = dict(scope)

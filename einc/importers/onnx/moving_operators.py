@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from einc.importers.arrays.element_types import ElementType
-from einc.importers.arrays.elementwise import apply, cast, where
+from einc.importers.arrays.elementwise import MAX_FOLDED, apply, cast, where
 from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import (
     arrange,
@@ -315,8 +315,8 @@ def _eye_like(node: OnnxNode) -> Results:
     x = node.input(0)
     type_ = read_element_type(node.integer("dtype")) if "dtype" in node.attributes else x.type
     rows, columns = x.shape
-    if not (rows.is_number and columns.is_number):
-        raise UnsupportedError("a unit matrix whose extents depend on params", "give the params numbers")
+    if not (rows.is_number and columns.is_number and rows.value * columns.value <= MAX_FOLDED):
+        raise UnsupportedError("a unit matrix whose extents are large, or depend on params", "give the params numbers")
     return node.program.constant(np.eye(rows.value, columns.value, node.integer("k")).astype(type_.numpy), type_)
 
 

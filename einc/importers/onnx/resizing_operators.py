@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc.importers.arrays.elementwise import apply, cast, where
+from einc.importers.arrays.elementwise import MAX_FOLDED, apply, cast, where
 from einc.importers.arrays.moving import pad, reshape, slice_axis, take
 from einc.importers.arrays.reducing import reduce
 from einc.importers.arrays.values import Array, Elements, UnsupportedError, normalize_axis
@@ -155,6 +155,8 @@ def find_neighbours(
         raise UnsupportedError(f"mode '{interpolation.mode}' is not supported")
     stretch = scale if interpolation.antialias else 1.0
     width = math.ceil(reach / stretch)
+    if width * len(positions) > MAX_FOLDED:
+        raise UnsupportedError(f"sums of {2 * width:,} neighbours")
     offsets = np.arange(1 - width, width + 1)
     places = np.floor(positions)[:, None].astype(np.int64) + offsets
     distances = np.abs(positions[:, None] - places) * stretch
