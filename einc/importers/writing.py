@@ -17,8 +17,8 @@ MAX_LINE_WIDTH = 120
 Rows = Sequence[tuple[str, str, str]]
 
 _TAKEN = frozenset(
-    ("model", "param", "dim", "input", "weight", "state", "output", "block", "repeat", "preset", "return", "from", "as",
-     "true", "false", *(dtype.value for dtype in DType))
+    ("model", "param", "dim", "input", "weight", "state", "output", "block", "repeat", "scan", "preset", "return",
+     "from", "as", "true", "false", *(dtype.value for dtype in DType))
 )  # fmt: skip
 """Words that cannot be names."""
 

@@ -63,6 +63,7 @@ WITH_JSON: dict[str, str] = {
     "einc generate": "STORIES Mia --max-tokens 2 --plans plans",
     "einc explain": "four.bin",
     "einc check": "noisy.ein",
+    "einc advise": "noisy.ein -m dgx-v100:2",
     "einc diff": "four.bin two.bin",
     "einc reshard": "four.bin two.bin",
     "einc verify": "four.bin",
@@ -83,6 +84,7 @@ WITH_JSON: dict[str, str] = {
     "einc library list": "",
     "einc quantize": "STORIES -o quantized",
     "einc import hf": "STORIES -o stories.ein",
+    "einc import onnx": "relu.onnx -o relu",
     "einc-runtime run": "four.bin --inputs rand:0 --weights rand:1",
     "einc-runtime verify": "four.bin",
     "einc-runtime tune": "four.bin",
@@ -124,7 +126,11 @@ TO_STDOUT: dict[str, tuple[str, Callable[[bytes], object]]] = {
     "einc import hf": ("STORIES -o -", read_text),
     "einc-runtime run": ("four.bin --inputs rand:0 --weights rand:1 -o -", read_array),
 }
-NOT_TRIED = {"einc machine calibrate": "it takes a quarter of a minute", "einc quantize": "it writes a folder"}
+NOT_TRIED = {
+    "einc machine calibrate": "it takes a quarter of a minute",
+    "einc quantize": "it writes a folder",
+    "einc import onnx": "it writes a folder",
+}
 
 
 def list_commands(root: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:

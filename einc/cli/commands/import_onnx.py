@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.model_folders import MODEL_TEXT, require_new, write_model_folder
 from einc.cli.options import Definition
 from einc.errors import Diagnostic, ModelError, UsageError
 from einc_runtime.cli import files, output
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.progress import show_phases
+from einc_runtime.errors import WriteFault
 
 if TYPE_CHECKING:
     from einc.importers.onnx.graphs import GraphRequest
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 )
 @click.argument("file", metavar="FILE")
 @click.option(
-    "-o", "--output", "target", metavar="DIR", help="The folder to write; it is new.  [default: the file's name]"
+    "-o",
+    "--output",
+    "target",
+    metavar="DIR",
+    help="The folder for the model and its weights; it is made where it is missing.  [default: the file's name]",
 )
 @click.option("--dim", "dims", type=Definition(), multiple=True, help="Make a named dimension a number.")
 @click.option("--value", "values", type=Definition(), multiple=True, help="Give the elements of an input now, as JSON.")
@@ -43,32 +47,43 @@ def onnx_command(file: str, target: str | None, dims: Any, values: Any, as_json:
     """
     from einc.importers.onnx.files import read_onnx
     from einc.importers.onnx.graphs import import_graph
+    from einc.importers.weight_files import TEXT_FILE, WEIGHT_FILE, describe_weight, write_weights
 
     files.require_present(file)
-    folder = target or os.path.splitext(os.path.basename(file))[0]
-    require_new(folder)
+    name = os.path.splitext(os.path.basename(file))[0]
+    folder = target or name
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UsageError("expected a folder", where=folder, hint="name one with -o")
+    text_file, weight_file = (os.path.join(folder, part) for part in (TEXT_FILE, WEIGHT_FILE))
     request = _read_request(dims, values)
     with show_phases() as phase:
         phase("reading the graph")
         with files.reading(file):
             model = read_onnx(file)
         phase("writing the text")
-        graph = import_graph(model, os.path.splitext(os.path.basename(file))[0], request)
+        graph = import_graph(model, name, request)
         phase("checking the model")
         _check_text(graph.text, file)
         phase("storing the weights")
-        write_model_folder(folder, graph.text, graph.weights)
+        weights = [describe_weight(stored, array) for stored, array in graph.weights.items()]
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise WriteFault(f"cannot make the folder: {error.strerror or error}", where=folder) from None
+        output.require_outputs([text_file, weight_file], [file])
+        output.write_file(weight_file, lambda stream: write_weights(stream, weights))
+        output.write_text(text_file, graph.text)
     for note in graph.notes:
         output.note(f"einc: {note}")
     if as_json:
         names = {"inputs": dict(graph.inputs), "outputs": dict(graph.outputs)}
-        output.say_json({"folder": folder, **names, "tensors": len(graph.weights), "notes": list(graph.notes)})
+        output.say_json({"model": text_file, "weights": weight_file, **names, "notes": list(graph.notes)})
         return
     for kind, renamed in (("input", graph.inputs), ("output", graph.outputs)):
         for name, spelled in renamed.items():
             if name != spelled:
                 output.note(f"einc: {kind} {name} is {spelled} in the text")
-    output.note(f"{os.path.join(folder, MODEL_TEXT)}: {len(graph.inputs)} inputs, {len(graph.weights)} stored tensors")
+    output.note(f"{text_file}: {len(graph.inputs)} inputs, {len(graph.weights)} stored tensors")
 
 
 def _read_request(dims: Any, values: Any) -> GraphRequest:

@@ -238,9 +238,10 @@ def take(program: ArrayProgram, array: Array, positions: Array, axis: int, hint:
     if numbers is not None and numbers.size and extent.is_number:
         numbers = np.where(numbers < 0, numbers + extent.value, numbers).ravel()
         steps = np.diff(numbers)
-        if positions.rank <= 1 and (steps.size == 0 or bool((steps == steps[0]).all())):
+        if numbers.size == max(numbers.shape) and (steps.size == 0 or bool((steps == steps[0]).all())):
             step = int(steps[0]) if steps.size else 1
-            return _take_range(program, array, axis, int(numbers[0]), step, len(numbers), positions.rank, hint)
+            part = _take_range(program, array, axis, int(numbers[0]), step, len(numbers), min(positions.rank, 1), hint)
+            return reshape(program, part, shape, hint)
     if array.scalar is not None:
         return full(program, shape, array.scalar, array.type, hint)
     source = program.place(array)

@@ -42,19 +42,19 @@ def fill_operands(text: str, names: Sequence[str]) -> str:
 
 
 class ArrayProgram:
-    """Collects a model. `weights` are the arrays that must be stored beside the text, by their names in files."""
+    """Collects a model. What no output needs is left out of its text."""
 
     def __init__(self, name: str) -> None:
         self.names = NameTable()
         self.model = self.names.take(name)
-        self.weights: dict[str, Elements] = {}
+        self._constants: dict[str, Elements] = {}
         self.notes: list[str] = []
         self._params: dict[str, int] = {}
         self._inputs: list[str] = []
-        self._declared_weights: list[str] = []
+        self._declared_weights: dict[str, str] = {}
         self._statements: list[Statement] = []
         self._outputs: list[str] = []
-        self._weight_names: set[str] = set()
+        self._saved: list[str] = []
         self._computed: set[str] = set()
         self._shown: dict[str, str] = {}
         self._placed: dict[tuple[object, ...], Array] = {}
@@ -77,7 +77,7 @@ class ArrayProgram:
     def weight(self, name: str, shape: Sequence[Extent | int], type_: ElementType, stored: str) -> Array:
         """A weight that lies in files as `stored`; it is not folded into other constants."""
         array = self._declare("weight", name, shape, type_)
-        self._declared_weights.append(f'weight {array.name} : {_show_type(array)} from "{stored}"')
+        self._declared_weights[array.name] = f'weight {array.name} : {_show_type(array)} from "{stored}"'
         return array
 
     def constant(self, elements: object, type_: ElementType | None = None, hint: str = "") -> Array:
@@ -109,14 +109,14 @@ class ArrayProgram:
         if key not in self._placed:
             name = array.name.removeprefix("?") or hint
             weight = self._declare("weight", name, array.shape, array.type)
-            self._declared_weights.append(f"weight {weight.name} : {_show_type(weight)}")
-            self.weights[weight.name] = carried
+            self._declared_weights[weight.name] = f"weight {weight.name} : {_show_type(weight)}"
+            self._constants[weight.name] = carried
             self._placed[key] = Array(weight.shape, weight.type, weight.name, weight.dims)
             self._placed[(id(array.known),)] = array  # keeps the elements, so that no array has their id again
         return self._placed[key]
 
     def is_weight(self, array: Array) -> bool:
-        return array.name in self._weight_names
+        return array.name in self._declared_weights
 
     def _place_extents(self, array: Array, hint: str) -> Array:
         """A vector of extents that depend on params, as a chain of choices."""
@@ -139,8 +139,6 @@ class ArrayProgram:
             if extent.value < 1:
                 raise UnsupportedError(f"{kind} {name} {show_shape(extents)} has no elements")
         taken = self.names.take(name)
-        if kind == "weight":
-            self._weight_names.add(taken)
         return Array(extents, type_, taken, tuple(map(self._declare_extent, extents)))
 
     def _declare_extent(self, extent: Extent) -> str:
@@ -219,6 +217,7 @@ class ArrayProgram:
     def output(self, name: str, array: Array) -> str:
         """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""
         placed = self.place(array, name)
+        self._saved.append(placed.name)
         saved = self._shown.get(placed.name, placed.name)
         if placed.name in self._computed and saved == make_identifier(name) and f"output {saved}" not in self._outputs:
             self._outputs.append(f"output {saved}")
@@ -227,13 +226,28 @@ class ArrayProgram:
             self._outputs.append(f"output {saved} = {self._shown.get(placed.name, placed.name)}")
         return saved
 
+    @property
+    def weights(self) -> dict[str, Elements]:
+        """The arrays that must be stored beside the text, by their names in files."""
+        needed = self._find_needed()
+        return {name: elements for name, elements in self._constants.items() if name in needed}
+
+    def _find_needed(self) -> set[str]:
+        """The names that the outputs depend on."""
+        needed = set(self._saved)
+        for statement in reversed(self._statements):
+            if not needed.isdisjoint(statement.names):
+                needed.update(statement.operands)
+        return needed
+
     def text(self) -> str:
         """The model text."""
+        needed = self._find_needed()
         groups = [
             [f"dim {name} = {default}" for name, default in self._params.items()],
             self._inputs,
-            self._declared_weights,
-            [statement.render(self._shown) for statement in self._statements],
+            [line for name, line in self._declared_weights.items() if name in needed],
+            [statement.render(self._shown) for statement in self._statements if not needed.isdisjoint(statement.names)],
             self._outputs,
         ]
         lines = [f"model {self.model}"]

@@ -16,6 +16,9 @@ from einc.importers.arrays.naming import name_dimensions
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
 
+_FOLDED_RUNNING: dict[str, Callable[..., Any]] = {
+    "sum": np.cumsum, "prod": np.cumprod, "max": np.maximum.accumulate, "min": np.minimum.accumulate
+}  # fmt: skip
 FOLDED_REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 
@@ -83,6 +86,9 @@ def accumulate(
 ) -> Array:  # fmt: skip
     """The running `sum`, `prod`, `max` or `min` along an axis, from its end with `reverse`."""
     axis = normalize_axis(axis, array.rank)
+    numbers = array.numbers
+    if numbers is not None and operation in _FOLDED_RUNNING and not exclusive and not reverse:
+        return program.constant(_FOLDED_RUNNING[operation](numbers, axis).astype(array.type.numpy), array.type)
     placed = program.place(array)
     indices = list(name_dimensions(array.shape))
     brackets = list(indices)

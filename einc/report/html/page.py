@@ -192,6 +192,12 @@ def _render(title: str, data: Mapping[str, Any], **more: Any) -> str:
     )
 
 
+def render_template(name: str, **values: Any) -> str:
+    """A page without a script, from a template of the folder `templates`."""
+    _, style = _read_static()
+    return _make_environment().get_template(name).render(version=VERSION, style=style, **values)
+
+
 @functools.cache
 def _make_environment() -> jinja2.Environment:
     import jinja2
