@@ -31,10 +31,10 @@ def import_with(model: Any, feeds: Mapping[str, Elements]) -> ImportedGraph:
         try:
             return import_model(model, values=values)
         except ModelError as error:
-            asked = re.search(r"--value (\S+)=", error.render())
-            if asked is None or asked[1] in values:
+            named = re.search(r"--value (\S+)=", error.render())
+            if named is None or named[1] in values:
                 raise
-            values[asked[1]] = feeds[asked[1]]
+            values[named[1]] = feeds[named[1]]
 
 
 def carry(array: Elements) -> Elements:
@@ -56,11 +56,11 @@ def run_graph(
 
 def require_close(result: Elements, expected: Any, rtol: float, atol: float) -> None:
     """Equal within the rounding of the expected type."""
-    wanted = np.asarray(expected)
-    assert result.shape == wanted.shape
-    coarse = {"float16": 2e-3, "bfloat16": 2e-2}.get(wanted.dtype.name, 0.0)
+    reference = np.asarray(expected)
+    assert result.shape == reference.shape
+    coarse = {"float16": 2e-3, "bfloat16": 2e-2}.get(reference.dtype.name, 0.0)
     np.testing.assert_allclose(
-        result.astype("f8"), wanted.astype("f8"), rtol=max(rtol, coarse), atol=max(atol, 1e-5, coarse / 2)
+        result.astype("f8"), reference.astype("f8"), rtol=max(rtol, coarse), atol=max(atol, 1e-5, coarse / 2)
     )
 
 

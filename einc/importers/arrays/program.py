@@ -2,61 +2,54 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from einc.importers.arrays.element_types import ElementType, find_element_type
 from einc.importers.arrays.extents import Extent, make_extent
+from einc.importers.arrays.layout import TextParts, write_text
 from einc.importers.arrays.naming import NameTable, make_identifier, name_dimensions
+from einc.importers.arrays.repeats import DeclaredWeight, Statement
 from einc.importers.arrays.values import Array, Elements, UnsupportedError, show_shape
-from einc.importers.writing import wrap_lines
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 MAX_STATEMENTS = 100_000
 """Statements of a program; the language takes 20,000 operators."""
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """`targets = text`; each `{k}` in the text stands for the name of operand k.
+class Origin:
+    """The operation (`mul`, `reshape`) that made an array, with its arguments in their order, without the program."""
 
-    `targets` have their indices beside their name if the statement is an equation.
-    """
-
-    names: tuple[str, ...]
-    targets: str
-    text: str
-    operands: tuple[str, ...]
-
-    def render(self, shown: Mapping[str, str]) -> str:
-        """The statement, with the names that `shown` has for those of the program."""
-        name, bracket, indices = self.targets.partition("[")
-        left = ", ".join(shown.get(target, target) for target in name.split(", ")) + bracket + indices
-        return f"{left} = {fill_operands(self.text, [shown.get(name, name) for name in self.operands])}"
-
-
-def fill_operands(text: str, names: Sequence[str]) -> str:
-    return re.sub(r"\{(\d+)\}", lambda match: names[int(match[1])], text)
+    operation: str
+    arguments: tuple[Any, ...]
 
 
 class ArrayProgram:
-    """Collects a model. What no output needs is left out of its text."""
+    """Collects a model. What no output needs is left out of its text.
+
+    `origins` says which operation made an array, by its name; `lift`, if it is set, gives an array that means the same
+    and is better.
+    """
 
     def __init__(self, name: str) -> None:
         self.names = NameTable()
         self.model = self.names.take(name)
         self._constants: dict[str, Elements] = {}
         self.notes: list[str] = []
+        self.origins: dict[str, Origin] = {}
+        self.lift: Callable[[ArrayProgram, Array], Array] | None = None
         self._params: dict[str, int] = {}
-        self._inputs: list[str] = []
-        self._declared_weights: dict[str, str] = {}
+        self._inputs: list[tuple[str, str, str]] = []
+        self._weights: dict[str, DeclaredWeight] = {}
         self._statements: list[Statement] = []
-        self._outputs: list[str] = []
-        self._saved: list[str] = []
-        self._computed: set[str] = set()
-        self._shown: dict[str, str] = {}
+        self._outputs: list[tuple[str, str]] = []
         self._placed: dict[tuple[object, ...], Array] = {}
 
     # -- what a model starts from ----------------------------------------------------------------------------------
@@ -68,16 +61,16 @@ class ArrayProgram:
         return Extent.param(taken, default)
 
     def input(self, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
-        """An input; integers that the language does not have are given as those that carry them."""
+        """An input; integers that the language does not have are known as those that carry them."""
         array = self._declare("input", name, shape, type_)
         about = f"  # carries {type_.value}" if type_.is_widened or type_ is ElementType.U64 else ""
-        self._inputs.append(f"input {array.name} : {_show_type(array)}{about}")
+        self._inputs.append((array.name, _show_type(array), about))
         return array
 
     def weight(self, name: str, shape: Sequence[Extent | int], type_: ElementType, stored: str) -> Array:
         """A weight that lies in files as `stored`; it is not folded into other constants."""
         array = self._declare("weight", name, shape, type_)
-        self._declared_weights[array.name] = f'weight {array.name} : {_show_type(array)} from "{stored}"'
+        self._weights[array.name] = DeclaredWeight(array.name, _show_type(array), stored)
         return array
 
     def constant(self, elements: object, type_: ElementType | None = None, hint: str = "") -> Array:
@@ -109,14 +102,14 @@ class ArrayProgram:
         if key not in self._placed:
             name = array.name.removeprefix("?") or hint
             weight = self._declare("weight", name, array.shape, array.type)
-            self._declared_weights[weight.name] = f"weight {weight.name} : {_show_type(weight)}"
+            self._weights[weight.name] = DeclaredWeight(weight.name, _show_type(weight), weight.name)
             self._constants[weight.name] = carried
             self._placed[key] = Array(weight.shape, weight.type, weight.name, weight.dims)
             self._placed[(id(array.known),)] = array  # keeps the elements, so that no array has their id again
         return self._placed[key]
 
     def is_weight(self, array: Array) -> bool:
-        return array.name in self._declared_weights
+        return array.name in self._weights
 
     def _place_extents(self, array: Array, hint: str) -> Array:
         """A vector of extents that depend on params, as a chain of choices."""
@@ -130,7 +123,7 @@ class ArrayProgram:
         index = "[i0]" if array.rank else "[]"
         name = self.names.take(hint)
         target = f"{name}[n{len(extents)}: i0]" if array.rank else f"{name}[]"
-        self._add(Statement((name,), target, f"{{0}}{index} + {text}", (start.name,)))
+        self._statements.append(Statement((name,), target, f"{{0}}{index} + {text}", (start.name,)))
         return Array(array.shape, array.type, name, (f"n{len(extents)}",)[: array.rank])
 
     def _declare(self, kind: str, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
@@ -146,6 +139,11 @@ class ArrayProgram:
         if not extent.is_number and not extent.text.isidentifier():
             raise UnsupportedError(f"a declared dimension of extent {extent.text}", "give the params numbers")
         return f"n{extent.value}" if extent.is_number else extent.text
+
+    def find_origin(self, value: object, operation: str) -> tuple[Any, ...] | None:
+        """The arguments of the operation that made an array, if it is this one."""
+        origin = self.origins.get(value.name) if isinstance(value, Array) else None
+        return origin.arguments if origin is not None and origin.operation == operation else None
 
     # -- statements ------------------------------------------------------------------------------------------------
 
@@ -197,33 +195,23 @@ class ArrayProgram:
         if len(self._statements) >= MAX_STATEMENTS:
             raise UnsupportedError(f"more than {MAX_STATEMENTS:,} statements")
         self._statements.append(statement)
-        self._computed.update(statement.names)
 
     def prefer_name(self, array: Array, name: str) -> None:
-        """Calls a computed array so in the text, if no input, weight or param is called so already.
-
-        What is computed and was called so gets the array's former name.
-        """
-        wanted, current = make_identifier(name), self._shown.get(array.name, array.name)
-        if array.name not in self._computed or wanted == current:
-            return
-        holders = [key for key in self._computed if self._shown.get(key, key) == wanted]
-        if holders:
-            self._shown[holders[0]] = current
-        elif self.names.take(wanted) != wanted:
-            return
-        self._shown[array.name] = wanted
+        """What a computed array should be called in the text."""
+        declared = array.name in self._weights or array.name in (known for known, _, _ in self._inputs)
+        if array.name in self.names.bases and not declared:
+            self.names.bases[array.name] = make_identifier(name)
 
     def output(self, name: str, array: Array) -> str:
         """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""
         placed = self.place(array, name)
-        self._saved.append(placed.name)
-        saved = self._shown.get(placed.name, placed.name)
-        if placed.name in self._computed and saved == make_identifier(name) and f"output {saved}" not in self._outputs:
-            self._outputs.append(f"output {saved}")
-        else:
+        computed = any(placed.name in statement.names for statement in self._statements)
+        fits = make_identifier(self.names.bases.get(placed.name, "")) == make_identifier(name)
+        free = placed.name not in (tensor for _, tensor in self._outputs)
+        saved = make_identifier(name) if computed and fits and free else self.names.take(name)
+        if saved in (earlier for earlier, _ in self._outputs):
             saved = self.names.take(name)
-            self._outputs.append(f"output {saved} = {self._shown.get(placed.name, placed.name)}")
+        self._outputs.append((saved, placed.name))
         return saved
 
     @property
@@ -232,9 +220,16 @@ class ArrayProgram:
         needed = self._find_needed()
         return {name: elements for name, elements in self._constants.items() if name in needed}
 
+    @property
+    def stored(self) -> list[str]:
+        """The names in files of the weights that the text reads there and that are not in `weights`."""
+        needed = self._find_needed()
+        names = [name for name in self._weights if name in needed and name not in self._constants]
+        return [self._weights[name].stored for name in names]
+
     def _find_needed(self) -> set[str]:
         """The names that the outputs depend on."""
-        needed = set(self._saved)
+        needed = {name for _, name in self._outputs}
         for statement in reversed(self._statements):
             if not needed.isdisjoint(statement.names):
                 needed.update(statement.operands)
@@ -243,18 +238,40 @@ class ArrayProgram:
     def text(self) -> str:
         """The model text."""
         needed = self._find_needed()
-        groups = [
-            [f"dim {name} = {default}" for name, default in self._params.items()],
-            self._inputs,
-            [line for name, line in self._declared_weights.items() if name in needed],
-            [statement.render(self._shown) for statement in self._statements if not needed.isdisjoint(statement.names)],
-            self._outputs,
-        ]
-        lines = [f"model {self.model}"]
-        for group in groups:
-            lines += ["", *group] if group else []
-        return "\n".join(wrap_lines(lines)) + "\n"
+        return write_text(
+            TextParts(
+                model=self.model,
+                params=self._params,
+                inputs=self._inputs,
+                weights={name: weight for name, weight in self._weights.items() if name in needed},
+                statements=[part for part in self._statements if not needed.isdisjoint(part.names)],
+                outputs=self._outputs,
+                bases=self.names.bases,
+                extents={},
+            )
+        )
 
 
 def _show_type(array: Array) -> str:
     return f"{array.type.carrier.value}[{', '.join(extent.text for extent in array.shape)}]"
+
+
+def recorded(function: Operation) -> Operation:
+    """The operation, which tells the program what made its result; the program may know a better one (`lift`)."""
+
+    @functools.wraps(function)
+    def call(program: ArrayProgram, *arguments: Any, **options: Any) -> Any:
+        result: Array = function(program, *arguments, **options)
+        known = result.known is not None or result.name in program.origins
+        if known or any(getattr(argument, "name", None) == result.name for argument in arguments):
+            return result
+        operation, operands = function.__name__, arguments
+        if operation == "apply":
+            operation, *following = arguments
+            operands = tuple(following)
+        program.origins[result.name] = Origin(
+            operation, (*operands, *(value for key, value in options.items() if key != "hint"))
+        )
+        return program.lift(program, result) if program.lift is not None else result
+
+    return call  # type: ignore[return-value]

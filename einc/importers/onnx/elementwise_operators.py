@@ -225,7 +225,7 @@ def _hardmax(node: OnnxNode) -> Results:
     )
 
 
-_UNARY = {
+_ONE_OPERAND = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
     "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor",
     "HardSwish": "hardswish", "IsNaN": "isnan", "Log": "log", "Mish": "mish", "Neg": "neg", "Not": "not",
@@ -233,14 +233,14 @@ _UNARY = {
     "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin",
     "Sinh": "sinh", "Softplus": "softplus", "Softsign": "softsign", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
-_BINARY = {
+_TWO_OPERANDS = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "and", "Or": "or", "Xor": "xor", "BitwiseAnd": "and",
     "BitwiseOr": "or", "BitwiseXor": "xor", "Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt",
     "GreaterOrEqual": "ge",
 }  # fmt: skip
 
-OPERATORS: Mapping[str, Convert] = {
-    **{name: _apply(function) for name, function in {**_UNARY, **_BINARY}.items()},
+ELEMENTWISE_OPERATORS: Mapping[str, Convert] = {
+    **{name: _apply(function) for name, function in {**_ONE_OPERAND, **_TWO_OPERANDS}.items()},
     "Max": _fold("max"), "Min": _fold("min"), "Sum": _fold("add"), "Mean": _mean, "Pow": _power, "Mod": _modulus,
     "BitShift": _shift, "Cast": _cast, "CastLike": _cast_like, "Where": _where, "Clip": _clip, "IsInf": _is_infinite,
     "Elu": _formula(_elu), "Celu": _formula(_celu), "Selu": _formula(_selu), "LeakyRelu": _formula(_leaky_relu),

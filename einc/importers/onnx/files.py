@@ -13,6 +13,8 @@ import numpy as np
 from einc.errors import ModelError
 from einc.importers.arrays.values import Elements, UnsupportedError
 from einc.importers.onnx.nodes import read_element_type
+from einc_runtime.errors import MissingFault
+from einc_runtime.installing import suggest_packages
 
 MAX_FILE_BYTES = 2**31
 """Protocol buffers are smaller; larger models keep their tensors in files of their own."""
@@ -30,12 +32,10 @@ class OnnxFile:
 
 
 def read_onnx(path: str) -> OnnxFile:
-    """Raises ModelError for what is no ONNX model, OSError for what cannot be read."""
-    try:
-        import onnx
-        from google.protobuf.message import DecodeError
-    except ImportError as error:
-        raise UnsupportedError("reading ONNX files needs the package onnx", "pip install 'einc[onnx]'") from error
+    """Raises ModelError for what is no ONNX model, MissingFault without onnx, OSError for what cannot be read."""
+    onnx = load_onnx()
+    from google.protobuf.message import DecodeError
+
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or size >= MAX_FILE_BYTES:
@@ -49,6 +49,15 @@ def read_onnx(path: str) -> OnnxFile:
     if not model.HasField("graph") or not model.opset_import:
         raise UnsupportedError(f"{path}: this is no ONNX model: it has no graph, or no version of its operators")
     return OnnxFile(model, os.path.dirname(os.path.abspath(path)), path)
+
+
+def load_onnx() -> Any:
+    """The package onnx. Raises MissingFault without it."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingFault("reading ONNX files needs onnx", hint=suggest_packages("onnx")) from error
+    return onnx
 
 
 def read_tensor(tensor: Any, folder: str) -> Elements:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from einc.importers.arrays.values import Array
-from einc.importers.onnx.nodes import ELEMENT_TYPES
+from einc.importers.onnx.nodes import TYPE_NUMBERS
 
 STANDARD = ("", "ai.onnx")
 """Names of the domain of ONNX's own operators."""
 
 
-def bind_attributes(node: Any, given: Mapping[str, Any]) -> Any:
+def bind_attributes(node: Any, attributes: Mapping[str, Any]) -> Any:
     """A node of a function with the attributes that the call gives."""
     from onnx import NodeProto
 
@@ -25,9 +25,9 @@ def bind_attributes(node: Any, given: Mapping[str, Any]) -> Any:
     for attribute in node.attribute:
         if not attribute.ref_attr_name:
             bound.attribute.append(attribute)
-        elif attribute.ref_attr_name in given:
+        elif attribute.ref_attr_name in attributes:
             copied = bound.attribute.add()
-            copied.CopyFrom(given[attribute.ref_attr_name])
+            copied.CopyFrom(attributes[attribute.ref_attr_name])
             copied.name = attribute.name
     return bound
 
@@ -68,7 +68,7 @@ def _describe(array: Array | None) -> bytes:
 
     described = TypeProto()
     if array is not None:
-        number = next(number for number, type_ in ELEMENT_TYPES.items() if type_ is array.type)
+        number = next(number for number, type_ in TYPE_NUMBERS.items() if type_ is array.type)
         described.tensor_type.elem_type = number
         for extent in array.shape:
             described.tensor_type.shape.dim.add().dim_value = extent.value

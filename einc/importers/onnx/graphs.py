@@ -13,16 +13,17 @@ from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import Extent
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, Elements, UnsupportedError
+from einc.importers.lifting import lift
 from einc.importers.onnx.files import OnnxFile, read_tensor
 from einc.importers.onnx.functions import STANDARD, bind_attributes, find_definition
 from einc.importers.onnx.nodes import OnnxNode, read_element_type
-from einc.importers.onnx.registry import CONVERSIONS
+from einc.importers.onnx.registry import ONNX_OPERATORS
 from einc.importers.onnx.scans import scan
 from einc_runtime.text import did_you_mean, escape_text
 
 MAX_NODES = 100_000
 """Nodes of a model, with those of the functions that it calls."""
-MAX_DEPTH = 30
+MAX_CALL_DEPTH = 30
 """Functions that call each other."""
 DEFAULT_EXTENT = 8
 """What a dimension without a number is, until a user says something else; a batch is 1."""
@@ -72,6 +73,7 @@ class _GraphImport:
         self.file = file
         self.request = request
         self.program = ArrayProgram(name)
+        self.program.lift = lift
         self.dimensions: dict[str, Extent] = {}
         self.origins: dict[int, tuple[str, ...]] = {}
         self.opsets = {entry.domain: int(entry.version) for entry in file.model.opset_import}
@@ -142,7 +144,7 @@ class _GraphImport:
             raise UnsupportedError(f"input '{escape_text(info.name)}' has no shape")
         shape = [self._read_dimension(info.name, axis, dim) for axis, dim in enumerate(tensor.shape.dim)]
         type_ = read_element_type(tensor.elem_type)
-        if any(extent.value == 0 for extent in shape):  # nothing has to be given in a run
+        if any(extent.value == 0 for extent in shape):  # a run gives nothing
             return self.program.constant(np.zeros([extent.value for extent in shape], type_.numpy), type_, info.name)
         return self.program.input(info.name, shape, type_)
 
@@ -190,8 +192,8 @@ class _GraphImport:
     def _convert(
         self, node: Any, scope: dict[str, Array], opsets: Mapping[str, int], depth: int
     ) -> Sequence[Array | None]:
-        if depth > MAX_DEPTH:
-            raise UnsupportedError(f"functions call each other more than {MAX_DEPTH} deep")
+        if depth > MAX_CALL_DEPTH:
+            raise UnsupportedError(f"functions call each other more than {MAX_CALL_DEPTH} deep")
         missing = [name for name in node.input if name and name not in scope]
         if missing:
             raise UnsupportedError(f"input '{escape_text(missing[0])}' is computed by no earlier node")
@@ -199,7 +201,7 @@ class _GraphImport:
         function = self.functions.get((node.domain, node.op_type))
         if function is not None:
             return self._call(function, node, arrays, depth)
-        if node.domain not in STANDARD and node.op_type not in CONVERSIONS:
+        if node.domain not in STANDARD and node.op_type not in ONNX_OPERATORS:
             return self._expand(node, arrays, opsets, depth)
         if node.op_type in ("If", "Scan") and node.domain in STANDARD:
             return self._unfold(node, arrays, scope, opsets, depth)
@@ -207,12 +209,12 @@ class _GraphImport:
             raise UnsupportedError(f"it needs {REFUSED[node.op_type]}, which einc does not have")
         if node.op_type == "Constant":
             return [self._read_constant(node)]
-        if node.op_type not in CONVERSIONS:
+        if node.op_type not in ONNX_OPERATORS:
             return self._expand(node, arrays, opsets, depth)
         opset = self._find_version(node, opsets)
         attributes = {attribute.name: self._read_attribute(attribute) for attribute in node.attribute}
         origins = tuple(self.origins.get(id(array), ()) for array in arrays)
-        results = CONVERSIONS[node.op_type](
+        results = ONNX_OPERATORS[node.op_type](
             OnnxNode(self.program, node.op_type, opset, arrays, attributes, tuple(node.output), origins)
         )
         return [results] if isinstance(results, Array) else results
@@ -286,7 +288,7 @@ class _GraphImport:
         """A node whose operator ONNX defines by others."""
         definition = find_definition(node, arrays, opsets)
         if definition is None:
-            known = did_you_mean(node.op_type, list(CONVERSIONS))
+            known = did_you_mean(node.op_type, list(ONNX_OPERATORS))
             how = "docs/adding-a-graph-importer.md says how an operator is added"
             raise UnsupportedError("this operator is not supported", known or how)
         function, defaults = definition
@@ -298,18 +300,18 @@ class _GraphImport:
         """A function of the model or of ONNX: its nodes, with the attributes of the call."""
         inner = {name: array for name, array in zip(function.input, arrays, strict=False) if array is not None}
         opsets = {**self.opsets, **{entry.domain: int(entry.version) for entry in function.opset_import}}
-        given = {attribute.name: attribute for attribute in (*defaults, *function.attribute_proto)}
-        given |= {attribute.name: attribute for attribute in node.attribute}
-        nodes = [bind_attributes(part, given) for part in function.node]
+        attributes = {attribute.name: attribute for attribute in (*defaults, *function.attribute_proto)}
+        attributes |= {attribute.name: attribute for attribute in node.attribute}
+        nodes = [bind_attributes(part, attributes) for part in function.node]
         self._walk(nodes, inner, opsets, depth + 1)
         return [inner.get(name) for name in function.output]
 
 
-def _located(error: UnsupportedError, place: str) -> UnsupportedError:
+def _located(error: UnsupportedError, start: str) -> UnsupportedError:
     """The error with what is before its message; errors of nodes in functions keep the innermost node."""
-    if " (" in error.message and error.message.startswith(place.split(": node")[0]):
+    if " (" in error.message and error.message.startswith(start.split(": node")[0]):
         return error
-    error.message = place + error.message
+    error.message = start + error.message
     error.diagnostics = (Diagnostic(error.message, hint=error.hint),)
     error.args = (error.message,)
     return error

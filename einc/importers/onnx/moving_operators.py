@@ -30,9 +30,9 @@ from einc.importers.onnx.nodes import Convert, OnnxNode, Results, read_element_t
 
 def _reshape(node: OnnxNode) -> Results:
     x = node.input(0)
-    asked = node.extents(1, "shape") if node.opset >= 5 else tuple(map(make_extent, node.integers("shape") or ()))
+    target = node.extents(1, "shape") if node.opset >= 5 else tuple(map(make_extent, node.integers("shape") or ()))
     keeps = not node.integer("allowzero")
-    shape = [x.shape[k] if keeps and extent == make_extent(0) else extent for k, extent in enumerate(asked)]
+    shape = [x.shape[k] if keeps and extent == make_extent(0) else extent for k, extent in enumerate(target)]
     return reshape(node.program, x, shape, node.hint)
 
 
@@ -153,7 +153,13 @@ def _gather_nd(node: OnnxNode) -> Results:
     return program.equation(node.hint, targets, f"{{0}}[{', '.join(brackets)}]", [x, positions], shape, x.type)
 
 
-REDUCTIONS = {"none": ("sum", 0.0), "add": ("sum", 0.0), "mul": ("prod", 1.0), "max": ("max", 0.0), "min": ("min", 0.0)}
+SCATTER_REDUCTIONS = {
+    "none": ("sum", 0.0),
+    "add": ("sum", 0.0),
+    "mul": ("prod", 1.0),
+    "max": ("max", 0.0),
+    "min": ("min", 0.0),
+}
 
 
 def _combine(
@@ -161,9 +167,9 @@ def _combine(
 ) -> Array:
     """Data with updates at places where `match` holds, combined as the node's `reduction` says."""
     program, reduction = node.program, node.string("reduction", "none")
-    if reduction not in REDUCTIONS:
+    if reduction not in SCATTER_REDUCTIONS:
         raise UnsupportedError(f"there is no reduction '{reduction}'")
-    operation, neutral = REDUCTIONS[reduction]
+    operation, neutral = SCATTER_REDUCTIONS[reduction]
     integer = not data.type.is_float
     number = str(int(neutral)) if integer else str(neutral)
     if operation in ("max", "min"):
@@ -235,8 +241,8 @@ def _pad(node: OnnxNode) -> Results:
         widths, axes = node.integers("pads") or [], list(range(x.rank))
     else:
         widths = node.known_ints(1, "pads")
-        given = node.optional(3)
-        axes = node.known_ints(3, "axes") if given is not None else list(range(x.rank))
+        selected = node.optional(3)
+        axes = node.known_ints(3, "axes") if selected is not None else list(range(x.rank))
         if node.optional(2) is not None:
             value = node.known(2, "constant_value").item()
     mode = node.string("mode", "constant")
@@ -346,9 +352,9 @@ def _reverse_sequence(node: OnnxNode) -> Results:
     x, lengths = program_place(node, 0), program_place(node, 1)
     batch, time = node.integer("batch_axis", 1), node.integer("time_axis", 0)
     indices = [f"i{k}" for k in range(x.rank)]
-    here, length = indices[time], f"{{1}}[{indices[batch]}]"
+    index, length = indices[time], f"{{1}}[{indices[batch]}]"
     brackets = list(indices)
-    brackets[time] = f"where({here} < {length}, {length} - 1 - {here}, {here})"
+    brackets[time] = f"where({index} < {length}, {length} - 1 - {index}, {index})"
     targets = [f"{index}=" for index in indices]
     return node.program.equation(node.hint, targets, f"{{0}}[{', '.join(brackets)}]", [x, lengths], x.shape, x.type)
 
@@ -361,7 +367,7 @@ def _compress(node: OnnxNode) -> Results:
     return take(node.program, reshape(node.program, x, [-1]), node.program.constant(keeps), 0, node.hint)
 
 
-OPERATORS: Mapping[str, Convert] = {
+MOVING_OPERATORS: Mapping[str, Convert] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Transpose": _transpose,
     "Expand": _expand, "Tile": _tile, "Concat": _concat, "Split": _split, "Slice": _slice, "Gather": _gather,
     "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterElements": _scatter_elements,

@@ -13,7 +13,7 @@ from einc.importers.arrays.extents import Extent
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, Elements, UnsupportedError
 
-ELEMENT_TYPES = {
+TYPE_NUMBERS = {
     1: ElementType.F32, 2: ElementType.U8, 3: ElementType.I8, 4: ElementType.U16, 5: ElementType.I16,
     6: ElementType.I32, 7: ElementType.I64, 9: ElementType.BOOL, 10: ElementType.F16, 11: ElementType.F64,
     12: ElementType.U32, 13: ElementType.U64, 16: ElementType.BF16,
@@ -22,13 +22,13 @@ ELEMENT_TYPES = {
 
 
 def read_element_type(number: int) -> ElementType:
-    if number not in ELEMENT_TYPES:
+    if number not in TYPE_NUMBERS:
         from onnx import TensorProto
 
         known = number in TensorProto.DataType.values()
         name = TensorProto.DataType.Name(number) if known else str(number)
         raise UnsupportedError(f"elements of type {name} are not supported")
-    return ELEMENT_TYPES[number]
+    return TYPE_NUMBERS[number]
 
 
 class UnknownElementsError(UnsupportedError):

@@ -199,8 +199,8 @@ def _lp_pool(node: OnnxNode) -> Results:
     sizes = node.integers("kernel_shape") or []
     windows = _read_windows(node, sizes, x.shape[2:])
     powers = apply(program, "pow", apply(program, "abs", x), p)
-    ones = program.constant(np.ones((x.shape[1].value, 1, *sizes)).astype(x.type.numpy), x.type, "window")
-    total = convolve(program, powers, ones, None, windows, x.shape[1].value)
+    window = program.constant(np.ones((x.shape[1].value, 1, *sizes)).astype(x.type.numpy), x.type, "window")
+    total = convolve(program, powers, window, None, windows, x.shape[1].value)
     return apply(program, "pow", total, 1 / p, hint=node.hint)
 
 
@@ -263,7 +263,7 @@ def _quantize(node: OnnxNode) -> Results:
     return saturate(node, apply(program, "round", scaled), _align_scale(node, x, zero, axis))
 
 
-OPERATORS: Mapping[str, Convert] = {
+PRODUCT_OPERATORS: Mapping[str, Convert] = {
     "MatMul": _matmul, "Gemm": _gemm, "Einsum": _einsum, "MatMulInteger": _matmul_integer,
     "QLinearMatMul": _qlinear_matmul, "Conv": _conv, "ConvInteger": _conv_integer, "QLinearConv": _qlinear_conv,
     "ConvTranspose": _conv_transpose, "MaxPool": _max_pool, "AveragePool": _average_pool, "LpPool": _lp_pool,

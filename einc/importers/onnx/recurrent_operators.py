@@ -14,7 +14,7 @@ from einc.importers.arrays.products import matmul
 from einc.importers.arrays.values import Array, UnsupportedError
 from einc.importers.onnx.nodes import Convert, OnnxNode, Results
 
-MAX_STEPS = 2_000
+MAX_SEQUENCE_STEPS = 2_000
 """Steps of a sequence, each of which is several statements of the text."""
 
 _FUNCTIONS = {
@@ -119,7 +119,7 @@ def _recurrent(step: Cell, gates: int, defaults: Sequence[str]) -> Convert:
             raise UnsupportedError("clipped gates are not supported")
         batch_first = bool(node.integer("layout"))
         x = transpose(program, x, [1, 0, 2]) if batch_first else x
-        if not x.shape[0].is_number or x.shape[0].value > MAX_STEPS:
+        if not x.shape[0].is_number or x.shape[0].value > MAX_SEQUENCE_STEPS:
             raise UnsupportedError(f"a sequence of {x.shape[0].text} steps", "give the params numbers: --dim NAME=N")
         directions = node.input(1).shape[0].value
         backwards = node.string("direction", "forward")
@@ -203,7 +203,7 @@ def _run(node: OnnxNode, step: Cell, x: Array, weights: Direction, reverse: bool
     return concat(program, outputs[::-1] if reverse else outputs, 0), hidden, cell
 
 
-OPERATORS: Mapping[str, Convert] = {
+RECURRENT_OPERATORS: Mapping[str, Convert] = {
     "RNN": _recurrent(_step_plain, 1, ["tanh"]),
     "GRU": _recurrent(_step_gated, 3, ["sigmoid", "tanh"]),
     "LSTM": _recurrent(_step_memory, 4, ["sigmoid", "tanh", "tanh"]),

@@ -230,7 +230,7 @@ def _local_response(node: OnnxNode) -> Results:
     return apply(program, "div", x, apply(program, "pow", base, node.number("beta", 0.75)), hint=node.hint)
 
 
-OPERATORS: Mapping[str, Convert] = {
+REDUCING_OPERATORS: Mapping[str, Convert] = {
     "ReduceSum": _reduce("sum"), "ReduceMean": _reduce("mean"), "ReduceProd": _reduce("prod"),
     "ReduceMax": _reduce("max"), "ReduceMin": _reduce("min"), "ReduceL1": _reduce("sum", ["abs"]),
     "ReduceL2": _reduce("sum", ["square"], ["sqrt"]), "ReduceLogSum": _reduce("sum", [], ["log"]),

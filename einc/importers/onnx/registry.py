@@ -14,14 +14,14 @@ from einc.importers.onnx import (
 )
 from einc.importers.onnx.nodes import Convert
 
-CONVERSIONS: dict[str, Convert] = {
-    **elementwise_operators.OPERATORS,
-    **moving_operators.OPERATORS,
-    **product_operators.OPERATORS,
-    **recurrent_operators.OPERATORS,
-    **reducing_operators.OPERATORS,
-    **resizing_operators.OPERATORS,
-    **sampling_operators.OPERATORS,
-    **signal_operators.OPERATORS,
+ONNX_OPERATORS: dict[str, Convert] = {
+    **elementwise_operators.ELEMENTWISE_OPERATORS,
+    **moving_operators.MOVING_OPERATORS,
+    **product_operators.PRODUCT_OPERATORS,
+    **recurrent_operators.RECURRENT_OPERATORS,
+    **reducing_operators.REDUCING_OPERATORS,
+    **resizing_operators.RESIZING_OPERATORS,
+    **sampling_operators.SAMPLING_OPERATORS,
+    **signal_operators.SIGNAL_OPERATORS,
 }
 """What converts an operator of the domain `ai.onnx`, by its name."""

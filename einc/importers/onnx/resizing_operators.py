@@ -69,8 +69,8 @@ def _resize(node: OnnxNode) -> Results:
 def _read_target(node: OnnxNode, extents: Sequence[int], axes: Sequence[int]) -> tuple[list[float], list[int]]:
     """The scale and the new extent of each axis."""
     if node.operator == "Upsample" or node.opset < 11:
-        given = node.attributes.get("scales")
-        numbers = np.asarray(given) if given is not None else node.known(1, "scales")
+        attribute = node.attributes.get("scales")
+        numbers = np.asarray(attribute) if attribute is not None else node.known(1, "scales")
         scales = [float(number) for number in np.ravel(numbers)]
     elif node.optional(2) is not None and node.known(2, "scales").size:
         scales = [float(number) for number in np.ravel(node.known(2, "scales"))]
@@ -197,4 +197,4 @@ def _crop_or_pad(node: OnnxNode) -> Results:
     return cast(node.program, x, x.type)
 
 
-OPERATORS: Mapping[str, Convert] = {"Resize": _resize, "Upsample": _resize, "CenterCropPad": _crop_or_pad}
+RESIZING_OPERATORS: Mapping[str, Convert] = {"Resize": _resize, "Upsample": _resize, "CenterCropPad": _crop_or_pad}

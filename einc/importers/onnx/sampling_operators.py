@@ -34,12 +34,12 @@ def _grid_sample(node: OnnxNode) -> Results:
         position = _place_coordinate(program, last, extent, corners)
         position = _keep_inside(program, position, extent, padding, corners)
         taps.append([
-            (_keep_inside(program, place, extent, padding, corners), share)
-            for place, share in _list_taps(program, position, mode)
+            (_keep_inside(program, tap, extent, padding, corners), share)
+            for tap, share in _list_taps(program, position, mode)
         ])  # fmt: skip
     total = None
     for combination in itertools.product(*taps):
-        value = _read_places(node, x, [place for place, _ in combination], padding)
+        value = _read_places(node, x, [tap for tap, _ in combination], padding)
         for _, share in combination:
             if share is not None:
                 value = apply(program, "mul", value, reshape(program, share, [share.shape[0], 1, *share.shape[1:]]))
@@ -110,10 +110,8 @@ def _read_places(node: OnnxNode, x: Array, places: Sequence[Array], padding: str
     reads = []
     rank = places[0].rank
     inner = ", ".join(["i0", *(f"i{k}" for k in range(2, rank + 1))])
-    for place, extent in zip(places, extents, strict=True):
-        bounded = apply(
-            program, "min", apply(program, "max", place, -1 if margin else 0), extent - (0 if margin else 1)
-        )
+    for tap, extent in zip(places, extents, strict=True):
+        bounded = apply(program, "min", apply(program, "max", tap, -1 if margin else 0), extent - (0 if margin else 1))
         operands.append(program.place(cast(program, bounded, ElementType.I64)))
         reads.append(f"{{{len(operands) - 1}}}[{inner}]" + (" + 1" if margin else ""))
     shape = (x.shape[0], x.shape[1], *places[0].shape[1:])
@@ -139,8 +137,8 @@ def _unpool(node: OnnxNode) -> Results:
     result = reshape(program, spread, shape, node.hint)
     if node.optional(2) is None:
         return result
-    asked = node.known_ints(2, "output_shape")
-    return pad(program, result, [(0, a - b) for a, b in zip(asked, shape, strict=True)], 0, node.hint)
+    target = node.known_ints(2, "output_shape")
+    return pad(program, result, [(0, a - b) for a, b in zip(target, shape, strict=True)], 0, node.hint)
 
 
 def _tensor_scatter(node: OnnxNode) -> Results:
@@ -191,6 +189,6 @@ def _join_blocks(node: OnnxNode) -> Results:
     return program.equation(node.hint, targets, text, [program.place(parts)], shape, x.type)
 
 
-OPERATORS: Mapping[str, Convert] = {
+SAMPLING_OPERATORS: Mapping[str, Convert] = {
     "GridSample": _grid_sample, "MaxUnpool": _unpool, "TensorScatter": _tensor_scatter, "Col2Im": _join_blocks,
 }  # fmt: skip

@@ -85,4 +85,4 @@ def _short_time(node: OnnxNode) -> Results:
     return transform_axis(node, cut, 2, length, False, bool(node.integer("onesided", 1)))
 
 
-OPERATORS: Mapping[str, Convert] = {"DFT": _transform, "STFT": _short_time}
+SIGNAL_OPERATORS: Mapping[str, Convert] = {"DFT": _transform, "STFT": _short_time}
