@@ -85,6 +85,7 @@ WITH_JSON: dict[str, str] = {
     "einc quantize": "STORIES -o quantized",
     "einc import hf": "STORIES -o stories.ein",
     "einc import onnx": "relu.onnx -o relu",
+    "einc import torch": "relu.pt2 -o relu",
     "einc-runtime run": "four.bin --inputs rand:0 --weights rand:1",
     "einc-runtime verify": "four.bin",
     "einc-runtime tune": "four.bin",
