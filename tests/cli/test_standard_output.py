@@ -131,6 +131,7 @@ NOT_TRIED = {
     "einc machine calibrate": "it takes a quarter of a minute",
     "einc quantize": "it writes a folder",
     "einc import onnx": "it writes a folder",
+    "einc import torch": "it writes a folder",
 }
 
 

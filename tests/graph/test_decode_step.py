@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+import einc
 from einc.compiler import compile_model
 from einc.data import find_folder
 from einc.errors import ModelError, UsageError
@@ -16,7 +17,7 @@ from einc.frontend import build
 from einc.graph.decode_step import StepRequest, derive_step
 from einc.graph.graph import Graph, TensorKind, dump_graph
 from einc.options import CompileOptions
-from einc.verification.steps import try_steps
+from einc.verification.steps import can_be_tried, try_steps
 from einc_runtime import Session
 from tests.support.graph_interpreter import interpret
 from tests.support.step_cases import REFUSED_STEPS, STEP_MODELS, write_refused
@@ -99,6 +100,14 @@ def test_all_refusals_are_told_together() -> None:
     assert [finding.message.split("'")[1] for finding in caught.value.diagnostics] == ["a", "c"]
 
 
+@pytest.mark.parametrize("size", ["tokens = 1099511627776", "vocab = 1099511627776", "tokens = 7000"])
+def test_what_takes_long_is_not_tried(size: str) -> None:
+    """Many steps, a table of which few rows are read, or much work."""
+    name = size.partition(" ")[0]
+    model = build(STEP_MODELS["learned positions"], "model.ein", [(name, size.rpartition(" ")[2])])
+    assert not can_be_tried(model, derive_step(model, StepRequest("tokens", 1)))
+
+
 TWICE = write_refused("y = copy(x)").replace("i64[tokens]", "bool[tokens, tokens]")
 STATEFUL = write_refused("y = copy(x)").replace("input ids", "state s : f32[2, 5, 3]\ninput ids")
 
@@ -140,3 +149,14 @@ def test_names_of_the_model_stay() -> None:
     assert step.positions == "positions_2"
     states = [tensor.name for tensor in step.graph.tensors if tensor.kind is TensorKind.STATE]
     assert states == ["positions.cache"]
+
+
+@pytest.mark.parametrize("step", [{}, {"tokens": 1, "width": 1}, {"tokens": True}, {"tokens": "1"}, {1: 1}, "tokens=1"])
+def test_steps_of_the_api_are_a_dimension_and_a_number(step: object) -> None:
+    with pytest.raises(UsageError, match="step is a dimension with a number of new tokens"):
+        einc.compile(STEP_MODELS["experts"], "host", 1, step=step)
+
+
+def test_steps_of_the_api() -> None:
+    plan = einc.compile(STEP_MODELS["experts"], "host", 1, step={"tokens": 2})
+    assert next(tensor.shape for tensor in plan.bundle.tensors if tensor.name == "x") == (2, 8)
