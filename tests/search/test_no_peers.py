@@ -1,10 +1,12 @@
 """Machines whose GPUs have no peers: no random plan is faster than the chosen one, staging included."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from einc.compiler import compile_model
+from einc.errors import CapacityError
 from einc.machines.load import load_machine
 from einc.options import CompileOptions
 
