@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -126,6 +126,9 @@ test-triton-slow: .venv/triton  ## the same for all models, numbers of sites and
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/reference/live_arrays.py tests/reference/live_integers.py tests/reference/live_library.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
 
+test-torch: .venv/reference  ## modules of PyTorch and tiny models of transformers, exported, imported and compared
+	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py
+
 test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py
 
@@ -141,6 +144,9 @@ test-serve: .venv/serve  ## a served model as its users see it: OpenAI's client,
 
 test-hints: .venv/dev  ## every hint at a missing package, pasted into a shell, in fresh environments; installs them
 	$(PYTEST) -n $(JOBS) -rP tests/packaging/live_hints.py
+
+test-topologies: .venv/dev  ## the topologies of a checkout of RCCL: MODELS=rccl/tools/topo_expl/models
+	MODELS=$(MODELS) $(PYTEST) tests/machines/live_rccl_models.py
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py

@@ -11,11 +11,16 @@ from einc_runtime.version import VERSION as __version__
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the rest
 if TYPE_CHECKING:
     from einc.api import Graph, Plan, Tensor, compileGraph, createGraph, tensorDesc
+    from einc.importers.pytorch.importing import from_torch
 
-__all__ = ["Graph", "Plan", "Tensor", "__version__", "compileGraph", "createGraph", "tensorDesc"]
+__all__ = ["Graph", "Plan", "Tensor", "__version__", "compileGraph", "createGraph", "from_torch", "tensorDesc"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "from_torch":
+        from einc.importers.pytorch.importing import from_torch
+
+        return from_torch
     if name in __all__:
         from einc import api
 

@@ -253,11 +253,21 @@ def compile_model(
     proposers: Sequence[Proposer] = (),
 ) -> Compiled:
     """The compilation of a model text; `file` is the name that messages give it. Raises ModelError here, not later."""
+    phase("reading the model")
+    graph = read_model(text, file, options)
+    return Compiled(graph, options, phase, proposers)
+
+
+def read_model(text: str, file: str, options: CompileOptions) -> Graph:
+    """The graph of a model text, or of the decode step that is derived from it, before fusion. Raises ModelError."""
     from einc.frontend import build
 
-    phase("reading the model")
     graph = build(text, file, options.definitions, options.preset, options.dtype)
-    return Compiled(graph, options, phase, proposers)
+    if options.step is None:
+        return graph
+    from einc.graph.decode_step import derive_step
+
+    return derive_step(graph, options.step).graph
 
 
 def select_target(options: CompileOptions) -> Target:

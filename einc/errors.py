@@ -82,6 +82,9 @@ class ModelError(EincError):
         super().__init__(first.message, where=first.span, hint=first.hint)
         self.diagnostics = tuple(diagnostics)
 
+    def __reduce__(self) -> tuple[type[ModelError], tuple[tuple[Diagnostic, ...]]]:
+        return type(self), (self.diagnostics,)
+
     def render(self) -> str:
         return "\n".join(diagnostic.render() for diagnostic in self.diagnostics)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from einc.graph.decode_step import StepRequest
     from einc.logical.pins import Pin
     from einc_runtime.plan.schema import InputPlacement
 
@@ -55,6 +56,7 @@ class CompileOptions:
     name and the text of an expression. `schedule` may be given in every spelling of `SCHEDULES`; the attribute is
     always the name. `pins` fix the cuts of some operators. The plan is compared with those that `baselines` (names of
     `BASELINES`) stand for, and a faster one of them is taken instead. `exchanges` are used in place of the compiler's.
+    With a `step`, what is planned is the decode step that is derived from the model.
     With `reproducible`, results have the same bits for any number of sites and any options but those of the model. With
     `price_pins`, a plan without the pins is searched for, too, and the plan says what that one would take.
     """
@@ -76,6 +78,7 @@ class CompileOptions:
     input_placement: InputPlacement = "replicated"
     reproducible: bool = False
     price_pins: bool = False
+    step: StepRequest | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

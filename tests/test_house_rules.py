@@ -127,6 +127,39 @@ def test_one_constant_name_has_one_value() -> None:
     assert {name: dict(paths) for name, paths in values.items() if len(paths) > 1} == {}
 
 
+def list_numbers_without_reason(text: str) -> Iterator[str]:
+    """Constants of a module that are numbers, and have neither a comment nor a docstring of theirs or of their group.
+
+    A group has no empty line in it. Its reason is a comment above it, or a docstring or a comment in it.
+    """
+    if not re.search(r"^_?[A-Z][A-Z0-9_]*(:.*)? = [-+(]*[0-9]", text, re.MULTILINE):
+        return
+    lines = text.splitlines()
+    for statement in ast.parse(text).body:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+            continue
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        is_number = all(
+            isinstance(node, ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop)
+            or (isinstance(node, ast.Constant) and type(node.value) in (int, float))
+            for node in ast.walk(statement.value)
+        )
+        if not isinstance(target, ast.Name) or not target.id.isupper() or not is_number:
+            continue
+        first = last = statement.lineno - 1
+        while first > 0 and lines[first - 1].strip():
+            first -= 1
+        while last < len(lines) and lines[last].strip():
+            last += 1
+        if not any("#" in line or line.startswith('"""') for line in lines[first:last]):
+            yield target.id
+
+
+def test_each_number_has_its_reason() -> None:
+    """A number that nobody can explain is one that nobody dares to change."""
+    assert [f"{path}: {name}" for path, text in read_sources(*CODE) for name in list_numbers_without_reason(text)] == []
+
+
 def list_vague_names(text: str) -> Iterator[tuple[int, str]]:
     """Where a variable, a parameter or a field has a name of VAGUE_NAMES. Python itself calls operands `other`."""
     tree = ast.parse(text)

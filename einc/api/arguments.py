@@ -15,6 +15,7 @@ MAX_TENSOR_NAME = 1000
 """Characters of a tensor's name, as in the language."""
 
 MAX_TENSOR_BYTES = 2**63
+"""As in the language: offsets are integers of 64 bits."""
 
 Shape = Sequence[int] | Mapping[str, int] | Sequence[tuple[str, int]]
 """Extents, or names of dimensions with their extents; pairs of both where two dimensions have one name."""

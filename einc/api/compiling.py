@@ -18,8 +18,9 @@ from einc_runtime.text import did_you_mean
 
 if TYPE_CHECKING:
     from einc.exchange.synthesis.proposers import Proposer
+    from einc.graph.graph import Graph as ComputationGraph
 
-_GRAPH_OPTIONS = {"devices", "schedule", "pins", "baselines", "exchanges"}
+_GRAPH_OPTIONS = {"devices", "schedule", "pins", "baselines", "exchanges", "step"}
 """Options that `compileGraph` has under other names or in another form."""
 
 _TEXT_OPTIONS = {"definitions", "preset", "dtype"}
@@ -52,6 +53,7 @@ def compileGraph(
     baselines: Iterable[str] = (),
     exchanges: Mapping[str, str | os.PathLike[str]] | None = None,
     proposers: Iterable[str | Proposer] = (),
+    step: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Plan:
     """Plan a graph for a machine, keep the plan on the graph and return it.
@@ -60,7 +62,8 @@ def compileGraph(
     "ai", or "naive". `pins` fix how operators are cut, by patterns of the names of their outputs: {"hidden*":
     "tokens/2,d_ff/4"}; later patterns go first. Of the plan and the `baselines` ("single", "data", "sequence",
     "megatron") the fastest is taken. `exchanges` has exchange programs (texts, or paths of files) by the names of their
-    operators, `proposers` are sources as for `--propose`, or objects with a method `propose`. `options` are those of
+    operators. With `step`, a decode step is derived from the graph and planned: {"tokens": 1} for one new token of each
+    sequence. `proposers` are sources as for `--propose`, or objects with a method `propose`. `options` are those of
     `einc.options.CompileOptions` that do not concern model texts: `machine`, `selector`, `seed`, `time_limit`, `memory`
     (bytes of each site), `input_placement` ("replicated": every site has what it reads before the clock starts, or
     "once": every block lies on one site and is moved from there), ...
@@ -95,9 +98,19 @@ def compileGraph(
         exchanges=tuple(_read_exchange(name, program) for name, program in (exchanges or {}).items()),
         **options,
     )
-    return graph._take_plan(
-        Compiled(graph._build(), chosen, proposers=[_read_proposer(source) for source in proposers])
-    )
+    source = graph._build()
+    if step is not None:
+        source = _derive_step(source, step)
+    return graph._take_plan(Compiled(source, chosen, proposers=[_read_proposer(source) for source in proposers]))
+
+
+def _derive_step(graph: ComputationGraph, step: Mapping[str, int]) -> ComputationGraph:
+    from einc.graph.decode_step import StepRequest, derive_step
+
+    entries = list(step.items()) if isinstance(step, Mapping) else []
+    if len(entries) != 1 or not isinstance(entries[0][0], str) or type(entries[0][1]) is not int:
+        raise UsageError(f"step is a dimension with a number of new tokens, not {step!r:.80}", hint='{"tokens": 1}')
+    return derive_step(graph, StepRequest(*entries[0])).graph
 
 
 def _read_exchange(name: str, program: str | os.PathLike[str]) -> GivenExchange:

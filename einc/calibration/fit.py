@@ -17,7 +17,9 @@ FIT_ROUNDS = 12
 USUAL_DEVIATION = 0.25
 """Relative deviations up to this count by their squares, and larger ones by themselves."""
 DIGITS = 3
+"""Significant digits of what a machine file says: fits are no more exact than a part in a thousand."""
 MIN_SAMPLES = 3
+"""With fewer samples than parameters, a fit explains anything: two of its three rates are left out."""
 
 Floats = npt.NDArray[np.float64]
 

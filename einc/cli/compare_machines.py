@@ -32,7 +32,7 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
     named = len(options.devices) if isinstance(options.devices, tuple) else options.devices
     machine_options = []
     for text in machines:
-        name, devices = _split_sites(text)
+        name, devices = split_sites(text)
         if devices is None:
             sites = len(load_machine(name).sites)
             devices = named if named is None or name == HOST else min(named, sites)
@@ -43,7 +43,7 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
     return tuple(machine_options)
 
 
-def _split_sites(text: str) -> tuple[str, int | tuple[int, ...] | None]:
+def split_sites(text: str) -> tuple[str, int | tuple[int, ...] | None]:
     """The machine and the sites of `dgx-h100`, `dgx-h100:4` or `mine.json:0,1`; a file may have a colon in its name."""
     name, _, sites = text.rpartition(":")
     if not name or not set(sites) <= set("0123456789, ") or os.path.exists(text):

@@ -19,6 +19,7 @@ from einc_runtime.cli.base import Devices, ParamType
 if TYPE_CHECKING:
     from einc.compiler import Compiled
     from einc.exchange.synthesis.proposers import Proposer
+    from einc.graph.decode_step import StepRequest
     from einc.logical.pins import Pin
     from einc.physical.budget import SearchBudget
 
@@ -93,6 +94,28 @@ class MemorySize(ParamType):
         return size
 
 
+class StepSize(ParamType):
+    """`DIM=N`: so many new tokens along a dimension."""
+
+    name = "DIM=N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> StepRequest:
+        from einc.graph.decode_step import StepRequest as Request
+
+        if isinstance(value, Request):
+            return value
+        dimension, equals, number = (part.strip() for part in str(value).partition("="))
+        if not equals or not dimension or not re.fullmatch("[0-9]{1,9}", number, re.ASCII):
+            self.fail(f"{value!r} is not of the form DIM=N, as in tokens=1", param, ctx)
+        return Request(dimension, int(number))
+
+
+def step_option(function: F) -> F:
+    """Adds `--step`."""
+    text = "Derive a decode step of N new tokens of each sequence, which run along the dimension DIM of the model."
+    return click.option("--step", type=StepSize(), help=text)(function)
+
+
 class PinList(ParamType):
     """`PATTERN=CUT`, or `@FILE` for a file with one of these a line."""
 
@@ -162,6 +185,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option("--devices", type=Devices(), help="How many sites of it, or which ones.  [default: all]"),
     click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of the model."),
     click.option("--preset", metavar="NAME", help="Apply a preset of the model."),
+    step_option,
     click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64."),
     click.option(
         "--selector",

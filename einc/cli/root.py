@@ -15,6 +15,7 @@ root = LazyGroup(
         "serve": (f"{_COMMANDS}.serve:serve_command", "Answer requests as OpenAI's API does."),
         "explain": (f"{_COMMANDS}.explain:explain_command", "Show how a plan cuts, places and moves everything."),
         "check": (f"{_COMMANDS}.check:check_command", "Type-check a model; hold a model or a plan to contracts."),
+        "advise": (f"{_COMMANDS}.advise:advise_command", "Say on which machine, and how, a model runs best."),
         "diff": (f"{_COMMANDS}.diff:diff_command", "Show what changed from one plan to another."),
         "reshard": (
             f"{_COMMANDS}.reshard:reshard_command",

@@ -75,6 +75,23 @@ def apply_equation(
     return result
 
 
+def apply_recurrence(
+    context: LoweringContext,
+    operator: Operator,
+    inputs: Sequence[TensorValue],
+    result_names: tuple[str, ...],
+    span: SourceSpan,
+) -> tuple[TensorValue, ...]:
+    """Applies the operator of a recurrence, which has a result for each name."""
+    results = _add_node(context, operator, inputs, result_names, span)
+    return (results,) if isinstance(results, TensorValue) else tuple(map(_require_tensor, results.values))
+
+
+def _require_tensor(value: Value) -> TensorValue:
+    assert isinstance(value, TensorValue)
+    return value
+
+
 def collect_outputs(context: LoweringContext) -> None:
     """Notes what the outputs of the present scope stand for at its end; reports what cannot be saved."""
     for syntax in context.scope.outputs:

@@ -236,6 +236,14 @@ class RepeatStmt(SyntaxNode):
 
 
 @dataclass(frozen=True, slots=True)
+class ScanStmt(SyntaxNode):
+    """`scan index { body }`: equations that are computed together at each position of an index."""
+
+    along: Name
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PresetDecl(SyntaxNode):
     """`preset name { param = value }`"""
 
@@ -264,6 +272,7 @@ Statement = (
     | ReturnStmt
     | BlockDecl
     | RepeatStmt
+    | ScanStmt
     | PresetDecl
 )
 

@@ -19,16 +19,9 @@ from einc.frontend.constants import Static
 from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_integer, evaluate_value
 from einc.frontend.findings import evaluate_each
-from einc.frontend.index_positions import (
-    CONDITIONS,
-    ReadContext,
-    find_dimension,
-    find_index_names,
-    name_dimension,
-    name_items,
-    read_element,
-)
-from einc.frontend.joins import Element, EquationScope, Join, ResultIndex, build_join_operator
+from einc.frontend.index_positions import CONDITIONS, ReadContext, find_dimension, name_dimension, read_element
+from einc.frontend.joins import Element, EquationScope, Join, RecurrenceParts, ResultIndex, build_join_operator
+from einc.frontend.recurrence_equations import add_equation, find_value, make_scope, reads_values
 from einc.ops import registry
 from einc.ops.functions import AGGREGATIONS, CALL_SIGNATURES, COMPOSED, find_identity
 from einc.ops.scalar import resolve_program
@@ -37,16 +30,18 @@ from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
 
-def lower_equation(context: LoweringContext, statement: ast.EquationStmt, name: str) -> TensorValue:
-    """The tensor that an equation defines, with this preferred name."""
+def lower_equation(
+    context: LoweringContext, statement: ast.EquationStmt, name: str, recurrence: RecurrenceParts | None = None
+) -> TensorValue:
+    """The tensor that an equation defines, with this preferred name; or the value that it is in a recurrence."""
     value = statement.value
-    scope = EquationScope(find_index_names(value) | frozenset(name_items(statement.indices)))
-    _note_extents(context, scope, statement.indices)
+    scope = make_scope(statement, recurrence)
+    note_extents(context, scope, statement.indices)
     if isinstance(value, ast.AggregateExpr):
         return _aggregate(context, scope, value, statement.indices, (name,), statement.span)
     join = Join(scope, _is_product(value))
     element = _evaluate(context, join, value)
-    result = _list_result(context, join, statement.indices)
+    result = list_result(context, join, statement.indices)
     left = {index.index for index in result}
     missing = [index for index in join.indices() if index not in left]
     if missing and not _is_product(value):
@@ -76,7 +71,7 @@ def _aggregate(
         )
     if not syntax.indices:
         raise context.findings.fail(f"expected indices to aggregate over, found '{operation.text}[]'", operation.span)
-    _note_extents(context, scope, syntax.indices)
+    note_extents(context, scope, syntax.indices)
     aggregated = _list_aggregated(context, syntax.indices)
     conditions = [item.value for item in syntax.indices if isinstance(item.value, ast.BinaryExpr)]
     join = Join(scope, operation.text == "sum" and not conditions and _is_product(syntax.body))
@@ -95,7 +90,7 @@ def _aggregate(
     left = [name for name in join.indices() if name not in gone]
     if items is None:
         return _apply(context, join, element, join.name_result(left, span), operation.text, result_names, span)
-    result = _list_result(context, join, items)
+    result = list_result(context, join, items)
     named = {named_index.index for named_index in result}
     for named_index in result:
         if named_index.index in gone:
@@ -112,7 +107,7 @@ def _aggregate(
     return _apply(context, join, element, result, operation.text, result_names, span)
 
 
-def _note_extents(context: LoweringContext, scope: EquationScope, items: Sequence[ast.IndexItem]) -> None:
+def note_extents(context: LoweringContext, scope: EquationScope, items: Sequence[ast.IndexItem]) -> None:
     """Keeps the extents that items give."""
     for item in items:
         if item.extent is not None and item.name is not None:
@@ -137,7 +132,7 @@ def _list_aggregated(context: LoweringContext, items: Sequence[ast.IndexItem]) -
     return names
 
 
-def _list_result(context: LoweringContext, join: Join, items: Sequence[ast.IndexItem]) -> list[ResultIndex]:
+def list_result(context: LoweringContext, join: Join, items: Sequence[ast.IndexItem]) -> list[ResultIndex]:
     """The indices of a result. With `...`, they are in the order of the dimensions of the first tensor that is read
     with it, and an index that stands for one of these dimensions takes its place."""
     scope = join.scope
@@ -196,6 +191,8 @@ def _apply(
     """The operator of a join in the graph."""
     if not join.reads:
         raise context.findings.fail("expected a tensor with indices on the right of '='", span)
+    if reads_values(join):
+        return add_equation(context, join, element, result, aggregation, result_names, span)
     operator, tensors = build_join_operator(context, join, element, result, aggregation, span)
     return apply_equation(context, operator, tensors, result_names, span)
 
@@ -269,7 +266,7 @@ def _read_aggregate(context: LoweringContext, join: Join, syntax: ast.AggregateE
 
 def _read(context: LoweringContext, join: Join, syntax: ast.IndexedExpr) -> ScalarInput:
     """An element of a tensor."""
-    base = evaluate_value(context, syntax.base)
+    base = find_value(join, syntax.base) or evaluate_value(context, syntax.base)
     if not isinstance(base, TensorValue):
         found = constants.describe_value(base)
         raise context.findings.fail(f"expected a tensor, found {found}", syntax.base.span)

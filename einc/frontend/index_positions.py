@@ -7,7 +7,7 @@ index vector.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from einc.core.tensor import TensorDesc
 from einc.errors import SourceSpan
@@ -15,7 +15,7 @@ from einc.frontend import ast, constants
 from einc.frontend.ast import iterate_parts
 from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue, evaluate_integer, evaluate_value
-from einc.frontend.joins import Element, EquationScope, Join
+from einc.frontend.joins import Element, EquationScope, Join, RecurrenceParts, Start
 from einc_runtime.plan.index_programs import NEAREST_ELEMENT, Position
 from einc_runtime.plan.scalar_programs import ScalarInput
 from einc_runtime.text import did_you_mean, format_count
@@ -28,6 +28,9 @@ Apply = Callable[[LoweringContext, Join, Element, SourceSpan], TensorValue]
 
 OUTSIDE = "outside"
 """The key of what a read finds outside of its tensor."""
+
+ELEMENT = "element"
+"""What a read finds outside where that is an element of another tensor (`RecurrenceParts.starts`)."""
 
 CONDITIONS = ("<", "<=", ">", ">=", "==", "!=")
 """The comparisons that may follow an index that is aggregated over."""
@@ -72,10 +75,65 @@ def name_items(items: Sequence[ast.IndexItem]) -> list[str]:
 
 def read_element(reading: ReadContext, tensor: TensorValue, syntax: ast.IndexedExpr) -> ScalarInput:
     """The element of a tensor at the positions that stand in brackets."""
-    items, outside = _split_outside(reading.context, syntax.indices)
-    placed = _place_items(reading, tensor.desc, items, syntax)
+    recurrence = reading.scope.recurrence
+    is_value = recurrence is not None and recurrence.has(tensor)
+    starts = [item for item in syntax.indices if is_value and _is_start(reading, item)]
+    items, outside = _split_outside(reading.context, [item for item in syntax.indices if item not in starts])
+    placed = place_items(reading, tensor.desc, items, syntax)
     positions = tuple(_read_position(reading, item, tensor.desc, dim) for dim, item in enumerate(placed))
+    if starts:
+        _note_start(reading, tensor, positions, starts[0])
+        outside = ELEMENT
     return reading.join.read(tensor, positions, syntax.span, outside)
+
+
+def _is_start(reading: ReadContext, item: ast.IndexItem) -> bool:
+    """Whether it is `outside = h0`, a tensor, or `outside = h0[d]`: what a value of a recurrence is before its first
+    step."""
+    given = item.extent if item.name is not None and item.name.text == OUTSIDE else None
+    if isinstance(given, ast.Name):
+        return given.text != NEAREST_ELEMENT and isinstance(evaluate_value(reading.context, given), TensorValue)
+    return given is not None and any(isinstance(part, ast.IndexedExpr) for part in iterate_parts(given))
+
+
+def _note_start(reading: ReadContext, value: TensorValue, positions: Sequence[Position], item: ast.IndexItem) -> None:
+    """Keeps the element that a value of a recurrence is before its first step. A tensor without indices is read at
+    those of the value but for the one along which it runs."""
+    recurrence, syntax = reading.scope.recurrence, item.extent
+    assert recurrence is not None
+    assert syntax is not None
+    loops = [position.loop for position in positions]
+    if isinstance(syntax, ast.Name):
+        tensor = evaluate_value(reading.context, syntax)
+        dims = tuple(dim for dim in range(value.desc.rank) if dim != recurrence.steps[value.name])
+        shape = tuple(value.desc.shape[dim] for dim in dims)
+        assert isinstance(tensor, TensorValue)
+        if tensor.desc.shape != shape:
+            message = f"expected a tensor of the shape {list(shape)} before the first step, found {tensor.desc}"
+            raise reading.context.findings.fail(message, syntax.span, "or read it at indices: `outside = h0[d]`")
+        note_start(reading.context, recurrence, value, Start("", tensor, dims), item.span)
+        return
+    join = Join(replace(reading.scope, recurrence=None))
+    element = reading.evaluate(reading.context, join, syntax)
+    names = join.reads[0].labels if len(join.reads) == 1 and element == ScalarInput(0) else None
+    start = join.reads[0].tensor
+    if names is None or start is None:
+        names, start = join.indices(), reading.apply(reading.context, join, element, syntax.span)
+    if not set(names) <= set(loops):
+        message = "what is found before the first step has an index at which the value is not read"
+        raise reading.context.findings.fail(message, syntax.span)
+    note_start(reading.context, recurrence, value, Start("", start, tuple(map(loops.index, names))), item.span)
+
+
+def note_start(
+    context: LoweringContext, recurrence: RecurrenceParts, value: TensorValue, start: Start, span: SourceSpan
+) -> None:
+    """Keeps what a value is before the first step, which all reads of it must say alike."""
+    if recurrence.starts.setdefault(value.name, start) != start:
+        message = f"'{value.name[1:]}' is read with two values before its first step"
+        raise context.findings.fail(
+            message, span, "say the same `outside = ...` wherever it is read at the step before"
+        )
 
 
 def name_dimension(context: LoweringContext, key: ast.Name) -> str:
@@ -115,7 +173,7 @@ def _split_outside(context: LoweringContext, items: Sequence[ast.IndexItem]) -> 
     return positions, outside
 
 
-def _place_items(
+def place_items(
     reading: ReadContext, desc: TensorDesc, items: Sequence[ast.IndexItem], syntax: ast.IndexedExpr
 ) -> list[ast.IndexItem]:
     """One item for each dimension: those with a key at theirs, the others in order, `...` for those that are left."""

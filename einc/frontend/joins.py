@@ -14,6 +14,7 @@ from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import ProgramBuilder
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead
+from einc_runtime.plan.recurrences import RecurrenceEquation
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
 from einc_runtime.text import did_you_mean
 
@@ -30,12 +31,55 @@ class ResultIndex:
     span: SourceSpan
 
 
+@dataclass(frozen=True, slots=True)
+class PartialEquation:
+    """An equation of a recurrence: its place among them, its loops, and the operands that it reads by name."""
+
+    equation: RecurrenceEquation
+    operands: tuple[TensorValue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a value of a recurrence is before its first step: a literal, or an element of a tensor, by the dimensions
+    of the value that its own dimensions are."""
+
+    literal: str
+    tensor: TensorValue | None = None
+    dims: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class RecurrenceParts:
+    """What is known of a recurrence along `along` while its equations are evaluated.
+
+    `values` are its values by the names that the text gives them, in the graph's terms `@h`; `steps` says along which
+    of its dimensions each value runs, and `numbers` which equation it is, once that is known.
+    """
+
+    along: str
+    values: dict[str, TensorValue] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, Start] = field(default_factory=dict)
+    loops: dict[str, int] = field(default_factory=dict)
+    equations: list[PartialEquation] = field(default_factory=list)
+
+    def find(self, name: str) -> TensorValue | None:
+        """The value that the text calls so."""
+        return self.values.get(name)
+
+    def has(self, tensor: TensorValue | None) -> bool:
+        """Whether a tensor is a value of the recurrence."""
+        return tensor is not None and tensor.name in self.steps
+
+
 @dataclass(slots=True)
 class EquationScope:
     """What one equation says of its indices: their names, the extents that it gives, the dimensions that `...` stands
     for, and the indices with which others are compared, whose extents they take unless they have one.
 
-    `reference` is the first tensor that is read with `...`.
+    `reference` is the first tensor that is read with `...`, `recurrence` what the equation belongs to, if it does.
     """
 
     indices: frozenset[str]
@@ -43,6 +87,7 @@ class EquationScope:
     spread: dict[str, str] = field(default_factory=dict)
     alike: dict[str, str] = field(default_factory=dict)
     reference: TensorDesc | None = None
+    recurrence: RecurrenceParts | None = None
 
     def spread_over(self, dim: str) -> str:
         """The index that runs along a dimension for which `...` stands; no other index has its name."""
@@ -176,7 +221,7 @@ def _build_general(
     span: SourceSpan,
 ) -> tuple[Operator, list[TensorValue]]:
     """The operator of an index program."""
-    extents = _find_extents(context, join, result, span)
+    extents = find_extents(context, join, result, span)
     tensors: dict[str, TensorValue] = {}
     for read in sorted(join.reads, key=lambda read: not any(position.elements for position in read.positions)):
         if read.tensor is not None:
@@ -195,7 +240,7 @@ def _build_general(
     return build_index_operator(descs, program, scalar, [index.dim for index in result]), list(tensors.values())
 
 
-def _find_extents(
+def find_extents(
     context: LoweringContext, join: Join, result: Sequence[ResultIndex], span: SourceSpan
 ) -> dict[str, int]:
     """The extent of every index, those of the result first: as the equation gives it, or that of a dimension that is

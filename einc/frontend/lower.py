@@ -25,6 +25,7 @@ from einc.frontend.expressions import (
 from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parameters import DTYPE_NAMES, Parameters
 from einc.frontend.quantized import declare_quantized
+from einc.frontend.recurrences import is_recurrence, lower_recurrence, lower_scan
 from einc.frontend.shared_blocks import load_used_blocks
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
@@ -89,6 +90,10 @@ def _lower_statement(context: LoweringContext, statement: ast.Statement) -> None
     match statement:
         case ast.AssignStmt():
             _lower_assignment(context, statement)
+        case ast.EquationStmt() if is_recurrence(context, statement):
+            lower_recurrence(context, statement)
+        case ast.ScanStmt():
+            lower_scan(context, statement)
         case ast.EquationStmt():
             name = scope.full_name(statement.target.text)
             context.start_statement(name)
@@ -130,7 +135,7 @@ def _list_defined_names(statement: ast.Statement) -> tuple[ast.Name, ...]:
             return (statement.name,)
         case ast.OutputStmt(definition=ast.AssignStmt() | ast.EquationStmt() as definition):
             return _list_defined_names(definition)
-        case ast.RepeatStmt():
+        case ast.RepeatStmt() | ast.ScanStmt():
             return tuple(name for inner in statement.body for name in _list_defined_names(inner))
         case _:
             return ()

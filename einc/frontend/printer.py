@@ -31,6 +31,8 @@ def _format_body(statements: Sequence[ast.Statement], indent: str) -> Iterable[s
             case ast.RepeatStmt():
                 variable = "" if statement.variable is None else f" as {statement.variable.text}"
                 head = f"repeat {print_expression(statement.count)}{variable}"
+            case ast.ScanStmt():
+                head = f"scan {statement.along.text}"
             case ast.PresetDecl():
                 head = f"preset {statement.name.text}"
             case _:

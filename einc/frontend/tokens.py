@@ -20,7 +20,21 @@ OPENING = frozenset({"LPAR", "LSQB", "_LBRACE"})
 CLOSING = frozenset({"RPAR", "RSQB", "_RBRACE"})
 BRACES = frozenset({"_LBRACE", "_RBRACE"})
 STATEMENT_WORDS = frozenset(
-    {"MODEL", "PARAM", "DIM", "INPUT", "WEIGHT", "STATE", "OUTPUT", "RETURN", "BLOCK", "REPEAT", "PRESET", "USE"}
+    {
+        "MODEL",
+        "PARAM",
+        "DIM",
+        "INPUT",
+        "WEIGHT",
+        "STATE",
+        "OUTPUT",
+        "RETURN",
+        "BLOCK",
+        "REPEAT",
+        "SCAN",
+        "PRESET",
+        "USE",
+    }
 )  # they start a statement, and stand nowhere else
 
 

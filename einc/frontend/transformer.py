@@ -160,6 +160,10 @@ class AstBuilder:
         variable = _make_name(children[2]) if len(children) == 4 else None
         return ast.RepeatStmt(count, variable, tuple(children[-1]), span=join_spans(word.span, count.span))
 
+    def scan(self, children: Children) -> ast.ScanStmt:
+        word, along, body = children
+        return ast.ScanStmt(_make_name(along), tuple(body), span=join_spans(word.span, along.span))
+
     def preset(self, children: Children) -> ast.PresetDecl:
         word, name, body = children
         return ast.PresetDecl(_make_name(name), tuple(body), span=join_spans(word.span, name.span))

@@ -9,24 +9,40 @@ before its producer is visited.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
+from functools import partial
 
 from einc.graph.graph import Graph, Node, TensorKind
 from einc.graph.rounding import round_inputs
 from einc.graph.slices import push_slices
 from einc.ops.index_fusion import fuse_index_programs
+from einc.ops.recurrence_fusion import fuse_recurrences
 
 
 def prune(graph: Graph) -> Graph:
     """The graph without nodes that reach no output; declared inputs and weights stay: they are its interface."""
     needed = set(graph.outputs)
     kept = []
-    for node in reversed(graph.nodes):
+    for node in map(partial(_keep_needed, needed=needed), reversed(graph.nodes)):
         if needed.intersection(node.outputs):
             needed.update(node.inputs, node.outputs)
             kept.append(node)
     tensors = tuple(t for t in graph.tensors if t.kind is not TensorKind.VALUE or t.name in needed)
     return replace(graph, tensors=tensors, nodes=tuple(reversed(kept)))
+
+
+def _keep_needed(node: Node, needed: Set[str]) -> Node:
+    """The node without the outputs that nothing needs, where its operator need not compute them."""
+    kept = [j for j, name in enumerate(node.outputs) if name in needed]
+    changed = node.operator.keep_outputs(kept) if 0 < len(kept) < len(node.outputs) else None
+    if changed is None:
+        return node
+    operator, read = changed
+    outputs = tuple(node.outputs[j] for j in kept)
+    return replace(
+        node, name=outputs[0], operator=operator, inputs=tuple(node.inputs[k] for k in read), outputs=outputs
+    )
 
 
 def fuse(graph: Graph) -> Graph:
@@ -69,6 +85,8 @@ def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
         operator = fused.operator.fuse(k, producer.operator)
         if operator is None:
             operator = fuse_index_programs(fused.operator, k, producer.operator)
+        if operator is None:
+            operator = fuse_recurrences(fused.operator, k, producer.operator)
         if operator is None and len(fused.inputs) == 2 and (exchanged := fused.operator.exchange()) is not None:
             fused, k = replace(fused, operator=exchanged, inputs=fused.inputs[::-1]), 1 - k
             operator = exchanged.fuse(k, producer.operator)

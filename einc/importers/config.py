@@ -18,7 +18,7 @@ from einc_runtime.text import did_you_mean, escape_text
 MAX_CONFIG_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
 
-_MAX_PROBLEMS = 50
+_MAX_PROBLEMS = 50  # in one report, as in that of a model text
 _NO_DEFAULT = object()
 
 

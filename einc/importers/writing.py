@@ -17,8 +17,8 @@ MAX_LINE_WIDTH = 120
 Rows = Sequence[tuple[str, str, str]]
 
 _TAKEN = frozenset(
-    ("model", "param", "dim", "input", "weight", "state", "output", "block", "repeat", "preset", "return", "from", "as",
-     "true", "false", *(dtype.value for dtype in DType))
+    ("model", "param", "dim", "input", "weight", "state", "output", "block", "repeat", "scan", "preset", "return",
+     "from", "as", "true", "false", *(dtype.value for dtype in DType))
 )  # fmt: skip
 """Words that cannot be names."""
 
@@ -104,7 +104,7 @@ def make_name(text: str) -> str:
     return f"hf_{word}".rstrip("_") if not word or word[0].isdigit() or word in _TAKEN else word
 
 
-MAX_MISSING = 10
+MAX_MISSING = 10  # missing weights that are named; the others are counted
 _COMPARED = 2_000  # names that a missing one is compared with, to suggest a similar one
 
 

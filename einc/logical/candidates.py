@@ -36,6 +36,7 @@ ascending order of their interval counts are taken.
 """
 
 FEW_SITES = 16
+"""Up to so many sites, there is time for more candidates: tables of times grow with the square of their number."""
 
 MAX_EXTRA = 3, 2
 """The flexible offer has at most so many further candidates for each strict one: on up to FEW_SITES sites, and on more.

@@ -9,7 +9,6 @@ is in docs/truth/kernels.md.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from importlib import resources
 from typing import TypeVar
 
@@ -43,31 +42,8 @@ class DataSheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @functools.cache
-def load_datasheets() -> Mapping[str, DataSheet]:
-    """All data sheets that come with einc, also of GPUs that were measured, by name."""
-    sheets = msgspec.json.decode(_read("datasheets.json"), type=list[DataSheet])
-    return {sheet.name: sheet for sheet in sheets}
-
-
-@functools.cache
 def load_unit_gpu() -> GpuRates:
-    return msgspec.json.decode(_read("unit_gpu.json"), type=GpuRates)
-
-
-def _read(name: str) -> bytes:
-    return (resources.files("einc.machines") / name).read_bytes()
-
-
-@functools.cache
-def list_datasheets() -> tuple[str, ...]:
-    """The names of the GPUs that have a data sheet here, in ascending order."""
-    return tuple(sorted(load_datasheets()))
-
-
-@functools.cache
-def load_scaled_gpu(name: str) -> GpuRates:
-    """The rates of a GPU that was not measured, to four digits."""
-    return scale_gpu(load_unit_gpu(), load_datasheets()[name])
+    return msgspec.json.decode((resources.files("einc.machines") / "unit_gpu.json").read_bytes(), type=GpuRates)
 
 
 def scale_gpu(unit: GpuRates, sheet: DataSheet) -> GpuRates:

@@ -10,7 +10,7 @@ import os
 import time
 from typing import Any
 
-from einc.machines.importers.gpus import RESERVED
+from einc.machines.catalogue import RESERVED
 from einc.machines.importers.topology import PCIE_GBS
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Resource, Site

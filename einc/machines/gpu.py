@@ -16,8 +16,11 @@ from msgspec import Meta
 from einc.errors import MachineError
 
 MAX_TYPES = 16
+"""There are fewer element types than that."""
 MAX_KNOTS = 64
+"""Knots of a curve along one axis, of which a fit has a few."""
 MAX_TABLE = 10_000
+"""Values of a curve over two axes: MAX_KNOTS along each, twice over."""
 
 Positive = Annotated[float, Meta(gt=0.0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0.0, le=1e12)]

@@ -11,6 +11,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,20 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from einc.errors import MachineError, ReadError, UsageError
-from einc.machines.datasheets import list_datasheets, load_scaled_gpu
+from einc.machines.catalogue import Gpu, find_by_name, list_names, load_catalogue, suggest_names
+from einc.machines.datasheets import load_unit_gpu, scale_gpu
 from einc.machines.gpu import GpuRates, check_gpu
 from einc.machines.model import KernelRate, Machine, Resource, Site
 from einc.machines.rules import add_peak, check_pairs, expand_rules
-from einc.machines.schema import MAX_MACHINE_TEXT, MAX_SITES, MachineFile, RepeatedSite, SiteEntry, decode_machine_file
+from einc.machines.schema import (
+    MAX_MACHINE_TEXT,
+    MAX_SITES,
+    MachineFile,
+    PeakRates,
+    RepeatedSite,
+    SiteEntry,
+    decode_machine_file,
+)
 from einc_runtime.plan.schema import HOST
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import did_you_mean
@@ -36,13 +46,22 @@ def list_presets() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json")))
 
 
+@functools.cache
+def load_instances() -> Mapping[str, str]:
+    """The machines by the names that clouds give to instances of them, in lower case."""
+    text = (resources.files("einc.machines") / "instances.json").read_bytes()
+    return {entry["name"]: entry["machine"] for entry in json.loads(text)}
+
+
 def load_machine(name_or_path: str, sites: int | None = None) -> Machine:
-    """A preset, or the machine of a JSON file.
+    """A preset, by its name or that of a cloud's instance, or the machine of a JSON file.
 
     `sites` is the number of sites of `host` (default: the CPU cores that this process may use); of any other machine
     it keeps the first `sites`. Raises MachineError for an unknown name, a broken file or too many sites, UsageError
     for a file that is not there, ReadError for one that cannot be read.
     """
+    if name_or_path not in list_presets():
+        name_or_path = load_instances().get(name_or_path.lower(), name_or_path)
     if name_or_path in list_presets():
         text = (resources.files("einc.machines") / "presets" / f"{name_or_path}.json").read_text("utf-8")
         if name_or_path == HOST:
@@ -67,7 +86,7 @@ def count_host_cores() -> int:
 def _read_file(path: str) -> str:
     looks_like_file = path.endswith(".json") or "/" in path or os.sep in path or Path(path).exists()
     if not looks_like_file or "\0" in path:
-        close = did_you_mean(path, list_presets(), cutoff=0.4)
+        close = did_you_mean(path, (*list_presets(), *load_instances()), cutoff=0.4)
         known = f"machines: {', '.join(list_presets())}, or a path to a JSON file"
         hint = f"{close} {known}" if close else known
         name, _, sites = path.rpartition(":")
@@ -98,7 +117,7 @@ def parse_machine(text: str, where: str = "machine", sites: int | None = None, *
     try:
         machine = _build_machine(decode_machine_file(text), sites)
     except MachineError as error:
-        raise MachineError(error.message, where=where) from None
+        raise MachineError(error.message, where=where, hint=error.hint) from None
     if connected:
         require_connected(machine, where)
     return machine
@@ -145,7 +164,6 @@ def _build_sites(file: MachineFile, open_count: int | None) -> tuple[Site, ...]:
 
 
 def _build_site(entry: SiteEntry, at: str, gpus: Mapping[str, GpuRates]) -> Site:
-    peaks = sorted(msgspec.structs.asdict(entry.flops).items())
     rates: dict[str, KernelRate] = {}
     for k, kernel in enumerate(entry.kernels):
         key = kernel.task if isinstance(kernel.dtype, UnsetType) else f"{kernel.task}.{kernel.dtype}"
@@ -153,25 +171,44 @@ def _build_site(entry: SiteEntry, at: str, gpus: Mapping[str, GpuRates]) -> Site
             raise MachineError(f"{at}.kernels[{k}]: '{key}' is listed twice")
         flops, gbs = (math.inf if isinstance(rate, UnsetType) else rate for rate in (kernel.flops, kernel.gbs))
         rates[key] = KernelRate(kernel.us, flops, gbs)
-    return Site(
-        entry.hbm_gbs,
-        entry.memory_bytes,
-        tuple((name, peak) for name, peak in peaks if peak is not UNSET),
-        tuple(sorted(rates.items())),
-        *_find_gpu(entry, at, gpus),
+    site = _find_site(entry, at, gpus)
+    return replace(
+        site,
+        hbm_gbs=site.hbm_gbs if isinstance(entry.hbm_gbs, UnsetType) else entry.hbm_gbs,
+        memory_bytes=site.memory_bytes if isinstance(entry.memory_bytes, UnsetType) else entry.memory_bytes,
+        flops=site.flops if isinstance(entry.flops, UnsetType) else _list_peaks(entry.flops),
+        kernels=tuple(sorted(rates.items())),
     )
 
 
-def _find_gpu(entry: SiteEntry, at: str, gpus: Mapping[str, GpuRates]) -> tuple[str, GpuRates | None]:
-    """The name of a site's GPU and its rates: those of the file, those that come with einc, or scaled ones."""
+def _list_peaks(peaks: PeakRates) -> tuple[tuple[str, float], ...]:
+    return tuple((name, peak) for name, peak in sorted(msgspec.structs.asdict(peaks).items()) if peak is not UNSET)
+
+
+def _find_site(entry: SiteEntry, at: str, gpus: Mapping[str, GpuRates]) -> Site:
+    """A site as the row of its GPU says, or one that has only the rates of the file. Raises MachineError where the
+    entry leaves out what no row says."""
+    named = None if isinstance(entry.gpu, UnsetType) or entry.gpu in gpus else find_by_name(entry.gpu)
+    if named is not None:
+        return build_gpu_site(named)
+    for field in ("hbm_gbs", "memory_bytes"):
+        if isinstance(getattr(entry, field), UnsetType):
+            raise MachineError(f"{at}: the field '{field}' is missing")
     if isinstance(entry.gpu, UnsetType):
-        return "", None
+        return Site(1.0, 1)
     if entry.gpu in gpus:
-        return entry.gpu, gpus[entry.gpu]
-    if entry.gpu not in list_gpus() and entry.gpu not in list_datasheets():
-        known = ", ".join([*gpus, *list_gpus(), *(name for name in list_datasheets() if name not in list_gpus())])
-        raise MachineError(f"{at}.gpu: expected a name in 'gpus', or one of {known}, found {describe_json(entry.gpu)}")
-    return entry.gpu, load_gpu(entry.gpu)
+        return Site(1.0, 1, (), (), entry.gpu, gpus[entry.gpu])
+    known = ", ".join([*gpus, list_names()])
+    raise MachineError(
+        f"{at}.gpu: expected a name in 'gpus', or one of {known}, found {describe_json(entry.gpu)}",
+        hint=suggest_names(entry.gpu).strip() or None,
+    )
+
+
+def build_gpu_site(gpu: Gpu) -> Site:
+    """The site that a row of the catalogue describes, with the rates that were measured of it, or scaled ones."""
+    name = gpu.rates or gpu.name
+    return Site(gpu.memory_gbs, gpu.memory_bytes, _list_peaks(gpu.peaks), (), name, load_gpu(name))
 
 
 @functools.cache
@@ -185,7 +222,7 @@ def list_gpus() -> tuple[str, ...]:
 def load_gpu(name: str) -> GpuRates:
     """The rates of a GPU that comes with einc: measured ones, or else those that its data sheet lets expect."""
     if name not in list_gpus():
-        return load_scaled_gpu(name)
+        return scale_gpu(load_unit_gpu(), load_catalogue()[name])
     text = (resources.files("einc.machines") / "gpus" / f"{name}.json").read_text("utf-8")
     gpu = msgspec.json.decode(text, type=GpuRates)
     check_gpu(gpu, name)

@@ -15,7 +15,7 @@ _MAX_PICTURE_WIDTH = 80
 _MARKS = "#*+=-:abcdefgh"
 _TINTS = ("32", "36", "33", "35", "34")
 """Colours of the rates, fastest first: green, cyan, yellow, magenta, blue."""
-_BUS_ROW = 18
+_BUS_ROW = 18  # sites in a line of a shared bus, which fills 80 columns
 
 
 def draw(machine: Machine, *, colour: bool = False) -> str:

@@ -19,6 +19,7 @@ from einc_runtime.plan.schema import DTypeName
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import escape_text
 
+# Limits of machine files, which may be hostile.
 MAX_MACHINE_TEXT = 32 * 2**20
 MAX_SITES = 1024
 MAX_RESOURCES = 100_000
@@ -57,6 +58,8 @@ class PeakRates(FilePart, frozen=True):
     f64: Peak | UnsetType = UNSET
     i32: Peak | UnsetType = UNSET
     i64: Peak | UnsetType = UNSET
+    f8: Peak | UnsetType = UNSET
+    f4: Peak | UnsetType = UNSET
     i8: Peak | UnsetType = UNSET
     bool: Peak | UnsetType = UNSET
 
@@ -75,12 +78,14 @@ class KernelEntry(FilePart, frozen=True):
 
 
 class SiteEntry(FilePart, frozen=True):
-    """One entry of the list `sites`. `gpu` names measured rates: those of the file's `gpus`, or those that come with
-    einc."""
+    """One entry of the list `sites`. `gpu` names rates: those of the file's `gpus`, or those of a GPU of the catalogue.
 
-    hbm_gbs: Rate
-    memory_bytes: Annotated[int, Meta(ge=1, le=2**62)]
-    flops: PeakRates = PeakRates()
+    What a GPU of the catalogue has by its row may be left out.
+    """
+
+    hbm_gbs: Rate | UnsetType = UNSET
+    memory_bytes: Annotated[int, Meta(ge=1, le=2**62)] | UnsetType = UNSET
+    flops: PeakRates | UnsetType = UNSET
     kernels: Annotated[list[KernelEntry], Meta(max_length=MAX_KERNELS)] = []
     gpu: str | UnsetType = UNSET
 

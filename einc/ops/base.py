@@ -175,6 +175,10 @@ class Operator(ABC):
         """The operator with its two inputs in the other order, with the same result; None if there is none."""
         return None
 
+    def keep_outputs(self, outputs: Sequence[int]) -> tuple[Operator, tuple[int, ...]] | None:
+        """The operator with only these outputs, and the inputs that it still has; None if it computes all alike."""
+        return None
+
     @property
     def reads(self) -> tuple[TensorType, ...]:
         """Per input, the part of it that the operator reads, however it is cut."""

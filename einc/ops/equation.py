@@ -34,6 +34,7 @@ from einc.ops.functions import AGGREGATIONS
 from einc.ops.quantized_product import make_quantized_product
 from einc.ops.scalar import compose, exchange_inputs, merge_inputs, parse_program, resolve_program
 from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
+from einc_runtime.plan.meaning.equations import MAX_INDICES
 from einc_runtime.plan.scalar_programs import ScalarProgram
 from einc_runtime.plan.work import Work
 
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
 
 MAX_FUSED_STEPS = 128
 """Fusion stops at programs of this length: longer ones only spill registers, and composing them takes long."""
-
-MAX_INDICES = 30
-"""Some versions of numpy allow 32 dimensions at most, and kernels need two for themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,11 @@ _MEANING: dict[str, Callable[..., Any]] = {
 _REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
+def reduce(aggregation: str, values: Array, axes: tuple[int, ...]) -> Array:
+    """The values aggregated along some axes, in their own type."""
+    return np.asarray(_REDUCTIONS[aggregation](values, axis=axes))
+
+
 def find_computing_dtype(dtype: DType) -> np.dtype[Any]:
     """The numpy type that chains over `dtype` are computed in: 16-bit floats in f32, all others in their own."""
     return np.dtype(np.float32) if dtype in (DType.F16, DType.BF16) else dtype.numpy()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CALLS = ("rmsnorm", "layernorm")
 _OPERANDS = {"rmsnorm": ("x", "gain"), "layernorm": ("x", "gain", "bias")}
 EPS = 1e-5
+"""The default of PyTorch, and of most published models."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from einc.ops import (
     meanpool,
     norm,
     quantized_product,
+    recurrence,
     reshape,
     rope,
     rounded_product,
@@ -40,7 +41,7 @@ from einc_runtime.text import did_you_mean
 _FILES = (
     append, attention, concat, custom, dequantize, elementwise, embedding, equation, expert_matmul, index_operator,
     meanpool, norm,
-    quantized_product, reshape, rope, rounded_product, selection, shorthands, slicing, softmax,
+    quantized_product, recurrence, reshape, rope, rounded_product, selection, shorthands, slicing, softmax,
 )  # fmt: skip
 """The files of the library. Each defines at least one of these:
 

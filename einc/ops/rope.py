@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 CALLS = ("rope",)
 EXTRAS = ("positions",)
 THETA = 10000.0
+"""The base of the paper that introduced rotary embeddings (Su et al., 2021)."""
 SCALING_NAMES = ("none", "linear", "llama3", "longrope")
 _PARAMETERS = {
     "none": (),

@@ -74,7 +74,9 @@ _MAX_BOUNDED_PLACEMENTS = 3
 """The number of placements that this bound may look at one by one."""
 
 ITERATIONS = 40
+"""Improvements of one exchange that are tried: those of a whole plan share its limit of time."""
 MAX_EXCHANGE_ACTIONS = 500
+"""Of one exchange program in a plan: a limit of the time that simulating takes."""
 
 
 Members = tuple[tuple[int, ...], ...]

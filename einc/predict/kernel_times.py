@@ -42,6 +42,7 @@ CACHE_POWER = 4.0
 """How sharply the cache stops helping once the bytes are beyond it."""
 
 MAX_REMEMBERED_TIMES = 1 << 16
+"""A limit of memory: times of so many different calls of kernels are kept."""
 
 Sizes = Mapping[str, float]
 

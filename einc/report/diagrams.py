@@ -16,6 +16,7 @@ from einc_runtime.text import escape_text, format_memory, shorten
 Document = dict[str, Any]
 
 MAX_LABEL = 60
+"""Characters of a line in a node: longer ones make a picture too wide to read."""
 
 
 def format_dot(document: Document, graph: FoldedGraph) -> str:

@@ -32,6 +32,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "check": ("check", "plan.bin", "--assert", "predicted_ms <= 1000"),
     "describe": ("describe", "plan.bin"),
     "reshard": ("reshard", "other.bin", "plan.bin"),
+    "advise": ("advise", "ffn.ein", "-m", "MACHINE:2"),
     "exprog simulate": ("exprog", "simulate", "swap.exprog", "-m", "MACHINE"),
     "exprog optimize": ("exprog", "optimize", "swap.exprog", "-m", "MACHINE", "-o", "fast.exprog"),
     "exprog bound": ("exprog", "bound", "swap.exprog", "-m", "MACHINE"),
@@ -44,6 +45,7 @@ WHERE: dict[str, Callable[[Any], list[Any]]] = {
     "compile --compare": lambda document: document["comparison"],
     "explain --against": lambda document: [document, document["against"]],
     "diff": lambda document: [document["a"], document["b"]],
+    "advise": lambda document: [plan for option in document["options"] for plan in option["plans"].values()],
 }
 """Where a document has the rates; at its top, if nothing else is said."""
 

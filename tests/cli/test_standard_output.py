@@ -63,6 +63,7 @@ WITH_JSON: dict[str, str] = {
     "einc generate": "STORIES Mia --max-tokens 2 --plans plans",
     "einc explain": "four.bin",
     "einc check": "noisy.ein",
+    "einc advise": "noisy.ein -m dgx-v100:2",
     "einc diff": "four.bin two.bin",
     "einc reshard": "four.bin two.bin",
     "einc verify": "four.bin",

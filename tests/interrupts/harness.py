@@ -27,6 +27,7 @@ SLOW_PROPOSER = "import sys, time; sys.stdin.read(); time.sleep(60)"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "version": ("--version",),
     "check": ("check", "ffn.ein"),
+    "advise": ("advise", "ffn.ein", "-m", "dgx-a100:3", "--csv", "out/advice.csv", "--html", "out/advice.html"),
     "compile": ("compile", "ffn.ein", "-m", "dgx-a100", "--devices", "3", "-o", "out/ffn.bin"),
     "run": ("run", "ffn.bin", "--inputs", "rand:0", "--weights", "rand:1", "--check", "-o", "out/y.npy"),
     "explain": ("explain", "ffn.bin"),

@@ -33,7 +33,8 @@ def arrays_of(name: str, dtype: str):
     for tensor in graph.tensors:
         if tensor.kind.value == "input":
             draw = CASES[name].draws.get(tensor.name)
-            arrays[tensor.name] = draw(rng) if draw else random_array(tensor.desc, rng)
+            drawn = draw(rng) if draw else random_array(tensor.desc, rng)
+            arrays[tensor.name] = drawn.astype(tensor.desc.dtype.numpy())
     return graph, arrays
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from einc.errors import MachineError
-from einc.machines.datasheets import list_datasheets, load_datasheets
+from einc.machines.catalogue import load_catalogue
 from einc.machines.load import format_machine, list_gpus, load_gpu, load_machine, parse_machine
 
 SITE = {"hbm_gbs": 900, "memory_bytes": 1 << 30, "flops": {"bf16": 1e14, "f32": 1e13}}
@@ -111,7 +111,7 @@ def test_a_gpu_that_is_listed_twice_or_unknown_is_refused() -> None:
     gpus = {"mine": {"source": "made up", "products": [PRODUCTS, PRODUCTS]}}
     with pytest.raises(MachineError, match="'bf16' is listed twice"):
         parse_machine(json.dumps({"name": "m", "sites": [{**SITE, "gpu": "mine"}], "gpus": gpus}))
-    with pytest.raises(MachineError, match="one of mine, a100-sxm"):
+    with pytest.raises(MachineError, match="one of mine, p100"):
         parse_machine(file_of(gpu="yours"))
 
 
@@ -139,14 +139,14 @@ def test_a_gpu_that_was_not_measured_has_rates_from_its_data_sheet() -> None:
     assert '"measured":true' not in format_machine(load_machine("dgx-h100"))
 
 
-@pytest.mark.parametrize("name", list_datasheets())
+@pytest.mark.parametrize("name", list(load_catalogue()))
 def test_what_was_measured_goes_before_data_sheets(name: str) -> None:
     assert load_gpu(name).measured == (name in list_gpus())
 
 
-@pytest.mark.parametrize("name", list_datasheets())
+@pytest.mark.parametrize("name", list(load_catalogue()))
 def test_clocks_are_those_at_which_multiprocessors_multiply_at_the_peak(name: str) -> None:
     """A multiprocessor multiplies and adds a power of two of numbers in a cycle."""
-    sheet = load_datasheets()[name]
+    sheet = load_catalogue()[name]
     operations = sheet.tensor_tflops * 1e3 / sheet.multiprocessors / sheet.clock_ghz
     assert math.log2(operations) == pytest.approx(round(math.log2(operations)), abs=0.01)

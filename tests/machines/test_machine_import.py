@@ -6,10 +6,11 @@ import random
 import pytest
 
 from einc.errors import EincError, MachineError, UsageError
+from einc.machines.catalogue import compute_pcie_gbs, find_by_name, require_by_name
 from einc.machines.importers import import_machine
-from einc.machines.importers.gpus import GPUS, compute_pcie_gbs, find_by_name
-from einc.machines.importers.topology import MachineOverrides, Topology, build_machine
-from einc.machines.load import format_machine, load_machine, parse_machine
+from einc.machines.importers.topology import MachineOverrides, build_machine
+from einc.machines.importers.topology_facts import Topology
+from einc.machines.load import build_gpu_site, format_machine, load_machine, parse_machine
 from tests.support.paced import within
 from tests.support.topologies import DGX1V, bus, cells, nccl, new_style, old_style, switched
 
@@ -31,8 +32,13 @@ def links(machine):
 
 @pytest.mark.parametrize("text", [old_style(CUBE), new_style(CUBE), nccl(CUBE)], ids=["old", "new", "nccl"])
 def test_the_cube_mesh_is_the_preset(text):
-    machine = machine_of(text)
-    assert dataclasses.replace(machine, name="dgx-v100") == load_machine("dgx-v100")
+    """Its links are; where it has one bridge, as the paper does, the import has a slot for each GPU."""
+    machine, preset = machine_of(text), load_machine("dgx-v100")
+    nvlinks = [resource for resource in machine.resources if resource.name.startswith("nv")]
+    assert nvlinks == [resource for resource in preset.resources if resource.name.startswith("nv")]
+    rates = links(machine)
+    assert {pair for pair in rates if rates[pair][0] == 15.75} == set(preset.resources[-1].pairs)
+    assert machine.sites == load_machine("dgx-1").sites
     assert machine.name == "v100-x8"
     assert parse_machine(format_machine(machine)) == machine
 
@@ -64,7 +70,7 @@ def test_the_file_may_name_the_gpus():
     table = "|   0  NVIDIA H200                    On  |   00000000:19:00.0 Off |\n"
     table += "|   1  NVIDIA H200                    On  |   00000000:3B:00.0 Off |\n"
     machine = machine_of(new_style(switched(2, 18), table))
-    assert machine.sites == (GPUS["h200"].site,) * 2
+    assert machine.sites == (build_gpu_site(require_by_name("h200")),) * 2
     assert links(machine) == {(0, 1): (360, 1), (1, 0): (360, 1)}
 
 
@@ -73,18 +79,43 @@ def test_the_file_may_name_the_gpus():
     [
         ("Tesla V100-SXM2-16GB", "v100-16gb"),
         ("Tesla V100-SXM2-32GB", "v100"),
-        ("NVIDIA A100-SXM4-40GB", "a100"),
-        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("Tesla V100-SXM2...", None),  # cut, and there are two
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("a100-pcie", "a100-pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
         ("NVIDIA GB200", "gb200"),
-        ("NVIDIA B200", "b200"),
-        ("NVIDIA GeForce RTX 3090", None),
-        ("NVIDIA A1000", None),
+        ("NVIDIA B200", "b200-sxm"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("RTX 4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 3090", "rtx-3090"),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA RTX 6000 Ada Gene...", "rtx-6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("...", None),
     ],
 )
 def test_names_of_drivers(name, key):
     gpu = find_by_name(name)
-    assert (None if gpu is None else gpu.key) == key
+    assert (None if gpu is None else gpu.name) == key
+
+
+@pytest.mark.parametrize(
+    ("name", "similar"),
+    [("RTX 3090 Ti", "rtx-3090"), ("h100-sxm6", "h100-sxm"), ("NVIDIA L40G", "l40"), ("MI300", "mi300")],
+)
+def test_an_unknown_gpu_is_not_guessed(name, similar):
+    with pytest.raises(UsageError, match="no GPU is known by the name") as caught:
+        require_by_name(name)
+    assert f"did you mean '{similar}" in caught.value.hint
+    listing = f"GPU 0: {name} (UUID: GPU-1)\nGPU 1: {name} (UUID: GPU-2)\n"
+    with pytest.raises(UsageError, match="names a GPU that is not known"):
+        machine_of(listing + new_style([["X", "SYS"], ["SYS", "X"]]))
 
 
 def test_what_stands_around_the_table_does_not_matter():
@@ -93,6 +124,7 @@ def test_what_stands_around_the_table_does_not_matter():
     assert machine_of(around + new_style(CUBE) + "GPU0 again\n") == plain
     assert machine_of(new_style(CUBE).replace("\n", "\r\n")) == plain
     assert machine_of(old_style(CUBE).replace("\n", "\n\n").replace("GPU", "  GPU")) == plain
+    plain = machine_of(nccl(CUBE))
     assert machine_of("\ufeff" + nccl(CUBE).replace("\n", "\r\n")) == plain
     assert machine_of('<?xml version="1.0" encoding="utf-16"?><!-- a dump -->' + nccl(CUBE)) == plain
 
@@ -122,8 +154,8 @@ def test_two_islands_and_a_bridge():
     for a, b in ((0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)):
         rows[a][b] = rows[b][a] = "NV12"
     machine = machine_of(new_style(rows), gpu="a100")
-    assert len({r.name for r in machine.resources}) == len(machine.resources) == 13
-    assert links(machine)[0, 3] == (31.51, 18)
+    assert len({r.name for r in machine.resources}) == len(machine.resources) == 26
+    assert links(machine)[0, 3] == (16, 9)  # between two sockets, as the affinities say
     assert links(machine)[3, 4] == (229.2, 2)
 
 
@@ -133,7 +165,8 @@ def test_a_gpu_without_nvlink_is_warned_about():
     link = text.index("<nvlink", at)
     imported = import_machine(text[:link] + text[text.index("\n", link) :])
     assert [warning for warning in imported.warnings if "no NVLink at 5" in warning]
-    assert links(imported.machine)[5, 0] == (63.02, 14)
+    assert links(imported.machine)[5, 0] == (16, 4)  # between the sockets, whose other GPUs have NVLink
+    assert links(imported.machine)[5, 1] == links(imported.machine)[5, 3]
     assert links(imported.machine)[0, 1] == (356.4, 6)
 
 
@@ -148,8 +181,10 @@ def test_every_assumption_is_said_and_every_option_replaces_one():
     machine = imported.machine
     assert machine.name == "mine"
     assert links(machine)[0, 3] == (42, 1)
-    assert links(machine)[0, 5] == (12, 24)
-    assert machine.sites[0] == dataclasses.replace(GPUS["h100"].site, hbm_gbs=800, memory_bytes=int(30.5 * 2**30))
+    assert links(machine)[0, 5] == (12, 3)
+    assert machine.sites[0] == dataclasses.replace(
+        build_gpu_site(require_by_name("h100")), hbm_gbs=800, memory_bytes=int(30.5 * 2**30)
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +202,7 @@ def test_unknown_gpus_need_an_option():
         machine_of(old_style(rows))
     assert "--gpu (p100, v100" in caught.value.render()
     machine = machine_of(old_style(rows), hbm_gbs=900, memory_gib=24)
-    assert (machine.name, links(machine)[0, 1], machine.sites[0].flops) == ("gpus-x2", (15.75, 2), ())
+    assert (machine.name, links(machine)[0, 1], machine.sites[0].flops) == ("gpus-x2", (15.75, 1), ())
     with pytest.raises(UsageError, match="NVLinks"):
         machine_of(old_style(switched(2, 3)), hbm_gbs=900, memory_gib=24)
     machine = machine_of(old_style(switched(2, 3)), hbm_gbs=900, memory_gib=24, nvlink_gbs=14)
@@ -178,11 +213,15 @@ def test_unknown_gpus_need_an_option():
 def test_pcie_rates():
     assert [compute_pcie_gbs(gts, 16) for gts in (2.5, 5, 8, 16, 32)] == [4, 8, 15.75, 31.51, 63.02]
     rows = [["X", "SYS"], ["SYS", "X"]]
-    read = [links(machine_of(nccl(rows, speed=speed)))[0, 1] for speed in ("16.0 GT/s PCIe", "2.5 GT/s", "Unknown", "")]
-    assert read == [(31.51, 2), (15.75, 2), (15.75, 2), (15.75, 2)]
-    narrow = nccl(rows).replace('link_width="16"', 'link_width="8"', 1)
-    assert links(machine_of(narrow))[0, 1] == (7.88, 2)
-    assert links(machine_of(nccl(rows).replace('link_width="16"', 'link_width="0"')))[0, 1] == (15.75, 2)
+
+    def read(text):
+        return links(machine_of(text, socket_gbs=50))[0, 1]
+
+    speeds = ("16.0 GT/s PCIe", "2.5 GT/s", "Unknown", "")
+    assert [read(nccl(rows, speed=speed))[0] for speed in speeds] == [31.51, 15.75, 15.75, 15.75]
+    assert read(nccl(rows).replace('link_width="16"', 'link_width="8"', 1)) == (7.88, 1)
+    assert read(nccl(rows).replace('link_width="16"', 'link_width="0"')) == (15.75, 1)
+    assert links(machine_of(nccl(rows, speed="32 GT/s")))[0, 1] == (16, 1)  # between two sockets
 
 
 def test_links_to_gpus_that_nccl_was_not_given():
@@ -263,7 +302,7 @@ BROKEN_XML = {
     "no GPUs": (lambda t: "<system version='1'><cpu><pci busid='0'/></cpu></system>", "lists no GPUs"),
     "graph": (lambda t: "<graphs version='1'/>", "NCCL_GRAPH_DUMP_FILE"),
     "html": (lambda t: "<html/>", "expected NCCL's <system>, found <html>"),
-    "version": (lambda t: t.replace('version="1"', 'version="2"'), "expected version 1"),
+    "version": (lambda t: t.replace('version="1"', 'version="3"'), "expected version 1 of NCCL's topology, or 2"),
     "gpu alone": (lambda t: "<system><gpu/></system>", "stands in no <pci>"),
     "doctype": (lambda t: "<!DOCTYPE system>" + t, "a document type"),
     "laughs": (lambda t: LAUGHS + "]><system>&j;</system>", "a document type"),
@@ -343,15 +382,18 @@ def test_large_tables_are_read_in_time_and_larger_ones_refused():
 
 def test_unlike_gpus_meet_at_the_slower_ones_rate():
     pair = {(0, 1): 3, (1, 0): 3}
-    topology = Topology(("GPU 0", "GPU 1"), (GPUS["b200"], GPUS["h100"]), pair, (0, 0), (0, 0))
-    for links in ((GPUS["b200"], GPUS["h100"]), (GPUS["h100"], GPUS["b200"])):
+    topology = Topology(("GPU 0", "GPU 1"), (require_by_name("b200"), require_by_name("h100")), pair, (0, 0), (0, 0))
+    for links in (
+        (require_by_name("b200"), require_by_name("h100")),
+        (require_by_name("h100"), require_by_name("b200")),
+    ):
         machine = build_machine(dataclasses.replace(topology, gpus=links), MachineOverrides(), "t").machine
         assert [resource.gbs for resource in machine.resources] == [59.4] * 2
 
 
 def test_what_the_user_says_of_pcie_comes_before_the_file_and_that_before_the_table():
-    topology = Topology(("GPU 0", "GPU 1"), (GPUS["a100"], GPUS["v100"]), {}, (0, 0), (0, 0))
-    for told, wish, gbs in ((8.0, 12.0, 12.0), (8.0, None, 8.0), (None, None, GPUS["v100"].pcie_gbs)):
+    topology = Topology(("GPU 0", "GPU 1"), (require_by_name("a100"), require_by_name("v100")), {}, (0, 0), (0, 0))
+    for told, wish, gbs in ((8.0, 12.0, 12.0), (8.0, None, 8.0), (None, None, require_by_name("v100").pcie_gbs)):
         machine = build_machine(
             dataclasses.replace(topology, pcie_gbs=told), MachineOverrides(pcie_gbs=wish), "t"
         ).machine

@@ -5,7 +5,14 @@ import itertools
 import pytest
 
 from einc.errors import MachineError, ReadError, UsageError
-from einc.machines.load import count_host_cores, format_machine, list_presets, load_machine, parse_machine
+from einc.machines.load import (
+    count_host_cores,
+    format_machine,
+    list_presets,
+    load_instances,
+    load_machine,
+    parse_machine,
+)
 
 V100 = """
 X 1 1 2 2 S S S
@@ -29,9 +36,43 @@ def width(machine, pair):
 
 def test_the_names():
     assert list_presets() == (
-        "dgx-a100", "dgx-h100", "dgx-h100x2", "dgx-h100x4", "dgx-h100x8", "dgx-v100", "dgx-v100-paper", "gb200-nvl72",
-        "gb200-nvl72x2", "host", "hosts-100g", "hosts-100g-2s", "hosts-25g", "hosts-25g-2s",
+        "dgx-1", "dgx-2", "dgx-a100", "dgx-h100", "dgx-h100x2", "dgx-h100x4", "dgx-h100x8", "dgx-v100",
+        "dgx-v100-paper", "gb200-nvl72", "gb200-nvl72x2", "gb300-nvl72", "geforce-3090x2", "geforce-3090x4",
+        "geforce-4090x2", "geforce-4090x4", "geforce-5090x2", "geforce-5090x4", "gh200x4", "h100-nvl-4", "h100-nvl-8",
+        "hgx-a100-4", "hgx-a100-80gb", "hgx-a100-80gb-4", "hgx-b200", "hgx-b300", "hgx-h100-4", "hgx-h200", "host",
+        "hosts-100g", "hosts-100g-2s", "hosts-25g", "hosts-25g-2s", "l40s-pcie4", "l40s-pcie8", "mi250x-8", "mi300x-8",
+        "mi325x-8", "mi355x-8", "rtx-pro-6000-pcie4", "rtx-pro-6000-pcie8",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "gbs", "sharing"),
+    [
+        ("dgx-2", (0, 15), 150, 15),  # 300 GB/s both ways, 16 GPUs
+        ("hgx-a100-4", (1, 3), 76.4, 1),
+        ("hgx-h100-4", (1, 3), 118.8, 1),
+        ("gh200x4", (0, 3), 150, 1),
+        ("mi250x-8", (6, 7), 200, 1),
+        ("mi300x-8", (6, 7), 64, 1),
+        ("h100-nvl-8", (2, 3), 300, 1),
+        ("h100-nvl-8", (0, 7), 16, 16),
+        ("h100-nvl-8", (0, 2), 63.02, 6),
+        ("l40s-pcie4", (0, 1), 31.51, 3),
+        ("geforce-5090x4", (0, 3), 63.02, 3),
+    ],
+)
+def test_pairs_of_machines(name, pair, gbs, sharing):
+    assert width(load_machine(name), pair) == (gbs, sharing)
+
+
+def test_instances_of_clouds_are_machines():
+    assert load_machine("p5.48xlarge") == load_machine("dgx-h100")
+    assert load_machine("Standard_ND96isr_MI300X_v5") == load_machine("mi300x-8")
+    assert set(load_instances().values()) <= set(list_presets())
+    assert not set(load_instances()) & set(list_presets())
+    with pytest.raises(UsageError, match=r"no machine 'p5\.48xlarg'") as caught:
+        load_machine("p5.48xlarg")
+    assert "did you mean 'p5.48xlarge'?" in caught.value.render()
 
 
 @pytest.mark.parametrize("name", list_presets())

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from einc.calibration.form_fit import predict_us
-from einc.machines.datasheets import list_datasheets, load_datasheets, scale_rates
+from einc.machines.catalogue import load_catalogue
+from einc.machines.datasheets import scale_rates
 from einc.machines.gpu import GpuRates
 from einc.machines.load import load_gpu, load_machine
 from einc.machines.model import Site
@@ -96,8 +97,8 @@ def test_a_gpu_that_was_left_out_is_predicted_from_its_data_sheet(name: str, kin
     """By what is fitted to the shapes here of all GPUs with another chip."""
     rates, median, most = LEFT_OUT[kind]
     twins: set[str] = next((chip for chip in TWINS if name in chip), {name})
-    others = {load_datasheets()[gpu]: as_measured(MEASURED[gpu][kind], kind) for gpu in MEASURED.keys() - twins}
-    scaled = scale_rates(fit_unit(rates, others), load_datasheets()[name])
+    others = {load_catalogue()[gpu]: as_measured(MEASURED[gpu][kind], kind) for gpu in MEASURED.keys() - twins}
+    scaled = scale_rates(fit_unit(rates, others), load_catalogue()[name])
     gpu = msgspec.structs.replace(load_gpu(name), **{rates: (scaled,)})
     ratios = np.array([us / PREDICT[kind](gpu, *sizes) for *sizes, us in MEASURED[name][kind]])
     assert abs(np.median(ratios) - 1) < median
@@ -119,7 +120,7 @@ def count_drops(times: Sequence[float]) -> float:
     return max((1 - later / earlier for earlier, later in itertools.pairwise(times)), default=0.0)
 
 
-@pytest.mark.parametrize("name", list_datasheets())
+@pytest.mark.parametrize("name", list(load_catalogue()))
 def test_more_work_takes_longer(name: str) -> None:
     """But for a tenth: libraries have better kernels for some sizes than for smaller ones."""
     gpu = load_gpu(name)
@@ -139,7 +140,7 @@ def test_more_work_takes_longer(name: str) -> None:
     assert count_drops(experts) < 0.1
 
 
-@pytest.mark.parametrize("name", list_datasheets())
+@pytest.mark.parametrize("name", list(load_catalogue()))
 def test_sizes_beyond_all_measurements_run_at_the_sustained_rate(name: str) -> None:
     gpu = load_gpu(name)
     huge, twice = (predict_product(gpu, rows, 1 << 17, 1 << 17) for rows in (1 << 17, 1 << 18))

@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from einc.machines.datasheets import load_datasheets, load_unit_gpu
+from einc.machines.catalogue import load_catalogue
+from einc.machines.datasheets import load_unit_gpu
 from einc.machines.gpu import GpuRates
 from einc.machines.load import list_gpus, load_gpu
 from tests.rates.fit import as_committed, fit_rates
@@ -44,7 +45,7 @@ def fit_gpu(name: str, measured: dict[str, Measured]) -> tuple[GpuRates, list[Re
     gpu, results = load_gpu(name), []
     for kind, shapes in measured.items():
         began = time.monotonic()
-        rates, accuracy = fit_rates(kind, load_datasheets()[name], shapes)
+        rates, accuracy = fit_rates(kind, load_catalogue()[name], shapes)
         gpu = msgspec.structs.replace(gpu, **{kind: (as_committed(rates),)})
         results.append(Result(name, kind, shapes.counts, accuracy))
         print(f"{describe_result(results[-1])}, {time.monotonic() - began:.0f} s", flush=True)

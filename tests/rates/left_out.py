@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from einc.machines.datasheets import load_datasheets, scale_rates
+from einc.machines.catalogue import load_catalogue
+from einc.machines.datasheets import scale_rates
 from einc.machines.gpu import MeasuredRates
 from tests.rates.fit import Accuracy, as_committed, fit_unit, measure_accuracy
 from tests.rates.kinds import KINDS
@@ -34,12 +35,12 @@ class LeftOut:
 
 
 def fit_without(kind: str, measured: Mapping[str, Measured], without: tuple[str, ...]) -> MeasuredRates:
-    sheets = load_datasheets()
+    sheets = load_catalogue()
     return fit_unit(kind, {sheets[name]: measured[name] for name in SIX if name not in without})
 
 
 def check_scaled(kind: str, unit: MeasuredRates, name: str, measured: Measured) -> Accuracy:
-    predicted = KINDS[kind].time(scale_rates(unit, load_datasheets()[name]), measured.sizes)
+    predicted = KINDS[kind].time(scale_rates(unit, load_catalogue()[name]), measured.sizes)
     return measure_accuracy(measured.us, predicted)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from einc.machines.datasheets import load_datasheets
+from einc.machines.catalogue import load_catalogue
 
 WARM_COLLECTIONS = {("h100-sxm", "sglang/0.5.6.post2")}
 DOMINATED = 1.25
@@ -235,7 +235,7 @@ def find_tables() -> Path:
 
 def read_shapes(kind: str, gpu: str, root: Path) -> Measured:
     """The shapes of a kind of kernels, and their truth."""
-    memory_tbs = load_datasheets()[gpu].memory_gbs * 1e-3
+    memory_tbs = load_catalogue()[gpu].memory_gbs * 1e-3
     if kind == "products":
         return read_products(root, gpu, memory_tbs)
     if kind == "experts":

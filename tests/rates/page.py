@@ -54,7 +54,7 @@ LEFT_OUT = """
 ## GPUs without measurements
 
 GPUs that nobody measured ([which ones](../machines.md#gpus-without-measurements)) have rates that are scaled from
-their data sheets (`einc/machines/datasheets.json`): shares of the peak rates, loads and softmax relative to the rate
+their data sheets (`einc/machines/catalogue.json`): shares of the peak rates, loads and softmax relative to the rate
 of one multiprocessor's tensor cores, latencies in cycles of its clock, and the rest alike for all. They are fitted
 jointly to 1,500 shapes of each of these GPUs (`einc/machines/unit_gpu.json`):
 

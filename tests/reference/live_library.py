@@ -43,11 +43,36 @@ CASES: dict[str, tuple[str, str, Callable[..., torch.Tensor]]] = {
 }  # fmt: skip
 
 
+def _run(module: torch.nn.RNNBase, x: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """What a module of PyTorch computes with these weights and biases, and initial states, if there are more."""
+    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    started = tuple(part[None] for part in parts[4:])
+    state = started if len(started) > 1 else started[0] if started else None
+    weights = dict(zip(names, parts, strict=False))
+    with torch.no_grad():
+        return torch.func.functional_call(module, weights, (x, state) if state is not None else (x,))[0]
+
+
+def _declare(gates: int, starts: int) -> str:
+    weights = f"input x : f32[n, h, c]\nweight wi : f32[{gates}, c]\nweight u : f32[{gates}, t]\n"
+    biases = f"weight a : f32[{gates}]\nweight b : f32[{gates}]\n"
+    return weights + biases + "".join(f"input s{k} : f32[n, t]\n" for k in range(starts))
+
+
+CASES |= {
+    "rnn": (_declare(5, 0), "rnn(x, wi, u, a, b)", lambda x, *p: _run(torch.nn.RNN(6, 5, batch_first=True), x, p)),
+    "gru": (_declare(15, 1), "gru(x, wi, u, a, b, s0)", lambda x, *p: _run(torch.nn.GRU(6, 5, batch_first=True), x, p)),
+    "lstm": (_declare(20, 2), "lstm(x, wi, u, a, b, s0, s1)",
+             lambda x, *p: _run(torch.nn.LSTM(6, 5, batch_first=True), x, p)),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("sites", [1, 3, 8])
 @pytest.mark.parametrize("name", CASES)
 def test_the_library_computes_what_torch_does(name: str, sites: int) -> None:
     declared, call, torchs = CASES[name]
-    bundle = compiled(f"model m\n{SIZES}{declared}output y = {call}\n", sites)
+    results = "y, cells" if name == "lstm" else "y"
+    bundle = compiled(f"model m\n{SIZES}{declared}output {results} = {call}\n", sites)
     rng = np.random.default_rng(sites)
     arrays = {t.name: rng.standard_normal(t.shape).astype("f4") for t in bundle.tensors if t.kind != "value"}
     found = Session(bundle).run(arrays)["y"]

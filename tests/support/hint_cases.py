@@ -63,6 +63,12 @@ CASES = (
         write("from einc.calibration.gpus import require_scipy; require_scipy()"),
         compiler=True,
     ),
+    HintCase(
+        "einc/importers/pytorch/exporting.py",
+        write("import einc; einc.from_torch(None)"),
+        compiler=True,
+        large="torch",
+    ),
     HintCase(RUNTIME + "generation/chat.py", write(RENDER), compiler=False),
     HintCase(RUNTIME + "cli/launching.py", (*RUN, "--ranks", "2")),
     HintCase(RUNTIME + "execution/ranks/mpi.py", RUN, {"PMI_RANK": "0", "PMI_SIZE": "2"}),

@@ -114,6 +114,9 @@ CASES: dict[str, IndexCase] = {
         "y[n, o, h = 5, w = 3] = x[n, o, h + r, w + s] * k[o, r, s]",
         lambda x, k: np.stack([_convolve(x[:, i : i + 1], k[None, i : i + 1], 1, 0)[:, 0] for i in range(4)], 1),
     ),
+    "ramp_from_a_number": IndexCase(
+        "x : T[]", 'y[i = 9] = x[] + cast(i, "T")', lambda x: x + np.arange(9), dtypes=("f32", "f64", "i32")
+    ),
     "conv1d_causal": IndexCase(
         "x : T[tokens, d]; k : T[d, 4]",
         "y[tokens, d] = sum[r](x[tokens + r - 3, d, outside = 0] * k[d, r])",

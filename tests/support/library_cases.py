@@ -23,10 +23,11 @@ class LibraryCase:
     call: str
     meaning: Callable[..., Any]
     draws: dict[str, Draw] = field(default_factory=dict)
+    results: str = "y"
 
     def text(self, dtype: str) -> str:
         inputs = "".join(f"input {part.strip()}\n" for part in self.tensors.replace("T[", f"{dtype}[").split(";"))
-        return f"model m\n{SIZES}{inputs}output y = {self.call}\n"
+        return f"model m\n{SIZES}{inputs}output {self.results} = {self.call}\n"
 
 
 def convolve(x: Array, kernel: Array, stride: int = 1, padding: int = 0, dilation: int = 1) -> Array:
@@ -82,11 +83,85 @@ def grouped(x: Array, kernel: Array) -> Array:
     return np.concatenate([convolve(images, kernels, 1, 1) for images, kernels in halves], 1)
 
 
+def linear_recurrence(a: Array, b: Array, start: Array | float = 0.0) -> Array:
+    """Along the first dimension."""
+    states = []
+    for t in range(len(a)):
+        states.append(a[t] * (states[-1] if t else start) + b[t])
+    return np.stack(states)
+
+
+def selective_scan(x: Array, delta: Array, a: Array, b: Array, c: Array, skip: Array) -> Array:
+    """Each step of each channel by itself."""
+    y = skip * x
+    for i in range(len(x)):
+        h = np.zeros(a.shape)
+        for t in range(x.shape[1]):
+            for d in range(x.shape[2]):
+                h[d] = np.exp(delta[i, t, d] * a[d]) * h[d] + delta[i, t, d] * b[i, t] * x[i, t, d]
+                y[i, t, d] += h[d] @ c[i, t]
+    return y
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def rnn(x: Array, w: Array, u: Array, bw: Array, bu: Array, start: Array) -> Array:
+    states, h = [], start
+    for t in range(x.shape[1]):
+        h = np.tanh(x[:, t] @ w.T + bw + h @ u.T + bu)
+        states.append(h)
+    return np.stack(states, 1)
+
+
+def gru(x: Array, w: Array, u: Array, bw: Array, bu: Array) -> Array:
+    states, h = [], np.zeros((len(x), u.shape[1]))
+    for t in range(x.shape[1]):
+        (r, z, n), (ur, uz, un) = np.split(x[:, t] @ w.T + bw, 3, 1), np.split(h @ u.T + bu, 3, 1)
+        z = sigmoid(z + uz)
+        h = (1 - z) * np.tanh(n + sigmoid(r + ur) * un) + z * h
+        states.append(h)
+    return np.stack(states, 1)
+
+
+def lstm(x: Array, w: Array, u: Array, bw: Array, bu: Array, start: Array, start_cell: Array) -> Array:
+    states, h, cell = [], start, start_cell
+    for t in range(x.shape[1]):
+        write, keep, new, show = np.split(x[:, t] @ w.T + bw + h @ u.T + bu, 4, 1)
+        cell = sigmoid(keep) * cell + sigmoid(write) * np.tanh(new)
+        h = sigmoid(show) * np.tanh(cell)
+        states.append(h)
+    return np.stack(states, 1)
+
+
+_SEQUENCE = "x : T[batch, tokens, channels]"
+_DECAY = {"a": lambda rng: rng.uniform(-1, 1, (5, 6)), "delta": lambda rng: rng.uniform(0.1, 0.9, (2, 5, 6))}
+
+
+def _gates(count: int) -> str:
+    return (
+        f"{_SEQUENCE}; w : T[{4 * count}, channels]; u : T[{4 * count}, new]; bw : T[{4 * count}]; bu : T[{4 * count}]"
+    )
+
+
 _IDS = {"ids": lambda rng: rng.integers(0, 9, 5)}
 _FEW = {"ids": lambda rng: np.array([3, 0, 3, 8, 12])}
 _FLAGS = "f : bool[batch, rows]"
 
 CASES: dict[str, LibraryCase] = {
+    "linear_recurrence": LibraryCase("a : T[tokens, channels]; b : T[tokens, channels]",
+        'linear_recurrence(a, b, "tokens")', linear_recurrence, _DECAY),
+    "linear_recurrence started": LibraryCase("a : T[tokens, channels]; b : T[tokens, channels]; s : T[channels]",
+        'linear_recurrence(a, b, "tokens", s)', linear_recurrence, _DECAY),
+    "selective_scan": LibraryCase(
+        f"{_SEQUENCE}; delta : T[batch, tokens, channels]; a : T[channels, new]; b : T[batch, tokens, new];"
+        "c : T[batch, tokens, new]; s : T[channels]", "selective_scan(x, delta, a, b, c, s)", selective_scan,
+        {"a": lambda rng: -rng.uniform(0.2, 1.5, (6, 4)), "delta": _DECAY["delta"]}),
+    "rnn": LibraryCase(_gates(1) + "; s : T[batch, new]", "rnn(x, w, u, bw, bu, s)", rnn),
+    "gru": LibraryCase(_gates(3), "gru(x, w, u, bw, bu)", gru),
+    "lstm": LibraryCase(_gates(4) + "; s : T[batch, new]; z : T[batch, new]", "lstm(x, w, u, bw, bu, s, z)", lstm,
+        results="y, cells"),
     "conv1d": LibraryCase("x : T[batch, channels, rows]; k : T[new, channels, 3]", "conv1d(x, k, 2, 1)",
                           lambda x, k: convolve(x, k, 2, 1)),
     "conv2d": LibraryCase(f"{IMAGE}; k : T[new, channels, 3, 3]", "conv2d(x, k, padding=1)",

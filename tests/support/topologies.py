@@ -95,3 +95,41 @@ def nccl(rows, *, sm=70, device="0x1db5", speed="8 GT/s", switches=0):
             parts += ['          <c2c bw="400" count="1"/>', "        </gpu>", "      </pci>", "    </pci>"]
         parts.append("  </cpu>")
     return "\n".join((*parts, "</system>")) + "\n"
+
+
+def rccl(links, *, units=104, gcn="910", device="0x740c", sockets=2):
+    """RCCL's dump, version 2: `links` are the xGMI links of pairs; each GPU behind two bridges of its own."""
+    sites = 1 + max(map(max, links)) if links else 4
+    ends = {**links, **{(b, a): count for (a, b), count in links.items()}}
+    parts = ["<!-- a comment -->", '<system version="2">']
+    for socket in range(sockets):
+        parts.append(f'  <cpu numaid="{socket}" arch="x86_64" vendor="AuthenticAMD" familyid="175" modelid="49">')
+        for site in range(sites):
+            if site * sockets // sites != socket:
+                continue
+            for above in (1, 2):
+                parts.append(
+                    f'<pci busid="{above:04x}:{16 + 8 * site:02x}:01.0" class="0x060400" vendor="0x1000" '
+                    'link_speed="16.0 GT/s PCIe" link_width="16">'
+                )
+            parts.append(
+                f'<pci busid="{bus(site)}" class="0x038000" vendor="0x1002" device="{device}" '
+                'link_speed="16.0 GT/s PCIe" link_width="16">'
+            )
+            parts.append(f'<gpu dev="{site}" sm="{units}" gcn="{gcn}" arch="38911" rank="{site}" gdr="1">')
+            parts += [
+                f'<xgmi target="{bus(b).upper()}" count="{count}" tclass="0x038000"/>'
+                for (a, b), count in ends.items()
+                if a == site
+            ]
+            parts += ["</gpu>", *["</pci>"] * 3]
+        parts.append("  </cpu>")
+    return "\n".join((*parts, "</system>")) + "\n"
+
+
+def peers(words):
+    """The table of `nvidia-smi topo -p2p r` of rows of words."""
+    names = [f"GPU{k}" for k in range(len(words))]
+    lines = [" \t" + "\t".join(names) + "\t"]
+    lines += [f" {name}\t" + "\t".join(row) + "\t" for name, row in zip(names, words, strict=True)]
+    return "\n".join(lines) + "\n\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  GNS  = GPU not supported\n"

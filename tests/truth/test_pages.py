@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from einc.machines.importers.gpus import GPUS
-from einc.machines.load import load_machine
+from einc.machines.catalogue import require_by_name
+from einc.machines.load import build_gpu_site, load_machine
 from tests.truth import exchanges, overview, paper, steps
 from tests.truth.fitting import read_parameters
 from tests.truth.planning import MACHINE_OF
@@ -38,8 +38,10 @@ def test_committed_replays_are_those_of_the_committed_parameters() -> None:
 
 @pytest.mark.parametrize(("system", "key"), [("a100_sxm", "a100-80gb"), ("h200_sxm", "h200"), ("b200_sxm", "b200")])
 def test_machines_of_this_folder_are_those_that_the_importer_makes(system: str, key: str) -> None:
-    machine, gpu = load_machine(MACHINE_OF[system]), GPUS[key]
-    assert {site.memory_bytes for site in machine.sites} == {gpu.site.memory_bytes}
-    assert {site.hbm_gbs for site in machine.sites} == {gpu.site.hbm_gbs}
-    assert {dict(site.flops)["bf16"] for site in machine.sites} == {dict(gpu.site.flops)["bf16"]}
-    assert [resource.gbs for resource in machine.resources] == pytest.approx([gpu.links * gpu.link_gbs] * 16)
+    machine, gpu = load_machine(MACHINE_OF[system]), require_by_name(key)
+    site = build_gpu_site(gpu)
+    assert {each.memory_bytes for each in machine.sites} == {site.memory_bytes}
+    assert {each.hbm_gbs for each in machine.sites} == {site.hbm_gbs}
+    assert {dict(each.flops)["bf16"] for each in machine.sites} == {dict(site.flops)["bf16"]}
+    assert gpu.links is not None
+    assert [resource.gbs for resource in machine.resources] == pytest.approx([gpu.links.count * gpu.links.gbs] * 16)

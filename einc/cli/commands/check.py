@@ -9,6 +9,7 @@ import click
 from einc.cli.files import is_plan, read_text
 from einc.cli.options import compile_options
 from einc.cli.plans import list_given, load_plan
+from einc.options import CompileOptions
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.failures import CheckFailed
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from einc.report.contract_text import Contract
     from einc.report.contracts import Finding
 
-_FRONTEND = ("definitions", "preset", "dtype")
+_FRONTEND = ("definitions", "preset", "dtype", "step")
 """The options of `einc compile` that mean something without a plan."""
 
 
@@ -74,10 +75,11 @@ def check_command(
     if contracts and is_plan(source):
         document: dict[str, Any] = {}
     else:
-        from einc.frontend import build
+        from einc.compiler import read_model
         from einc.graph.graph import verify_graph
 
-        graph = build(read_text(source), source, *(arguments[name] for name in _FRONTEND))
+        options = CompileOptions(**{name: arguments[name] for name in _FRONTEND})
+        graph = read_model(read_text(source), source, options)
         verify_graph(graph)
         document = _describe(graph)
         if not as_json:

@@ -15,9 +15,12 @@ from einc_runtime.cli.progress import show_phases
 
 group = LazyGroup(
     "import",
-    {"hf": (f"{__name__}:hf_command", "Make a model from a Hugging Face folder.")},
+    {
+        "hf": (f"{__name__}:hf_command", "Make a model from a Hugging Face folder."),
+        "torch": ("einc.cli.commands.import_torch:torch_command", "Make a model from a program of torch.export."),
+    },
     help="Make models from other formats.",
-    epilog=examples("einc import hf llama-3-8b -o llama.ein"),
+    epilog=examples("einc import hf llama-3-8b -o llama.ein", "einc import torch module.pt2 -o module"),
 )
 
 

@@ -45,19 +45,24 @@ group = LazyGroup(
 @json_option
 def list_command(as_json: bool) -> None:
     """List the machines that einc knows by name."""
-    from einc.machines.load import list_presets, load_machine
+    from einc.machines.load import list_presets, load_instances, load_machine
     from einc.predict.ranges import name_rates
     from einc.report.tables import NOT_MEASURED
 
     machines = {name: load_machine(name) for name in list_presets()}
+    instances = {name: [alias for alias, of in load_instances().items() if of == name] for name in machines}
     if as_json:
-        rows = [{"name": name, "sites": len(m.sites), "rates": name_rates(m)} for name, m in machines.items()]
+        rows = [
+            {"name": name, "sites": len(m.sites), "rates": name_rates(m), "instances": instances[name]}
+            for name, m in machines.items()
+        ]
         output.say_json({"machines": rows})
         return
     width = max(map(len, machines))
     for name, machine in machines.items():
         note = f"; {NOT_MEASURED}" if name_rates(machine) == "peak" else ""
-        output.say(f"{name:<{width}}  {_summarize_sites(machine)}{note}")
+        aliases = f"; also {', '.join(instances[name])}" if instances[name] else ""
+        output.say(f"{name:<{width}}  {_summarize_sites(machine)}{note}{aliases}")
 
 
 @click.command(
@@ -175,21 +180,22 @@ def _show_rates(calibration: Calibration) -> None:
 
 
 class GpuName(ParamType):
-    """A GPU of the table, in upper or lower case."""
+    """A GPU of the catalogue, by any name that it has."""
 
     name = "GPU"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from einc.machines.importers.gpus import GPUS
+        from einc.machines.catalogue import require_by_name
 
-        if str(value).lower() not in GPUS:
-            self.fail(f"{str(value)[:40]!r} is not one of {', '.join(GPUS)}", param, ctx)
-        return str(value).lower()
+        try:
+            return require_by_name(str(value)).name
+        except UsageError as error:
+            self.fail(f"{error.message} ({error.hint})", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from einc.machines.importers.gpus import GPUS
+        from einc.machines.catalogue import load_catalogue
 
-        return [CompletionItem(key) for key in GPUS if key.startswith(incomplete)]
+        return [CompletionItem(name) for name in load_catalogue() if name.startswith(incomplete)]
 
 
 class PositiveNumber(ParamType):
@@ -223,7 +229,11 @@ class PositiveNumber(ParamType):
 @click.option("--gpu", type=GpuName(), metavar="GPU", help="The GPU, if the file does not name it.")
 @click.option("--nvlink-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of one NVLink, per direction.")
 @click.option(
-    "--pcie-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of the path that pairs without NVLink share."
+    "--pcie-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of a slot or switch of PCIe, per direction."
+)
+@click.option("--socket-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate between two sockets, per direction.")
+@click.option(
+    "--staging-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of all transfers through the host's memory."
 )
 @click.option("--hbm-gbs", type=PositiveNumber(), metavar="GB/S", help="Memory bandwidth of a GPU.")
 @click.option("--memory-gib", type=PositiveNumber(), metavar="GIB", help="Memory of a GPU.")

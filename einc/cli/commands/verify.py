@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from einc.cli.files import read_text
-from einc.cli.options import Definition
+from einc.cli.options import Definition, step_option
+from einc.errors import ModelError
+from einc.options import CompileOptions
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.verify import Ranks, assignment_option, ranks_option, verify_plan, weights_option
 
 if TYPE_CHECKING:
+    from einc.graph.decode_step import StepRequest
     from einc.graph.graph import Graph
     from einc_runtime.plan.schema import Bundle
 
 _FIGURES_CLAIM = (
     "costs, memory, times, bounds and exchange programs are those of the cuts, the tasks and the machine file"
 )
+_UNTRIED = "by computing them, that steps are those of the model, which is too large (a smaller preset or -D shows it)"
 _NO_MODEL = "that the plan computes a certain model (--model MODEL.ein proves it)"
 
 
@@ -29,6 +34,7 @@ _NO_MODEL = "that the plan computes a certain model (--model MODEL.ein proves it
     epilog=examples(
         "einc verify ffn.bin",
         "einc verify ffn.bin --model ffn.ein -D tokens=1000",
+        "einc verify step.bin --model llama.ein --step tokens=1",
         "einc verify llama.bin --model llama.ein --weights weights/",
     ),
 )
@@ -37,6 +43,7 @@ _NO_MODEL = "that the plan computes a certain model (--model MODEL.ein proves it
 @click.option("-D", "definitions", type=Definition(), multiple=True, help="As the plan was compiled, with --model.")
 @click.option("--preset", metavar="NAME", help="As the plan was compiled, with --model.")
 @click.option("--dtype", metavar="DTYPE", help="As the plan was compiled, with --model.")
+@step_option
 @weights_option
 @ranks_option
 @assignment_option
@@ -47,6 +54,7 @@ def verify_command(
     definitions: tuple[tuple[str, str], ...],
     preset: str | None,
     dtype: str | None,
+    step: StepRequest | None,
     weights: str | None,
     ranks: bool,
     sites_per_rank: tuple[int, ...] | int | None,
@@ -57,12 +65,15 @@ def verify_command(
     Kernels, their attributes and their blocks are derived again from every operation and its cut. Every task is
     followed symbolically: each kernel must receive exactly its fully aggregated blocks, no two tasks may race, and the
     outputs must be complete. Costs, times, bounds and the texts of exchanges are computed again. With
-    --model, the plan must have the operations and tensors of the model, no more and no less. The last lines say what
-    is not proved.
+    --model, the plan must have the operations and tensors of the model, no more and no less; with --step, those of the
+    decode step that is derived from it. Steps of a small model are also computed, with random numbers, and compared
+    with what the model computes of all tokens. The last lines say what is not proved.
     """
-    if model is None and (definitions or preset is not None or dtype is not None):
-        raise click.UsageError("-D, --preset and --dtype say how a model is read: give --model, too")
-    graph = None if model is None else _build_graph(model, definitions, preset, dtype)
+    if model is None and (definitions or preset is not None or dtype is not None or step is not None):
+        raise click.UsageError("-D, --preset, --dtype and --step say how a model is read: give --model, too")
+    options = CompileOptions(definitions=definitions, preset=preset, dtype=dtype, step=step)
+    reading = None if model is None else ModelReading(read_text(model), model, options)
+    graph = None if reading is None else reading.build()
 
     def prove_more(bundle: Bundle, phase: Callable[[str], None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         from einc.verification.figures import verify_figures
@@ -70,21 +81,52 @@ def verify_command(
 
         phase("computing its figures again")
         unproved = verify_figures(bundle)
-        if graph is None:
+        if reading is None or graph is None:
             return (_FIGURES_CLAIM,), (*unproved, _NO_MODEL)
         phase("comparing it with the model")
         verify_model(bundle, graph)
-        return (_FIGURES_CLAIM, f"its operations and tensors are those of {model}, no more and no less"), unproved
+        derived = "" if step is None else "the decode step that is derived from "
+        claim = f"its operations and tensors are those of {derived}{model}, no more and no less"
+        if step is None:
+            return (_FIGURES_CLAIM, claim), unproved
+        phase("computing steps")
+        tried = reading.try_steps()
+        if tried is None:
+            return (_FIGURES_CLAIM, claim), (*unproved, _UNTRIED)
+        return (_FIGURES_CLAIM, claim, f"{tried} steps with random numbers compute what the model does"), unproved
 
     verify_plan(plan, weights, Ranks(ranks, sites_per_rank), as_json, prove_more)
 
 
-def _build_graph(model: str, definitions: tuple[tuple[str, str], ...], preset: str | None, dtype: str | None) -> Graph:
-    """The graph of a model, fused as for compiling."""
-    from einc.frontend import build
-    from einc.graph.fuse import fuse
-    from einc.graph.graph import verify_graph
+@dataclass(frozen=True, slots=True)
+class ModelReading:
+    """A model's text, the file that it is from, and how it is read."""
 
-    graph = fuse(build(read_text(model), model, definitions, preset, dtype))
-    verify_graph(graph)
-    return graph
+    text: str
+    file: str
+    options: CompileOptions
+
+    def build(self) -> Graph:
+        """The graph, fused as for compiling."""
+        from einc.compiler import read_model
+        from einc.graph.fuse import fuse
+        from einc.graph.graph import verify_graph
+
+        graph = fuse(read_model(self.text, self.file, self.options))
+        verify_graph(graph)
+        return graph
+
+    def try_steps(self) -> int | None:
+        """Tries the steps of the model in f64, and says how many; None where that takes too long, or f64 is refused."""
+        from einc.compiler import read_model
+        from einc.graph.decode_step import derive_step
+        from einc.verification.steps import can_be_tried, try_steps
+
+        assert self.options.step is not None
+        wide = replace(self.options, dtype="f64", step=None)
+        try:
+            model = read_model(self.text, self.file, wide)
+        except ModelError:
+            return None
+        step = derive_step(model, self.options.step)
+        return try_steps(model, step) if can_be_tried(model, step) else None

@@ -118,10 +118,13 @@ def _prove_share(demand: DemandClass, rows: list[FlowRow], prices: ResourcePrice
 
 
 MAX_FLOW_SITES = 10
+"""A limit of time: rows are found among all sets of sites, 2**sites of them."""
 MAX_LP_COLUMNS = 20_000
+"""A limit of time: a variable for each demand and each use of a path."""
 MAX_FLOW_ROUNDS = 40
+"""A limit of time: rounds of added rows. A program that is stopped here still gives a bound."""
 
-_VIOLATED = 1e-6
+_VIOLATED = 1e-6  # of a row, relative to its demand: below it, what is missing is rounding of the solver
 _PER_ROUND = 4  # rows added per demand and round
 
 

@@ -32,10 +32,10 @@ MAX_PRICED_SITES = 72
 MAX_JOURNEYS = 1500
 """Pairs of an atom and a target, of all demands together."""
 
-MAX_PRICE_ROUNDS = 15
+MAX_PRICE_ROUNDS = 15  # a limit of time: prices after any round give a bound
 _STEP_PARTS = (0.5, 0.9, 1.0)
-_MIN_PRICE_GAIN = 1.003
-_LEAST = 1e-12
+_MIN_PRICE_GAIN = 1.003  # a round that promises less is not worth its time
+_LEAST = 1e-12  # price of a link: with a price of zero, paths of any length would cost the same
 
 
 def solve_priced_flow(demands: DemandSet, network: Network) -> FlowWitness | None:

@@ -22,7 +22,7 @@ MAX_CLOCKS = 50_000_000
 """Steps times thread blocks: the numbers that the order of steps takes, of 4 bytes each."""
 
 Value = frozenset[Atom]
-_SHOWN = 4
+_SHOWN = 4  # items of a list in a message; the others are counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Verdict:
     faults: tuple[Fault, ...] = ()
 
 
-MAX_FAULTS = 20
+MAX_FAULTS = 20  # in one report: who has mended twenty checks again
 
 
 def check(program: Program, machine: Machine | None = None) -> Verdict:
@@ -151,7 +151,7 @@ def _find_size_faults(program: Program) -> Iterator[tuple[Aggregate, str]]:
             )
 
 
-_MAX_WORDS = 6
+_MAX_WORDS = 6  # items of a list in a message; the others are counted
 
 
 def _explain_absence(program: Program, state: State, aggregate: Aggregate, site: int) -> str:

@@ -15,6 +15,7 @@ MAX_SITE = 1_000_000
 MAX_ATOMS = 4096
 """Of one aggregate."""
 MAX_ATOM_BYTES = 2**62
+"""Sums of two sizes are still integers of 64 bits."""
 
 
 class InvalidEntry(Exception):

@@ -41,6 +41,7 @@ _MAX_GROWN_ENDS = 60_000
 """Parts and targets of all shapes together, times the rounds in which routes grow for them."""
 
 _MIN_GROWN_ROUNDS = 3
+"""Rounds that even the largest exchanges get."""
 
 _MANY_SHAPES = 150
 """With more shapes there are fewer rounds on large machines."""

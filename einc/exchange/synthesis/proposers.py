@@ -28,9 +28,13 @@ CANDIDATE_SEPARATOR = "---"
 """A line of its own between the candidates of one text."""
 
 MAX_PROPOSAL_TEXT = 1 << 22
+"""Characters of one answer, whose sender may be hostile."""
 MAX_PROPOSED_ACTIONS = 20_000
+"""A limit of time: each candidate is checked and simulated."""
 MAX_CANDIDATES = 64
+"""Candidates of one answer that are read; a proposer that knows better sends its best first."""
 MAX_PROPOSAL_ROUNDS = 100
+"""So that a proposer that always finds a little more comes to an end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from einc.errors import MachineError, UsageError
 from einc.machines.importers.hosts import is_hosts_file, join_hosts, read_hosts
 from einc.machines.importers.nccl import read_nccl
 from einc.machines.importers.smi import read_smi
-from einc.machines.importers.topology import ImportedMachine, MachineOverrides, Topology, build_machine
+from einc.machines.importers.topology import ImportedMachine, MachineOverrides, build_machine
+from einc.machines.importers.topology_facts import Topology
 from einc.machines.load import format_machine, parse_machine
 
 MAX_TOPOLOGY_TEXT = 4 * 2**20

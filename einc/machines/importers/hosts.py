@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 from einc.errors import MachineError, SourceSpan, UsageError
-from einc.machines.importers.topology import Topology
+from einc.machines.importers.topology_facts import Topology
+from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,252}"
@@ -88,6 +89,7 @@ def join_hosts(hosts: tuple[Host, ...], node: Topology | None) -> Topology:
         labels += [f"{host.name[:_MAX_SHOWN_NAME]} {name}" for name in names]
         inside = {} if node is None else node.direct
         apart = frozenset() if node is None else node.unreachable
+        staged = None if node is None else node.staged
         joined = dataclasses.replace(
             joined,
             gpus=joined.gpus + ((None,) * host.slots if node is None else node.gpus[: host.slots]),
@@ -97,8 +99,9 @@ def join_hosts(hosts: tuple[Host, ...], node: Topology | None) -> Topology:
                 **joined.direct,
                 **{(first + a, first + b): n for (a, b), n in inside.items() if a in host_slots and b in host_slots},
             },
-            unreachable=joined.unreachable
-            | frozenset((first + a, first + b) for a, b in apart if a in host_slots and b in host_slots),
+            ways=joined.ways + (() if node is None else node.ways[: host.slots]),
+            unreachable=joined.unreachable | _shift(apart, first, host_slots),
+            staged=None if staged is None else (joined.staged or frozenset()) | _shift(staged, first, host_slots),
         )
     if node is None:
         return dataclasses.replace(joined, labels=tuple(labels))
@@ -107,7 +110,14 @@ def join_hosts(hosts: tuple[Host, ...], node: Topology | None) -> Topology:
         labels=tuple(labels),
         counts_switches=node.counts_switches,
         pcie_gbs=node.pcie_gbs,
+        socket_gbs=node.socket_gbs,
+        unknown=node.unknown,
         notes=node.notes,
         cards=dict.fromkeys(range(len(hosts)), node.cards[0]) if node.cards else {},
         apart=True,
     )
+
+
+def _shift(pairs: frozenset[Pair], first: int, members: range) -> frozenset[Pair]:
+    """The pairs of a node as those of a host whose sites begin at `first`, as far as it has these members."""
+    return frozenset((first + a, first + b) for a, b in pairs if a in members and b in members)

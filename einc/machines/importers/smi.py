@@ -3,7 +3,7 @@
 A header line names columns: GPUs first, then network cards, then affinities. A row names its GPU, then holds one word
 per column: `X`, `NV4` (bonded NVLinks) or how far the PCIe path goes. Rows of network cards, the legend, colours and
 shell prompts are ignored; `nvidia-smi -L` or the table of plain `nvidia-smi`, above or below the matrix, names the
-models.
+models. The table of `nvidia-smi topo -p2p r`, if it follows, says which pairs reach each other's memory.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from einc.errors import MachineError, SourceSpan
-from einc.machines.importers.gpus import Gpu, find_by_name
-from einc.machines.importers.topology import Topology
+from einc.machines.catalogue import Gpu, find_by_name
+from einc.machines.importers.pcie import DISTANCES, Way, group_by_distance
+from einc.machines.importers.topology_facts import Topology
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 from einc_runtime.text import replace_unprintable
 
-_PCIE = frozenset(("PIX", "PXB", "PSB", "PHB", "NODE", "SYS", "SOC"))
-"""Ways over PCIe; PSB and SOC are words of older drivers."""
+_PCIE = frozenset((*DISTANCES, "SYS", "SOC"))
+"""Ways over PCIe; SOC is a word of older drivers for SYS."""
 _NO_PATH = frozenset(("N/A",))
 _NVLINK = re.compile(r"NV([1-9][0-9]?)")
 _GPU = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
 _GPU_MODEL = re.compile(
-    r"\s*GPU ([0-9]{1,4}): (.{1,80}?) \(UUID|\|\s+([0-9]{1,4})\s{1,3}((?:NVIDIA|Tesla)\s.{1,60}?)\s{2,}"
+    r"\s*GPU ([0-9]{1,4}): (.{1,80}?) \(UUID|\|\s+([0-9]{1,4})\s{1,3}((?:NVIDIA|Tesla|GeForce|Quadro)\s.{1,60}?)\s{2,}"
 )
+_PEER_WORDS = frozenset(("OK", "NS", "CNS", "GNS", "TNS", "DR", "U"))
+"""Words of `nvidia-smi topo -p2p`: all but OK say that the driver gives a pair no peers, or does not know."""
 _MAX_COLUMNS = 4 * MAX_SITES
 _MAX_LINE_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
-_MAX_LINES = 20_000
+_MAX_LINES = 20_000  # of a report; one of MAX_SITES GPUs has fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def read_smi(text: str, where: str) -> Topology:
     texts = text.splitlines()
     if len(texts) > _MAX_LINES:
         raise MachineError(f"more than {_MAX_LINES} lines, which is no topology table", where=where)
-    lines = [_split_line(line, number) for number, line in enumerate(texts, 1)]
+    lines, peer_tables = _take_peer_tables([_split_line(line, number) for number, line in enumerate(texts, 1)], where)
     position = _find_header(lines)
     if position is None:
         raise MachineError(
@@ -74,13 +77,12 @@ def read_smi(text: str, where: str) -> Topology:
     rows = _read_rows(lines[position + 1 :], columns, where)
     labels = [name for name in columns if _GPU.fullmatch(name)]
     word_of_column = {name: 1 + position for position, name in enumerate(columns)}
-    cells = {(a, b): rows[a].words[word_of_column[b]].text for a in labels for b in labels}
+    cells = {(a, b): rows[a].words[word_of_column[b]].text for a in labels for b in columns}
     number = {label: site for site, label in enumerate(labels)}
     direct: dict[Pair, int] = {}
     unreachable: set[Pair] = set()
-    for (a, b), cell in cells.items():
-        if a == b:
-            continue
+    for a, b in itertools.permutations(labels, 2):
+        cell = cells[a, b]
         if cell != cells[b, a]:
             raise MachineError(
                 f"{a} to {b} is {cell}, but {b} to {a} is {cells[b, a]}: a link is the same from both ends",
@@ -91,15 +93,92 @@ def read_smi(text: str, where: str) -> Topology:
             direct[number[a], number[b]] = int(links[1])
         elif cell in _NO_PATH:
             unreachable.add((number[a], number[b]))
+    models, unknown = _find_models(lines, labels)
     return Topology(
         tuple(labels),
-        _find_models(lines, labels),
+        models,
         direct,
         (0,) * len(labels),
         (0,) * len(labels),
         counts_switches=True,
+        ways=tuple(_find_ways(labels, columns, cells, rows)),
         unreachable=frozenset(unreachable),
+        staged=_read_staged(peer_tables, number),
+        unknown=unknown,
     )
+
+
+def _find_ways(
+    labels: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[tuple[str, str], str],
+    rows: Mapping[str, _Line],
+) -> list[Way]:
+    """The ways over PCIe that the words of the table tell.
+
+    Of GPUs with NVLinks it shows these instead: then the network card tells that is nearest to both, or the same
+    affinity, that they are in one socket.
+    """
+    number = {name: position for position, name in enumerate(labels)}
+    cards = [name for name in columns if name not in number]
+    affinity = {label: tuple(word.text for word in rows[label].words[1 + len(columns) :]) for label in labels}
+    near = {}
+    for a, b in itertools.combinations(labels, 2):
+        word = cells[a, b]
+        if _NVLINK.fullmatch(word):
+            to_cards = [(cells[a, card], cells[b, card]) for card in cards]
+            ranks = [max(map(DISTANCES.index, ends)) for ends in to_cards if set(ends) <= set(DISTANCES)]
+            same_socket = "NODE" if affinity[a] and affinity[a] == affinity[b] else "SYS"
+            word = DISTANCES[min(ranks)] if ranks else same_socket
+        near[number[a], number[b]] = word
+    return group_by_distance(len(labels), near)
+
+
+def _take_peer_tables(lines: Sequence[_Line], where: str) -> tuple[list[_Line], list[list[_Line]]]:
+    """The lines without the tables of `topo -p2p`, and these: each is its header and its rows."""
+    remaining: list[_Line] = []
+    tables: list[list[_Line]] = []
+    position = 0
+    while position < len(lines):
+        header = lines[position]
+        names = [word.text for word in header.words]
+        count = len(names)
+        rows = [line for line in lines[position + 1 : position + 1 + 2 * count] if line.words][:count]
+        if names and all(_GPU.fullmatch(name) for name in names) and _is_peer_row(rows, names):
+            if [row.words[0].text for row in rows] != names or not all(_is_peer_row([row], names) for row in rows):
+                raise MachineError(
+                    "the table of `nvidia-smi topo -p2p` is not whole", where=header.span(where, 0),
+                    hint="each GPU of its first line has a row, with OK or another word for each GPU",
+                )  # fmt: skip
+            tables.append([header, *rows])
+            position = lines.index(rows[-1], position) + 1
+        else:
+            remaining.append(header)
+            position += 1
+    return remaining, tables
+
+
+def _is_peer_row(rows: Sequence[_Line], names: Sequence[str]) -> bool:
+    """Whether the first of the rows has a word about peers for each name, and not X alone."""
+    if not rows or len(names) < 2:
+        return False
+    words = [word.text for word in rows[0].words[1:]]
+    return len(words) == len(names) and set(words) <= {"X", *_PEER_WORDS} and set(words) != {"X"}
+
+
+def _read_staged(tables: Sequence[Sequence[_Line]], number: Mapping[str, int]) -> frozenset[Pair] | None:
+    """The pairs that have no peers by any table, in either direction; None without a table."""
+    if not tables:
+        return None
+    staged: set[Pair] = set()
+    for header, *rows in tables:
+        names = [word.text for word in header.words]
+        for row in rows:
+            for name, word in zip(names, row.words[1:], strict=True):
+                a, b = number.get(row.words[0].text), number.get(name)
+                if word.text not in ("X", "OK") and a is not None and b is not None:
+                    staged |= {(a, b), (b, a)}
+    return frozenset(staged)
 
 
 def _split_line(text: str, number: int) -> _Line:
@@ -204,11 +283,15 @@ def _check_row(line: _Line, label: str, columns: Sequence[str], where: str) -> N
         raise MachineError(f"{counts}, and has more", where=at)
 
 
-def _find_models(lines: Sequence[_Line], labels: Sequence[str]) -> tuple[Gpu | None, ...]:
-    """The models that lists of GPUs above or below the table name."""
+def _find_models(lines: Sequence[_Line], labels: Sequence[str]) -> tuple[tuple[Gpu | None, ...], str | None]:
+    """The models that lists of GPUs above or below the table name, and a name that the catalogue has not."""
     named: dict[str, Gpu | None] = {}
+    unknown = None
     for line in lines:
         match = _GPU_MODEL.match(line.text)
         if match is not None:
-            named[f"GPU{int(match[1] or match[3])}"] = find_by_name(match[2] or match[4])
-    return tuple(named.get(label) for label in labels)
+            label, name = f"GPU{int(match[1] or match[3])}", match[2] or match[4]
+            named[label] = find_by_name(name)
+            if label in labels and named[label] is None and not name.endswith("..."):
+                unknown = name
+    return tuple(named.get(label) for label in labels), unknown

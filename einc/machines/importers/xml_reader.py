@@ -11,9 +11,9 @@ from xml.parsers import expat
 
 from einc.errors import MachineError, SourceSpan
 
-_MAX_XML_ELEMENTS = 100_000
-_MAX_ATTRIBUTES = 100
-_MAX_DEPTH = 64
+_MAX_XML_ELEMENTS = 100_000  # elements of a file, whose sender may be hostile
+_MAX_ATTRIBUTES = 100  # of one element; those of topologies have about ten
+_MAX_DEPTH = 64  # levels; a topology has about ten
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from einc_runtime.text import format_count, format_memory, shorten
 
 Document = dict[str, Any]
 
-MAX_CONTENDERS = 12
-MAX_MEMORIES = 12
+MAX_CONTENDERS = 12  # rows of a table that fits on a screen
+MAX_MEMORIES = 12  # the same for arenas, of which equal ones are one row
 
 
 def describe_answer(document: Document, sites: Sequence[int], measured_ms: float | None = None) -> Document:

@@ -29,6 +29,7 @@ class GraphLayout:
 
 
 BEND = 0.28
+"""The width of a bend of an edge, in widths of an operator."""
 
 
 def lay_out(count: int, edges: Sequence[tuple[int, int]], drawn_back: Sequence[bool]) -> GraphLayout:

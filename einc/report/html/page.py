@@ -46,6 +46,7 @@ SCRIPTS = (
 """In the order in which they are put together."""
 
 MAX_TITLE = 120
+"""Characters of the title of a page, which browsers cut anyway."""
 
 MAX_DRAWN_CHANGES = 100
 """Kinds of operators that differ from one plan to another and whose cuts are drawn beside each other."""
@@ -189,6 +190,12 @@ def _render(title: str, data: Mapping[str, Any], **more: Any) -> str:
             **more,
         )
     )
+
+
+def render_template(name: str, **values: Any) -> str:
+    """A page without a script, from a template of the folder `templates`."""
+    _, style = _read_static()
+    return _make_environment().get_template(name).render(version=VERSION, style=style, **values)
 
 
 @functools.cache

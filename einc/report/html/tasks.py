@@ -13,7 +13,7 @@ from einc_runtime.plan.schema import AnyTask, Bundle, FenceTask, KernelTask, Tra
 
 Columns = dict[str, Any]
 
-NS_PER_MS = 1e6
+NS_PER_MS = 1e6  # the page counts in whole nanoseconds
 
 KERNEL, COMBINE, TRANSFER = range(3)
 """The kinds of tasks that are drawn, as numbers; `combine` is an aggregation or a copy."""

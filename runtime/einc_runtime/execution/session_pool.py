@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from einc_runtime.kernels.cuda.tuning import Tuning
 
 DEFAULT_SESSIONS = 4
+"""Memory for as many runs at once; each session has arenas of its own."""
 
 
 class SessionPool:

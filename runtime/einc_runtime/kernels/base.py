@@ -23,6 +23,7 @@ from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import Attribute, Block
 
 ALIGNMENT = 64
+"""Bytes of a cache line and of the widest vector."""
 Run = Callable[[], None]
 
 View = TypeVar("View")

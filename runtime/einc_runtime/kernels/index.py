@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -162,14 +163,17 @@ def _compile_lookup(call: IndexCall, gather: Gather, source: Array, target: Arra
     block, kept = call.blocks[gather.read.operand], dict(zip(gather.kept, gather.spans, strict=True))
     if any(lower < block.lower[dim] or upper > block.upper[dim] for dim, (lower, upper) in kept.items()):
         return None
-    corner = tuple(
+    corner: tuple[Any, ...] = tuple(
         slice(kept[dim][0] - first, kept[dim][0] - first + 1) if dim in kept else slice(0, 1)
         for dim, first in enumerate(block.lower)
     )
     steps = [source.strides[axis] if isinstance(axis, int) else 0 for axis, _ in gather.axes]
     shape = [upper - lower if isinstance(axis, int) else 1 for axis, (lower, upper) in gather.axes]
     return compile_lookup(
-        np.lib.stride_tricks.as_strided(source[corner], shape, steps), target, gather.before, len(gather.loops)
+        np.lib.stride_tricks.as_strided(source[(*corner, Ellipsis)], shape, steps),
+        target,
+        gather.before,
+        len(gather.loops),
     )
 
 

@@ -14,11 +14,8 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import dtype_name
+from einc_runtime.plan.meaning.equations import MAX_INDICES
 from einc_runtime.text import escape_text
-
-MAX_INDICES = 30
-"""Some versions of numpy have arrays of at most 32 dimensions; two are kept for matrix products."""
-
 
 Names = tuple[str, ...]
 

@@ -24,6 +24,7 @@ CPUINFO = Path("/proc/cpuinfo")
 _CPUINFO_FIELDS = ("model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
 _X86 = ("x86_64", "AMD64")
 MAX_PROCESSOR_NAME = 60
+"""Characters of a name that is shown in one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "map": ("einc_runtime.kernels.numpy.map", "build_map"),
         "reduce": ("einc_runtime.kernels.numpy.map", "build_reduce"),
         "softmax": ("einc_runtime.kernels.numpy.rows", "build_softmax"),
+        "recurrence": ("einc_runtime.kernels.numpy.recurrence", "build_recurrence"),
         "reshape": ("einc_runtime.kernels.numpy.moves", "build_reshape"),
         "rmsnorm": ("einc_runtime.kernels.numpy.rows", "build_norm"),
         "layernorm": ("einc_runtime.kernels.numpy.rows", "build_norm"),

@@ -30,7 +30,7 @@ HEADER = struct.Struct(">8sIQ32s")
 MAX_PAYLOAD_BYTES = 256 << 20
 """Largest payload that is written or read: about 1.5 million tasks. Decoding takes up to 30 times its memory."""
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # bytes that are read at a time
 _decoder = msgspec.msgpack.Decoder(Bundle)
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 

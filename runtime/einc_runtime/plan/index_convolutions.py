@@ -14,6 +14,7 @@ from einc_runtime.plan.index_programs import IndexProgram, Position, TensorRead
 from einc_runtime.plan.scalar_programs import ScalarProgram
 
 MAX_WINDOW_DIMS = 3
+"""oneDNN has convolutions of one to three dimensions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,19 @@ def clip_span(span: Interval | None, extent: int) -> Interval:
     return (min(max(span[0], 0), extent - 1), max(min(span[1], extent), 1))
 
 
+def parse_loops(text: str) -> list[tuple[str, int]]:
+    """Loops with their extents: `n=8 o=64`. Raises PlanFault for anything else."""
+    pairs = []
+    for word in text.split(" ") if text else []:
+        match = _LOOP.fullmatch(word)
+        _require(match is not None and int(match[2]) < MAX_NUMBER, f"'{escape_text(word, 40)}' is no loop")
+        assert match is not None
+        pairs.append((match[1], int(match[2])))
+    _require(len(pairs) <= MAX_LOOPS, f"{len(pairs)} loops; at most {MAX_LOOPS} are supported")
+    _require(len(dict(pairs)) == len(pairs), "two loops have one name")
+    return pairs
+
+
 @lru_cache(maxsize=1024)
 def parse_index_program(
     loops: str, kept: int, reads: str, program: str, aggregation: str, shapes: tuple[tuple[int, ...], ...]
@@ -264,14 +277,7 @@ def parse_index_program(
 
     The scalar program itself and the types are left to `meaning` and to the kernels.
     """
-    pairs = []
-    for word in loops.split(" ") if loops else []:
-        match = _LOOP.fullmatch(word)
-        _require(match is not None and int(match[2]) < MAX_NUMBER, f"'{escape_text(word, 40)}' is no loop")
-        assert match is not None
-        pairs.append((match[1], int(match[2])))
-    _require(len(pairs) <= MAX_LOOPS, f"{len(pairs)} loops; at most {MAX_LOOPS} are supported")
-    _require(len(dict(pairs)) == len(pairs), "two loops have one name")
+    pairs = parse_loops(loops)
     _require(0 <= kept <= len(pairs), f"{kept} of {len(pairs)} loops are those of the result")
     _require(kept < len(pairs) or not aggregation, "nothing is aggregated over")
     texts = reads.split("; ")

@@ -96,6 +96,14 @@ SIGNATURES: dict[str, KernelSignature] = {
     "rounded_contract": KernelSignature(
         (_ROWS, _ROWS, _INT8_OPERAND, _ROWS), (_ROWS,), {"equation": str}, {"scale": float}, order="nothing"
     ),
+    "recurrence": KernelSignature(
+        (_ELEMENTS,),
+        (_ELEMENTS,),
+        {"loops": str, "equations": list, "reads": list, "programs": list, "aggregations": list, "results": list},
+        more=None,
+        more_outputs=True,
+        order="nothing",
+    ),
     "reshape": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {}, order="nothing"),
     "softmax": KernelSignature((_ROWS,), (_ROWS,), {"axis": int}, order="stated"),
     "rmsnorm": KernelSignature((_ROWS, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}, order="stated"),

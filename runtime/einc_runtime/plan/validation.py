@@ -31,11 +31,11 @@ from einc_runtime.plan.signatures import require_signature
 from einc_runtime.plan.task_validation import validate_tasks
 from einc_runtime.text import escape_text
 
-MAX_RUNTIME_SITES = 4096
-MAX_TASKS = 4_000_000
+MAX_RUNTIME_SITES = 4096  # as many as the compiler plans for
+MAX_TASKS = 4_000_000  # a limit of memory, beyond what a payload of the largest size holds
 MAX_RECORDS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
-MAX_COUNT = (1 << 63) - 1
+MAX_COUNT = (1 << 63) - 1  # integers of 64 bits
 MAX_TEXT = 1 << 20  # characters of an attribute
 MAX_EMBEDDED_TEXT = 32 << 20  # characters of an exchange program or a machine file
 MAX_REPORT = 1 << 20  # bytes of the section that the runtime does not read

@@ -176,6 +176,7 @@ def test_rows_in_a_panel_give_the_product(equation, extents, kinds):
 
 
 @WIDE
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", range(few_rows.MIN_ROWS_PANEL, few_rows_layout.MAX_PRODUCT_ROWS + 1))
 def test_any_number_of_rows_of_a_panel(rows):
     check("t d, n d -> t n", {"t": rows, "d": 96 + rows, "n": 50}, ("f32", "f32", "f32"))

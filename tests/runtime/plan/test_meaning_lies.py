@@ -51,6 +51,12 @@ GATHER = {
     "loops": "t=5 d=4", "kept": 2, "reads": "0[@1, d]; 1[t]", "program": "t0 = copy x0", "aggregation": "",
     "dims": ["t", "d"],
 }  # fmt: skip
+SCAN = {
+    "loops": "t=6 d=4 n=3", "equations": ["f32[t, d, n] | 2[d]", "f32[t, d]"],
+    "reads": ["0[t, d]; @0[t-1, d, n]; 1[t, n]", "@0[t, d, n]; 0[t, d]"],
+    "programs": ["t0 = mul x0 x1; t1 = add t0 x2", "t0 = mul x0 x1"], "aggregations": ["", "sum"], "results": [1],
+    "dims": ["t", "d"],
+}  # fmt: skip
 CUSTOM = {
     "operator": "energy", "signature": "x: float[..., n], w: float[n] -> y[...]", "uncut": [], "aggregation": "sum",
     "operations": 2.0, "settings": "{}",
@@ -68,6 +74,7 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     ),
     "convolution": ("index", [form(2, 3, 7), form(4, 3, 3)], CONVOLUTION),
     "gather": ("index", [form(9, 4), whole(5)], GATHER),
+    "recurrence": ("recurrence", [X, form(6, 3), form(4)], SCAN),
     "custom": ("custom", [X, form(4)], CUSTOM),
     "custom with sizes": (
         "custom",
@@ -115,6 +122,32 @@ F16 = "f16"
 LIES: list[tuple[str, dict[str, Any], str]] = [
     # the good one, what is changed (a number: an input; a name: an attribute; None: it is gone), a piece of the message
     ("softmax", {"axis": None}, "the attribute 'axis' is missing"),
+    ("recurrence", {"loops": "t=6 d=4 n=2"}, "of an operand of shape (6, 3)"),
+    ("recurrence", {"loops": "t=6 d=4 n=3 e=2"}, "a loop has no use"),
+    ("recurrence", {"loops": ""}, "it has no loop"),
+    ("recurrence", {"equations": ["f32[t, d, n] | 2[n]", "f32[t, d]"]}, "2[n] of an operand of shape (4,)"),
+    ("recurrence", {"equations": ["f32[t, d, n] | 2[t]", "f32[t, d]"]}, "no element before the first step"),
+    ("recurrence", {"equations": ["f32[t, d, n] | true", "f32[t, d]"]}, "2 operands are read of 3"),
+    ("recurrence", {"equations": ["f32[t, d, n]", "f32[t, d]"]}, "is read before the first step"),
+    ("recurrence", {"equations": ["f64[t, d, n] | 2[d]", "f32[t, d]"]}, "step 0 of a scalar program"),
+    ("recurrence", {"equations": ["f32[t, d, n] | 2[d]", "f32[t]"]}, "2 names for 1 dimensions"),
+    ("recurrence", {"equations": ["f32[t, d, n] | 2[d]", "f32[d]"]}, "does not run along 't'"),
+    ("recurrence", {"equations": ["f32[t, d, n] | 2[d]"]}, "1 equations"),
+    ("recurrence", {"reads": ["0[t, d]; @0[t-1, d, n]; 1[t, n]", "@1[t, d]; 0[t, d]"]}, "not known at this step yet"),
+    ("recurrence", {"reads": ["0[t, d]; @0[t-1, n, d]; 1[t, n]", "@0[t, d, n]; 0[t, d]"]}, "does not fit the value"),
+    ("recurrence", {"reads": ["0[t, d]; @0[t-2, d, n]; 1[t, n]", "@0[t, d, n]; 0[t, d]"]}, "'t-2' is no loop"),
+    ("recurrence", {"reads": ["0[t, d]; @0[t, d, n]; 1[t, n]", "@0[t, d, n]; 0[t, d]"]}, "not known at this step yet"),
+    ("recurrence", {"reads": ["0[t, d]; 0[t, d]; 1[t, n]", "@0[t, d, n]; 0[t, d]"]}, "is read before the first step"),
+    ("recurrence", {"reads": ["0[t, d]; @9[t-1, d, n]; 1[t, n]", "@0[t, d, n]; 0[t, d]"]}, "of 2 equations"),
+    ("recurrence", {"reads": ["0[t, d],@0[t-1, d, n]; 1[t, n]", "@0[t, d, n]; 0[t, d]"]}, "is no read"),
+    ("recurrence", {"programs": ["t0 = mul x0 x1; t1 = lt t0 x2", "t0 = mul x0 x1"]}, "results in bool"),
+    ("recurrence", {"programs": ["t0 = mul x0 x1; t1 = add t0 x2", "t0 = mul x0 x2"]}, "no operand"),
+    ("recurrence", {"aggregations": ["", "mean"]}, "aggregation 'mean'"),
+    ("recurrence", {"aggregations": ["sum", "sum"]}, "over 0 loops"),
+    ("recurrence", {"results": [0]}, "an equation has no use"),
+    ("recurrence", {"results": [1, 0]}, "its results are [1, 0]"),
+    ("recurrence", {"results": [2]}, "its results are [2]"),
+    ("recurrence", {"dims": ["t"]}, "1 names for 2 dimensions"),
     ("custom", {"signature": "x: float[..., n],w: float[n] -> y[...]"}, "not in canonical form"),
     ("custom", {"signature": "x: float[..., n] -> y[...]"}, "it takes 1 tensor, not 2"),
     ("custom", {"signature": "x: float[n], w: float[n] -> y[n]"}, "its operand x: float[n] is f32[a=6, b=4]"),

@@ -13,7 +13,7 @@ from einc_runtime.kernels.gpu import Launch
 from einc_runtime.plan.schema import AnyTask, Bundle
 
 _CUPY_ERRORS = ("CUDARuntimeError", "CUDADriverError")
-_WORD_BYTES = 4
+_WORD_BYTES = 4  # of a counter of faults, an integer of 32 bits
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ DeviceKey = tuple[BufferKey, int]
 _BUFFER_ALIGNMENT = 64
 """Offsets of buffers are multiples of it, in plans of the compiler, and in arenas without what is shared."""
 _CHUNK_UNIT = 256
+"""Chunks begin at multiples of it, as those of cudaMalloc do."""
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ NPY_MAGIC = b"\x93NUMPY"
 MAX_NPY_HEADER_BYTES = 10_000
 """The limit of a header's text; numpy has the same limit for untrusted files."""
 READ_BYTES = 1 << 20
+"""Bytes of a pipe that are read at a time: a limit of time is noticed between two reads."""
 STDIN = "-"
 
 _NPY_DTYPES = {"f2": "f16", "f4": "f32", "f8": "f64", "i4": "i32", "i8": "i64", "b1": "bool"}

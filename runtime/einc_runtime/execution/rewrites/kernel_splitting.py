@@ -31,6 +31,7 @@ BUSY = 0.9
 """The share of the workers' time that must be used."""
 
 MAX_KERNEL_PARTS = 64
+"""Parts of one kernel: each is a task that has to be started."""
 
 
 class KernelTime(NamedTuple):

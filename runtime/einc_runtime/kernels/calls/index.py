@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -182,7 +183,7 @@ class IndexCall:
 
     def _view_affine(self, array: Array, origin: Sequence[int], positions: Sequence[Position]) -> NamedArray:
         strides: dict[str, int] = {}
-        corner = []
+        corner: list[Any] = []
         for position, lower, stride in zip(positions, origin, array.strides, strict=True):
             start = position.constant - lower
             for name, factor in position.terms:
@@ -192,7 +193,8 @@ class IndexCall:
         names = tuple(name for name, _ in self.program.loops if name in strides)
         shape = [self.ranges[name][1] - self.ranges[name][0] for name in names]
         steps = [strides[name] for name in names]
-        return NamedArray(names, np.lib.stride_tricks.as_strided(array[tuple(corner)], shape, steps))
+        first = array[(*corner, Ellipsis)]  # a view, also of an array without dimensions
+        return NamedArray(names, np.lib.stride_tricks.as_strided(first, shape, steps))
 
     def join(self, made: MadeArrays) -> Invocation[Array]:
         """The product, the reduction or the map that it is of its views."""

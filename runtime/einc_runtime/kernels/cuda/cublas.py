@@ -54,8 +54,8 @@ _CUBLAS_FILES = ("libcublas.so.13", "libcublas.so.12")
 _LIBRARY_FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib")
 """The folders of NVIDIA's packages for CUDA 13 and 12."""
 _NO_REDUCED_PRECISION = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
-_DEFAULT_ALGORITHM = -1
-_ALLOCATION_FAILED = 3
+_DEFAULT_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
+_ALLOCATION_FAILED = 3  # CUBLAS_STATUS_ALLOC_FAILED
 _STATUS = {
     1: "not initialized", 3: "allocation failed", 7: "invalid value", 8: "architecture mismatch", 11: "mapping error",
     13: "execution failed", 14: "internal error", 15: "not supported",

@@ -27,6 +27,7 @@ ALGORITHM_BYTES = 64
 """The size of cublasLtMatmulAlgo_t, which describes itself and may be written to a file."""
 
 _TUNING_VERSION = 1
+"""Of the file that `einc tune` writes; another one is refused."""
 
 
 @dataclass(frozen=True, slots=True)

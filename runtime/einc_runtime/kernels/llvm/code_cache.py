@@ -22,6 +22,7 @@ MAX_FILES = 1000
 """If there are more, the older half of them is removed."""
 
 _DIGEST_BYTES = 32
+"""Of a SHA-256, which stands before the code that it is of."""
 
 
 def name_code(emitter: str, arguments: object, machine: str) -> str | None:

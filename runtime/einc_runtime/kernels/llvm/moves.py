@@ -27,7 +27,7 @@ MIN_ROW_BYTES = 64
 MAX_CHEAP_ROWS = 64
 """Up to so many rows of any width take no longer than a call of numpy does."""
 
-_MOVE_FIELDS = 6
+_MOVE_FIELDS = 6  # source, target, rows, bytes of a row, and the two distances between rows
 
 
 def build_reshape(invocation: Invocation[Array]) -> Kernel:

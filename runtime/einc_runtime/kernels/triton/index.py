@@ -32,6 +32,7 @@ _APART = 1 << 50
 """Where in the workspace arrays of the views lie until it is known how much the kernel of the views needs itself."""
 
 _INDEX_TILE = 1024
+"""Index values that a program writes: eight for each of 128 threads."""
 
 
 def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:

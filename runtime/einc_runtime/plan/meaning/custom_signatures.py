@@ -20,6 +20,7 @@ from einc_runtime.plan.schema import FLOATS, INTEGERS, DTypeName
 from einc_runtime.strict_json import parse_json
 from einc_runtime.text import escape_text
 
+# Limits of signatures, which plan files contain.
 MAX_SIGNATURE_CHARACTERS = 2000
 MAX_SIGNATURE_TENSORS = 16
 MAX_SIZE_SETTING = 1 << 48

@@ -25,6 +25,7 @@ from einc_runtime.plan.schema import FLOATS, Attribute, DTypeName
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 MAX_INDICES = 30
+"""Some versions of numpy have arrays of at most 32 dimensions; two are kept for matrix products."""
 
 _RANGE = re.compile(r"(\d{1,18}):(\d{1,18})", re.A)
 

@@ -18,6 +18,7 @@ from einc_runtime.plan.meaning import equations, experts, moves, quantized, rows
 from einc_runtime.plan.meaning.attention import attention
 from einc_runtime.plan.meaning.custom import custom
 from einc_runtime.plan.meaning.index import index
+from einc_runtime.plan.meaning.recurrence import recurrence
 from einc_runtime.plan.meaning.terms import Application, Interval, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
 from einc_runtime.plan.schema import Attribute, Block, Bundle, Operation, Tensor
@@ -37,6 +38,7 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "meanpool": rows.meanpool,
     "norm": rows.norm,
     "quantized_product": quantized.quantized_product,
+    "recurrence": recurrence,
     "reshape": moves.reshape,
     "rope": rows.rope,
     "rounded_product": quantized.rounded_product,

@@ -1,0 +1,144 @@
+"""What is kept of a plan: its time, its memory, and what limits it.
+
+Figures are kept in the user's cache folder, in files named by all that decides them, so that the same question, or one
+that has plans in common with it, is answered without planning again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from einc.compiler import Compiled, compile_model
+from einc.errors import CapacityError
+from einc.generation.decoder_plans import make_pins
+from einc.generation.plan_cache import hash_request
+from einc.machines.model import BYTES_PER_MS, Machine
+from einc.options import CompileOptions
+from einc.plan_reading.timing import Timing, read_plan_machine, time_plan
+from einc.predict.costs import TaskCost, TaskKind, compute_task_costs
+from einc.predict.ranges import name_rates
+from einc_runtime import disk
+from einc_runtime.plan.schema import ITEMSIZE, Bundle
+from einc_runtime.plan.states import STATE
+
+MAX_KEPT_FIGURES = 20_000
+"""Files of some hundred bytes; if there are more, the older half of them is removed."""
+
+MAX_FIGURES_BYTES = 1_000_000
+"""Of a file: the cuts of the weights are the longest part of it."""
+
+Limit = Literal["computing", "memory", "exchanges"]
+"""What most of the critical path of a plan is spent on: operations, reading and writing the memory of a site, or moving
+and combining what sites have for one another."""
+
+
+class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a plan: `predicted_ms`, the range that it is in (null where nothing was measured of the machine), the bytes of
+    the fullest site, `limit`, the part of the critical path that this limit takes, and the name of the busiest link.
+
+    `state_bytes` are those of all states, such as caches, without copies. `weight_cuts` are pins by which another plan
+    of the model cuts its weights as this one does. If no plan fits into memory, `problem` says so, and nothing else is
+    known.
+    """
+
+    predicted_ms: float | None = None
+    range_ms: tuple[float, float] | None = None
+    rates: str | None = None
+    memory_bytes: int | None = None
+    limit: Limit | None = None
+    limit_part: float | None = None
+    link: str | None = None
+    state_bytes: int = 0
+    weight_cuts: tuple[tuple[str, str], ...] = ()
+    problem: str | None = None
+
+
+class FiguresCache:
+    """The figures of plans that were made before, in a folder; `find` plans what is not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, text: str, name: str, options: CompileOptions, phase: Callable[[str], None]) -> Figures:
+        """The figures of the plan of a model text; `name` stands for its file in messages. Pins that match none of its
+        operators are left out.
+
+        With a limit of time, what a search found that ran out of it is not kept. Raises what compiling raises, but for
+        a plan that does not fit into memory.
+        """
+        file = self._folder / f"{hash_request(text, options)[:40]}.json"
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            if disk.is_own(file) and file.stat().st_size <= MAX_FIGURES_BYTES:
+                return msgspec.json.decode(file.read_bytes(), type=Figures)
+        compiled = compile_model(text, name, options, phase)
+        if options.pins:
+            names = {name for node in compiled.graph.nodes for name in node.outputs}
+            options = replace(options, pins=tuple(pin for pin in options.pins if pin.pattern in names))
+            compiled = Compiled(compiled.source, options, phase)
+        try:
+            figures = describe_figures(compiled.bundle)
+        except CapacityError as error:
+            figures = Figures(problem=error.message)
+        if compiled.budget.left > 0:
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                disk.replace_file(file, lambda stream: stream.write(msgspec.json.encode(figures)))
+                disk.forget_older_half(self._folder, MAX_KEPT_FIGURES)
+        return figures
+
+
+def describe_figures(bundle: Bundle) -> Figures:
+    """The figures of a plan on the machine of its sites."""
+    machine = read_plan_machine(bundle)
+    timing = time_plan(bundle, machine)
+    limit, part = find_limit(compute_task_costs(bundle), timing, machine) if machine.cores is None else (None, None)
+    links = () if timing.breakdown is None else timing.breakdown.links
+    busiest = max(links, key=lambda link: link.full, default=None)
+    return Figures(
+        predicted_ms=timing.predicted_ms,
+        range_ms=timing.range_ms,
+        rates=name_rates(machine),
+        memory_bytes=max(bundle.memory),
+        limit=limit,
+        limit_part=part,
+        link=busiest.name if busiest is not None and busiest.carried else None,
+        state_bytes=sum(math.prod(t.shape) * ITEMSIZE[t.dtype] for t in bundle.tensors if t.kind == STATE),
+        weight_cuts=tuple((pin.pattern, pin.cut) for pin in make_pins(bundle)),
+    )
+
+
+def find_limit(
+    costs: tuple[TaskCost, ...], timing: Timing, machine: Machine
+) -> tuple[Limit, float] | tuple[None, None]:
+    """What takes most of the critical path, and which part of it; None for a plan that was not timed."""
+    if timing.times is None or not timing.critical:
+        return None, None
+    spent: dict[Limit, float] = {"computing": 0.0, "memory": 0.0, "exchanges": 0.0}
+    for position in timing.critical:
+        cost = costs[position]
+        if cost.kind is not TaskKind.FENCE:
+            spent[_find_task_limit(cost, machine)] += timing.times.ends[position] - timing.times.starts[position]
+    total = sum(spent.values())
+    limit = max(spent, key=lambda name: spent[name])
+    return (limit, spent[limit] / total) if total > 0 else (None, None)
+
+
+def _find_task_limit(cost: TaskCost, machine: Machine) -> Limit:
+    """A kernel is limited by what takes longer at the peaks of its site: its operations or its bytes."""
+    if cost.kind is not TaskKind.KERNEL:
+        return "exchanges"
+    site = machine.sites[cost.site]
+    computing_ms = cost.flops / site.peak(cost.precision) * 1e3
+    return "computing" if computing_ms > cost.size / (site.hbm_gbs * BYTES_PER_MS) else "memory"
+
+
+def find_figures_folder() -> Path:
+    """The folder of figures in the user's cache folder."""
+    return disk.user_cache("figures")

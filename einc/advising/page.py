@@ -1,0 +1,178 @@
+"""Advice as one page: the answer, a picture of latency against rate, and the table.
+
+The picture is drawn here, as the page needs no script: logarithmic axes, a point for each option, a line through those
+that no other option beats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from einc.advising.advice import Advice
+from einc.advising.documents import (
+    describe_best,
+    describe_limit,
+    describe_terms,
+    describe_trust,
+    format_cost,
+    format_rate,
+    format_time,
+    list_sites,
+)
+from einc.advising.planning import AdviceOption, describe_sites
+from einc.report.html.page import render_template
+from einc_runtime.text import format_count, format_memory
+
+Document = dict[str, Any]
+
+WIDTH, HEIGHT = 760.0, 380.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 14.0, 44.0
+"""Pixels of the picture, and of its margins, which have the labels of the axes."""
+
+MACHINE_COLOURS = ("kernel", "combine", "transfer", "input", "state", "weight")
+"""Of machines, by their names in the style of pages; with more machines they are used again."""
+
+MAX_TICKS = 8
+"""Labels of an axis that have room beside one another."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogarithmicAxis:
+    """A logarithmic axis: where values lie in pixels, and which of them have a label."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def position(self, value: float) -> float:
+        """Pixels of a value."""
+        part = (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+        return round(self.start + part * (self.end - self.start), 2)
+
+    def list_ticks(self) -> list[float]:
+        """Round values in ascending order: 1, 2 and 5 times powers of ten, or powers alone where these are many."""
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        for digits in ((1, 2, 5), (1, 3), (1,)):
+            ticks = [digit * 10.0**power for power in powers for digit in digits]
+            ticks = [tick for tick in ticks if self.low <= tick <= self.high]
+            if len(ticks) <= MAX_TICKS:
+                break
+        return ticks
+
+
+def write_advice_page(advice: Advice, document: Document) -> str:
+    """The page; `document` is what `--json` prints."""
+    chat = document["answer_tokens"] is not None
+    machines = list(dict.fromkeys(option.machine for option in advice.options))
+    colours = {name: MACHINE_COLOURS[n % len(MACHINE_COLOURS)] for n, name in enumerate(machines)}
+    unit_of_time = "a token of every user" if chat else "a run"
+    return render_template(
+        "advice.html",
+        title=f"Where {advice.workload.name} should run",
+        question=_describe_question(document),
+        **_describe_answer(advice, document),
+        machines=[(name, colours[name]) for name in machines],
+        picture=_draw(advice, colours),
+        labels=(f"time for {unit_of_time}", f"{advice.workload.unit} a second"),
+        chat=chat,
+        unit=advice.workload.unit,
+        prices=any(option.unit_cost is not None for option in advice.options),
+        rows=[_describe_row(advice, n, option) for n, option in enumerate(advice.options)],
+        terms=describe_terms(advice, chat),
+    )
+
+
+def _describe_question(document: Document) -> str:
+    """One sentence: what was planned."""
+    lengths = [(document["prompt_tokens"], "prompts"), (document["answer_tokens"], "answers")]
+    parts = [f"{name} of {format_count(count, 'token')}" for count, name in lengths if count is not None]
+    planned = f"{format_count(len(document['options']), 'option')}; asked for the best {document['objective']}"
+    return f"{', '.join([*parts, planned])}."
+
+
+def _describe_answer(advice: Advice, document: Document) -> Document:
+    """The figure that the objective asks for, what it is of, and the other figures of the best option."""
+    if advice.best is None:
+        return {"answer": "none", "where": describe_best(advice, document), "facts": []}
+    option = advice.options[advice.best]
+    unit = advice.workload.unit
+    latency = (f"per {'token' if option.first_ms is not None else 'run'}", format_time(option.latency_ms))
+    rate = (f"{unit} a second", format_rate(option.rate))
+    cost = (f"per million {unit}", format_cost(option.unit_cost))
+    chosen = {"latency": latency, "throughput": rate, "cost": cost}[document["objective"]]
+    facts = [fact for fact in (rate, latency, cost) if fact != chosen and fact[1] != "-"]
+    facts += [("first token", format_time(option.first_ms))] if option.first_ms is not None else []
+    sites = describe_sites(option.sites, option.replicas, option.prompt_sites)
+    return {
+        "answer": f"{chosen[1]} {chosen[0]}",
+        "where": f"{option.machine}, {sites}, {format_count(option.users, 'user')}",
+        "facts": [*facts, ("memory of a site", format_memory(option.memory_bytes or 0))],
+    }
+
+
+def _describe_row(advice: Advice, number: int, option: AdviceOption) -> Document:
+    known = option.problem is None
+    return {
+        "machine": option.machine,
+        "sites": list_sites(option),
+        "replicas": option.replicas,
+        "users": option.users,
+        "first": format_time(option.first_ms),
+        "latency": format_time(option.latency_ms) + (describe_trust(option) if known else ""),
+        "rate": format_rate(option.rate),
+        "cost": format_cost(option.unit_cost),
+        "memory": format_memory(option.memory_bytes) if option.memory_bytes is not None else "-",
+        "limit": describe_limit(option),
+        "is_best": number == advice.best,
+        "on_frontier": number in advice.frontier,
+        "problem": option.problem,
+    }
+
+
+def _draw(advice: Advice, colours: dict[str, str]) -> Document | None:
+    """The picture in pixels; None where no option has times."""
+    timed = [(n, o, o.latency_ms, o.rate) for n, o in enumerate(advice.options) if o.latency_ms and o.rate]
+    if not timed:
+        return None
+    across = _choose_axis([latency for _, _, latency, _ in timed], LEFT, WIDTH - RIGHT)
+    up = _choose_axis([rate for _, _, _, rate in timed], HEIGHT - BOTTOM, TOP)
+    points = {n: (across.position(latency), up.position(rate)) for n, _, latency, rate in timed}
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "bottom": HEIGHT - BOTTOM,
+        "right": WIDTH - RIGHT,
+        "top": TOP,
+        "across": [(across.position(tick), format_time(tick)) for tick in across.list_ticks()],
+        "up": [(up.position(tick), format_rate(tick)) for tick in up.list_ticks()],
+        "frontier": " ".join(f"{x},{y}" for x, y in (points[n] for n in advice.frontier)),
+        "points": [
+            {
+                "x": points[n][0],
+                "y": points[n][1],
+                "colour": colours[option.machine],
+                "is_best": n == advice.best,
+                "label": _label_point(option),
+                "text": f"{option.machine}, {describe_sites(option.sites, option.replicas, option.prompt_sites)}, "
+                f"{format_count(option.users, 'user')}: {format_time(latency)}, "
+                f"{format_rate(rate)} {advice.workload.unit} a second",
+            }
+            for n, option, latency, rate in timed
+        ],
+    }
+
+
+def _label_point(option: AdviceOption) -> str:
+    """`16: 2 x 4`: users, replicas and the sites of each; or `16: 6 + 2`."""
+    each = list_sites(option) if option.prompt_sites else f"{option.replicas} x {option.sites // option.replicas}"
+    return f"{option.users}: {each}"
+
+
+def _choose_axis(values: Sequence[float], start: float, end: float) -> LogarithmicAxis:
+    """An axis with some room beside the outermost values."""
+    return LogarithmicAxis(min(values) / 1.25, max(values) * 1.25, start, end)

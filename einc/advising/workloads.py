@@ -1,0 +1,125 @@
+"""What is done for a number of users: which plans run, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from einc.importers.common import ImportRequest
+from einc.importers.decoders import DECODER_ARCHITECTURES
+from einc.importers.hf import import_hf
+
+PhaseName = Literal["prompt", "token", "run"]
+"""Reading one prompt, making one token for each user, or running a model once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One plan of a round: the text of its model, with `-D` definitions. It runs `runs` times in a round.
+
+    Plans of a round share their weights in memory: those after the first cut them as the first one does.
+    """
+
+    name: PhaseName
+    text: str
+    runs: int
+    definitions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """All that is done once for each user of a replica; it makes `items` of the workload's unit."""
+
+    phases: tuple[Phase, ...]
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextWorkload:
+    """Runs of a model text, whose param `batch_name` is the number of users; without it, a run is for one user."""
+
+    name: str
+    text: str
+    batches: tuple[int, ...]
+    batch_name: str | None = None
+    definitions: tuple[tuple[str, str], ...] = ()
+    unit: str = "runs"
+
+    def plan_round(self, users: int) -> Round:
+        counted = () if self.batch_name is None else ((self.batch_name, str(users)),)
+        return Round((Phase("run", self.text, 1, (*self.definitions, *counted)),), users)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatWorkload:
+    """A decoder that reads a prompt of `prompt_tokens` for each user, and answers with `answer_tokens`.
+
+    Prompts are read one after the other, and make the first token of an answer; all other tokens are made for all users
+    at once, over caches that have a place for each token of both.
+    """
+
+    name: str
+    config: bytes
+    where: str
+    stored: frozenset[str] | None
+    batches: tuple[int, ...]
+    prompt_tokens: int
+    answer_tokens: int
+    ignored: tuple[str, ...] = ()
+    unit: str = "tokens"
+
+    def plan_round(self, users: int) -> Round:
+        prompt = ImportRequest(tokens=self.prompt_tokens, logits="last", ignored=self.ignored)
+        places = self.prompt_tokens + self.answer_tokens
+        step = ImportRequest(batch=users, tokens=1, decode=True, cache=places, ignored=self.ignored)
+        phases = (
+            Phase("token", self._write(step), self.answer_tokens - 1),
+            Phase("prompt", self._write(prompt), users),
+        )
+        return Round(phases, users * self.answer_tokens)
+
+    def _write(self, request: ImportRequest) -> str:
+        return import_hf(self.config, self.where, self.name, request, self.stored).text
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderWorkload:
+    """An encoder that reads a text of `prompt_tokens` for each user, those of all users at once."""
+
+    name: str
+    config: bytes
+    where: str
+    stored: frozenset[str] | None
+    batches: tuple[int, ...]
+    prompt_tokens: int
+    ignored: tuple[str, ...] = ()
+    unit: str = "texts"
+
+    def plan_round(self, users: int) -> Round:
+        request = ImportRequest(batch=users, tokens=self.prompt_tokens, ignored=self.ignored)
+        imported = import_hf(self.config, self.where, self.name, request, self.stored)
+        return Round((Phase("run", imported.text, 1),), users)
+
+
+Workload = TextWorkload | ChatWorkload | EncoderWorkload
+"""What a model is to do: `batches` are the numbers of users at once that are asked about, and `unit` is what its rates
+count. `plan_round(users)` is the round of a replica with so many users; it raises ModelError for a model that cannot
+have them."""
+
+
+def read_folder_workload(
+    name: str,
+    config: tuple[bytes, str],
+    stored: frozenset[str] | None,
+    batches: Sequence[int],
+    tokens: tuple[int, int],
+    ignored: tuple[str, ...],
+) -> Workload:
+    """The workload of a published model: `config` are the bytes of its config.json and the name that messages give
+    it, `tokens` those of prompts and of answers. Raises ModelError for a model that einc cannot import."""
+    content, where = config
+    imported = import_hf(content, where, name, ImportRequest(ignored=ignored), stored)
+    if imported.architecture in DECODER_ARCHITECTURES:
+        return ChatWorkload(name, content, where, stored, tuple(batches), *tokens, ignored)
+    return EncoderWorkload(name, content, where, stored, tuple(batches), tokens[0], ignored)

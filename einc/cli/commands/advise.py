@@ -1,0 +1,248 @@
+"""`einc advise`: on which machine, on how many of its sites and with how many replicas a model runs best."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from einc.cli.compare_machines import split_sites
+from einc.cli.files import read_text
+from einc.cli.model_folders import CONFIGURATION, read_configuration, read_stored_names
+from einc.cli.options import Definition, Seconds, complete_machines
+from einc.errors import UsageError
+from einc.options import CompileOptions
+from einc_runtime.cli import output
+from einc_runtime.cli.base import EincCommand, ParamType, examples, json_option
+from einc_runtime.cli.progress import show_phases
+
+if TYPE_CHECKING:
+    from einc.advising.planning import Offer
+    from einc.advising.workloads import Workload
+
+MAX_USERS = 1 << 20
+"""Users at once, as sequences of `einc import hf`."""
+
+MAX_OFFERS = 64
+"""Machines of one question; each has several plans."""
+
+
+class Users(ParamType):
+    """`1,8,32`."""
+
+    name = "N,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdigit() and 0 < int(part[:9]) <= MAX_USERS for part in parts):
+            self.fail(f"{value!r} is not a list of numbers of users such as 1,8,32", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+class Price(ParamType):
+    """`h100=2.5/h`: what one site of a machine, or of a kind of GPU, costs for an hour."""
+
+    name = "NAME=PRICE/h"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        parts = re.fullmatch(r"([^=]+)=([0-9]{1,9}(?:\.[0-9]{1,9})?)(?:/h)?", str(value).strip())
+        if parts is None or float(parts[2]) == 0:
+            self.fail(f"{value!r} is not a price for an hour of one site, such as h100=2.5/h", param, ctx)
+        return parts[1].strip(), float(parts[2])
+
+
+class Duration(ParamType):
+    """`50ms` or `1.5s`, in milliseconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        parts = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s)", str(value).strip())
+        if parts is None or float(parts[1]) == 0:
+            self.fail(f"{value!r} is not a time such as 50ms or 1.5s", param, ctx)
+        return float(parts[1]) * (1e3 if parts[2] == "s" else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AdviseArguments:
+    """The arguments of `advise` that say what is asked, as click gives them."""
+
+    model: str
+    machines: tuple[str, ...]
+    users: tuple[int, ...] | None
+    users_param: str | None
+    prompt: int | None
+    answer: int | None
+    definitions: tuple[tuple[str, str], ...]
+    preset: str | None
+    dtype: str | None
+    prices: tuple[tuple[str, float], ...]
+    ignored: tuple[str, ...]
+
+
+@click.command(
+    "advise",
+    cls=EincCommand,
+    short_help="Say on which machine, and how, a model runs best.",
+    epilog=examples(
+        "einc advise llama-3-70b -m dgx-h100:4 -m dgx-h100 --users 32 --prompt 8192",
+        "einc advise llama-3-8b -m dgx-a100 -m dgx-h100 --users 1,8,64 --price a100=1.5/h --price h100=2.5/h",
+        "einc advise llama-3-8b --users 64 --objective throughput --latency-at-most 30ms --html advice.html",
+        "einc advise moe.ein -m dgx-h100 --users-param batch --users 1,4,16",
+    ),
+)
+@click.argument("model", metavar="MODEL.ein|DIR|config.json")
+@click.option(
+    "-m",
+    "--machine",
+    "machines",
+    multiple=True,
+    metavar="MACHINE[:N | :0,1,2]",
+    shell_complete=complete_machines,
+    help="A machine to consider, or some of its sites; several may be given.  [default: this computer]",
+)
+@click.option("--users", type=Users(), help="How many users there are at once; several may be tried.  [default: 1]")
+@click.option("--users-param", metavar="NAME", help="The param of MODEL.ein that is the number of users.")
+@click.option("--prompt", type=click.IntRange(1, 2**31), help="Tokens of each prompt, or text.  [default: 1024]")
+@click.option("--answer", type=click.IntRange(1, 2**31), help="Tokens of each answer of a decoder.  [default: 256]")
+@click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of MODEL.ein.")
+@click.option("--preset", metavar="NAME", help="Apply a preset of MODEL.ein.")
+@click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64.")
+@click.option(
+    "--price",
+    "prices",
+    type=Price(),
+    multiple=True,
+    help="What one site of a machine, or one GPU of a kind, costs for an hour, in any currency.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["latency", "throughput", "cost"]),
+    help="What is best: the shortest time for a token or a run, the highest rate, or the lowest price of what is made."
+    "  [default: cost if there are prices, else throughput]",
+)
+@click.option("--latency-at-most", "latency_ms", type=Duration(), help="The longest time for a token or a run: 50ms.")
+@click.option("--first-at-most", "first_ms", type=Duration(), help="The longest time for the first token: 2s.")
+@click.option(
+    "--undivided", is_flag=True, help="All sites of a machine work together: no replicas, no sites for prompts."
+)
+@click.option("--time-limit", type=Seconds(), help="Leave out what has not been planned after this time.")
+@click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Accept a field that einc does not know.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write the table; - is standard output.")
+@click.option("--html", metavar="FILE", help="Write a page with a picture of it; - is standard output.")
+@json_option
+def advise_command(
+    objective: str | None,
+    latency_ms: float | None,
+    first_ms: float | None,
+    undivided: bool,
+    time_limit: float | None,
+    csv_file: str | None,
+    html: str | None,
+    as_json: bool,
+    **arguments: Any,
+) -> None:
+    """Say on which machine, on how many of its sites and with how many replicas a model runs best.
+
+    MODEL is a model text, or the folder or config.json of a published model. A decoder reads a prompt for each user and
+    answers: its prompts and its tokens are planned apart, and rates count both. Each option is a plan that `einc
+    compile` would make. Nothing runs, and no weights are needed. Figures of plans are kept for the next time.
+    """
+    from einc.advising.advice import Limits, Objective, advise
+    from einc.advising.documents import describe_advice, format_advice, write_csv
+    from einc.advising.figures import FiguresCache, find_figures_folder
+    from einc.advising.page import write_advice_page
+
+    if [csv_file, html].count(output.STDOUT) + as_json > 1:
+        raise click.UsageError("only one of --csv -, --html - and --json can be written to standard output")
+    question = AdviseArguments(**arguments)
+    targets = [path for path in (csv_file, html) if path is not None]
+    output.require_outputs(targets, [question.model])
+    offers = _read_offers(question)
+    chosen: Objective = objective or ("cost" if question.prices else "throughput")  # type: ignore[assignment]
+    if chosen == "cost" and all(offer.hourly is None for offer in offers):
+        raise UsageError("the lowest cost needs prices", hint="--price h100=2.5/h says what one GPU costs for an hour")
+    workload = _read_workload(question)
+    with show_phases() as phase:
+        advice = advise(
+            workload,
+            offers,
+            chosen,
+            Limits(latency_ms, first_ms),
+            FiguresCache(find_figures_folder()),
+            divide=not undivided,
+            time_limit=time_limit,
+            phase=phase,
+        )
+    document = describe_advice(advice, chosen)
+    if csv_file is not None:
+        output.write_bytes(csv_file, write_csv(document).encode())
+    if html is not None:
+        output.write_bytes(html, write_advice_page(advice, document).encode())
+    if as_json:
+        output.say_json(document)
+    elif output.STDOUT not in targets:
+        output.say(format_advice(advice, document))
+
+
+def _read_offers(question: AdviseArguments) -> list[Offer]:
+    """The machines with their prices; each must be there, and each price must be that of one of them."""
+    from einc.advising.planning import Offer
+    from einc.compiler import select_target
+
+    if len(question.machines) > MAX_OFFERS:
+        raise UsageError(f"{len(question.machines)} machines were given; at most {MAX_OFFERS} are compared")
+    offers, used = [], set()
+    for text in question.machines or ("",):
+        name, devices = split_sites(text)
+        options = CompileOptions(machine=name or None, devices=devices, dtype=question.dtype, preset=question.preset)
+        target = select_target(options)
+        names = [name, target.machine.name, *(site.gpu_name for site in target.machine.sites)]
+        words = {*names, *(word for machine_name in names for word in machine_name.split("-"))}
+        price = next(((key, value) for key, value in question.prices if key in words), None)
+        used |= {price[0]} if price is not None else set()
+        offers.append(Offer(options, None if price is None else price[1] * len(target.devices)))
+    for key, _ in question.prices:
+        if key not in used:
+            kinds = sorted({site.gpu_name for o in offers for site in select_target(o.options).machine.sites} - {""})
+            machines = ", ".join([*dict.fromkeys(str(o.options.machine) for o in offers if o.options.machine), *kinds])
+            raise UsageError(f"--price {key}: no machine here is or has a {key}", hint=f"there are {machines}")
+    return offers
+
+
+def _read_workload(question: AdviseArguments) -> Workload:
+    """What the model is to do: MODEL is a folder, a configuration, or else a model text."""
+    from einc.advising.workloads import TextWorkload, read_folder_workload
+
+    is_configuration = os.path.basename(question.model) == CONFIGURATION
+    if os.path.isdir(question.model) or is_configuration:
+        folder = (os.path.dirname(question.model) or os.curdir) if is_configuration else question.model
+        of_texts = ("-D", question.definitions), ("--preset", question.preset), ("--users-param", question.users_param)
+        for option, value in of_texts:
+            if value:
+                raise UsageError(f"{option} is for model texts, and {question.model} is a published model")
+        name = os.path.basename(os.path.abspath(folder))
+        config = (read_configuration(folder), os.path.join(folder, CONFIGURATION))
+        lengths = (question.prompt or 1024, question.answer or 256)
+        stored = read_stored_names(folder)
+        return read_folder_workload(name, config, stored, question.users or (1,), lengths, question.ignored)
+    for option, tokens in (("--prompt", question.prompt), ("--answer", question.answer)):
+        if tokens is not None:
+            raise UsageError(f"{option} is for published models; -D sets the params of a model text")
+    if question.users is not None and question.users_param is None:
+        raise UsageError(
+            "a model text has users only through a param of it",
+            hint="--users-param batch says that the param `batch` is their number",
+        )
+    name = os.path.basename(question.model).removesuffix(".ein")
+    users = question.users or (1,)
+    return TextWorkload(name, read_text(question.model), users, question.users_param, question.definitions)

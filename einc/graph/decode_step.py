@@ -1,0 +1,223 @@
+"""A decode step, derived from a model that reads whole sequences.
+
+The step computes the model's results for a few new tokens. What the model makes of earlier tokens and reads again (keys
+and values, the inputs of convolutions and running aggregates) becomes states, into which the new tokens are appended.
+Everything else is computed for the new tokens alone. `einc.ops.steps` says for each operator how; so the step is right
+by what the operators mean, and deriving it again gives the same graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from einc.core.tensor import TensorDesc
+from einc.errors import Diagnostic, ModelError, OperatorError, UsageError
+from einc.graph.builder import GraphBuilder
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
+from einc.ops import registry
+from einc.ops.embedding import Embedding
+from einc.ops.step_forms import Dependence, Source, StepInput, StepTokens, TokenForm
+from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
+from einc_runtime.text import did_you_mean
+
+MAX_REFUSALS = 50
+POSITIONS_INPUT = "positions"
+"""The input of a step that says where each new token stands in its own sequence."""
+_POSITIONS_KEY = (Source.POSITIONS, "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequest:
+    """So many new tokens of each sequence along a dimension of the model."""
+
+    dimension: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """The graph of a step; its tokens; how each tensor of the model depends on them; and the name of the input with the
+    positions of new tokens, if the step needs it."""
+
+    graph: Graph
+    tokens: StepTokens
+    forms: Mapping[str, TokenForm]
+    positions: str | None
+
+
+def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
+    """The step that computes `request.tokens` new tokens of each sequence, over states of all tokens before.
+
+    The model has as many tokens along the dimension as the states have room for. The step has the model's inputs,
+    weights and outputs, each with the new tokens alone; an input `positions` says where these stand. Lookups of rows by
+    their numbers count from the first new token. Raises ModelError with every operator that needs later tokens, and
+    UsageError for a request that does not fit the model.
+    """
+    tokens = _find_tokens(graph, request)
+    derivation = _Derivation(graph, tokens)
+    findings = [finding for node in graph.nodes if (finding := derivation.add(node)) is not None]
+    if findings:
+        raise ModelError(findings[:MAX_REFUSALS])
+    for name in graph.outputs:
+        derivation.builder.save(name)
+    step = derivation.builder.build()
+    verify_graph(step)
+    return DecodeStep(step, tokens, derivation.list_forms(), derivation.positions)
+
+
+def _find_tokens(graph: Graph, request: StepRequest) -> StepTokens:
+    """What the model says of the tokens that are asked for."""
+    name = request.dimension
+    for tensor in graph.tensors:
+        if tensor.kind is TensorKind.STATE:
+            raise UsageError(
+                f"{graph.name} is a step already: it has the state '{tensor.name}'",
+                hint="a step is derived from a model that reads whole sequences",
+            )
+    inputs = [tensor.desc for tensor in graph.tensors if tensor.kind is TensorKind.INPUT]
+    extents = {extent for desc in inputs for dim, extent in zip(desc.dims, desc.shape, strict=True) if dim == name}
+    if len(extents) != 1:
+        dims = sorted({dim for desc in inputs for dim in desc.dims})
+        raise UsageError(
+            f"{'no input' if not extents else 'not each input'} of {graph.name} has "
+            f"{'a dimension' if not extents else 'the same extent of'} '{name:.80}'",
+            hint=did_you_mean(name, dims) or f"the dimensions of its inputs are {', '.join(dims)[:200] or 'none'}",
+        )
+    (extent,) = extents
+    lengths = {lens for node in graph.nodes if (lens := find_sequence_lengths(node.operator)) and sum(lens) == extent}
+    if len(lengths) > 1:
+        raise UsageError(f"operators of {graph.name} pack the {extent} tokens in different ways")
+    (lens,) = lengths or {(extent,)}
+    if not 1 <= request.tokens <= min(lens) or extent < 2:
+        raise UsageError(
+            f"a step of {request.tokens} new tokens does not fit '{name}' with {min(lens)} tokens of a sequence",
+            hint="the model is built with as many tokens as the states have room for, at least 2: -D makes it longer",
+        )
+    return StepTokens(name, lens, request.tokens)
+
+
+class _Derivation:
+    """The step as far as it is built: the form of each tensor, and what was made beside the model's own tensors."""
+
+    def __init__(self, graph: Graph, tokens: StepTokens) -> None:
+        self.builder = GraphBuilder(f"{graph.name}_step")
+        self._tokens = tokens
+        self._taken = {tensor.name for tensor in graph.tensors}
+        self._table = graph.tensor_table()
+        self._forms: dict[str, TokenForm | None] = {}  # None: what it is computed from was refused
+        self._extra: dict[tuple[Source, str, int], str] = {}
+        for tensor in graph.tensors:
+            if tensor.kind is not TensorKind.VALUE:
+                self._forms[tensor.name] = self._declare(tensor)
+
+    def add(self, node: Node) -> Diagnostic | None:
+        """Adds what a node is in the step. Returns why it cannot be in one, if that is so."""
+        forms = [self._forms[name] for name in node.inputs]
+        known = [form for form in forms if form is not None]
+        self._forms.update(dict.fromkeys(node.outputs))
+        if len(known) < len(forms):
+            return None
+        try:
+            step = find_step_form(node.operator, known, self._tokens)
+            self._require_numbers(node, known)
+            inputs = [self._read(item, node) for item in step.inputs]
+        except OperatorError as fault:
+            return self._explain(node, fault)
+        self.builder.apply(step.operator, inputs, node.outputs, node.span)
+        self._forms.update(zip(node.outputs, step.results, strict=True))
+        return None
+
+    def list_forms(self) -> dict[str, TokenForm]:
+        """Of each tensor of the model that is in the step."""
+        return {name: form for name, form in self._forms.items() if form is not None}
+
+    @property
+    def positions(self) -> str | None:
+        """The name of the input with the positions of the new tokens, if it was needed."""
+        return self._extra.get(_POSITIONS_KEY)
+
+    def _explain(self, node: Node, fault: OperatorError) -> Diagnostic:
+        return Diagnostic(
+            f"no step can be derived: '{node.name}' ({node.operator.title}) {fault.message}",
+            node.span,
+            f"along '{self._tokens.dimension}', a result may depend on its own and on earlier tokens alone",
+        )
+
+    def _declare(self, tensor: GraphTensor) -> TokenForm:
+        """Declares an input or a weight. Weights have no tokens of their own: their rows are those of positions."""
+        dimension = self._tokens.dimension
+        if tensor.kind is TensorKind.WEIGHT:
+            self.builder.weight(tensor.name, tensor.desc, tensor.stored, tensor.span)
+            return Dependence.NONE
+        axes = [axis for axis, dim in enumerate(tensor.desc.dims) if dim == dimension]
+        if len(axes) > 1:
+            finding = f"no step can be derived: the input '{tensor.name}' has the dimension '{dimension}' twice"
+            raise ModelError([Diagnostic(finding, tensor.span, "compute what it says of pairs of tokens in the model")])
+        form: TokenForm = axes[0] if axes else Dependence.NONE
+        self.builder.input(tensor.name, self._tokens.shorten(tensor.desc, form), tensor.span)
+        return form
+
+    def _require_numbers(self, node: Node, forms: Sequence[TokenForm]) -> None:
+        """Raises OperatorError for a lookup of tokens whose numbers are not an input, which then counts new ones."""
+        looks_up = isinstance(node.operator, Embedding) and isinstance(forms[0], Dependence) and forms[1] == 0
+        if looks_up and self._table[node.inputs[0]].kind is not TensorKind.INPUT:
+            raise OperatorError("looks up tokens by numbers that are not an input")
+
+    def _read(self, item: StepInput, node: Node) -> str:
+        """The name of what an operator of the step reads."""
+        if item.source is Source.POSITIONS:
+            return self._declare_positions()
+        name = node.inputs[item.number]
+        if item.source is Source.SAME:
+            return name
+        key = (item.source, name, item.axis)
+        if key not in self._extra:
+            make = self._cache if item.source is Source.CACHE else self._read_rows
+            self._extra[key] = make(name, item.axis)
+        return self._extra[key]
+
+    def _declare_positions(self) -> str:
+        if _POSITIONS_KEY not in self._extra:
+            name = self._name(POSITIONS_INPUT, "_")
+            self._extra[_POSITIONS_KEY] = self.builder.input(name, self._tokens.positions)
+        return self._extra[_POSITIONS_KEY]
+
+    def _read_rows(self, name: str, axis: int) -> str:
+        desc = self._table[name].desc
+        reader = make_row_reader(desc, axis, self._tokens)
+        return self.builder.apply(reader, (name, self._declare_positions()), (self._name(f"{name}.rows"),))[0]
+
+    def _cache(self, name: str, axis: int) -> str:
+        """All tokens of a tensor so far: a state of [what stands before, tokens, what stands behind]."""
+        desc, tokens = self._table[name].desc, self._tokens
+        flat = axis != 1 or desc.rank != 3
+        state = desc
+        if flat:
+            before, behind = math.prod(desc.shape[:axis]), math.prod(desc.shape[axis + 1 :])
+            state = TensorDesc(("before", tokens.dimension, "behind"), (before, desc.shape[axis], behind), desc.dtype)
+        new = self._reshape(name, tokens.shorten(state, 1), f"{name}.new") if flat else name
+        cache = self.builder.state(self._name(f"{name}.cache"), state)
+        append = registry.restore(
+            "append",
+            (state, tokens.shorten(state, 1), tokens.positions),
+            {"cache_lens": tokens.lens, "new_lens": tokens.new_lens},
+        )
+        (appended,) = self.builder.apply(
+            append, (cache, new, self._declare_positions()), (self._name(f"{name}.so_far"),)
+        )
+        return self._reshape(appended, desc, f"{name}.all") if flat else appended
+
+    def _reshape(self, name: str, desc: TensorDesc, preferred: str) -> str:
+        operator = registry.restore("reshape", (self.builder.desc(name),), {"dims": desc.dims, "shape": desc.shape})
+        return self.builder.apply(operator, (name,), (self._name(preferred),))[0]
+
+    def _name(self, preferred: str, separator: str = ".") -> str:
+        """The preferred name, or with a number where a tensor of the model or of the step has it."""
+        name, number = preferred, 1
+        while name in self._taken:
+            number += 1
+            name = f"{preferred}{separator}{number}"
+        self._taken.add(name)
+        return name

@@ -1,0 +1,70 @@
+"""Names in a text that is written: of tensors, of dimensions, and of indices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from einc.core.tensor import DType
+from einc.importers.arrays.extents import Extent
+from einc.importers.arrays.values import Shape
+
+RESERVED_WORDS = frozenset(
+    ("model", "use", "param", "dim", "input", "weight", "state", "output", "block", "repeat", "preset", "return",
+     "from", "as", "true", "false", "inf", "nearest", "outside", *(dtype.value for dtype in DType))
+)  # fmt: skip
+
+MAX_NAME_LENGTH = 60
+"""Characters of a name, so that a statement of three tensors stays readable; the language takes 100."""
+
+_OF_INDICES = re.compile(r"n\d.*|[ir]\d+|\d.*")
+"""What dimensions and indices are called; tensors and params have other names."""
+
+
+def make_identifier(text: str) -> str:
+    """A name of the language for a tensor or a param that reads like `text`."""
+    word = re.sub("_+", "_", "".join(c if c.isascii() and c.isalnum() else "_" for c in text)).strip("_").lower()
+    if len(word) > MAX_NAME_LENGTH:
+        word = word[-MAX_NAME_LENGTH:].partition("_")[2] or word[-MAX_NAME_LENGTH:]
+    return f"v_{word}".rstrip("_") if not word or word in RESERVED_WORDS or _OF_INDICES.fullmatch(word) else word
+
+
+class NameTable:
+    """The names that are in use."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._numbers: dict[str, int] = {}
+
+    def take(self, text: str) -> str:
+        """A new name that reads like `text`."""
+        base = make_identifier(text)
+        name = base
+        while name in self._used:
+            self._numbers[base] = self._numbers.get(base, 1) + 1
+            name = f"{base}_{self._numbers[base]}"
+        self._used.add(name)
+        return name
+
+
+def name_dimensions(shape: Shape) -> tuple[str, ...]:
+    """A name for each dimension, equal for equal extents, and unique in the shape: `batch`, `n768`, `n64`, `n64_2`."""
+    names: list[str] = []
+    for extent in shape:
+        base = _name_extent(extent)
+        name, number = base, 1
+        while name in names:
+            number += 1
+            name = f"{base}_{number}"
+        names.append(name)
+    return tuple(names)
+
+
+def _name_extent(extent: Extent) -> str:
+    if extent.is_number:
+        return f"n{extent.value}"
+    return extent.text if extent.text.isidentifier() else f"n0_{make_identifier(extent.text)}"
+
+
+def join_names(names: Sequence[str]) -> str:
+    return ", ".join(names)

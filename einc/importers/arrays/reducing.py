@@ -1,0 +1,177 @@
+"""Aggregates along axes, running aggregates, the largest elements, softmax, and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from einc.importers.arrays.element_types import ElementType
+from einc.importers.arrays.elementwise import apply, cast
+from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
+from einc.importers.arrays.moving import flip, make_unique, reshape, transpose
+from einc.importers.arrays.naming import name_dimensions
+from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
+
+_FOLDED_RUNNING: dict[str, Callable[..., Any]] = {
+    "sum": np.cumsum, "prod": np.cumprod, "max": np.maximum.accumulate, "min": np.minimum.accumulate
+}  # fmt: skip
+FOLDED_REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+
+
+def reduce(
+    program: ArrayProgram, array: Array, operation: str, axes: Sequence[int] | None, keep: bool = False, hint: str = ""
+) -> Array:
+    """`sum`, `prod`, `max`, `min` or `mean` over axes, or over all; with `keep`, they stay with the extent 1.
+
+    A mean is one of floats. The least and the largest of booleans are whether all and any hold.
+    """
+    gone = list(range(array.rank)) if axes is None else sorted(normalize_axis(axis, array.rank) for axis in axes)
+    if not gone:
+        return array
+    numbers = array.numbers
+    if numbers is not None and operation in FOLDED_REDUCTIONS:
+        folded = np.asarray(FOLDED_REDUCTIONS[operation](numbers, axis=tuple(gone), keepdims=keep))
+        return program.constant(folded.astype(array.type.numpy), array.type)
+    if array.type.is_bool:
+        wide = reduce(program, cast(program, array, ElementType.I32), operation, axes, keep, hint)
+        return apply(program, "gt", wide, 0, hint=hint or operation)
+    if operation == "prod" and array.extents is not None and array.rank == 1:
+        total = multiply_extents(array.extents)
+        return program.constant(np.array([total] if keep else total, object), array.type)
+    placed = program.place(array)
+    inner = [f"r{axis}" if axis in gone else index for axis, index in enumerate(_name_kept(array, gone))]
+    over = ", ".join(f"r{axis}" for axis in gone)
+    element = f"{{0}}[{', '.join(inner)}]"
+    if operation == "mean":
+        element = f"{element} / {multiply_extents([array.shape[axis] for axis in gone]).text}"
+        operation = "sum"
+        if not array.type.is_float:
+            raise UnsupportedError(f"a mean of {array.type.value}")
+    kept = tuple(extent for axis, extent in enumerate(array.shape) if axis not in gone)
+    text = f"{operation}[{over}]({element})"
+    if operation in ("sum", "prod") and array.type.is_widened:
+        text = array.type.wrap(text)
+    result = program.equation(hint or operation, name_dimensions(kept), text, [placed], kept, array.type)
+    if not keep:
+        return result
+    return reshape(program, result, [1 if axis in gone else extent for axis, extent in enumerate(array.shape)], hint)
+
+
+def _name_kept(array: Array, gone: Sequence[int]) -> list[str]:
+    """The names of indices of the kept axes; what stands at the others does not matter."""
+    kept = iter(name_dimensions(tuple(extent for axis, extent in enumerate(array.shape) if axis not in gone)))
+    return ["" if axis in gone else next(kept) for axis in range(array.rank)]
+
+
+def accumulate(
+    program: ArrayProgram, array: Array, operation: str, axis: int, exclusive: bool = False, reverse: bool = False,
+    hint: str = "",
+) -> Array:  # fmt: skip
+    """The running `sum`, `prod`, `max` or `min` along an axis, from its end with `reverse`."""
+    axis = normalize_axis(axis, array.rank)
+    numbers = array.numbers
+    if numbers is not None and operation in _FOLDED_RUNNING and not exclusive and not reverse:
+        return program.constant(_FOLDED_RUNNING[operation](numbers, axis).astype(array.type.numpy), array.type)
+    placed = program.place(array)
+    indices = list(name_dimensions(array.shape))
+    brackets = list(indices)
+    brackets[axis], indices[axis] = "k", f"i{axis}="
+    comparison = {(False, False): "<=", (True, False): "<", (False, True): ">=", (True, True): ">"}[exclusive, reverse]
+    text = f"{operation}[k {comparison} i{axis}]({{0}}[{', '.join(brackets)}])"
+    if operation in ("sum", "prod"):
+        text = array.type.wrap(text)
+    return program.equation(hint or f"running_{operation}", indices, text, [placed], array.shape, array.type)
+
+
+def softmax(program: ArrayProgram, array: Array, axis: int = -1, hint: str = "softmax") -> Array:
+    """Exponentials over their sum along an axis, relative to the largest."""
+    axis = normalize_axis(axis, array.rank)
+    placed = program.place(array) if axis == array.rank - 1 else make_unique(program, array)
+    over = "" if axis == array.rank - 1 else f', over="{placed.dims[axis]}"'
+    return program.call(hint, f"softmax({{0}}{over})", [placed], array.shape, array.type, placed.dims)
+
+
+def log_softmax(program: ArrayProgram, array: Array, axis: int = -1, hint: str = "log_softmax") -> Array:
+    top = reduce(program, array, "max", [axis], keep=True, hint=f"{hint}_top")
+    centred = apply(program, "sub", array, top, hint=f"{hint}_centred")
+    total = reduce(program, apply(program, "exp", centred), "sum", [axis], keep=True, hint=f"{hint}_sum")
+    return apply(program, "sub", centred, apply(program, "log", total), hint=hint)
+
+
+def topk(
+    program: ArrayProgram, array: Array, count: int, axis: int = -1, largest: bool = True, hint: str = "top"
+) -> tuple[Array, Array]:
+    """The largest elements in descending order, or the smallest in ascending order, and their positions (i64)."""
+    axis = normalize_axis(axis, array.rank)
+    if not 1 <= count <= array.shape[axis].value:
+        raise UnsupportedError(f"the {count} largest of {array.shape[axis].text} elements")
+    ordered = array if largest else apply(program, "neg", array)
+    placed = make_unique(program, ordered)
+    gone = placed.dims[axis]
+    dims = (*placed.dims[:axis], *placed.dims[axis + 1 :], "top")
+    shape = (*array.shape[:axis], *array.shape[axis + 1 :], make_extent(count))
+    text = f'topk({{0}}, {count}, "{gone}", into="top")'
+    results = [(shape, array.type, dims), (shape, ElementType.I64, dims)]
+    values, positions = program.calls(hint, text, [placed], results)
+    values, positions = (_move_last(program, part, axis) for part in (values, positions))
+    return (values if largest else apply(program, "neg", values, hint=hint)), positions
+
+
+def _move_last(program: ArrayProgram, array: Array, axis: int) -> Array:
+    order = list(range(array.rank - 1))
+    order.insert(axis, array.rank - 1)
+    return transpose(program, array, order)
+
+
+def find_extreme(
+    program: ArrayProgram, array: Array, axis: int, keep: bool = False, largest: bool = True, last: bool = False,
+    hint: str = "argmax",
+) -> Array:  # fmt: skip
+    """The position (i64) of the largest or the smallest element along an axis: the first of equal ones, or the last."""
+    axis = normalize_axis(axis, array.rank)
+    ordered = array if largest else apply(program, "neg", array)
+    ordered = flip(program, ordered, [axis]) if last else ordered
+    placed = make_unique(program, ordered)
+    dims = (*placed.dims[:axis], *placed.dims[axis + 1 :])
+    shape = (*array.shape[:axis], *array.shape[axis + 1 :])
+    text = f'argmax({{0}}, "{placed.dims[axis]}")'
+    result = program.call(hint, text, [placed], shape, ElementType.I64, dims)
+    if last:
+        if not array.shape[axis].is_number:
+            raise UnsupportedError("the last largest element along a dimension that depends on params")
+        result = apply(program, "sub", array.shape[axis].value - 1, result, hint=hint)
+    return reshape(program, result, [*shape[:axis], 1, *shape[axis:]], hint) if keep else result
+
+
+def layer_norm(
+    program: ArrayProgram, array: Array, gain: Array | None, bias: Array | None, eps: float, hint: str = "norm"
+) -> Array:
+    """Rows along the last axis with mean 0 and variance 1, times a gain, plus a bias. Extents are [n]."""
+    width = [array.shape[-1]]
+    gain = gain or _repeat(program, 1.0, width, array.type)
+    bias = bias or _repeat(program, 0.0, width, array.type)
+    text = f"layernorm({{0}}, {{1}}, {{2}}, eps={eps!r})"
+    placed = program.place(array)
+    return program.call(hint, text, [placed, gain, bias], array.shape, array.type, placed.dims)
+
+
+def rms_norm(program: ArrayProgram, array: Array, gain: Array | None, eps: float, hint: str = "norm") -> Array:
+    """Rows along the last axis, divided by the root of their mean square, times a gain [n]."""
+    gain = gain or _repeat(program, 1.0, [array.shape[-1]], array.type)
+    placed = program.place(array)
+    text = f"rmsnorm({{0}}, {{1}}, eps={eps!r})"
+    return program.call(hint, text, [placed, gain], array.shape, array.type, placed.dims)
+
+
+def _repeat(program: ArrayProgram, value: float, shape: Sequence[Extent], type_: ElementType) -> Array:
+    return program.constant(np.full([extent.value for extent in shape], value).astype(type_.numpy), type_, "gain")
+
+
+def variance(program: ArrayProgram, array: Array, axes: Sequence[int], hint: str = "variance") -> tuple[Array, Array]:
+    """The mean and the mean square distance from it over axes, which stay with the extent 1."""
+    mean = reduce(program, array, "mean", axes, keep=True, hint=f"{hint}_mean")
+    centred = apply(program, "sub", array, mean, hint=f"{hint}_centred")
+    return mean, reduce(program, apply(program, "square", centred), "mean", axes, keep=True, hint=hint)

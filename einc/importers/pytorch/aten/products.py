@@ -1,0 +1,60 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from einc.importers.arrays.moving import transpose
+from einc.importers.arrays.products import einsum, matmul
+from einc.importers.arrays.values import Array
+from einc.importers.pytorch.aten.elementwise import combine
+from einc.importers.pytorch.aten.table import Call, aten
+
+
+@aten("mm", "bmm", "mv", "matmul", "dot")
+def convert_matmul(
+    call: Call, self_: Array, mat2: Array | None = None, other_: Array | None = None, vec: Array | None = None,
+    tensor: Array | None = None,
+) -> Array:  # fmt: skip
+    second = next(operand for operand in (mat2, other_, vec, tensor) if operand is not None)
+    return matmul(call.program, self_, second, call.hint)
+
+
+@aten("addmm", "baddbmm", "addmv")
+def convert_addmm(
+    call: Call, self_: Array, mat1: Array | None = None, mat2: Array | None = None, batch1: Array | None = None,
+    batch2: Array | None = None, mat: Array | None = None, vec: Array | None = None, beta: float = 1, alpha: float = 1,
+) -> Array:  # fmt: skip
+    first = next(operand for operand in (mat1, batch1, mat) if operand is not None)
+    second = next(operand for operand in (mat2, batch2, vec) if operand is not None)
+    product = matmul(call.program, first, second, call.hint)
+    if alpha != 1:
+        product = combine(call, "mul", product, alpha)
+    if beta == 0:
+        return product
+    return combine(call, "add", product, self_ if beta == 1 else combine(call, "mul", self_, beta))
+
+
+@aten("linear")
+def convert_linear(call: Call, input: Array, weight: Array, bias: Array | None = None) -> Array:
+    """x w^T + b; the product reads the weight as it lies."""
+    if weight.rank == 1:
+        product = matmul(call.program, input, weight, call.hint)
+    else:
+        letters = "abcdefghij"[: input.rank - 1]
+        product = einsum(call.program, f"{letters}k,ok->{letters}o", [input, weight], call.hint)
+    return product if bias is None else combine(call, "add", product, bias)
+
+
+@aten("einsum")
+def convert_einsum(call: Call, equation: str, tensors: list[Array], path: object = None) -> Array:
+    return einsum(call.program, equation, tensors, call.hint)
+
+
+@aten("outer")
+def convert_outer(call: Call, self_: Array, vec2: Array) -> Array:
+    return einsum(call.program, "i,j->ij", [self_, vec2], call.hint)
+
+
+def transpose_last(call: Call, array: Array) -> Array:
+    """The last two axes exchanged."""
+    order = [*range(array.rank - 2), array.rank - 1, array.rank - 2]
+    return transpose(call.program, array, order, call.hint)

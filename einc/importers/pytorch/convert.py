@@ -1,0 +1,306 @@
+"""Walks a graph and adds what its nodes compute to a program of arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from einc.errors import Diagnostic, ModelError
+from einc.importers.arrays.element_types import ElementType
+from einc.importers.arrays.extents import Extent, make_extent
+from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.values import Array, UnsupportedError, show_shape
+from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
+from einc.importers.pytorch.aten import ATEN, find_operator
+from einc.importers.pytorch.aten.table import Call
+from einc.importers.pytorch.exported import (
+    Argument,
+    ExportedGraph,
+    ExportedNode,
+    ExportedTensor,
+    Placeholder,
+    Size,
+    read_graph,
+)
+from einc.importers.pytorch.symbols import find_symbol, read_extent
+from einc_runtime.text import did_you_mean, escape_text
+
+MAX_KNOWN = 2**16
+"""Elements of a buffer whose values einc looks at, so that what is computed from it is computed once."""
+_EXTENT_OF_A_PARAM = 8  # what a dynamic dimension is by default, if the file says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedModule:
+    """A model text, the weights that belong beside it by their names in the archive, and those that are new."""
+
+    text: str
+    stored: tuple[str, ...]
+    weights: Mapping[str, Elements]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def convert_archive(archive: ExportArchive, name: str) -> ConvertedModule:
+    """The model of an archive. Raises ReadError for a broken one, and ModelError for what einc cannot say."""
+    graph = read_graph(archive.document, archive.path)
+    return _Conversion(archive, graph, name).run()
+
+
+class _Conversion:
+    def __init__(self, archive: ExportArchive, graph: ExportedGraph, name: str) -> None:
+        self._archive = archive
+        self._graph = graph
+        self._program = ArrayProgram(name)
+        self._symbols: dict[str, Extent] = {}
+        self._values: dict[str, Any] = {}
+        self._weights: dict[str, Array] = {}
+
+    def run(self) -> ConvertedModule:
+        inputs = []
+        for placeholder in self._graph.placeholders:
+            if placeholder.kind == "ignored":
+                continue
+            array = self._read_placeholder(placeholder)
+            self._values[placeholder.name] = array
+            inputs += [array.name] if placeholder.kind == "input" else []
+        for node in self._graph.nodes:
+            if node.outputs:  # what has no result asserts something that the export knew
+                self._convert(node)
+        outputs = self._write_outputs()
+        program = self._program
+        text = program.text()
+        stored = [name for name, array in self._weights.items() if f"{array.name} :" in text]
+        return ConvertedModule(
+            text, tuple(stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes)
+        )
+
+    # ---- what the graph starts from ----
+
+    def _read_placeholder(self, placeholder: Placeholder) -> Array:
+        value = self._graph.tensors.get(placeholder.name)
+        if value is None:
+            raise self._problem(f"the input {placeholder.name} has no type")
+        type_ = self._read_type(value, placeholder.name)
+        if placeholder.kind == "input":
+            shape = self._read_shape(value, placeholder.name)
+            return self._program.input(placeholder.name, shape, type_)
+        tensor = self._archive.tensors.get(placeholder.stored)
+        if tensor is None:
+            raise self._problem(f"there are no elements of the weight {placeholder.stored}")
+        if tensor.type is not type_ or list(tensor.shape) != [size.as_int for size in value.sizes]:
+            raise self._problem(f"the weight {placeholder.stored} has another type or shape than the graph says")
+        known = placeholder.kind == "constant" or (placeholder.kind == "buffer" and not type_.is_float)
+        if known and tensor.size <= MAX_KNOWN:
+            elements = self._archive.read_tensor(placeholder.stored)
+            return self._program.constant(elements, type_, placeholder.stored)
+        if placeholder.stored not in self._weights:
+            name = placeholder.stored.replace(".", "_")
+            shape = tuple(map(make_extent, tensor.shape))
+            self._weights[placeholder.stored] = self._program.weight(name, shape, type_, placeholder.stored)
+        return self._weights[placeholder.stored]
+
+    def _read_type(self, value: ExportedTensor, name: str) -> ElementType:
+        if value.type is None:
+            raise self._problem(f"{name} has an element type (number {value.dtype}) that einc does not have")
+        return value.type
+
+    def _read_shape(self, value: ExportedTensor, name: str) -> tuple[Extent, ...]:
+        return tuple(self._read_size(size, f"{name}_dim{axis}") for axis, size in enumerate(value.sizes))
+
+    def _read_size(self, size: Size, hint: str) -> Extent:
+        if size.as_int is not None:
+            return make_extent(size.as_int)
+        if size.as_expr is None:
+            raise self._problem(f"the extent of {hint} is missing")
+        expression = size.as_expr.expr_str.strip()
+        symbol = find_symbol(expression)
+        if symbol is not None and symbol not in self._symbols:
+            value = (size.as_expr.hint or {}).get("as_int")
+            lowest = max(2, self._graph.lowest.get(symbol, 2))
+            default = value if isinstance(value, int) and value >= 1 else max(_EXTENT_OF_A_PARAM, lowest)
+            self._symbols[symbol] = self._program.param(hint, default)
+        return read_extent(expression, self._symbols)
+
+    # ---- nodes ----
+
+    def _convert(self, node: ExportedNode) -> None:
+        operator = find_operator(node.target)
+        if operator is None:
+            raise self._refuse(node, *_describe_missing(node.target))
+        try:
+            inputs = {argument.name: self._read_argument(argument.arg) for argument in node.inputs}
+            results = self._run(node, operator.call, inputs)
+        except UnsupportedError as error:
+            raise self._refuse(node, error.message, error.hint) from None
+        self._bind(node, results)
+
+    def _run(self, node: ExportedNode, call: Any, inputs: dict[str, Any]) -> Any:
+        results = [self._graph.tensors[name] for name in _list_tensors(node.outputs) if name in self._graph.tensors]
+        types = tuple(self._read_type(value, node.target) for value in results)
+        return call(Call(self._program, types, _last_name(node)), inputs)
+
+    def _bind(self, node: ExportedNode, results: Any) -> None:
+        names = _list_names(node.outputs)
+        if not names:
+            return
+        values = list(results) if isinstance(results, tuple | list) else [results]
+        if len(values) < len(names):
+            raise self._refuse(node, f"it has {len(names)} results, einc computes {len(values)}")
+        for name, value in zip(names, values, strict=False):
+            self._check(node, name, value)
+            self._values[name] = value
+
+    def _check(self, node: ExportedNode, name: str, value: Any) -> None:
+        """What a node computes must have the type and the extents that the graph says."""
+        expected = self._graph.tensors.get(name)
+        if expected is None or not isinstance(value, Array):
+            return
+        sizes = [size.as_int for size in expected.sizes]
+        shown = show_shape(value.shape)
+        wrong = len(sizes) != value.rank or any(
+            size is not None and size != extent.value for size, extent in zip(sizes, value.shape, strict=True)
+        )
+        if wrong or value.type is not expected.type:
+            of = expected.type.value if expected.type else "unknown"
+            raise self._refuse(node, f"its result is {value.type.value}{shown}, the graph says {of}{sizes}")
+
+    def _read_argument(self, argument: Argument) -> Any:
+        (tag, value), *_ = [*argument.items(), ("nothing", None)]
+        match tag:
+            case "as_none":
+                return None
+            case "as_tensor":
+                return self._find(value)
+            case "as_tensors":
+                return [self._find(item) for item in value]
+            case "as_optional_tensors":
+                return [self._read_argument(item) for item in value]
+            case "as_optional_tensor":
+                return self._read_argument(value)
+            case "as_int" | "as_ints" | "as_bool" | "as_bools" | "as_string" | "as_int_lists":
+                return value
+            case "as_float":
+                return _read_float(value)
+            case "as_floats":
+                return [_read_float(item) for item in value]
+            case "as_sym_int" | "as_sym_float" | "as_sym_bool":
+                return self._read_symbol(value)
+            case "as_sym_ints":
+                return [self._read_symbol(item) for item in value]
+            case "as_scalar_type":
+                if value not in SCALAR_TYPES:
+                    raise UnsupportedError(f"the element type with number {value}")
+                return SCALAR_TYPES[value]
+            case "as_memory_format" | "as_layout" | "as_device":
+                return None
+        raise UnsupportedError(f"an argument of kind {escape_text(tag, 40)}")
+
+    def _read_symbol(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise UnsupportedError("a symbolic argument that is no object")
+        for tag in ("as_int", "as_float", "as_bool"):
+            if tag in value:
+                return value[tag]
+        name = value.get("as_name")
+        if name in self._values:
+            return self._values[name]
+        size = self._graph.sizes.get(str(name))
+        if size is None:
+            raise UnsupportedError(f"a number {escape_text(str(name), 40)} that the graph does not have")
+        return self._read_size(size, "extent")
+
+    def _find(self, value: Any) -> Any:
+        name = value.get("name") if isinstance(value, dict) else None
+        if not isinstance(name, str) or name not in self._values:
+            raise UnsupportedError(f"a tensor {escape_text(str(name), 60)} that is not there")
+        return self._values[name]
+
+    def _write_outputs(self) -> list[str]:
+        names = []
+        for position, argument in enumerate(self._graph.outputs):
+            tensors = _list_tensors([argument])
+            for name in tensors:
+                array = self._values.get(name)
+                if not isinstance(array, Array):
+                    raise self._problem(f"the output {name} is not computed")
+                several = len(self._graph.outputs) > 1
+                names.append(self._program.output(f"output{position}" if several else "output0", array))
+        if not names:
+            raise self._problem("the module returns no tensor")
+        return names
+
+    # ---- errors ----
+
+    def _problem(self, message: str) -> ModelError:
+        return ModelError([Diagnostic(f"{self._archive.path}: {escape_text(message, 300)}")])
+
+    def _refuse(self, node: ExportedNode, message: str, hint: str | None = None) -> ModelError:
+        """An error at a node, with the line of the module that called it."""
+        operator = escape_text(node.target.removeprefix("torch.ops."), 100)
+        return ModelError([Diagnostic(f"{self._archive.path}: {operator}{find_line(node)}: {message}", hint=hint)])
+
+
+_OF_TORCH = re.compile(r"[/\"]torch/(nn|fx|_\w+)/")
+
+
+def find_line(node: ExportedNode) -> str:
+    """The last line of Python that called the node and is not torch's own, as the export noted it."""
+    trace = node.metadata.get("stack_trace")
+    if not isinstance(trace, str):
+        return ""
+    lines = trace.splitlines()
+    places = [k for k, line in enumerate(lines) if line.lstrip().startswith("File ")]
+    of_user = [k for k in places if _OF_TORCH.search(lines[k]) is None] or places
+    if not of_user:
+        return ""
+    called_at = escape_text(lines[of_user[-1]].strip().removeprefix("File "), 200)
+    source = lines[of_user[-1] + 1].strip() if of_user[-1] + 1 < len(lines) else ""
+    return f" (called by {called_at}: {escape_text(source, 100)})"
+
+
+def _describe_missing(target: str) -> tuple[str, str]:
+    short = target.removeprefix("torch.ops.")
+    operators = sorted(f"aten.{name}" for name in ATEN)
+    suggestion = did_you_mean(short.rpartition(".")[0], operators)
+    how = "docs/adding-a-graph-importer.md says how to add a function for it to einc/importers/pytorch/aten"
+    return "einc has no such operator", f"{suggestion}; {how}" if suggestion else how
+
+
+def _read_float(value: Any) -> float:
+    return float(value)
+
+
+def _list_names(arguments: Sequence[Argument]) -> list[str]:
+    names = []
+    for argument in arguments:
+        for tag, value in argument.items():
+            if tag in ("as_tensor", "as_tensors"):
+                items = value if isinstance(value, list) else [value]
+                names += [str(item.get("name")) for item in items if isinstance(item, dict)]
+            elif tag in ("as_sym_int", "as_sym_float", "as_sym_bool") and isinstance(value, dict):
+                names.append(str(value.get("as_name")))
+    return names
+
+
+def _list_tensors(arguments: Sequence[Argument]) -> list[str]:
+    return [
+        name
+        for argument in arguments
+        if {"as_tensor", "as_tensors"} & set(argument)
+        for name in _list_names([argument])
+    ]
+
+
+def _last_name(node: ExportedNode) -> str:
+    """What the result is called: the last name of the module that called the node, or that of the operator."""
+    stack = node.metadata.get("nn_module_stack")
+    operator = node.target.removeprefix("torch.ops.aten.").partition(".")[0].strip("_")
+    if not isinstance(stack, str) or not stack:
+        return operator
+    path = stack.rpartition(";")[2].split(",")
+    module = path[1].rpartition(".")[2] if len(path) > 2 else ""
+    return module if module and not module.isdigit() else operator

@@ -1,0 +1,40 @@
+"""From a module of torch to an archive: the only file that imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from einc.errors import Diagnostic, ModelError
+from einc.importers.pytorch.aten import find_operator
+from einc_runtime.errors import MissingFault
+from einc_runtime.installing import suggest_packages
+
+
+def export_module(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any, path: str
+) -> None:
+    """Exports a module and saves the archive at `path`.
+
+    Operators that einc knows are kept as they are, all others are decomposed as torch decomposes them. Raises
+    MissingFault without torch, and ModelError with torch's own words for a module that cannot be exported.
+    """
+    try:
+        import torch
+        from torch.export import default_decompositions, export
+    except ImportError:
+        raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
+    module.eval()
+    with torch.no_grad():
+        try:
+            exported = export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False)
+            decompositions = default_decompositions()
+            for operator in list(decompositions):
+                if find_operator(f"torch.ops.{operator}") is not None:
+                    decompositions.pop(operator)
+            exported = exported.run_decompositions(decompositions)
+            torch.export.save(exported, path)
+        except Exception as error:  # torch raises errors of many kinds for what it cannot export
+            words = str(error).strip() or type(error).__name__
+            problem = f"torch.export cannot export the module: {words.splitlines()[0][:300]}"
+            raise ModelError([Diagnostic(problem)]) from error

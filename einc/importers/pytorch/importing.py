@@ -1,0 +1,86 @@
+"""A model text with its weights, from an archive or from a module."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from einc.importers.arrays.element_types import find_element_type
+from einc.importers.pytorch.archive import Elements, ExportArchive
+from einc.importers.pytorch.convert import ConvertedModule, convert_archive
+from einc.importers.pytorch.exporting import export_module
+from einc.importers.weight_files import WeightToWrite, write_weights
+from einc_runtime.disk import write_file
+
+TEXT_FILE = "model.ein"
+WEIGHT_FILE = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchModel:
+    """A module as a model text. `weights` are by the names that follow `from` in the text, or by their own.
+
+    `inputs` and `outputs` are the names of the text, in the order of the module's tensors.
+    """
+
+    text: str
+    weights: Mapping[str, Elements]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def write(self, folder: str) -> None:
+        """Writes `model.ein` and `model.safetensors` into a folder, which is made where it is missing."""
+        os.makedirs(folder, exist_ok=True)
+        described = [_describe(name, array) for name, array in self.weights.items()]
+        write_file(os.path.join(folder, WEIGHT_FILE), lambda stream: write_weights(stream, described))
+        write_file(os.path.join(folder, TEXT_FILE), lambda stream: stream.write(self.text.encode()))
+
+
+def from_torch(
+    module: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    name: str = "",
+) -> TorchModel:
+    """The model of a module of torch, exported for these arguments as by `torch.export.export`.
+
+    The module is put into eval mode. Dimensions that are dynamic become dims of the text. Raises MissingFault without
+    torch, and ModelError for what cannot be exported, or computes what einc cannot say.
+    """
+    with tempfile.TemporaryDirectory(prefix="einc-") as folder:
+        path = os.path.join(folder, "module.pt2")
+        export_module(module, args, kwargs, dynamic_shapes, path)
+        with ExportArchive(path, "the module") as archive:
+            converted = convert_archive(archive, name or type(module).__name__)
+            weights = {stored: archive.read_tensor(stored) for stored in converted.stored}
+    return TorchModel(
+        converted.text, {**weights, **converted.weights}, converted.inputs, converted.outputs, converted.notes
+    )
+
+
+def list_weights(archive: ExportArchive, converted: ConvertedModule) -> list[WeightToWrite]:
+    """All weights of an archive's text, which are read one by one as they are written."""
+
+    def reader(name: str) -> Callable[[], Elements]:
+        return lambda: archive.read_tensor(name)
+
+    stored = [
+        WeightToWrite(name, archive.tensors[name].type.carrier, archive.tensors[name].shape, reader(name))
+        for name in converted.stored
+    ]
+    return stored + [_describe(name, array) for name, array in converted.weights.items()]
+
+
+def write_weight_file(stream: BinaryIO, archive: ExportArchive, converted: ConvertedModule) -> None:
+    write_weights(stream, list_weights(archive, converted))
+
+
+def _describe(name: str, array: Elements) -> WeightToWrite:
+    type_ = find_element_type(array.dtype)
+    assert type_ is not None  # weights have types of the language
+    return WeightToWrite(name, type_.carrier, array.shape, lambda: array)

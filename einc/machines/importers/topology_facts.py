@@ -1,0 +1,48 @@
+"""What a topology file says of a computer, before anything is assumed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from einc.machines.catalogue import Gpu
+from einc.machines.importers.pcie import Way
+from einc.machines.model import Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The GPUs of a file, in the order in which they become sites.
+
+    `labels` is what the file calls them. `gpus` has the model of each where the file tells it, and `unknown` the name
+    of one that is not in the catalogue. `direct` counts the links (NVLink, xGMI) of a pair, both directions listed;
+    `switched` those from each GPU to switches. `counts_switches` says that the file does not tell switches from direct
+    links: it shows switched pairs in `direct` too. `host` numbers the computer that each stands in. `ways` are the
+    links of PCIe that lead to each GPU, where the file shows them. `unreachable` pairs cannot use PCIe, and `staged`
+    ones only through the memory of the host. `pcie_gbs` is the rate of the slowest slot where the file tells it, and
+    `socket_gbs` that between sockets. `cards` has the rates of the network cards of each host in GB/s per direction,
+    where the file tells them. `memory_bytes` is what a driver said of each GPU, in full. `notes` say what looks wrong,
+    `sources` where facts come from that are not the file's own. Switches join all sites that have links to them, or
+    with `apart` those of one host only.
+    """
+
+    labels: tuple[str, ...]
+    gpus: tuple[Gpu | None, ...]
+    direct: Mapping[Pair, int]
+    switched: tuple[int, ...]
+    host: tuple[int, ...]
+    counts_switches: bool = False
+    ways: tuple[Way, ...] = ()
+    unreachable: frozenset[Pair] = frozenset()
+    staged: frozenset[Pair] | None = None
+    pcie_gbs: float | None = None
+    socket_gbs: float | None = None
+    notes: tuple[str, ...] = ()
+    cards: Mapping[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    apart: bool = False
+    unknown: str | None = None
+
+    def degree(self, site: int) -> int:
+        """Links that the file shows for a site, towards other GPUs."""
+        return sum(self.direct.get((site, peer), 0) for peer in range(len(self.labels)))

@@ -1,0 +1,196 @@
+"""How an index program computes new tokens: from its own positions, with what lies behind them from caches.
+
+With the loop t of tokens in its result, a program may read
+
+- a tensor of tokens at t: the new tokens alone are needed;
+- at t plus what is never above 0 (the window of a causal convolution), or at 0: a cache has these tokens;
+- at any k of a running aggregate over `k <= t`: a cache, too;
+- everything else, and the value of t, at the position of a new token.
+
+The loop t has as many places as there are new tokens then, and an element of the positions stands for its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops.index_operator import IndexOperator, build_index_operator
+from einc.ops.step_forms import (
+    Dependence,
+    Source,
+    StepForm,
+    StepInput,
+    StepTokens,
+    TokenForm,
+    read_same,
+    require_single,
+)
+from einc_runtime.plan.index_patterns import RunningAggregate, find_pattern
+from einc_runtime.plan.index_programs import (
+    IndexProgram,
+    IndexRead,
+    Position,
+    Read,
+    TensorRead,
+    make_position,
+)
+
+
+def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    """As `einc.ops.steps.find_step_form`, for an index program of which some operand has tokens."""
+    program = operator.program
+    reads = _list_token_reads(program, forms)
+    if all(position == Position((), tokens.extent - 1) for _, position in reads):
+        return _find_last(operator, forms, tokens)
+    running = _find_running_aggregate(operator, reads)
+    loop = running.along if running is not None else _find_token_loop(program, reads)
+    if program.extents[loop] != tokens.extent:
+        raise OperatorError(f"makes results for {program.extents[loop]} of {tokens.extent} tokens")
+    cached = {
+        operand
+        for operand, position in reads
+        if not (running is None and _is_own_token(position, loop))
+        and _require_earlier(program, position, loop, running)
+    }
+    return _Rewriting(operator, tuple(forms), tokens, loop, frozenset(cached)).write()
+
+
+def _list_token_reads(program: IndexProgram, forms: Sequence[TokenForm]) -> list[tuple[int, Position]]:
+    """Each read of tokens: the operand, and the position along its dimension of tokens."""
+    return [
+        (read.operand, read.positions[form])
+        for read in program.reads
+        if isinstance(read, TensorRead) and isinstance(form := forms[read.operand], int)
+    ]
+
+
+def _find_running_aggregate(operator: IndexOperator, reads: Iterable[tuple[int, Position]]) -> RunningAggregate | None:
+    """The running aggregate over tokens that the program is; None for any other."""
+    pattern = find_pattern(operator.program, operator.outputs[0].dtype.value)
+    if not isinstance(pattern, RunningAggregate) or not all(pattern.loop in dict(p.terms) for _, p in reads):
+        return None
+    if pattern.is_behind:
+        raise OperatorError("aggregates over later tokens")
+    return pattern
+
+
+def _find_token_loop(program: IndexProgram, reads: Iterable[tuple[int, Position]]) -> str:
+    """The loop of the result along which all positions of tokens run."""
+    loops = {name for _, position in reads for name in program.result if name in position.loops}
+    if len(loops) > 1 and all(len(position.loops) == 1 for _, position in reads):
+        raise OperatorError("joins every token with every token")
+    for name in program.result:
+        if name in loops and all(dict(p.terms).get(name) == 1 or not p.terms for _, p in reads):
+            return name
+    if any(position.elements for _, position in reads):
+        raise OperatorError("reads tokens at positions that are data")
+    if not any(position.terms for _, position in reads):
+        raise OperatorError("reads certain tokens; of a step, the last one can be read")
+    if not loops:
+        raise OperatorError("aggregates over all tokens, so that a new one changes what was made of all before it")
+    raise OperatorError("reads tokens at other positions than that of the result and those before it")
+
+
+def _is_own_token(position: Position, loop: str) -> bool:
+    return position == Position(((loop, 1),))
+
+
+def _require_earlier(program: IndexProgram, position: Position, loop: str, running: RunningAggregate | None) -> bool:
+    """Raises OperatorError for a position that may be behind that of the result."""
+    counted = running.loop if running is not None else loop
+    limit = 0 if running is None else -running.shift
+    terms = dict(position.terms)
+    if position.elements:
+        raise OperatorError("reads tokens at positions that are data")
+    if position.divisor != 1 or position.modulus:
+        raise OperatorError(f"reads tokens at the positions {position}, which are not known to be earlier ones")
+    if not terms and position.constant == 0:
+        return True  # the first token, which is never behind another one
+    span = Position(tuple(term for term in position.terms if term[0] != counted), position.constant).span(program.whole)
+    assert span is not None
+    if terms.get(counted) != 1 or (loop in terms and loop != counted):
+        raise OperatorError(f"reads tokens at the positions {position}, which are not known to be earlier ones")
+    if span[1] - 1 > limit:
+        raise OperatorError(f"reads tokens at the positions {position}, up to {span[1] - 1} behind that of the result")
+    return True
+
+
+def _find_last(operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    """Of the last token alone."""
+    descs = [tokens.shorten(desc, form) for desc, form in zip(operator.operands, forms, strict=True)]
+    last = Position((), tokens.new_extent - 1)
+
+    def move(read: Read) -> Read:
+        form = forms[read.operand] if isinstance(read, TensorRead) else Dependence.NONE
+        if isinstance(read, IndexRead) or isinstance(form, Dependence):
+            return read
+        return replace(read, positions=(*read.positions[:form], last, *read.positions[form + 1 :]))
+
+    program = replace(operator.program, reads=tuple(map(move, operator.program.reads)))
+    written = build_index_operator(descs, program, operator.scalar, operator.dims)
+    return StepForm(written, read_same(forms), (Dependence.LAST,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewriting:
+    """A program whose loop `loop` runs over tokens, the operands in `cached` from caches."""
+
+    operator: IndexOperator
+    forms: tuple[TokenForm, ...]
+    tokens: StepTokens
+    loop: str
+    cached: frozenset[int]
+
+    def write(self) -> StepForm:
+        program, operands = self.operator.program, self.operator.operands
+        reads = [self._move(read) for read in program.reads]
+        descs = [self._shorten(number, desc) for number, desc in enumerate(operands)]
+        inputs = [self._read(number) for number in range(len(operands))]
+        if self.cached or reads != list(program.reads):
+            require_single(self.tokens, "knows the positions of tokens")
+            reads.append(TensorRead(len(operands), (Position(((self.loop, 1),)),)))
+            descs.append(self.tokens.positions)
+            inputs.append(StepInput(Source.POSITIONS))
+        arity = len(reads)
+        loops = tuple((n, self.tokens.new_extent if n == self.loop else extent) for n, extent in program.loops)
+        changed = IndexProgram(loops, program.kept, tuple(reads), program.program, program.aggregation)
+        scalar = replace(self.operator.scalar, arity=arity)
+        written = build_index_operator(descs, changed, scalar, self.operator.dims)
+        return StepForm(written, tuple(inputs), (program.result.index(self.loop),))
+
+    def _shorten(self, number: int, desc: TensorDesc) -> TensorDesc:
+        return desc if number in self.cached else self.tokens.shorten(desc, self.forms[number])
+
+    def _read(self, number: int) -> StepInput:
+        form = self.forms[number]
+        if number in self.cached:
+            assert isinstance(form, int)
+            return StepInput(Source.CACHE, number, form)
+        return StepInput(Source.SAME, number)
+
+    def _move(self, read: Read) -> Read:
+        """The read at the position of a new token, where it depends on that."""
+        if isinstance(read, IndexRead):
+            positions = TensorRead(len(self.operator.operands), (Position(((self.loop, 1),)),))
+            return positions if read.loop == self.loop else read
+        form = -1 if read.operand in self.cached else self.forms[read.operand]
+        return replace(
+            read,
+            positions=tuple(p if axis == form else self._move_position(p) for axis, p in enumerate(read.positions)),
+        )
+
+    def _move_position(self, position: Position) -> Position:
+        """The position with the element of the positions, which are read last, in place of the loop."""
+        terms = dict(position.terms)
+        if self.loop not in terms:
+            return position
+        order = {name: number for number, (name, _) in enumerate(self.operator.program.loops)}
+        added = (f"@{len(self.operator.program.reads)}", terms.pop(self.loop))
+        return replace(
+            make_position([*terms.items(), added], position.constant, order),
+            divisor=position.divisor,
+            modulus=position.modulus,
+        )

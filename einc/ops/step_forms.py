@@ -1,0 +1,96 @@
+"""What an operator of a decode step reads and makes: the forms that tensors of a model have in its step."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from einc.core.tensor import DType, TensorDesc
+from einc.errors import OperatorError
+from einc.ops.base import Operator
+
+
+class Dependence(enum.Enum):
+    """What a tensor without a dimension of tokens is made of."""
+
+    NONE = "nothing that has tokens"
+    LAST = "the last tokens"
+
+
+TokenForm = int | Dependence
+"""The dimension of a tensor along which tokens run, or what it is made of where there is none."""
+
+
+class Source(enum.Enum):
+    """What an operator of a step reads of a tensor."""
+
+    SAME = "the tensor of the step: new tokens, or what has none"
+    CACHE = "all tokens so far"
+    ROWS = "the rows of the new tokens' positions"
+    POSITIONS = "the positions of the new tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """An input of an operator of a step: input `number` of the operator of the model; `axis` is the dimension of tokens
+    where the source is CACHE or ROWS."""
+
+    source: Source
+    number: int = 0
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepForm:
+    """The operator of a step, what it reads, and the forms of its results."""
+
+    operator: Operator
+    inputs: tuple[StepInput, ...]
+    results: tuple[TokenForm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """The tokens of a model and those of a step: the name of the dimension, the lengths of the packed sequences in the
+    model, and the new tokens of each."""
+
+    dimension: str
+    lens: tuple[int, ...]
+    new: int
+
+    @property
+    def extent(self) -> int:
+        """All tokens of the model."""
+        return sum(self.lens)
+
+    @property
+    def new_extent(self) -> int:
+        """All new tokens."""
+        return self.new * len(self.lens)
+
+    @property
+    def new_lens(self) -> tuple[int, ...]:
+        return (self.new,) * len(self.lens)
+
+    @property
+    def positions(self) -> TensorDesc:
+        """Where each new token stands in its own sequence."""
+        return TensorDesc((self.dimension,), (self.new_extent,), DType.I64)
+
+    def shorten(self, desc: TensorDesc, form: TokenForm) -> TensorDesc:
+        """The tensor with new tokens alone."""
+        if isinstance(form, Dependence):
+            return desc
+        return replace(desc, shape=(*desc.shape[:form], self.new_extent, *desc.shape[form + 1 :]))
+
+
+def read_same(forms: Sequence[TokenForm]) -> tuple[StepInput, ...]:
+    """Each tensor of the step, in the order of the operator's inputs."""
+    return tuple(StepInput(Source.SAME, number) for number in range(len(forms)))
+
+
+def require_single(tokens: StepTokens, does: str) -> None:
+    """Raises OperatorError where several sequences are packed, for an operator that counts through all of them."""
+    if len(tokens.lens) > 1:
+        raise OperatorError(f"{does}, counted through all {len(tokens.lens)} packed sequences")

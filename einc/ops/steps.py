@@ -1,0 +1,234 @@
+"""How an operator computes a few new tokens of a sequence, if all that it made of earlier ones is kept.
+
+A model reads whole sequences: its tensors have a dimension of tokens. A step gets a few new tokens along it. For each
+operator, `find_step_form` says which operator computes the results of the new tokens alone, and from what: the new
+tokens of an operand, all tokens of it so far (from a cache), its rows at the positions of the new tokens, or these
+positions. An operator of which earlier results would change with a new token has no such form; the error says why.
+
+The rules are about the meaning of operators alone. A tokenwise operator may be cut anywhere along its tokens, and each
+part of its results needs the same part of its operands (`MappedOperator`); an index program tells by its positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einc.core.tensor import TensorDesc
+from einc.errors import OperatorError
+from einc.ops import registry
+from einc.ops.attention import Attention
+from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
+from einc.ops.embedding import Embedding
+from einc.ops.index_operator import IndexOperator
+from einc.ops.index_steps import find_index_step
+from einc.ops.reshape import Reshape
+from einc.ops.rope import Rope
+from einc.ops.slicing import Slice
+from einc.ops.step_forms import (
+    Dependence,
+    Source,
+    StepForm,
+    StepInput,
+    StepTokens,
+    TokenForm,
+    read_same,
+    require_single,
+)
+
+_TOKENWISE = frozenset(
+    (
+        "equation",
+        "norm",
+        "softmax",
+        "embedding",
+        "expert_matmul",
+        "concat",
+        "argmax",
+        "topk",
+        "reshape",
+        "slice",
+        "rope",
+    )
+)
+"""Families whose kernels compute the same wherever along the tokens a block is; rotations do with positions alone."""
+
+
+def find_step_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    """How the operator computes new tokens, where its inputs have these forms.
+
+    Raises OperatorError with the reason where it cannot.
+    """
+    if all(isinstance(form, Dependence) for form in forms):
+        last = Dependence.LAST if Dependence.LAST in forms else Dependence.NONE
+        return StepForm(operator, read_same(forms), (last,) * len(operator.outputs))
+    if Dependence.LAST in forms:
+        raise OperatorError("combines tokens with the last tokens, which later ones replace")
+    if isinstance(operator, Attention):
+        return _find_attention(operator, forms, tokens)
+    if isinstance(operator, IndexOperator):
+        return find_index_step(operator, forms, tokens)
+    if isinstance(operator, Slice):
+        return _find_slice(operator, forms, tokens)
+    if isinstance(operator, Embedding) and isinstance(forms[0], Dependence):
+        return _find_lookup(operator, forms, tokens)
+    if isinstance(operator, Rope) and operator.positions is None and forms[0] == operator.tensor.rank - 2:
+        return _find_rotation(operator, forms, tokens)
+    if isinstance(operator, MappedOperator) and operator.family in _TOKENWISE:
+        return _find_tokenwise(operator, forms, tokens)
+    raise OperatorError("is not known to compute tokens one by one")
+
+
+def find_sequence_lengths(operator: Operator) -> tuple[int, ...] | None:
+    """The lengths of the packed sequences whose tokens the operator tells apart, if it does."""
+    if isinstance(operator, Attention):
+        return operator.q_lens
+    return operator.seq_lens if isinstance(operator, Rope) and operator.positions is None else None
+
+
+def make_row_reader(desc: TensorDesc, axis: int, tokens: StepTokens) -> Operator:
+    """The operator that reads the rows of a tensor at positions: of the tensor, and of the positions.
+
+    Raises OperatorError where positions count within each of several sequences, and rows from the first one on.
+    """
+    require_single(tokens, "has different values at different tokens")
+    names = [f"i{number}" for number in range(desc.rank)]
+    shape = tokens.shorten(desc, axis).shape
+    loops = " ".join(f"{name}={extent}" for name, extent in zip(names, shape, strict=True))
+    places = ", ".join("@1" if number == axis else name for number, name in enumerate(names))
+    return registry.restore(
+        IndexOperator.family,
+        (desc, tokens.positions),
+        {
+            "loops": loops,
+            "kept": desc.rank,
+            "reads": f"0[{places}]; 1[i{axis}]",
+            "program": "t0 = copy x0",
+            "aggregation": "",
+            "dims": desc.dims,
+        },
+    )
+
+
+# ---- operators that compute tokens one by one ----
+
+
+def _find_tokenwise(operator: MappedOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    index = _find_token_index(operator, forms)
+    inputs = []
+    for number, (maps, form) in enumerate(zip(operator.input_maps, forms, strict=True)):
+        along = [axis for axis, mapped in enumerate(maps) if mapped.index == index]
+        if isinstance(form, Dependence) and along:
+            if len(along) > 1 or maps[along[0]] != DimMap(index):
+                raise OperatorError(f"reads its operand {number + 1} at different places for one token")
+            inputs.append(StepInput(Source.ROWS, number, along[0]))
+        elif not isinstance(form, Dependence) and along != [form]:
+            raise OperatorError("reads the tokens of an operand along two dimensions")
+        else:
+            inputs.append(StepInput(Source.SAME, number))
+    results = [_find_result_axis(maps, index) for maps in operator.output_maps]
+    descs = [
+        tokens.shorten(desc, form if item.source is Source.SAME else item.axis)
+        for desc, form, item in zip(operator.inputs, forms, inputs, strict=True)
+    ]
+    attributes = dict(operator.attributes)
+    if isinstance(operator, Reshape):
+        attributes["shape"] = tokens.shorten(operator.outputs[0], results[0]).shape
+    if isinstance(operator, Slice):
+        stops = list(operator.stops)
+        stops[results[0]] = tokens.new_extent
+        attributes["stops"] = tuple(stops)
+    return StepForm(registry.restore(operator.family, tuple(descs), attributes), tuple(inputs), tuple(results))
+
+
+def _find_token_index(operator: MappedOperator, forms: Sequence[TokenForm]) -> str:
+    """The index along which tokens run in all operands that have tokens."""
+    found: set[str] = set()
+    for maps, form in zip(operator.input_maps, forms, strict=True):
+        if isinstance(form, int):
+            mapped = maps[form]
+            if mapped.index is None:
+                raise OperatorError("needs all tokens at once")
+            if mapped != DimMap(mapped.index):
+                raise OperatorError("mixes the tokens with another dimension")
+            found.add(mapped.index)
+    if len(found) > 1:
+        raise OperatorError("joins every token with every token")
+    (index,) = found
+    if any(cut.name == index and cut.cuts is not None for cut in operator.indices):
+        raise OperatorError("computes several tokens together")
+    return index
+
+
+def _find_result_axis(maps: Sequence[DimMap], index: str) -> int:
+    along = [axis for axis, mapped in enumerate(maps) if mapped.index == index]
+    if not along:
+        raise OperatorError("aggregates over all tokens, so that a new one changes what was made of all before it")
+    if len(along) > 1 or maps[along[0]] != DimMap(index):
+        raise OperatorError("mixes the tokens with another dimension")
+    return along[0]
+
+
+def _find_slice(operator: Slice, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    """All tokens, or the last one."""
+    (axis,) = forms
+    assert isinstance(axis, int)
+    bounds, extent = (operator.starts[axis], operator.stops[axis]), tokens.extent
+    if bounds == (0, extent):
+        return _find_tokenwise(operator, forms, tokens)
+    if bounds != (extent - 1, extent):
+        raise OperatorError(f"takes the tokens {bounds[0]} to {bounds[1] - 1}; of a step, all or the last can be taken")
+    starts, stops = list(operator.starts), list(operator.stops)
+    starts[axis], stops[axis] = tokens.new_extent - 1, tokens.new_extent
+    attributes: dict[str, Attribute] = {"starts": tuple(starts), "stops": tuple(stops)}
+    last = registry.restore(operator.family, (tokens.shorten(operator.tensor, axis),), attributes)
+    return StepForm(last, read_same(forms), (Dependence.LAST,))
+
+
+def _find_lookup(operator: Embedding, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    """Rows of tokens by their numbers, which count from the first new token in a step."""
+    if forms[1] != 0:
+        raise OperatorError("looks up tokens as columns")
+    looked_up = registry.restore(operator.family, (operator.ids, tokens.shorten(operator.table, 0)), {})
+    return StepForm(looked_up, read_same(forms), (Dependence.LAST,))
+
+
+# ---- operators that know positions ----
+
+
+def _find_rotation(operator: Rope, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    _require_lengths(operator.seq_lens, tokens)
+    attributes = {**operator.frequencies.attributes, "extras": ("positions",)}
+    descs = (tokens.shorten(operator.tensor, forms[0]), tokens.positions)
+    inputs = (StepInput(Source.SAME), StepInput(Source.POSITIONS))
+    return StepForm(registry.restore(operator.family, descs, attributes), inputs, tuple(forms))
+
+
+def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    """Of new queries over all keys so far, or over keys that have no tokens."""
+    queries, keys, values = forms[:3]
+    extras = dict(zip(operator.extras, forms[3:], strict=True))
+    if queries != 1 or (keys, values) not in ((1, 1), (Dependence.NONE, Dependence.NONE)):
+        raise OperatorError("does not take queries, keys and values [heads, tokens, width] of the same tokens")
+    _require_lengths(operator.q_lens, tokens)
+    attributes = {**operator.attributes, "q_lens": tokens.new_lens}
+    descs = (tokens.shorten(operator.queries, 1), *operator.inputs[1:])
+    if keys is Dependence.NONE:
+        if operator.causal or operator.window or any(isinstance(form, int) for form in extras.values()):
+            raise OperatorError("tells by tokens which keys are seen, and the keys have none")
+        return StepForm(registry.restore(operator.family, descs, attributes), read_same(forms), (1, 1))
+    if not operator.causal:
+        raise OperatorError("lets every token see the tokens behind it (it has no causal=true)")
+    if not set(extras) <= {"mask"}:
+        raise OperatorError(f"lets tokens see what its {' and '.join(extras)} say, which may be later ones")
+    _require_lengths(operator.k_lens, tokens)
+    inputs = [StepInput(Source.SAME), StepInput(Source.CACHE, 1, 1), StepInput(Source.CACHE, 2, 1)]
+    if "mask" in extras:
+        inputs.append(StepInput(Source.CACHE if extras["mask"] == 0 else Source.SAME, 3))
+    attributes["extras"] = (*operator.extras, "positions")
+    attended = registry.restore(operator.family, (*descs, tokens.positions), attributes)
+    return StepForm(attended, (*inputs, StepInput(Source.POSITIONS)), (1, 1))
+
+
+def _require_lengths(lens: tuple[int, ...], tokens: StepTokens) -> None:
+    if lens != tokens.lens:
+        raise OperatorError(f"has sequences of other lengths than {list(tokens.lens)[:8]}")

@@ -1,0 +1,146 @@
+"""Tries a derived decode step: with random numbers, its steps must compute what the model computes of all tokens.
+
+That a step is right follows from how it is derived; this shows it once more, by the meaning of operators on arrays.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from einc.graph.decode_step import DecodeStep
+from einc.graph.graph import Graph, GraphTensor, TensorKind
+from einc.ops.embedding import Embedding
+from einc.ops.step_forms import Dependence
+from einc_runtime.errors import PlanFault
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_TRIED_WORK = 300_000_000
+"""Operations and bytes of a model and its steps, above which they are not tried."""
+MAX_TRIED_OPERATORS = 20_000
+"""Operators that are computed one after the other, above which they are not tried."""
+TRIED_TOLERANCE = 1e-9
+"""How far results in f64 may differ, relative to the largest one: sums have another order."""
+_DRAWN_IDS = 8
+"""Integer inputs are below it, as ids of the smallest tables are."""
+
+
+def count_starts(step: DecodeStep) -> list[list[int]]:
+    """For each step, the position of the first new token in each sequence. At the end of a sequence that steps do not
+    divide, tokens are computed a second time."""
+    new, lens = step.tokens.new, step.tokens.lens
+    return [[min(k * new, length - new) for length in lens] for k in range(-(-max(lens) // new))]
+
+
+def can_be_tried(model: Graph, step: DecodeStep) -> bool:
+    """Whether the model and all its steps are small enough to be computed in a few seconds."""
+    steps = len(count_starts(step))
+    if len(model.nodes) + steps * len(step.graph.nodes) > MAX_TRIED_OPERATORS:
+        return False
+    return _count_work(model) + steps * _count_work(step.graph) <= MAX_TRIED_WORK
+
+
+def try_steps(model: Graph, step: DecodeStep) -> int:
+    """Computes the model of random tokens, and its steps. Returns how many there were.
+
+    Types are those of the graphs, f64 for `TRIED_TOLERANCE` to be enough. Raises PlanFault at a result that differs.
+    """
+    import numpy as np
+
+    numbers = _find_numbers(model, step)
+    rng = np.random.default_rng(0)
+    starts, tokens = count_starts(step), step.tokens
+    firsts = [0, *itertools.accumulate(tokens.lens)][:-1]
+    rows = [
+        np.concatenate([first + np.arange(at, at + tokens.new) for first, at in zip(firsts, positions, strict=True)])
+        for positions in starts
+    ]
+    loaded = {tensor.name: _draw(tensor, model, rng) for tensor in model.tensors if _is_loaded(tensor)}
+    chosen = {name: np.asarray(rng.integers(0, tokens.new_extent, loaded[name].shape)) for name in numbers}
+    expected = _compute(model, loaded | {name: rows[-1][array] for name, array in chosen.items()})
+    held: dict[str, Array] = {}
+    for number, (positions, new_rows) in enumerate(zip(starts, rows, strict=True)):
+        inputs = loaded | chosen
+        for name, form in step.forms.items():
+            if name in loaded and isinstance(form, int):
+                inputs[name] = np.take(loaded[name], new_rows, form)
+        if step.positions is not None:
+            inputs[step.positions] = np.concatenate([np.arange(at, at + tokens.new) for at in positions])
+        results = _compute(step.graph, inputs, held)
+        for name in model.outputs:
+            form = step.forms[name]
+            if isinstance(form, int):
+                _require_near(name, results[name], np.take(expected[name], new_rows, form), number)
+            elif form is Dependence.NONE or number == len(starts) - 1:
+                _require_near(name, results[name], expected[name], number)
+    return len(starts)
+
+
+def _find_numbers(model: Graph, step: DecodeStep) -> set[str]:
+    """The inputs whose elements are numbers of tokens."""
+    return {
+        node.inputs[0]
+        for node in model.nodes
+        if isinstance(node.operator, Embedding)
+        and step.forms[node.inputs[1]] == 0
+        and isinstance(step.forms[node.inputs[0]], Dependence)
+    }
+
+
+def _is_loaded(tensor: GraphTensor) -> bool:
+    return tensor.kind in (TensorKind.INPUT, TensorKind.WEIGHT)
+
+
+def _draw(tensor: GraphTensor, model: Graph, rng: np.random.Generator) -> Array:
+    """Numbers of about 1; weights are divided by the root of what is summed; ids are within the tables."""
+    import numpy as np
+
+    desc, readers = tensor.desc, model.consumers()[tensor.name]
+    if desc.dtype.value == "bool":
+        return rng.integers(0, 2, desc.shape).astype(np.bool_)
+    if not desc.dtype.is_float:
+        tables = [n.operator.table.shape[0] for n, k in readers if isinstance(n.operator, Embedding) and k == 0]
+        return rng.integers(0, min(tables, default=_DRAWN_IDS), desc.shape).astype(desc.dtype.numpy())
+    fan_in = max((node.operator.fan_in(k) for node, k in readers), default=1)
+    scale = 1 / np.sqrt(fan_in) if tensor.kind is TensorKind.WEIGHT else 1.0
+    return (rng.standard_normal(desc.shape) * scale).astype(desc.dtype.numpy())
+
+
+def _compute(graph: Graph, loaded: Mapping[str, Array], held: dict[str, Array] | None = None) -> dict[str, Array]:
+    """All tensors of a graph; `held` has its states, and gets what they are afterwards."""
+    import numpy as np
+
+    states = {tensor.name: tensor for tensor in graph.tensors if tensor.kind is TensorKind.STATE}
+    kept = {} if held is None else held
+    for name, tensor in states.items():
+        kept.setdefault(name, np.zeros(tensor.desc.shape, tensor.desc.dtype.numpy()))
+    values = {**loaded, **kept}
+    for node in graph.nodes:
+        results = node.operator.reference(*(values[name] for name in node.inputs))
+        values.update(zip(node.outputs, results, strict=True))
+        kept.update({name: results[0] for name in node.inputs if name in states})
+    return values
+
+
+def _require_near(name: str, computed: Array, expected: Array, number: int) -> None:
+    import numpy as np
+
+    scale = np.abs(expected, where=np.isfinite(expected), out=np.zeros(expected.shape)).max(initial=1.0)
+    if not np.allclose(computed, expected, rtol=0, atol=TRIED_TOLERANCE * scale, equal_nan=True):
+        raise PlanFault(f"step {number} does not compute the rows of the model's '{name}'")
+
+
+def _count_work(graph: Graph) -> int:
+    return sum(_list_work(graph))
+
+
+def _list_work(graph: Graph) -> Iterator[int]:
+    for node in graph.nodes:
+        operator = node.operator
+        (function,) = operator.build_spec(tuple(((0, index.extent),) for index in operator.indices)).functions
+        yield operator.flops(function) + operator.traffic(function)

@@ -1,0 +1,128 @@
+"""The kernel `recurrence` in numpy, which defines it: step after step, equation after equation.
+
+The values of a step and of the one before are kept in the types in which they are computed. Sums are added up in a
+wider type, and each value is rounded where it is stored as a result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, store
+from einc_runtime.kernels.calls.recurrence import RecurrenceCall
+from einc_runtime.kernels.numpy.lowering import Code, LoweredResult, Place, Register, StoredInput, lower
+from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator
+from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation
+from einc_runtime.plan.scalar_programs import ScalarLiteral
+
+ValueBuffers = Sequence[tuple[ScratchArray, ScratchArray]]
+"""For each equation, its value at even steps, and at odd ones."""
+
+Step = Callable[[int], None]
+"""Computes what belongs to one step."""
+
+
+def build_recurrence(invocation: Invocation[Array]) -> Kernel:
+    call = RecurrenceCall.parse(invocation)
+    scratch = ScratchAllocator()
+    equations = call.recurrence.equations
+    buffers = [
+        (
+            scratch.take(call.value_shape(equation), call.value_dtype(equation)),
+            scratch.take(call.value_shape(equation), call.value_dtype(equation)),
+        )
+        for equation in equations
+    ]
+    evaluators = [_EquationEvaluator(call, equation, scratch) for equation in equations]
+
+    def bind(memory: Array) -> Run:
+        values = [(even.of(memory), odd.of(memory)) for even, odd in buffers]
+        parts = [evaluator.bind(memory, values, values[k]) for k, evaluator in enumerate(evaluators)]
+        stored = [
+            (values[number], np.moveaxis(view, equations[number].loops.index(call.recurrence.along), 0))
+            for number, view in zip(call.recurrence.results, call.outputs, strict=True)
+        ]
+        starts = [(values[number][1], _find_start(call, equations[number])) for number in call.recurrence.carried]
+
+        def run() -> None:
+            for before, start in starts:
+                store(start, before)
+            for t in range(call.steps):
+                for part in parts:
+                    part(t)
+                for pair, view in stored:
+                    store(pair[t % 2], view[t])
+
+        return run
+
+    operations = sum(1 + len(equation.scalar.steps) for equation in equations)
+    return Kernel(bind, scratch.size, 0.3 * call.vectors * operations + 3000.0 * call.steps * operations)
+
+
+def _find_start(call: RecurrenceCall, equation: RecurrenceEquation) -> Any:
+    """The value of an equation before the first step."""
+    initial = equation.initial
+    if isinstance(initial, OperandRead):
+        return call.align_operand(initial, call.value_loops(equation))[0]
+    return call.value_dtype(equation).type(ScalarLiteral(initial).value)
+
+
+class _EquationEvaluator:
+    """One equation: its code for a step, and the memory that this needs."""
+
+    def __init__(self, call: RecurrenceCall, equation: RecurrenceEquation, scratch: ScratchAllocator) -> None:
+        self.call, self.equation = call, equation
+        self.order = call.step_loops(equation)
+        self.shape = tuple(call.extents[name] for name in self.order)
+        breadths = [
+            frozenset(axis for axis, name in enumerate(self.order) if name in read.loops) for read in equation.reads
+        ]
+        steps, kinds = call.type_steps(equation), call.kinds(equation)
+        self.output = call.value_dtype(equation)
+        self.code: Code = lower(steps, kinds, breadths, None if equation.aggregation else self.output)
+        count = math.prod(self.shape)
+        self.slots = [scratch.take((width * count,), np.dtype(np.uint8)) for width in self.code.slots]
+
+    def bind(self, memory: Array, values: Sequence[tuple[Array, Array]], result: tuple[Array, Array]) -> Step:
+        registers: dict[Place, Array] = {}
+        for item in [x for call in self.code.calls for x in (*call.arguments, call.target)] + [self.code.value]:
+            if isinstance(item, Register):
+                shape = [n if axis in item.breadth else 1 for axis, n in enumerate(self.shape)]
+                registers[item] = np.ndarray(shape, item.dtype, memory.data, self.slots[item.slot].offset)
+        finders = [self._find(read, values) for read in self.equation.reads]
+        call = self.equation.aggregation and self._aggregate
+
+        def step(t: int) -> None:
+            inputs = [find(t) for find in finders]
+
+            def place(item: Place) -> Any:
+                if isinstance(item, StoredInput):
+                    return inputs[item.position]
+                return result[t % 2] if isinstance(item, LoweredResult) else registers.get(item, item)
+
+            for code in self.code.calls:
+                code.function(*map(place, code.arguments), place(code.target))
+            if call:
+                call(place(self.code.value), result[t % 2])
+
+        return step
+
+    def _find(self, read: Any, values: Sequence[tuple[Array, Array]]) -> Callable[[int], Array]:
+        """What a read finds at a step."""
+        if isinstance(read, OperandRead):
+            view, moves = self.call.align_operand(read, self.order)
+            return view.__getitem__ if moves else lambda t: view
+        even, odd = (self.call.align_value(value, read.loops, self.order) for value in values[read.source])
+        return lambda t: odd if (t + read.before) % 2 else even
+
+    def _aggregate(self, value: Any, target: Array) -> None:
+        """Along the last axis numpy sums f32 in pairs, which is exact enough."""
+        axes = tuple(range(target.ndim, len(self.shape)))
+        full = np.broadcast_to(value, self.shape)
+        wide = choose_accumulator(self.equation.dtype, self.equation.aggregation)
+        store(REDUCING_UFUNCS[self.equation.aggregation].reduce(full, axis=axes, dtype=wide), target)

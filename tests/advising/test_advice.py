@@ -1,0 +1,245 @@
+"""`einc advise`: its figures are those of `einc compile`, and what it concludes from them follows by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from einc.advising import figures as figures_module
+from einc.advising import planning
+from einc.advising.advice import Advice, Limits, Objective, advise
+from einc.advising.figures import FiguresCache
+from einc.advising.page import LogarithmicAxis
+from einc.advising.planning import Offer
+from einc.advising.workloads import TextWorkload
+from einc.compiler import compile_model
+from einc.errors import ModelError
+from einc.generation.decoder_plans import make_pins
+from einc.machines.load import load_machine
+from einc.options import CompileOptions
+from einc_runtime.plan.codec import decode
+
+STORIES = Path(__file__).parents[2] / "models" / "stories"
+ROWS = (
+    "model rows\nparam batch = 3\ndim rows = 50 * batch\ndim n = 64\ninput x : f32[rows, n]\nweight w : f32[n, n]\n"
+    "output y = relu(matmul(x, w))\n"
+)
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def einc(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command, and returns what it prints; a command that fails returns what it says of it."""
+    from einc.cli.main import main
+
+    def run(*arguments: object) -> str:
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return out if code == 0 else f"{code}: {err}"
+
+    return run
+
+
+def ask(
+    batches: Sequence[int],
+    machines: Sequence[str],
+    folder: Path,
+    objective: Objective = "throughput",
+    limits: Limits = Limits(),  # noqa: B008
+    **more: Any,
+) -> Advice:
+    workload = TextWorkload("rows", ROWS, tuple(batches), "batch")
+    offers = [Offer(CompileOptions(machine=name, devices=2), hourly) for hourly, name in enumerate(machines, 1)]
+    return advise(workload, offers, objective, limits, FiguresCache(folder), **more)
+
+
+def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "one-layer"
+    folder.mkdir()
+    config = json.loads((STORIES / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    command = ["advise", folder, "-m", "dgx-h100:2", "--users", "5", "--prompt", "40", "--answer", "9"]
+    document = json.loads(einc(*command, "--price", "h100=2/h", "--json"))
+    options = document["options"]
+    assert [(o["replicas"], o["prompt_sites"], o["users"]) for o in options] == [(1, 0, 5), (2, 0, 5), (1, 1, 5)]
+    option, apart = options[0], options[2]
+    token, prompt = option["plans"]["token"], option["plans"]["prompt"]
+
+    einc("import", "hf", folder, "--decode", "--batch", 5, "--cache", 49, "-o", tmp_path / "token.ein")
+    einc("import", "hf", folder, "--tokens", 40, "-o", tmp_path / "prompt.ein")
+    sites = ("-m", "dgx-h100", "--devices", "0,1", "--json")
+    compiled = json.loads(einc("compile", tmp_path / "token.ein", *sites, "-o", tmp_path / "token.bin"))
+    assert token["predicted_ms"] == compiled["predicted_ms"]
+    assert token["memory_bytes"] == max(compiled["memory_bytes"])
+
+    graph = compile_model((tmp_path / "prompt.ein").read_text(), "prompt.ein", CompileOptions()).graph
+    names = {node.name for node in graph.nodes}
+    pins = [pin for pin in make_pins(decode((tmp_path / "token.bin").read_bytes())) if pin.pattern in names]
+    assert pins
+    words = [word for pin in pins for word in ("--pin", str(pin))]
+    compiled = json.loads(einc("compile", tmp_path / "prompt.ein", *sites, *words, "-o", tmp_path / "prompt.bin"))
+    assert prompt["predicted_ms"] == compiled["predicted_ms"]
+
+    round_ms = 8 * token["predicted_ms"] + 5 * prompt["predicted_ms"]
+    assert (option["first_ms"], option["latency_ms"]) == (prompt["predicted_ms"], token["predicted_ms"])
+    assert option["round_ms"] == pytest.approx(round_ms)
+    assert option["rate"] == pytest.approx(5 * 9 / round_ms * 1e3)
+    assert option["hourly"] == 4.0
+    assert option["unit_cost"] == pytest.approx(4 / 3600 / option["rate"] * 1e6)
+
+    # One site for prompts, one for tokens: a prompt's caches of 40 of 49 places go over one link.
+    places, layers, heads, width = 49, 1, 4, 12
+    size = 2 * layers * heads * width * 4 * 5 * places * 40 // (places * 5)
+    machine = load_machine("dgx-h100").restrict([0, 1])
+    moving_ms = machine.transfer_latency_us / 1e3 + size / (machine.widths[1, 0] * 1e6)
+    prompt_ms, token_ms = (apart["plans"][name]["predicted_ms"] for name in ("prompt", "token"))
+    assert apart["first_ms"] == pytest.approx(prompt_ms + moving_ms)
+    assert apart["round_ms"] == pytest.approx(max(5 * prompt_ms, 8 * token_ms))
+
+
+def test_what_is_best_and_on_the_frontier(tmp_path: Path) -> None:
+    machines = ("dgx-a100", "dgx-h100", "dgx-v100")
+    for objective in ("latency", "throughput", "cost"):
+        advice = ask((1, 4, 7), machines, tmp_path, objective)  # type: ignore[arg-type]
+        options = advice.options
+        assert len(options) == 3 * (1 + 2 + 2)
+        values = {
+            "latency": [option.latency_ms for option in options],
+            "throughput": [-(option.rate or 0) for option in options],
+            "cost": [option.unit_cost for option in options],
+        }[objective]
+        assert values[advice.best or 0] == min(value for value in values if value is not None)
+    beaten = {
+        n
+        for n, option in enumerate(options)
+        if any(rival.latency_ms <= option.latency_ms and rival.rate > option.rate for rival in options)
+        or any(rival.latency_ms < option.latency_ms and rival.rate >= option.rate for rival in options)
+    }
+    figures = {(options[n].latency_ms, options[n].rate) for n in set(range(len(options))) - beaten}
+    assert [(options[n].latency_ms, options[n].rate) for n in advice.frontier] == sorted(figures)
+    slow = max(option.latency_ms or 0 for option in options)
+    for limit in (slow, slow / 2, 1e-9):
+        best = ask((1, 4, 7), machines, tmp_path, "throughput", Limits(latency_ms=limit)).best
+        allowed = [n for n, option in enumerate(options) if (option.latency_ms or 0) <= limit]
+        assert best == max(allowed, key=lambda n: (options[n].rate, -n), default=None)
+
+
+def test_replicas_take_as_long_as_the_slowest_group(tmp_path: Path) -> None:
+    """Sites 2 and 3 have a slower memory; every second pair is joined by a slower link."""
+    sites = [{"hbm_gbs": gbs, "memory_bytes": 1 << 33} for gbs in (900, 900, 300, 300)]
+    links = [{"name": f"l{a}{b}", "gbs": 40, "pairs": [[a, b], [b, a]]} for a in range(4) for b in range(a)]
+    for name, chosen in (("mixed", sites), ("fast", sites[:2] * 2), ("slow", sites[2:] * 2)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "sites": chosen, "resources": links}))
+    rates = {}
+    for name in ("mixed", "fast", "slow"):
+        offer = Offer(CompileOptions(machine=str(tmp_path / f"{name}.json")))
+        workload = TextWorkload("rows", ROWS, (8,), "batch")
+        options = advise(workload, [offer], "latency", Limits(), FiguresCache(tmp_path / "kept")).options
+        rates[name] = [option.rate for option in options if option.replicas == 2]
+    assert rates["mixed"] == rates["slow"] != rates["fast"]
+
+
+def test_what_was_planned_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ask((2, 4), ("dgx-h100",), tmp_path)
+    files = sorted(tmp_path.iterdir())
+    files[0].write_bytes(files[0].read_bytes()[:-9])
+    assert ask((2, 4), ("dgx-h100",), tmp_path).options == first.options  # the damaged file is made again
+
+    def refuse(*arguments: object, **more: object) -> None:
+        raise AssertionError("planned again")
+
+    monkeypatch.setattr(figures_module, "compile_model", refuse)
+    assert ask((2, 4), ("dgx-h100",), tmp_path).options == first.options
+    with pytest.raises(AssertionError):
+        ask((2, 5), ("dgx-h100",), tmp_path)
+
+
+def test_several_processes_plan_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = ("dgx-h100", "dgx-a100")
+    alone = ask((2,), machines, tmp_path / "alone").options
+    monkeypatch.setattr(planning, "ALONE_SECONDS", -1.0)
+    monkeypatch.setattr(planning, "count_host_cores", lambda: 2)
+    assert ask((2,), machines, tmp_path / "together").options == alone
+    wrong = TextWorkload("wrong", ROWS.replace("n = 64", "n = 2 **"), (1,), "batch")
+    offers = [Offer(CompileOptions(machine=name)) for name in machines]
+    with pytest.raises(ModelError, match="expected") as error:
+        advise(wrong, offers, "latency", Limits(), FiguresCache(tmp_path))
+    assert error.value.diagnostics
+    assert not active_children()
+
+
+def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> None:
+    text = tmp_path / "rows.ein"
+    text.write_text(ROWS.replace("n = 64", "n = 262144"))  # the weight alone has 256 GiB
+    command = ("advise", text, "-m", "dgx-h100:8", "--users-param", "batch", "--users", "2,8")
+    shown = einc(*command)
+    assert shown.startswith("best throughput: dgx-h100, 8 sites, 8 users: ")
+    assert re.search(r"^dgx-h100 +8 +8 +8 +- .*does not fit$", shown, re.MULTILINE)
+    assert re.search(r"^dgx-h100, 8 replicas on 1 site each: .*memory", shown, re.MULTILINE)
+    late = ask((1, 2), ("dgx-h100",), tmp_path / "none", time_limit=1e-9)
+    assert late.best is None
+    assert {option.problem for option in late.options} == {"not planned: the time limit was reached"}
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_table_is_the_same_everywhere(einc: Run, tmp_path: Path) -> None:
+    text, page, table = tmp_path / "rows.ein", tmp_path / "page.html", tmp_path / "table.csv"
+    text.write_text(ROWS)
+    command = ("advise", text, "-m", "dgx-h100:2", "-m", "dgx-v100:2", "--users-param", "batch", "--users", "1,6")
+    document = json.loads(einc(*command, "--json", "--html", page, "--csv", table))
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [float(row["rate"]) for row in rows] == [option["rate"] for option in document["options"]]
+    assert [row["best"] for row in rows].count("True") == 1
+    html, shown = page.read_text(), einc(*command)
+    assert "<script" not in html
+    assert len(re.findall("<circle", html)) == len(document["options"]) == 6
+    for option in document["options"]:
+        assert f"{option['latency_ms']:.3g} ms" in html
+        assert f"{option['latency_ms']:.3g} ms" in shown
+    assert einc(*command, "--html", "-") == html
+    assert einc(*command, "--csv", "-") == table.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--users", "0"), "'0' is not a list of numbers of users"),
+        (("--users", "3"), "--users-param batch says that the param `batch` is their number"),
+        (("--users", "3", "--users-param", "lot"), "lot"),
+        (("--price", "h100"), "is not a price for an hour of one site"),
+        (("--price", "h200=3/h"), "no machine here is or has a h200"),
+        (("--objective", "cost"), "the lowest cost needs prices"),
+        (("--latency-at-most", "5"), "'5' is not a time such as 50ms or 1.5s"),
+        (("--prompt", "5"), "--prompt is for published models"),
+        (("--html", "-", "--json"), "only one of --csv -, --html - and --json"),
+        (("-m", "dgx-h100:99"), "has 8"),
+    ],
+)
+def test_wrong_questions_get_one_error(words: tuple[str, ...], message: str, einc: Run, tmp_path: Path) -> None:
+    (tmp_path / "rows.ein").write_text(ROWS)
+    shown = einc("advise", tmp_path / "rows.ein", "-m", "dgx-h100:2", *words)
+    assert re.match("(2|65|69|78): ", shown), shown
+    assert message in shown
+
+
+def test_a_published_model_has_no_params(einc: Run) -> None:
+    assert "-D is for model texts" in einc("advise", STORIES, "-D", "batch=2")
+
+
+def test_axes_have_a_few_round_labels() -> None:
+    for low, high in ((0.5, 3.0), (3.1, 800.0), (1e-4, 1e7)):
+        axis = LogarithmicAxis(low, high, 10.0, 500.0)
+        ticks = axis.list_ticks()
+        assert 1 <= len(ticks) <= 12
+        assert all(low <= tick <= high for tick in ticks)
+        assert axis.position(low) == 10.0
+        assert axis.position(high) == 500.0

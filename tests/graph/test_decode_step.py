@@ -1,0 +1,133 @@
+"""Decode steps that are derived from models: they compute what the models do; or the error says why they cannot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from einc.compiler import compile_model
+from einc.data import find_folder
+from einc.errors import ModelError, UsageError
+from einc.frontend import build
+from einc.graph.decode_step import StepRequest, derive_step
+from einc.graph.graph import Graph, TensorKind, dump_graph
+from einc.options import CompileOptions
+from einc.verification.steps import try_steps
+from einc_runtime import Session
+from tests.support.graph_interpreter import interpret
+from tests.support.step_cases import REFUSED_STEPS, STEP_MODELS, write_refused
+
+PUBLISHED = {
+    name: (find_folder("models") / f"{name}.ein").read_text(encoding="utf-8")
+    for name in ("llama", "llama_block", "moe")
+}
+
+
+def read(text: str, dtype: str | None = "f64") -> Graph:
+    return build(text, "model.ein", (), "tiny" if "preset tiny" in text else None, dtype)
+
+
+@pytest.mark.parametrize(("name", "new"), [*((name, new) for name in STEP_MODELS for new in (1, 3)),
+                                           ("llama", 2), ("llama_block", 1), ("moe", 4)])  # fmt: skip
+def test_steps_compute_what_the_model_does(name: str, new: int) -> None:
+    model = read({**STEP_MODELS, **PUBLISHED}[name])
+    step = derive_step(model, StepRequest("tokens", new))
+    assert try_steps(model, step) == -(-max(step.tokens.lens) // new)
+    assert dump_graph(derive_step(model, StepRequest("tokens", new)).graph) == dump_graph(step.graph)
+
+
+@pytest.mark.parametrize("name", ["learned positions", "convolutions", "running aggregates"])
+@pytest.mark.parametrize("sites", [1, 3])
+def test_plans_of_steps(name: str, sites: int) -> None:
+    """With one token after the other, then three at once, on random tokens: as the whole model in numpy."""
+    text = STEP_MODELS[name]
+    model = read(text, None)
+    rng = np.random.default_rng(3)
+    arrays = {
+        tensor.name: rng.standard_normal(tensor.desc.shape).astype("f4")
+        if tensor.desc.dtype.is_float
+        else rng.integers(0, 9, tensor.desc.shape)
+        for tensor in model.tensors
+        if tensor.kind is not TensorKind.VALUE
+    }
+    expected = interpret(model, arrays)
+    for lengths in ([1] * 11, [3, 3, 3]):
+        options = CompileOptions("host", sites, selector="eindecomp", step=StepRequest("tokens", lengths[0]))
+        forms = derive_step(model, StepRequest("tokens", lengths[0])).forms
+        session = Session(compile_model(text, "model.ein", options).bundle)
+        session.load_weights({t.name: arrays[t.name] for t in model.tensors if t.kind is TensorKind.WEIGHT})
+        for start, stop in itertools.pairwise(np.cumsum([0, *lengths]).tolist()):
+            rows = np.arange(start, stop)
+            for tensor in session.bundle.tensors:
+                if tensor.kind == "input":
+                    axis = forms.get(tensor.name)
+                    session.load(tensor.name, rows if axis is None else np.take(arrays[tensor.name], rows, int(axis)))
+            session.execute()
+            for output in model.outputs:
+                axis = forms[output]
+                if isinstance(axis, int):
+                    wanted = np.take(expected[output], rows, axis)
+                    np.testing.assert_allclose(session.offload(output), wanted, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", REFUSED_STEPS)
+def test_what_needs_later_tokens_is_refused(name: str) -> None:
+    statement, message = REFUSED_STEPS[name]
+    with pytest.raises(ModelError) as caught:
+        derive_step(read(write_refused(statement), None), StepRequest("tokens", 1))
+    assert message in caught.value.message
+    assert caught.value.where is not None
+
+
+def test_all_refusals_are_told_together() -> None:
+    """What is computed from something refused is not."""
+    text = write_refused('a = softmax(x, "tokens")\nb = a * 2.0\nc = mean(x, "tokens")')
+    with pytest.raises(ModelError) as caught:
+        derive_step(read(text, None), StepRequest("tokens", 1))
+    assert [finding.message.split("'")[1] for finding in caught.value.diagnostics] == ["a", "c"]
+
+
+TWICE = write_refused("y = copy(x)").replace("i64[tokens]", "bool[tokens, tokens]")
+STATEFUL = write_refused("y = copy(x)").replace("input ids", "state s : f32[2, 5, 3]\ninput ids")
+
+
+@pytest.mark.parametrize(
+    ("text", "request_", "error", "message"),
+    [
+        (write_refused("y = copy(x)"), ("token", 1), UsageError, "no input of refused has a dimension 'token'"),
+        (write_refused("y = copy(x)"), ("tokens", 8), UsageError, "does not fit 'tokens' with 7 tokens"),
+        (write_refused("y = copy(x)"), ("tokens", 0), UsageError, "a step of 0 new tokens"),
+        (write_refused("y = copy(x)").replace("tokens = 7", "tokens = 1"), ("tokens", 1), UsageError, "does not fit"),
+        (TWICE, ("tokens", 1), ModelError, "the input 'ids' has the dimension 'tokens' twice"),
+        (STATEFUL, ("tokens", 1), UsageError, "is a step already: it has the state 's'"),
+    ],
+)
+def test_requests_that_do_not_fit(text: str, request_: Sequence[str | int], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        derive_step(read(text, None), StepRequest(*request_))  # type: ignore[arg-type]
+
+
+def test_sequences_that_are_packed_keep_apart() -> None:
+    """A convolution would read the end of the sequence before."""
+    text = """
+model packed
+dim tokens = 8
+input x : f32[2, tokens, 4]
+r = rope(x, seq_lens=[4, 4])
+y[a, t = tokens, d] = r[a, t - 1, d, outside = 0]
+output y
+"""
+    with pytest.raises(ModelError, match="knows the positions of tokens, counted through all 2 packed sequences"):
+        derive_step(read(text, None), StepRequest("tokens", 1))
+
+
+def test_names_of_the_model_stay() -> None:
+    """What a step adds gets other names, where the model has these."""
+    text = 'model names\ndim tokens = 5\ninput positions : f32[tokens]\ny = cumsum(positions, "tokens")\noutput y\n'
+    step = derive_step(read(text, None), StepRequest("tokens", 1))
+    assert step.positions == "positions_2"
+    states = [tensor.name for tensor in step.graph.tensors if tensor.kind is TensorKind.STATE]
+    assert states == ["positions.cache"]

@@ -1,0 +1,165 @@
+"""Modules of PyTorch, exported and imported: what their texts compute on one site and on three is what PyTorch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from einc.importers.pytorch.importing import from_torch
+from tests.support.torch_models import compare, draw
+
+Tensor = torch.Tensor
+
+
+class Computation(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Tensor) -> Any:
+        return self.function(*tensors)
+
+
+class Tied(nn.Module):
+    """One weight under two names, a buffer that is not saved, and two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(13, 6)
+        self.head = nn.Linear(6, 13, bias=False)
+        self.head.weight = self.table.weight
+        self.register_buffer("ramp", torch.arange(5.0), persistent=False)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.table(ids) + self.ramp[:, None]
+        return self.head(x), x.amax(1)
+
+
+MODULES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
+    "perceptron": (nn.Sequential(nn.Linear(7, 13), nn.ReLU(inplace=True), nn.Linear(13, 5)), (draw(3, 7),)),
+    "convolutions": (
+        nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1, groups=2), nn.BatchNorm2d(8), nn.SiLU(), nn.AvgPool2d(3, 2, 1)),
+        (draw(2, 4, 17, 13),),
+    ),
+    "a transposed convolution": (nn.ConvTranspose2d(4, 6, 3, 2, 1, 1), (draw(2, 4, 5, 4),)),
+    "sequences": (nn.Sequential(nn.Conv1d(6, 6, 4, padding=3, groups=6), nn.GLU(1)), (draw(2, 6, 11),)),
+    "norms": (nn.Sequential(nn.GroupNorm(2, 6), nn.InstanceNorm2d(6), nn.LayerNorm([5, 4])), (draw(2, 6, 5, 4),)),
+    "tied weights": (Tied(), (torch.randint(0, 13, (3, 5)),)),
+    "an encoder": (nn.TransformerEncoderLayer(12, 3, 20, batch_first=True), (draw(2, 5, 12),)),
+    "multi-head attention": (
+        Computation(lambda q, k: F.multi_head_attention_forward(
+            q, k, k, 12, 4, torch.ones(36, 12) / 9, torch.zeros(36), None, None, False, 0.0, torch.ones(12, 12) / 7,
+            torch.zeros(12), training=False, need_weights=False)[0]),
+        (draw(5, 2, 12), draw(7, 2, 12)),
+    ),
+    "adaptive pooling": (nn.AdaptiveAvgPool2d((3, 2)), (draw(2, 3, 7, 4),)),
+    "resizing": (
+        Computation(lambda x: [
+            F.interpolate(x, (9, 5), mode="bilinear"), F.interpolate(x, scale_factor=2.0),
+            F.interpolate(x, (3, 9), mode="bicubic"),
+        ]),
+        (draw(2, 3, 5, 4),),
+    ),
+    "pixel shuffling": (nn.Sequential(nn.PixelShuffle(2), nn.ReflectionPad2d(1)), (draw(2, 8, 3, 4),)),
+    "indices": (
+        Computation(lambda x, at: [
+            x[at], x[:, at[0]], x.gather(0, at.T[:, :3]), x[at, at % 3], x.index_select(1, at[1])
+        ]),
+        (draw(5, 4), torch.tensor([[0, 3, 1], [2, 2, 0], [1, 0, 3]])),
+    ),
+    "writes": (
+        Computation(lambda x, at: [
+            torch.zeros(5, 4).scatter_add(0, at, x), x.masked_fill(x > 0, 2.0), x.slice_scatter(x[:, :1] * 2, 1, 2, 3),
+            x.select_scatter(x[0] * 3, 0, -1), torch.zeros(3, 6).scatter(1, at % 6, x),
+        ]),
+        (draw(3, 4), torch.tensor([[0, 1, 2, 3], [4, 0, 1, 2], [1, 2, 3, 0]])),
+    ),
+    "aggregates": (
+        Computation(lambda x: [
+            x.var(1), x.std(), x.max(1)[0], x.argmax(0), x.cumsum(1), x.softmax(0), x.log_softmax(-1), x.logsumexp(1),
+            torch.linalg.vector_norm(x, dim=0), x.sort(1)[0], x.topk(2, 0)[1], (x > 0).any(1), x.prod(), x.mean((0, 1)),
+        ]),
+        (draw(4, 5),),
+    ),
+    "types": (
+        Computation(lambda x, i: [
+            x + i, i / 2, i // 2, i % 3, (x * 3).to(torch.int32), i.to(torch.int8) * 100, x.double().sum(), i > x,
+            -i // 2,
+        ]),
+        (draw(3, 4), torch.tensor([[-3, -1, 0, 5], [7, 2, -8, 1], [4, 4, -5, 9]])),
+    ),
+    "moves": (
+        Computation(lambda x: [
+            x.roll(1, 1), x.flip(0), x.repeat(2, 3), x.repeat_interleave(2, 1), x.unfold(1, 2, 1), x.tril(1),
+            x.triu(-1), torch.stack([x, x * 2], 1), x.chunk(2, 1)[1], x.T.reshape(2, -1), x.expand(2, 3, 4),
+            x.movedim(0, 1),
+        ]),
+        (draw(3, 4),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(name: str) -> None:
+    compare(*MODULES[name])
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "table", "bias", "padding"])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_attention(mask: str, heads: int) -> None:
+    q, k, v = draw(2, 4, 5, 6), draw(2, heads, 5, 6), draw(2, heads, 5, 3)
+    masks = {
+        "table": torch.rand(5, 5) < 0.7, "bias": draw(4, 5, 5), "padding": torch.rand(2, 1, 1, 5) < 0.7
+    }  # fmt: skip
+    if mask in masks:
+        masks[mask][..., 0] = True if masks[mask].dtype is torch.bool else 0.5
+
+    def attend(*tensors: Tensor) -> Tensor:
+        table = tensors[3] if len(tensors) > 3 else None
+        return F.scaled_dot_product_attention(
+            *tensors[:3], attn_mask=table, is_causal=mask == "causal", enable_gqa=True
+        )
+
+    compare(Computation(attend), (q, k, v, *([masks[mask]] if mask in masks else [])))
+
+
+@pytest.mark.parametrize("type_", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_types(type_: torch.dtype) -> None:
+    module = nn.Sequential(nn.Linear(7, 13), nn.GELU(), nn.LayerNorm(13), nn.Linear(13, 5)).to(type_)
+    compare(module, (draw(3, 7).to(type_),), tolerance={torch.float16: 5e-3, torch.bfloat16: 4e-2}.get(type_, 1e-12))
+
+
+def test_dynamic_dimensions() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = from_torch(module, (draw(4, 3, 6, 6),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    (declared,) = [line for line in model.text.splitlines() if line.startswith("dim ")]
+    assert declared.endswith("= 4")
+    compare(module, (draw(4, 3, 6, 6),), dynamic=({0: torch.export.Dim.AUTO},))
+
+
+def test_a_module_that_cannot_be_exported_is_an_error() -> None:
+    from einc.errors import ModelError
+
+    with pytest.raises(ModelError, match="cannot export"):
+        from_torch(Computation(lambda x: x * 2 if x.sum() > 0 else x), (draw(3),))
+    with pytest.raises(ModelError, match=r"live_torch\.py"):
+        from_torch(Computation(lambda x: torch.linalg.qr(x)[0]), (draw(3, 3),))
+
+
+def test_folders_are_those_of_the_command(tmp_path: Any) -> None:
+    import safetensors.numpy
+
+    model = from_torch(nn.Linear(3, 2), (draw(4, 3),), name="pair")
+    model.write(str(tmp_path))
+    assert (tmp_path / "model.ein").read_text() == model.text
+    stored = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    assert {name: array.shape for name, array in stored.items()} == {"weight": (2, 3), "bias": (2,)}
+    np.testing.assert_array_equal(stored["weight"], model.weights["weight"])
