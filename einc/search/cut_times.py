@@ -62,7 +62,7 @@ def measure_cuts(machine: Machine, sites: int) -> CutRates:
 
 
 def _list_sets(network: Network) -> list[tuple[int, ...]]:
-    """All sets but the empty and the full one; of many sites, those of every level of the network, and what each leaves.
+    """All sets but the empty and the full one; of many sites, those of every level of the network, and what they leave.
 
     Where many sites have no levels between single ones and all, runs of sites stand for them.
     """
