@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-mpi test-mpi-slow test-processors test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-mpi test-mpi-slow test-processors test-arm test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -113,10 +113,15 @@ test-versions: test-newest-short test-lowest-short  ## the bytes of 40 plans, wh
 test-processors: .venv/dev  ## kernels and plans at each level of instructions that this processor has (EINC_PROCESSOR)
 	$(BIN)/python -m tests.processors --jobs $(JOBS)
 
+test-arm: .venv/dev  ## kernels and plans as aarch64, emulated by qemu (needs root: Debian's qemu-user-static, debootstrap)
+	command -v qemu-aarch64-static >/dev/null && command -v debootstrap >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user-static debootstrap >/dev/null; }
+	$(BIN)/python -m tests.arm
+
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
 		tests/triton/live_far.py tests/triton/live_plans.py tests/triton/live_products.py \
-		tests/triton/live_reproducible.py tests/triton/live_functions.py
+		tests/triton/live_reproducible.py tests/triton/live_functions.py tests/triton/live_recurrences.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-triton-slow: .venv/triton  ## the same for all models, numbers of sites and architectures
@@ -150,6 +155,7 @@ test-topologies: .venv/dev  ## the topologies of a checkout of RCCL: MODELS=rccl
 
 references: .venv/reference  ## rewrite the committed results of transformers, tests/reference/data
 	$(BIN)/python tests/reference/make_references.py
+	$(BIN)/python tests/reference/make_read_fields.py
 
 chromium:  ## Chromium and its driver from Debian's packages, where they are missing (needs root)
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || \

@@ -10,10 +10,12 @@ from einc_runtime.version import VERSION as __version__
 
 TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the rest
 if TYPE_CHECKING:
-    from einc.api import Graph, Plan, Tensor, compileGraph, createGraph, tensorDesc
+    from einc.api import Graph, Plan, Tensor, compile, compileGraph, createGraph, tensorDesc
     from einc.importers.pytorch.importing import from_torch
 
-__all__ = ["Graph", "Plan", "Tensor", "__version__", "compileGraph", "createGraph", "from_torch", "tensorDesc"]
+__all__ = [
+    "Graph", "Plan", "Tensor", "__version__", "compile", "compileGraph", "createGraph", "from_torch", "tensorDesc",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -35,12 +35,14 @@ MAX_PLAN_SITES = 1024
 class Target:
     """Where a plan is to run: the machine of its sites alone, numbered from 0, and their numbers in the whole one.
 
-    `note` says how the machine was chosen if the user did not name one.
+    `note` says how the machine was chosen if the user did not name one, and `assumed` what nothing on this computer
+    tells of it.
     """
 
     machine: Machine
     devices: tuple[int, ...]
     note: str | None = None
+    assumed: str | None = None
 
 
 class Compiled:
@@ -277,13 +279,15 @@ def select_target(options: CompileOptions) -> Target:
 
     requested = _read_devices(options)
     need = None if requested is None else max(requested) + 1
-    note = None
+    note = assumed = None
     if options.machine is not None:
         machine = load_machine(options.machine, need if options.machine == HOST else None)
     else:
-        from einc.machines.detect import find_visible_gpus
+        from einc.machines.detect import detect_gpus
 
-        machine = find_visible_gpus() or load_machine(HOST, need)
+        detection = detect_gpus()
+        machine = load_machine(HOST, need) if detection is None else detection.machine
+        assumed = None if detection is None else detection.warning
         found_hardware = "the visible GPUs are" if machine.name != HOST else "no GPU is visible, so it is"
         note = f"no machine was named: {found_hardware} {machine.name}, {need or len(machine.sites)} sites"
     if need is not None and need > len(machine.sites):
@@ -299,7 +303,7 @@ def select_target(options: CompileOptions) -> Target:
     machine = machine if devices == tuple(range(len(machine.sites))) else machine.restrict(devices)
     if options.memory is not None:
         machine = _limit_memory(machine, options.memory)
-    return Target(machine.ideal() if options.ideal else machine, devices, note)
+    return Target(machine.ideal() if options.ideal else machine, devices, note, assumed)
 
 
 def _limit_memory(machine: Machine, size: int) -> Machine:

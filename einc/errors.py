@@ -115,6 +115,10 @@ class MachineError(EincError):
     code, exit_code = "machine", 65
 
 
+class MachineWarning(UserWarning):
+    """Something that had to be assumed of the machine that a plan is made for."""
+
+
 class ProgramError(EincError):
     """An exchange program does not parse, or cannot be simulated."""
 

@@ -161,7 +161,7 @@ class _Planner:
             if left <= 0:
                 return Figures(problem="not planned: the time limit was reached")
             options = replace(options, time_limit=left)
-        options = replace(options, definitions=(*options.definitions, *phase.definitions))
+        options = replace(options, definitions=(*options.definitions, *phase.definitions), step=phase.step)
         return self.cache.find(phase.text, f"{name}, {phase.name}", options, self.phase)
 
 

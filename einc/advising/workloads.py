@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from einc.generation.decoder_plans import TOKEN_DIMENSION
+from einc.graph.decode_step import StepRequest
 from einc.importers.common import ImportRequest
 from einc.importers.decoders import DECODER_ARCHITECTURES
 from einc.importers.hf import import_hf
@@ -16,7 +18,8 @@ PhaseName = Literal["prompt", "token", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One plan of a round: the text of its model, with `-D` definitions. It runs `runs` times in a round.
+    """One plan of a round: the text of its model, with `-D` definitions, or a `step` that is derived from it. It runs
+    `runs` times in a round.
 
     Plans of a round share their weights in memory: those after the first cut them as the first one does.
     """
@@ -25,6 +28,7 @@ class Phase:
     text: str
     runs: int
     definitions: tuple[tuple[str, str], ...] = ()
+    step: StepRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,11 @@ class ChatWorkload:
     unit: str = "tokens"
 
     def plan_round(self, users: int) -> Round:
-        prompt = ImportRequest(tokens=self.prompt_tokens, logits="last", ignored=self.ignored)
+        prompt = ImportRequest(tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
         places = self.prompt_tokens + self.answer_tokens
-        step = ImportRequest(batch=users, tokens=1, decode=True, cache=places, ignored=self.ignored)
+        answer = ImportRequest(batch=users, tokens=places, logits="all", ignored=self.ignored)
         phases = (
-            Phase("token", self._write(step), self.answer_tokens - 1),
+            Phase("token", self._write(answer), self.answer_tokens - 1, step=StepRequest(TOKEN_DIMENSION, 1)),
             Phase("prompt", self._write(prompt), users),
         )
         return Round(phases, users * self.answer_tokens)

@@ -16,7 +16,8 @@ it. Dimensions are matched by position, as in numpy.
 
 from einc.api.compiling import compileGraph, createGraph, tensorDesc
 from einc.api.graph import Graph
+from einc.api.models import compile
 from einc.api.plan import Plan
 from einc.api.tensor import Tensor
 
-__all__ = ["Graph", "Plan", "Tensor", "compileGraph", "createGraph", "tensorDesc"]
+__all__ = ["Graph", "Plan", "Tensor", "compile", "compileGraph", "createGraph", "tensorDesc"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +13,17 @@ from einc.api.arguments import Shape, check_size, read_dtype, read_shape
 from einc.api.graph import Graph
 from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
-from einc.errors import UsageError
+from einc.errors import MachineWarning, UsageError
 from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, CompileOptions, GivenExchange
 from einc_runtime.text import did_you_mean
 
 if TYPE_CHECKING:
+    from einc.compiler import Compiled
     from einc.exchange.synthesis.proposers import Proposer
     from einc.graph.graph import Graph as ComputationGraph
 
-_GRAPH_OPTIONS = {"devices", "schedule", "pins", "baselines", "exchanges", "step"}
-"""Options that `compileGraph` has under other names or in another form."""
-
-_TEXT_OPTIONS = {"definitions", "preset", "dtype"}
-"""Options about model texts; in a graph, Python decides these."""
+_TEXT_OPTIONS = {"definitions", "preset", "dtype", "step"}
+"""Options about model texts; in a graph, Python decides these, and a step is derived from the graph."""
 
 
 def createGraph(name: str = "graph") -> Graph:
@@ -72,36 +71,60 @@ def compileGraph(
     makes a new plan of the same graph.
     """
     from einc.compiler import Compiled
+
+    named = {**options, "schedule": schedule_mode, "pins": pins, "baselines": baselines, "exchanges": exchanges}
+    chosen, sources = read_options("compileGraph", device, {**named, "proposers": proposers}, _TEXT_OPTIONS)
+    source = graph._build()
+    if step is not None:
+        source = _derive_step(source, step)
+    compiled = Compiled(source, chosen, proposers=sources)
+    warn_of_assumptions(compiled)
+    return graph._take_plan(compiled)
+
+
+def warn_of_assumptions(compiled: Compiled) -> None:
+    """Warns the caller of the API where the machine was found by itself, and something about it was assumed."""
+    if compiled.options.machine is None and compiled.target.assumed is not None:
+        warnings.warn(compiled.target.assumed, MachineWarning, stacklevel=3)
+
+
+def read_options(
+    call: str, devices: Sequence[int] | int | None, options: Mapping[str, Any], refused: Iterable[str] = ()
+) -> tuple[CompileOptions, list[Proposer]]:
+    """The options of a compilation, and who is asked for exchange programs, from the arguments of `call`.
+
+    `schedule_mode` is another name of `schedule`. Raises UsageError for what is not an option, or is one of `refused`.
+    """
     from einc.logical.pins import parse_pin
 
-    if schedule_mode not in SCHEDULES:
-        raise UsageError(f"schedule_mode is 'synthesized' (the paper's 'ai') or 'naive', not {schedule_mode!r:.80}")
-    known = [
-        field.name for field in dataclasses.fields(CompileOptions) if field.name not in _GRAPH_OPTIONS | _TEXT_OPTIONS
-    ]
-    for name in options:
+    values = {name: value for name, value in options.items() if value is not None}
+    if "schedule_mode" in values:
+        values["schedule"] = values.pop("schedule_mode")
+    proposers = [_read_proposer(source) for source in values.pop("proposers", ())]
+    known = [field.name for field in dataclasses.fields(CompileOptions) if field.name not in {*refused, "devices"}]
+    for name in values:
         if name not in known:
             hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
-            raise UsageError(f"compileGraph has no option '{name}'", hint=hint)
+            raise UsageError(f"{call} has no option '{name}'", hint=hint)
+    mode = values.get("schedule", "synthesized")
+    if mode not in SCHEDULES:
+        raise UsageError(f"schedule_mode is 'synthesized' (the paper's 'ai') or 'naive', not {mode!r:.80}")
+    baselines = values.get("baselines", ())
     names = [baselines] if isinstance(baselines, str) else list(baselines)
     for name in names:
         if name not in BASELINES:
             raise UsageError(f"{name!r:.80} is not a baseline", hint=f"baselines is a list of {', '.join(BASELINES)}")
-    where = options.get("input_placement", INPUT_PLACEMENTS[0])
+    where = values.get("input_placement", INPUT_PLACEMENTS[0])
     if where not in INPUT_PLACEMENTS:
         raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {where!r:.80}")
-    chosen = CompileOptions(
-        devices=device if device is None or isinstance(device, int) else tuple(device),
-        schedule=schedule_mode,
-        pins=tuple(parse_pin(f"{pattern}={cut}") for pattern, cut in (pins or {}).items()),
-        baselines=tuple(names),
-        exchanges=tuple(_read_exchange(name, program) for name, program in (exchanges or {}).items()),
-        **options,
-    )
-    source = graph._build()
-    if step is not None:
-        source = _derive_step(source, step)
-    return graph._take_plan(Compiled(source, chosen, proposers=[_read_proposer(source) for source in proposers]))
+    pins, exchanges = values.get("pins", {}), values.get("exchanges", {})
+    values |= {
+        "devices": devices if devices is None or isinstance(devices, int) else tuple(devices),
+        "pins": tuple(parse_pin(f"{pattern}={cut}") for pattern, cut in pins.items()),
+        "baselines": tuple(names),
+        "exchanges": tuple(_read_exchange(name, program) for name, program in exchanges.items()),
+    }
+    return CompileOptions(**values), proposers
 
 
 def _derive_step(graph: ComputationGraph, step: Mapping[str, int]) -> ComputationGraph:

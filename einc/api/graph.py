@@ -131,7 +131,7 @@ class Graph(GraphOperators):
         self._session = None
         self._executed = False
         self._missing = {tensor.name for tensor in bundle.tensors if tensor.kind == "input"}
-        self._plan = Plan(bundle, tuple(compiled.proposals))
+        self._plan = Plan(bundle, tuple(compiled.proposals), compiled.graph)
         return self._plan
 
     def _build(self) -> ComputationGraph:

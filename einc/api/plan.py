@@ -1,29 +1,40 @@
-"""What `compileGraph` returns."""
+"""What `compile` and `compileGraph` return."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from einc.graph.graph import Graph as ComputationGraph
+    from einc_runtime.execution.session import Session
     from einc_runtime.plan.schema import Bundle
 
+Weights = str | os.PathLike[str] | Mapping[str, Any]
+"""A safetensors file, a folder of them, an .npz file, `rand:SEED`, or arrays by their names in files."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)  # no slots: it remembers its session
 class Plan:
-    """A compiled graph: `bundle` is everything that `einc run` and `einc explain` need.
+    """A compiled model: `bundle` is everything that `einc run` and `einc explain` need.
 
-    `proposals` has a line on every program that a proposer wrote.
+    `proposals` has a line on every program that a proposer wrote, and `graph` is the model as it was planned.
     """
 
     bundle: Bundle
     proposals: tuple[str, ...] = ()
+    graph: ComputationGraph | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         bundle = self.bundle
         where = f"{len(bundle.devices)} sites of {bundle.machine}"
-        return f"<plan of {bundle.model} for {where}, cost {bundle.total_cost:,}>"
+        time = "" if bundle.predicted_ms is None else f", predicted {bundle.predicted_ms:.3g} ms"
+        return f"<plan of {bundle.model} for {where}{time}>"
 
     @property
     def cost(self) -> int:
@@ -51,6 +62,52 @@ class Plan:
         from einc.predict.ranges import name_rates
 
         return name_rates(read_plan_machine(self.bundle))
+
+    @cached_property
+    def session(self) -> Session:
+        """The session that `run` uses: on GPUs where some are visible, else on the CPU. The plan is proved first."""
+        from einc_runtime.execution.session import Session as RuntimeSession
+
+        return RuntimeSession(self.bundle)
+
+    def loadWeights(self, source: Weights) -> Plan:
+        """Load all weights, which stay; returns the plan. Raises ArrayFault for what does not fit."""
+        self.session.load_weights(source)
+        return self
+
+    def run(self, *arrays: Any, **named: Any) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+        """Run the plan on arrays, in the order of its inputs or by their names; returns the outputs by name.
+
+        Arrays may be of numpy or of any library that has `__dlpack__`. Raises ArrayFault for inputs that are missing,
+        unknown or do not fit, and where no weights were loaded.
+        """
+        from einc_runtime.errors import ArrayFault
+
+        names = [tensor.name for tensor in self.session.inputs]
+        if len(arrays) > len(names):
+            raise ArrayFault(
+                f"{len(arrays)} arrays were given, and the plan has {len(names)} inputs: {', '.join(names)}"
+            )
+        ordered = dict(zip(names, arrays, strict=False))
+        twice = sorted(ordered.keys() & named.keys())
+        if twice:
+            raise ArrayFault(f"input {', '.join(twice)} is given in the order of the inputs and by its name")
+        return self.session.run({**ordered, **named})
+
+    def verify(self) -> tuple[str, ...]:
+        """Prove the plan as `einc verify` does, and that it computes its model; returns what is not proved, as text.
+
+        Raises PlanFault at the first difference.
+        """
+        from einc.verification.figures import verify_figures
+        from einc.verification.model import verify_model
+        from einc_runtime.execution.proved_plans import require_proof
+
+        require_proof(self.bundle)
+        unproved = verify_figures(self.bundle)
+        if self.graph is not None:
+            verify_model(self.bundle, self.graph)
+        return unproved
 
     def explain(self) -> dict[str, Any]:
         """What `einc explain --json` prints."""
@@ -82,6 +139,10 @@ class Plan:
         from einc_runtime.plan.codec import encode
 
         return encode(self.bundle)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan file, as `write` does."""
+        self.write(path)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the plan file, whole or not at all. Raises OSError."""

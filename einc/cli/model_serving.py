@@ -53,6 +53,7 @@ class ServeArguments:
     queue: int
     drain: float
     reproducible: bool
+    ignored: tuple[str, ...]
     plans: str | None
 
 
@@ -67,9 +68,9 @@ def serve(chosen: ServeArguments) -> None:
     from einc.serving.server import bind, run_server
 
     with bind(chosen.host, chosen.port) as socket, ChatRenderer() as chat:
-        source = read_source(chosen.folder)
+        source = read_source(chosen.folder, chosen.ignored)
         with show_phases() as phase:
-            if is_encoder(source.config, source.where):
+            if is_encoder(source.config, source.where, source.ignored):
                 model: TextModel | EmbeddingModel = _load_encoder(chosen, source, phase)
             else:
                 model = _load_decoder(chosen, source, chat, phase)
@@ -93,9 +94,10 @@ def _load_decoder(
 
     with files.reading(chosen.folder):
         folder = ModelFolder(chosen.folder)
-        tokenizer, end_tokens, sampling = folder.read_tokenizer(), folder.read_end_tokens(), folder.read_sampling()
+        tokenizer = folder.read_tokenizer()
+        end_tokens, sampling = folder.read_end_tokens(tokenizer), folder.read_sampling()
         template = _find_template(folder)
-    places = _choose_places(chosen.context, source.write_model(1, 1, 1)[1])
+    places = _choose_places(chosen.context, source.write_model(1, 2)[1])
     sizes = (chosen.batch, places, list_lengths(places))
     plans = find_plans(source, _complete(chosen), open_cache(chosen.plans), sizes, phase)
     step, *pieces = _load(chosen, [plans.step, *plans.pieces], phase)
@@ -113,7 +115,7 @@ def _load_encoder(chosen: ServeArguments, source: DecoderSource, phase: Callable
     with files.reading(chosen.folder):
         folder = ModelFolder(chosen.folder)
         tokenizer, pooling = folder.read_tokenizer(), folder.read_pooling()
-    encoder = EncoderSource(source.config, source.where, source.name, source.stored, pooling)
+    encoder = EncoderSource(source.config, source.where, source.name, source.stored, pooling, source.ignored)
     places = _choose_places(chosen.context, encoder.write_model(1, 1)[1])
     plans = find_encoder_plans(encoder, _complete(chosen), open_cache(chosen.plans), chosen.batch, places, phase)
     engine = Engine(EmbeddingBatch(_load(chosen, plans, phase)), chosen.queue)

@@ -29,6 +29,11 @@ MAX_PROGRAM_LINES = 60
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+ignore_option = click.option(
+    "--ignore", "ignored", metavar="FIELD", multiple=True, help="Accept a field of config.json that einc does not know."
+)
+
+
 class Seconds(ParamType):
     """A time to wait, above 0."""
 

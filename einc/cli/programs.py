@@ -56,6 +56,6 @@ def write_algorithm(algorithm: CollectiveAlgorithm, form: str) -> str:
         from einc.exchange.collectives.msccl_xml import write_msccl_xml
 
         return write_msccl_xml(algorithm)
-    from einc.exchange.collectives.mscclpp_json import write_mscclpp_json
+    from einc.exchange.collectives.mscclpp_writing import write_mscclpp_json
 
     return write_mscclpp_json(algorithm)

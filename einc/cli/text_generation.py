@@ -63,6 +63,7 @@ class GenerateArguments:
     chat: bool
     system: str | None
     as_ids: bool
+    ignored: tuple[str, ...]
     plans: str | None
     ranks: int | None
     sites_per_rank: int | tuple[int, ...] | None
@@ -102,11 +103,11 @@ def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bund
     """In the only process, or on rank 0. Keeps the plans in `bundles`."""
     _choose_sampling(chosen, GREEDY)  # raises for what cannot be, before anything is read
     clock = _Clock()
-    source = read_source(chosen.folder)
+    source = read_source(chosen.folder, chosen.ignored)
     with files.reading(chosen.folder):
         folder = ModelFolder(chosen.folder)
-        end_tokens, sampling = folder.read_end_tokens(), _choose_sampling(chosen, folder.read_sampling())
         tokenizer = None if chosen.as_ids else folder.read_tokenizer()
+        end_tokens, sampling = folder.read_end_tokens(tokenizer), _choose_sampling(chosen, folder.read_sampling())
         rows = _read_prompts(chosen, folder, tokenizer)
     clock.mark("read_ms")
     with show_phases() as phase:
@@ -130,7 +131,8 @@ def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bund
 def _choose_sampling(chosen: GenerateArguments, default: Sampling) -> Sampling:
     """What the options say, and the model's folder where they say nothing."""
     temperature = default.temperature if chosen.temperature is None else chosen.temperature
-    return Sampling(temperature, default.top_p if chosen.top_p is None else chosen.top_p, chosen.seed)
+    top_p = default.top_p if chosen.top_p is None else chosen.top_p
+    return dataclasses.replace(default, temperature=temperature, top_p=top_p, seed=chosen.seed)
 
 
 def _open(bundles: list[Bundle], folder: str, world: World | None) -> Sequence[Session]:
@@ -169,12 +171,14 @@ class _Clock:
         self.phases.setdefault(event, 1e3 * (perf_counter() - self._last))
 
 
-def read_source(folder: str) -> DecoderSource:
-    """What plans of a folder's decoder are made from. Raises UsageFault where there are no weights."""
+def read_source(folder: str, ignored: tuple[str, ...]) -> DecoderSource:
+    """What plans of a folder's decoder are made from, without the fields `ignored` of its configuration. Raises
+    UsageFault where there are no weights."""
     config, stored = read_configuration(folder), read_stored_names(folder)
     if stored is None:
         raise UsageFault("there is no .safetensors file in this folder", where=folder)
-    return DecoderSource(config, os.path.join(folder, CONFIGURATION), os.path.basename(os.path.abspath(folder)), stored)
+    name = os.path.basename(os.path.abspath(folder))
+    return DecoderSource(config, os.path.join(folder, CONFIGURATION), name, stored, ignored)
 
 
 def open_cache(folder: str | None) -> PlanCache:
@@ -230,7 +234,7 @@ def _find_plans(
 ) -> DecoderPlans:
     """The plans for prompts of these lengths, to be run on so many ranks; a line on standard error says what is new."""
     batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
-    places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 1, 1)[1])
+    places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 2)[1])
     options = CompileOptions(
         machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype, price_pins=chosen.price_pins
     )
@@ -262,7 +266,7 @@ def _run(
     """Makes the texts, and prints them unless they are to be a document."""
     results = [Completion(len(row)) for row in rows]
     printed = 0
-    for new in generator.stream(rows, chosen.max_tokens, sampling, chosen.stops):
+    for new in generator.stream(rows, chosen.max_tokens, sampling, chosen.stops, joins=not chosen.chat):
         clock.note("first_token_ms")
         result = results[new.sequence]
         result.tokens.append(new.token)

@@ -75,14 +75,14 @@ def apply_equation(
     return result
 
 
-def apply_recurrence(
+def apply_equations(
     context: LoweringContext,
     operator: Operator,
     inputs: Sequence[TensorValue],
     result_names: tuple[str, ...],
     span: SourceSpan,
 ) -> tuple[TensorValue, ...]:
-    """Applies the operator of a recurrence, which has a result for each name."""
+    """Applies the operator of a recurrence, or of an aggregation of several values: it has a result for each."""
     results = _add_node(context, operator, inputs, result_names, span)
     return (results,) if isinstance(results, TensorValue) else tuple(map(_require_tensor, results.values))
 

@@ -112,11 +112,17 @@ class IndexedExpr(SyntaxNode):
 
 @dataclass(frozen=True, slots=True)
 class AggregateExpr(SyntaxNode):
-    """`operation[i, j](body)`: an aggregation over indices, in an index equation."""
+    """`operation[i, j](body, ...)`: an aggregation over indices, in an index equation; of several values if they are
+    aggregated together."""
 
     operation: Name
     indices: tuple[IndexItem, ...]
     body: Expression
+    further_values: tuple[Expression, ...] = ()
+
+    @property
+    def values(self) -> tuple[Expression, ...]:
+        return (self.body, *self.further_values)
 
 
 Expression = Name | LiteralExpr | ListExpr | NegativeExpr | BinaryExpr | CallExpr | IndexedExpr | AggregateExpr
@@ -187,11 +193,16 @@ class AssignStmt(SyntaxNode):
 
 @dataclass(frozen=True, slots=True)
 class EquationStmt(SyntaxNode):
-    """`target[i, j] = value`"""
+    """`target[i, j] = value`, with further targets before `=` if the value is an aggregation of several."""
 
     target: Name
     indices: tuple[IndexItem, ...]
     value: Expression
+    further_targets: tuple[IndexedExpr, ...] = ()
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        return (self.target, *(target.base for target in self.further_targets if isinstance(target.base, Name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +235,23 @@ class BlockDecl(SyntaxNode):
     name: Name
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateDecl(SyntaxNode):
+    """`aggregate name(left, right, property = value) { body }`; left and right are names, or tuples of names."""
+
+    name: Name
+    operands: tuple[tuple[Name, ...], ...]
+    properties: tuple[Parameter, ...]
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityStmt(SyntaxNode):
+    """`identity a, b` in an aggregate"""
+
+    values: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +299,8 @@ Statement = (
     | OutputStmt
     | ReturnStmt
     | BlockDecl
+    | AggregateDecl
+    | IdentityStmt
     | RepeatStmt
     | ScanStmt
     | PresetDecl
@@ -312,19 +342,20 @@ def list_own_expressions(statement: Statement) -> tuple[Expression, ...]:
     """The expressions that stand in a statement itself, not in its body."""
     match statement:
         case EquationStmt():
-            return (*list_item_values(statement.indices), statement.value)
+            items = (item for target in statement.further_targets for item in list_item_values(target.indices))
+            return (*list_item_values(statement.indices), *items, statement.value)
         case ParamDecl() | DimDecl() | AssignStmt():
             return (statement.value,)
         case OutputStmt():
             return () if statement.definition is None else list_own_expressions(statement.definition)
         case InputDecl() | StateDecl() | WeightDecl():
             return list_item_values(statement.dims)
-        case ReturnStmt():
+        case ReturnStmt() | IdentityStmt():
             return statement.values
         case RepeatStmt():
             return (statement.count,)
-        case BlockDecl():
-            return tuple(parameter.default for parameter in statement.parameters if parameter.default is not None)
+        case BlockDecl(parameters=parameters) | AggregateDecl(properties=parameters):
+            return tuple(parameter.default for parameter in parameters if parameter.default is not None)
         case _:
             return ()
 
@@ -358,7 +389,7 @@ def _list_operands(expression: Expression) -> tuple[Expression, ...]:
         case IndexedExpr():
             return (expression.base, *list_item_values(expression.indices))
         case AggregateExpr():
-            return (*list_item_values(expression.indices), expression.body)
+            return (*list_item_values(expression.indices), *expression.values)
         case _:
             return ()
 

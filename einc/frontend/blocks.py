@@ -7,6 +7,7 @@ those of the library.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from einc.errors import SourceSpan
 from einc.frontend import ast, constants
@@ -24,6 +25,7 @@ from einc.frontend.findings import FOREIGN_CALLS, AlreadyReported, Findings
 from einc.frontend.parameters import Parameters, check_new_name
 from einc.frontend.shared_blocks import BlockOrigin, find_library_block, list_library
 from einc.ops import registry
+from einc.ops.functions import AGGREGATIONS
 from einc_runtime.text import did_you_mean, format_count
 
 LowerBody = Callable[[LoweringContext, Sequence[ast.Statement]], None]
@@ -109,6 +111,24 @@ def declare_blocks(
         except AlreadyReported:
             broken.add(name.text)
     return blocks, frozenset(broken)
+
+
+def declare_aggregates(
+    model: ast.ModelSyntax, parameters: Parameters, findings: Findings
+) -> dict[str, ast.AggregateDecl]:
+    """The aggregations that a model defines, which may stand in any order."""
+    aggregates: dict[str, ast.AggregateDecl] = {}
+    for declared in model.statements:
+        if not isinstance(declared, ast.AggregateDecl):
+            continue
+        name = declared.name
+        with suppress(AlreadyReported):
+            check_new_name(name, parameters.spans, findings)
+            check_new_name(name, {other: known.name.span for other, known in aggregates.items()}, findings)
+            if name.text in AGGREGATIONS:
+                raise findings.fail(f"'{name.text}' is an aggregation of the language", name.span)
+            aggregates[name.text] = declared
+    return aggregates
 
 
 def _apply_block(

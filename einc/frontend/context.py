@@ -104,6 +104,8 @@ class LoweringContext(EvaluationContext):
     blocks: Mapping[str, ast.BlockDecl]
     broken_blocks: frozenset[str]
     used_blocks: Mapping[str, ast.BlockDecl]
+    aggregates: Mapping[str, ast.AggregateDecl]
+    used_aggregates: Mapping[str, ast.AggregateDecl]
     apply_call: Callable[[LoweringContext, EvaluatedCall], Value | MultipleResults]
 
     scope: Scope = field(default_factory=Scope)

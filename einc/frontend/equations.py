@@ -6,26 +6,38 @@ call or infix expression that is indexed (paper, Section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import DType
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast, constants, limits
-from einc.frontend.assembly import apply_equation, resolve_dtype
+from einc.frontend.aggregates import define, find_aggregate, list_aggregates
+from einc.frontend.assembly import apply_equation, apply_equations, resolve_dtype
 from einc.frontend.ast import iterate_parts, unfold_chain
 from einc.frontend.constants import Static
 from einc.frontend.context import LoweringContext
-from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_integer, evaluate_value
-from einc.frontend.findings import evaluate_each
-from einc.frontend.index_positions import CONDITIONS, ReadContext, find_dimension, name_dimension, read_element
-from einc.frontend.joins import Element, EquationScope, Join, RecurrenceParts, ResultIndex, build_join_operator
+from einc.frontend.equation_indices import list_aggregated, list_result, note_extents
+from einc.frontend.expressions import INFIX, NEGATION, TensorValue, evaluate_value
+from einc.frontend.findings import AlreadyReported, evaluate_each
+from einc.frontend.index_positions import ReadContext, read_element
+from einc.frontend.joins import (
+    Element,
+    EquationScope,
+    Join,
+    RecurrenceParts,
+    ResultIndex,
+    build_aggregate_operator,
+    build_join_operator,
+)
+from einc.frontend.printer import print_expression
 from einc.frontend.recurrence_equations import add_equation, find_value, make_scope, reads_values
 from einc.ops import registry
 from einc.ops.functions import AGGREGATIONS, CALL_SIGNATURES, COMPOSED, find_identity
 from einc.ops.scalar import resolve_program
-from einc_runtime.plan.index_programs import MAX_NUMBER, Position
+from einc_runtime.plan.aggregate_definitions import AggregateDefinition
+from einc_runtime.plan.index_programs import Position
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
@@ -34,11 +46,33 @@ def lower_equation(
     context: LoweringContext, statement: ast.EquationStmt, name: str, recurrence: RecurrenceParts | None = None
 ) -> TensorValue:
     """The tensor that an equation defines, with this preferred name; or the value that it is in a recurrence."""
+    return lower_equations(context, statement, (name,), recurrence)[0]
+
+
+def lower_equations(
+    context: LoweringContext,
+    statement: ast.EquationStmt,
+    names: tuple[str, ...],
+    recurrence: RecurrenceParts | None = None,
+) -> tuple[TensorValue, ...]:
+    """The tensors that an equation defines, one for each name on its left side."""
     value = statement.value
     scope = make_scope(statement, recurrence)
     note_extents(context, scope, statement.indices)
+    for target in statement.further_targets:
+        if target.indices != statement.indices:
+            message = f"'{print_expression(target)}' has other indices than '{statement.target.text}'"
+            raise context.findings.fail(message, target.span, "what is aggregated together has the same indices")
     if isinstance(value, ast.AggregateExpr):
-        return _aggregate(context, scope, value, statement.indices, (name,), statement.span)
+        values = _aggregate(context, scope, value, statement.indices, names, statement.span)
+        if len(values) < len(names):
+            message = f"expected {format_count(len(names), 'value')}, found {len(values)}"
+            raise context.findings.fail(message, value.span)
+        return values[: len(names)]
+    if statement.further_targets:
+        message = f"expected an aggregation of {len(names)} values, which is alone on the right of '='"
+        raise context.findings.fail(message, value.span, "write an equation for each")
+    (name,) = names
     join = Join(scope, _is_product(value))
     element = _evaluate(context, join, value)
     result = list_result(context, join, statement.indices)
@@ -50,7 +84,7 @@ def lower_equation(
             join.first_place(missing[0], statement.span),
             f"write the aggregation out, such as `sum[{', '.join(missing)}](...)` around what it covers",
         )
-    return _apply(context, join, element, result, "sum" if missing else None, (name,), statement.span)
+    return (_apply(context, join, element, result, "sum" if missing else None, (name,), statement.span),)
 
 
 def _aggregate(
@@ -60,24 +94,36 @@ def _aggregate(
     items: Sequence[ast.IndexItem] | None,
     result_names: tuple[str, ...],
     span: SourceSpan,
-) -> TensorValue:
+) -> tuple[TensorValue, ...]:
     """An aggregation as an operator. Where `items` do not name its result, that has all other indices, in order."""
     operation = syntax.operation
-    if operation.text not in AGGREGATIONS:
+    found = None if operation.text in AGGREGATIONS else find_aggregate(context, operation.text)
+    if operation.text not in AGGREGATIONS and found is None:
+        if context.may_be_lost(operation.text):
+            raise AlreadyReported
+        known = (*AGGREGATIONS, *list_aggregates(context))
         raise context.findings.fail(
             f"there is no aggregation '{operation.text}'",
             operation.span,
-            did_you_mean(operation.text, AGGREGATIONS) or f"use one of {', '.join(AGGREGATIONS)}",
+            did_you_mean(operation.text, known) or f"use one of {', '.join(AGGREGATIONS)}, or define it: `aggregate`",
         )
+    count = 1 if found is None else found.count
+    if len(syntax.values) != count:
+        message = f"{operation.text} aggregates {format_count(count, 'value')}, found {len(syntax.values)}"
+        raise context.findings.fail(message, syntax.span)
     if not syntax.indices:
         raise context.findings.fail(f"expected indices to aggregate over, found '{operation.text}[]'", operation.span)
     note_extents(context, scope, syntax.indices)
-    aggregated = _list_aggregated(context, syntax.indices)
+    aggregated = list_aggregated(context, syntax.indices)
     conditions = [item.value for item in syntax.indices if isinstance(item.value, ast.BinaryExpr)]
     join = Join(scope, operation.text == "sum" and not conditions and _is_product(syntax.body))
-    element = _evaluate(context, join, syntax.body)
+    elements = evaluate_each(partial(_evaluate, context, join), syntax.values)
+    definition = None
+    if found is not None:
+        operands, definition = define(context, found, join, elements, aggregated[0], _evaluate, syntax.span)
+        elements = [*operands]
     for condition in conditions:
-        element = _add_condition(context, join, element, condition, operation.text)
+        elements = _add_condition(context, join, elements, condition, definition or operation.text)
     for index in aggregated:
         if index.text not in join.indices():
             if index.text in scope.extents:
@@ -88,8 +134,14 @@ def _aggregate(
             raise context.findings.fail(message, index.span, hint)
     gone = {index.text for index in aggregated}
     left = [name for name in join.indices() if name not in gone]
+
+    def apply(result: Sequence[ResultIndex]) -> tuple[TensorValue, ...]:
+        if definition is not None:
+            return _apply_definition(context, join, elements, result, definition, result_names, span)
+        return (_apply(context, join, elements[0], result, operation.text, result_names, span),)
+
     if items is None:
-        return _apply(context, join, element, join.name_result(left, span), operation.text, result_names, span)
+        return apply(join.name_result(left, span))
     result = list_result(context, join, items)
     named = {named_index.index for named_index in result}
     for named_index in result:
@@ -104,79 +156,7 @@ def _aggregate(
             join.first_place(missing[0], syntax.span),
             f"aggregate over it too, `{operation.text}[{together}]`, or name it on the left",
         )
-    return _apply(context, join, element, result, operation.text, result_names, span)
-
-
-def note_extents(context: LoweringContext, scope: EquationScope, items: Sequence[ast.IndexItem]) -> None:
-    """Keeps the extents that items give."""
-    for item in items:
-        if item.extent is not None and item.name is not None:
-            extent = evaluate_integer(context, item.extent, "an extent")
-            if not 1 <= extent < MAX_NUMBER:
-                raise context.findings.fail(f"an extent is at least 1, found {extent:,}", item.extent.span)
-            if scope.extents.setdefault(item.name.text, extent) != extent:
-                raise context.findings.fail(f"index '{item.name.text}' has two extents", item.span)
-
-
-def _list_aggregated(context: LoweringContext, items: Sequence[ast.IndexItem]) -> list[ast.Name]:
-    """The indices that are aggregated over: alone, with an extent, or with a condition."""
-    names = []
-    for item in items:
-        condition = item.value if isinstance(item.value, ast.BinaryExpr) else None
-        name = condition.left if condition is not None and condition.operator in CONDITIONS else item.value
-        if not isinstance(name, ast.Name) or item.dimension is not None:
-            message = "expected an index to aggregate over"
-            raise context.findings.fail(message, item.span, "such as `k`, `k = 8` or `k <= t`")
-        names.append(name)
-    _check_unique(context, names)
-    return names
-
-
-def list_result(context: LoweringContext, join: Join, items: Sequence[ast.IndexItem]) -> list[ResultIndex]:
-    """The indices of a result. With `...`, they are in the order of the dimensions of the first tensor that is read
-    with it, and an index that stands for one of these dimensions takes its place."""
-    scope = join.scope
-    reference = scope.reference if any(item.value is None for item in items) else None
-    result: list[ResultIndex] = []
-    placed: dict[str, ResultIndex] = {}
-    for item in items:
-        if item.value is None:
-            continue
-        if item.name is None:
-            hint = "the left side has names, `name = extent`, or `dimension: name`"
-            raise context.findings.fail("expected an index of the result", item.span, hint)
-        index = ResultIndex(item.name.text, item.name.text, item.span)
-        if item.dimension is None:
-            result.append(index)
-        elif reference is None:
-            result.append(replace(index, dim=name_dimension(context, item.dimension)))
-        else:
-            place = find_dimension(context, item.dimension, reference.dims)
-            placed[reference.dims[place]] = replace(index, dim=reference.dims[place])
-            scope.extents.setdefault(index.index, reference.shape[place])
-    if reference is not None:
-        at = next(place for place, item in enumerate(items) if item.value is None)
-        before = sum(item.dimension is None for item in items[:at])
-        result[before:before] = _spread_result(scope, reference, placed, items[at].span)
-    for k, index in enumerate(result):
-        if index.index in {earlier.index for earlier in result[:k]}:
-            message = f"index '{index.index}' stands twice here"
-            raise context.findings.fail(message, index.span, "each index may stand once")
-    return result
-
-
-def _spread_result(
-    scope: EquationScope, reference: TensorDesc, placed: Mapping[str, ResultIndex], span: SourceSpan
-) -> list[ResultIndex]:
-    """What `...` stands for in a result: the dimensions of its tensor, then those of others that are read with it."""
-    indices = {dim: name for name, dim in scope.spread.items()}
-    result = []
-    for dim in (*reference.dims, *(dim for dim in indices if dim not in reference.dims)):
-        if dim in placed:
-            result.append(placed[dim])
-        elif dim in indices:
-            result.append(ResultIndex(indices[dim], dim, span))
-    return result
+    return apply(result)
 
 
 def _apply(
@@ -197,16 +177,39 @@ def _apply(
     return apply_equation(context, operator, tensors, result_names, span)
 
 
+def _apply_definition(
+    context: LoweringContext,
+    join: Join,
+    elements: Sequence[Element],
+    result: Sequence[ResultIndex],
+    definition: AggregateDefinition,
+    result_names: tuple[str, ...],
+    span: SourceSpan,
+) -> tuple[TensorValue, ...]:
+    """The operator of a join that is aggregated by a definition, in the graph: one tensor for each value."""
+    if reads_values(join):
+        message = f"aggregate '{definition.name}' reads values of a recurrence"
+        raise context.findings.fail(message, span, "aggregate in an equation of its own, before or behind it")
+    operands = [element for element in elements if isinstance(element, Operand)]
+    operator, tensors = build_aggregate_operator(context, join, operands, result, definition, span)
+    return apply_equations(context, operator, tensors, result_names, span)
+
+
 def _apply_position(context: LoweringContext, join: Join, element: Element, span: SourceSpan) -> TensorValue:
     """A join whose result has all its indices: positions that are read afterwards."""
     return _apply(context, join, element, join.name_result(join.indices(), span), None, (), span)
 
 
 def _add_condition(
-    context: LoweringContext, join: Join, element: Element, condition: ast.BinaryExpr, aggregation: str
-) -> Element:
-    """The element where a condition holds, else what changes no aggregate."""
-    if not isinstance(element, Operand):
+    context: LoweringContext,
+    join: Join,
+    elements: Sequence[Element],
+    condition: ast.BinaryExpr,
+    aggregation: str | AggregateDefinition,
+) -> list[Element]:
+    """The elements where a condition holds, else what changes no aggregate."""
+    operands = [element for element in elements if isinstance(element, Operand)]
+    if len(operands) < len(elements):
         raise context.findings.fail("expected a tensor with indices in what is aggregated", condition.span)
     holds = _evaluate(context, join, condition)
     if isinstance(condition.right, ast.Name) and isinstance(condition.left, ast.Name):
@@ -214,8 +217,12 @@ def _add_condition(
     join.program.arity = len(join.reads)
     types = [DType.I64 if read.tensor is None else read.tensor.desc.dtype for read in join.reads]
     try:
-        dtype = resolve_program(join.program.program(element), types)[1][-1]
-        return join.program.add("where", _require_number(holds), element, find_identity(aggregation, dtype))
+        if isinstance(aggregation, AggregateDefinition):
+            identity = [literal.value for literal in aggregation.identity]
+        else:
+            identity = [find_identity(aggregation, resolve_program(join.program.program(*operands), types)[1][-1])]
+        selector = _require_number(holds)
+        return [join.program.add("where", selector, *pair) for pair in zip(operands, identity, strict=True)]
     except OperatorError as error:
         raise context.findings.fail(error.message, condition.span, error.hint) from None
 
@@ -232,6 +239,8 @@ def _evaluate(context: LoweringContext, join: Join, syntax: ast.Expression) -> E
                 return _read(context, join, syntax)
             case ast.AggregateExpr():
                 return _read_aggregate(context, join, syntax)
+            case ast.Name() if syntax.text in join.names:
+                return join.names[syntax.text]
             case ast.Name() if _is_index(context, join, syntax):
                 return join.read_index(syntax.text, syntax.span)
             case ast.NegativeExpr():
@@ -255,7 +264,7 @@ def _is_index(context: LoweringContext, join: Join, name: ast.Name) -> bool:
 def _read_aggregate(context: LoweringContext, join: Join, syntax: ast.AggregateExpr) -> ScalarInput:
     """The element of an aggregation, which has a scope of its own for what `...` stands for and for extents."""
     inner = replace(join.scope, extents=dict(join.scope.extents), spread=dict(join.scope.spread))
-    value = _aggregate(context, inner, syntax, None, (), syntax.span)
+    value = _aggregate(context, inner, syntax, None, (), syntax.span)[0]
     if join.scope.reference is None:
         join.scope.reference = inner.reference
     indices = {dim: name for name, dim in inner.spread.items()}
@@ -291,7 +300,7 @@ def _evaluate_call(context: LoweringContext, join: Join, syntax: ast.CallExpr) -
         raise context.findings.fail(message, syntax.keywords[0].span)
     if not any(
         isinstance(part, ast.IndexedExpr | ast.AggregateExpr)
-        or (isinstance(part, ast.Name) and _is_index(context, join, part))
+        or (isinstance(part, ast.Name) and (part.text in join.names or _is_index(context, join, part)))
         for part in iterate_parts(syntax)
     ):
         return _evaluate_literal(context, syntax)
@@ -373,13 +382,6 @@ def _require_number(operand: Element) -> Operand | bool | int | float:
     if isinstance(operand, str):
         raise OperatorError(f'expected a number, found the string "{operand[:40]}"')
     return operand
-
-
-def _check_unique(context: LoweringContext, indices: Sequence[ast.Name]) -> None:
-    for k, index in enumerate(indices):
-        if index.text in {other.text for other in indices[:k]}:
-            message = f"index '{index.text}' stands twice here"
-            raise context.findings.fail(message, index.span, "each index may stand once")
 
 
 def _is_product(syntax: ast.Expression) -> bool:

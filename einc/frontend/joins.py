@@ -13,6 +13,7 @@ from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import ProgramBuilder
+from einc_runtime.plan.aggregate_definitions import AggregateDefinition
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, Read, TensorRead
 from einc_runtime.plan.recurrences import RecurrenceEquation
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
@@ -128,6 +129,8 @@ class Join:
     reads: list[JoinRead] = field(default_factory=list)
     program: ProgramBuilder = field(default_factory=lambda: ProgramBuilder(0))
     step_count: int = 0
+    names: dict[str, Element] = field(default_factory=dict)
+    """What names stand for in the body of an aggregation: its operands, and what is computed of them."""
 
     def read(
         self, tensor: TensorValue, positions: tuple[Position, ...], span: SourceSpan, outside: str = ""
@@ -158,6 +161,24 @@ class Join:
     def name_result(self, names: Sequence[str], span: SourceSpan) -> list[ResultIndex]:
         """These indices as those of a result, whose dimensions have their names, or those that `...` stands for."""
         return [ResultIndex(name, self.scope.spread.get(name, name), self.first_place(name, span)) for name in names]
+
+
+def build_aggregate_operator(
+    context: LoweringContext,
+    join: Join,
+    elements: Sequence[Operand],
+    result: Sequence[ResultIndex],
+    definition: AggregateDefinition,
+    span: SourceSpan,
+) -> tuple[Operator, list[TensorValue]]:
+    """The operator of a join whose elements are aggregated by a definition, and the tensors that it is applied to."""
+    join.program.arity = len(join.reads)
+    try:
+        _require_known(context, join, result, join.indices())
+        return _build_general(context, join, join.program.program(*elements), result, definition.text, span)
+    except OperatorError as error:
+        place = join.reads[error.argument].span if isinstance(error.argument, int) else span
+        raise context.findings.fail(error.message, place, error.hint) from None
 
 
 def build_join_operator(

@@ -14,9 +14,9 @@ from functools import partial
 from einc.core.tensor import DType, TensorDesc
 from einc.frontend import ast, limits
 from einc.frontend.assembly import collect_outputs, declare_tensor, resolve_dtype, save_outputs
-from einc.frontend.blocks import apply_call, declare_blocks
+from einc.frontend.blocks import apply_call, declare_aggregates, declare_blocks
 from einc.frontend.context import LoweringContext
-from einc.frontend.equations import lower_equation
+from einc.frontend.equations import lower_equations
 from einc.frontend.expressions import (
     MultipleResults,
     evaluate_integer,
@@ -26,14 +26,15 @@ from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.parameters import DTYPE_NAMES, Parameters
 from einc.frontend.quantized import declare_quantized
 from einc.frontend.recurrences import is_recurrence, lower_recurrence, lower_scan
-from einc.frontend.shared_blocks import load_used_blocks
+from einc.frontend.shared_blocks import load_used
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, TensorKind
 from einc_runtime.text import did_you_mean, format_count
 
 _KEYWORDS: dict[type[ast.Statement], str] = {
     ast.ModelDecl: "model", ast.ParamDecl: "param", ast.DimDecl: "dim", ast.BlockDecl: "block",
-    ast.PresetDecl: "preset", ast.InputDecl: "input", ast.StateDecl: "state", ast.UseStmt: "use",
+    ast.AggregateDecl: "aggregate", ast.PresetDecl: "preset", ast.InputDecl: "input", ast.StateDecl: "state",
+    ast.UseStmt: "use",
 }  # fmt: skip
 """Statements that may not stand everywhere, and the words that they start with."""
 
@@ -53,6 +54,7 @@ def lower_model(
     all floating element types.
     """
     blocks, broken_blocks = declare_blocks(model, parameters, findings)
+    used = load_used(model, file, findings)
     context = LoweringContext(
         findings=findings,
         parameters=parameters,
@@ -64,7 +66,9 @@ def lower_model(
         },
         blocks=blocks,
         broken_blocks=broken_blocks,
-        used_blocks=load_used_blocks(model, file, findings),
+        used_blocks=used.blocks,
+        aggregates=declare_aggregates(model, parameters, findings),
+        used_aggregates=used.aggregates,
         apply_call=partial(apply_call, lower_body=lower_body),
     )
     lower_body(context, model.statements)
@@ -95,9 +99,10 @@ def _lower_statement(context: LoweringContext, statement: ast.Statement) -> None
         case ast.ScanStmt():
             lower_scan(context, statement)
         case ast.EquationStmt():
-            name = scope.full_name(statement.target.text)
-            context.start_statement(name)
-            context.define(statement.target, lower_equation(context, statement, name))
+            names = tuple(scope.full_name(name.text) for name in statement.names)
+            context.start_statement(names[0])
+            for target, value in zip(statement.names, lower_equations(context, statement, names), strict=True):
+                context.define(target, value)
         case ast.RepeatStmt():
             _lower_repeat(context, statement)
         case ast.ReturnStmt() if scope.is_block:
@@ -117,6 +122,8 @@ def _lower_statement(context: LoweringContext, statement: ast.Statement) -> None
             scope.outputs += statement.names
             if statement.definition is not None:
                 _lower_statement(context, statement.definition)
+        case ast.IdentityStmt():
+            raise context.findings.fail("'identity' is allowed in an aggregate only", statement.span)
         case _ if not at_top:
             message = f"'{_KEYWORDS[type(statement)]}' is not allowed in a block or repeat"
             raise context.findings.fail(message, statement.span)
@@ -130,7 +137,7 @@ def _list_defined_names(statement: ast.Statement) -> tuple[ast.Name, ...]:
         case ast.AssignStmt():
             return statement.targets
         case ast.EquationStmt():
-            return (statement.target,)
+            return statement.names
         case ast.InputDecl() | ast.WeightDecl() | ast.StateDecl():
             return (statement.name,)
         case ast.OutputStmt(definition=ast.AssignStmt() | ast.EquationStmt() as definition):

@@ -28,6 +28,12 @@ def _format_body(statements: Sequence[ast.Statement], indent: str) -> Iterable[s
         match statement:
             case ast.BlockDecl():
                 head = f"block {statement.name.text}({', '.join(map(_format_parameter, statement.parameters))})"
+            case ast.AggregateDecl():
+                given = [
+                    names[0].text if len(names) == 1 else f"({_format_names(names)})" for names in statement.operands
+                ]
+                given += map(_format_parameter, statement.properties)
+                head = f"aggregate {statement.name.text}({', '.join(given)})"
             case ast.RepeatStmt():
                 variable = "" if statement.variable is None else f" as {statement.variable.text}"
                 head = f"repeat {print_expression(statement.count)}{variable}"
@@ -63,12 +69,15 @@ def _format_statement(statement: ast.Statement) -> str:
         case ast.AssignStmt():
             return f"{_format_names(statement.targets)} = {print_expression(statement.value)}"
         case ast.EquationStmt():
-            return f"{statement.target.text}[{_format_items(statement.indices)}] = {print_expression(statement.value)}"
+            targets = [ast.IndexedExpr(statement.target, statement.indices), *statement.further_targets]
+            return f"{', '.join(map(print_expression, targets))} = {print_expression(statement.value)}"
         case ast.OutputStmt():
             saved = statement.definition
             return f"output {_format_names(statement.names) if saved is None else _format_statement(saved)}"
         case ast.UseStmt():
             return f"use {print_expression(statement.file)}"
+        case ast.IdentityStmt():
+            return f"identity {', '.join(map(print_expression, statement.values))}"
         case ast.ReturnStmt():
             return f"return {', '.join(map(print_expression, statement.values))}"
         case _:
@@ -118,8 +127,8 @@ def _format_expression(expression: ast.Expression, binding: int) -> str:
             plain = isinstance(expression.base, ast.Name | ast.CallExpr)
             return f"{base if plain else f'({base})'}[{_format_items(expression.indices)}]"
         case ast.AggregateExpr():
-            body = print_expression(expression.body)
-            return f"{expression.operation.text}[{_format_items(expression.indices)}]({body})"
+            values = ", ".join(map(print_expression, expression.values))
+            return f"{expression.operation.text}[{_format_items(expression.indices)}]({values})"
     return f"({text})" if own < binding else text
 
 

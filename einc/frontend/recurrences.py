@@ -13,10 +13,11 @@ from typing import Any
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend import ast
-from einc.frontend.assembly import apply_recurrence
+from einc.frontend.assembly import apply_equations
 from einc.frontend.ast import iterate_parts
 from einc.frontend.context import LoweringContext
-from einc.frontend.equations import list_result, lower_equation, note_extents
+from einc.frontend.equation_indices import list_result, note_extents
+from einc.frontend.equations import lower_equation
 from einc.frontend.expressions import TensorValue
 from einc.frontend.index_positions import OUTSIDE, ReadContext, place_items
 from einc.frontend.joins import EquationScope, Join, RecurrenceParts
@@ -229,6 +230,6 @@ def _apply(context: LoweringContext, recurrence: RecurrenceParts, named: dict[st
     except OperatorError as error:
         raise context.findings.fail(error.message, span, error.hint) from None
     full_names = tuple(context.scope.full_name(name) for _, name in results)
-    values = apply_recurrence(context, operator, list(operands.values()), full_names, span)
+    values = apply_equations(context, operator, list(operands.values()), full_names, span)
     for (_, name), value in zip(results, values, strict=True):
         context.define(named[name], value)

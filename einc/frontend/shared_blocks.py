@@ -12,7 +12,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from einc.errors import SourceSpan
 from einc.frontend import ast, limits
@@ -22,7 +24,10 @@ from einc.frontend.parser import parse_text
 LIBRARY_FOLDER = Path(__file__).parent.parent / "library"
 """The files of the library."""
 
-_DEFINITION = re.compile(r"^block +([A-Za-z_]\w*)\(", re.M | re.A)
+_DEFINITION = re.compile(r"^(block|aggregate) +([A-Za-z_]\w*)\(", re.M | re.A)
+
+
+Definition = TypeVar("Definition", ast.BlockDecl, ast.AggregateDecl)
 
 
 class BlockOrigin(enum.Enum):
@@ -33,12 +38,29 @@ class BlockOrigin(enum.Enum):
     LIBRARY = "library"
 
 
+@dataclass(frozen=True, slots=True)
+class UsedDefinitions:
+    """What the files that a model uses define, by name."""
+
+    blocks: dict[str, ast.BlockDecl]
+    aggregates: dict[str, ast.AggregateDecl]
+
+
 @functools.cache
+def _list_definitions(word: str) -> dict[str, Path]:
+    files = sorted(LIBRARY_FOLDER.glob("*.ein"))
+    found = {n: file for file in files for kind, n in _DEFINITION.findall(file.read_text("utf-8")) if kind == word}
+    return dict(sorted(found.items()))
+
+
 def list_library() -> dict[str, Path]:
     """The file of each block of the library, by name in alphabetical order."""
-    files = sorted(LIBRARY_FOLDER.glob("*.ein"))
-    definitions = {name: file for file in files for name in _DEFINITION.findall(file.read_text("utf-8"))}
-    return dict(sorted(definitions.items()))
+    return _list_definitions("block")
+
+
+def list_library_aggregates() -> dict[str, Path]:
+    """The file of each aggregation of the library, by name in alphabetical order."""
+    return _list_definitions("aggregate")
 
 
 @functools.cache
@@ -47,11 +69,25 @@ def find_library_block(name: str) -> ast.BlockDecl | None:
     file = list_library().get(name)
     if file is None:
         return None
+    blocks = (statement for statement in _parse_library(file) if isinstance(statement, ast.BlockDecl))
+    return next(block for block in blocks if block.name.text == name)
+
+
+@functools.cache
+def find_library_aggregate(name: str) -> ast.AggregateDecl | None:
+    """An aggregation of the library; None where there is none of this name."""
+    file = list_library_aggregates().get(name)
+    if file is None:
+        return None
+    aggregates = (statement for statement in _parse_library(file) if isinstance(statement, ast.AggregateDecl))
+    return next(declared for declared in aggregates if declared.name.text == name)
+
+
+def _parse_library(file: Path) -> tuple[ast.Statement, ...]:
     findings = Findings()
     parsed = parse_text(file.read_text("utf-8"), f"library/{file.name}", findings)
     findings.check()
-    blocks = (statement for statement in parsed.model.statements if isinstance(statement, ast.BlockDecl))
-    return next(block for block in blocks if block.name.text == name)
+    return parsed.model.statements
 
 
 def show_library_block(name: str) -> str:
@@ -72,9 +108,9 @@ def describe_library_block(name: str) -> tuple[str, str]:
     return head.removeprefix("block ").removesuffix(" {"), about
 
 
-def load_used_blocks(model: ast.ModelSyntax, file: str, findings: Findings) -> dict[str, ast.BlockDecl]:
-    """The blocks of the files that a model uses, and of those that these use. Reports what is wrong with them."""
-    blocks: dict[str, ast.BlockDecl] = {}
+def load_used(model: ast.ModelSyntax, file: str, findings: Findings) -> UsedDefinitions:
+    """The definitions of the files that a model uses, and of those that these use. Reports what is wrong with them."""
+    used = UsedDefinitions({}, {})
     seen: set[str] = set()
     waiting = [(use, os.path.dirname(file)) for use in _list_uses(model)]
     while waiting:
@@ -92,11 +128,17 @@ def load_used_blocks(model: ast.ModelSyntax, file: str, findings: Findings) -> d
             continue
         for statement in parsed.statements:
             if isinstance(statement, ast.BlockDecl):
-                _add_block(blocks, statement, findings)
+                _add_definition(used.blocks, statement, "block", findings)
+            elif isinstance(statement, ast.AggregateDecl):
+                _add_definition(used.aggregates, statement, "aggregate", findings)
             elif not isinstance(statement, ast.UseStmt):
-                findings.add("a file that is used has blocks only", statement.span, "params go to blocks as arguments")
+                findings.add(
+                    "a file that is used has blocks and aggregates only",
+                    statement.span,
+                    "params go to blocks as arguments",
+                )
         waiting += [(inner, os.path.dirname(path)) for inner in _list_uses(parsed)]
-    return blocks
+    return used
 
 
 def _list_uses(model: ast.ModelSyntax) -> Iterator[ast.UseStmt]:
@@ -128,10 +170,10 @@ def _read_file(path: str, span: SourceSpan, findings: Findings) -> str:
         raise findings.fail(f"'{path}' is no text in UTF-8", span) from None
 
 
-def _add_block(blocks: dict[str, ast.BlockDecl], block: ast.BlockDecl, findings: Findings) -> None:
-    name = block.name
-    if name.text in blocks:
-        earlier = blocks[name.text].span
-        findings.add(f"block '{name.text}' is defined already, in {earlier.file}:{earlier.line}", name.span)
+def _add_definition(known: dict[str, Definition], declared: Definition, word: str, findings: Findings) -> None:
+    name = declared.name
+    if name.text in known:
+        earlier = known[name.text].span
+        findings.add(f"{word} '{name.text}' is defined already, in {earlier.file}:{earlier.line}", name.span)
         return
-    blocks[name.text] = block
+    known[name.text] = declared

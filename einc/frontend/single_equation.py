@@ -91,5 +91,7 @@ def _make_context(builder: GraphBuilder, findings: Findings) -> LoweringContext:
         blocks={},
         broken_blocks=frozenset(),
         used_blocks={},
+        aggregates={},
+        used_aggregates={},
         apply_call=partial(apply_call, lower_body=lower_body),
     )

@@ -30,6 +30,8 @@ STATEMENT_WORDS = frozenset(
         "OUTPUT",
         "RETURN",
         "BLOCK",
+        "AGGREGATE",
+        "IDENTITY",
         "REPEAT",
         "SCAN",
         "PRESET",

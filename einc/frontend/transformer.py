@@ -127,15 +127,23 @@ class AstBuilder:
 
     def output_equation(self, children: Children) -> ast.OutputStmt:
         definition = self.equation(children[1:])
-        return ast.OutputStmt((definition.target,), definition, span=join_spans(children[0].span, definition.span))
+        return ast.OutputStmt(definition.names, definition, span=join_spans(children[0].span, definition.span))
 
     def assign(self, children: Children) -> ast.AssignStmt:
         targets, value = children
         return ast.AssignStmt(_make_names(targets), value, span=join_spans(targets[0].span, value.span))
 
     def equation(self, children: Children) -> ast.EquationStmt:
-        target, indices, value = children
-        return ast.EquationStmt(_make_name(target), indices.items, value, span=join_spans(target.span, value.span))
+        (first, *further), value = children
+        span = join_spans(first.span, value.span)
+        return ast.EquationStmt(first.base, first.indices, value, tuple(further), span=span)
+
+    def first_indexed(self, children: Children) -> Children:
+        name, indices = children
+        return [ast.IndexedExpr(_make_name(name), indices.items, span=join_spans(name.span, indices.end))]
+
+    def append_indexed(self, children: Children) -> Children:
+        return self.append([children[0], *self.first_indexed(children[1:])])
 
     def return_values(self, children: Children) -> ast.ReturnStmt:
         word, values = children
@@ -150,6 +158,23 @@ class AstBuilder:
         name, default = children[0], children[1] if len(children) == 2 else None
         end = name.span if default is None else default.span
         return ast.Parameter(_make_name(name), default, span=join_spans(name.span, end))
+
+    def tuple_operand(self, children: Children) -> tuple[ast.Name, ...]:
+        return _make_names(children[1])
+
+    def aggregate_definition(self, children: Children) -> ast.AggregateDecl:
+        word, name, _, given, _, body = children
+        properties = tuple(x for x in given if isinstance(x, ast.Parameter) and x.default is not None)
+        operands = tuple(
+            (x.name,) if isinstance(x, ast.Parameter) else x for x in given if not any(x is kept for kept in properties)
+        )
+        return ast.AggregateDecl(
+            _make_name(name), operands, properties, tuple(body), span=join_spans(word.span, name.span)
+        )
+
+    def identity(self, children: Children) -> ast.IdentityStmt:
+        word, values = children
+        return ast.IdentityStmt(tuple(values), span=join_spans(word.span, values[-1].span))
 
     def use(self, children: Children) -> ast.UseStmt:
         word, file = children
@@ -225,5 +250,7 @@ class AstBuilder:
         return ast.IndexedExpr(base, indices.items, span=join_spans(base.span, indices.end))
 
     def aggregate(self, children: Children) -> ast.AggregateExpr:
-        operation, indices, _, body, end = children
-        return ast.AggregateExpr(_make_name(operation), indices.items, body, span=join_spans(operation.span, end.span))
+        operation, indices, _, (body, *further), end = children
+        return ast.AggregateExpr(
+            _make_name(operation), indices.items, body, tuple(further), span=join_spans(operation.span, end.span)
+        )

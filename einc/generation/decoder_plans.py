@@ -1,7 +1,7 @@
 """Which plans make text with a decoder: a step of one token for each sequence, and a few of more tokens for prompts.
 
-All of them are decode steps over caches of the same size, so that a prompt may be read in several pieces, and a
-sequence may start while others go on.
+All of them are decode steps that are derived from one model text, over caches of the same size; so a prompt may be read
+in several pieces, and a sequence may start while others go on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from einc.compiler import select_target
 from einc.errors import UsageError
 from einc.generation.plan_cache import KeptPlan, PlanCache
+from einc.graph.decode_step import StepRequest
 from einc.importers.common import ImportRequest
 from einc.importers.hf import import_hf
 from einc.logical.pins import MAX_PINS, Pin
@@ -23,6 +24,8 @@ LENGTHS = (32, 128, 512)
 """The numbers of new tokens of a sequence that there are plans for, beside one."""
 MIN_PLACES = 256
 """The smallest cache, in tokens of a sequence. Larger ones are powers of two, so that few plans serve many lengths."""
+TOKEN_DIMENSION = "tokens"
+"""The dimension of imported texts along which tokens run."""
 _SHARING = ("equation", "embedding")
 """Families of operators that read large weights."""
 
@@ -32,16 +35,18 @@ MAX_SEQUENCES = 8
 
 @dataclass(frozen=True, slots=True)
 class DecoderSource:
-    """A decoder to be imported: the bytes of its config.json, its name, and the names of its stored tensors."""
+    """A decoder to be imported: the bytes of its config.json, its name, the names of its stored tensors, and the fields
+    of the configuration that are ignored."""
 
     config: bytes
     where: str
     name: str
     stored: frozenset[str] | None
+    ignored: tuple[str, ...] = ()
 
-    def write_model(self, batch: int, tokens: int, places: int) -> tuple[str, int]:
-        """The text of a step of so many tokens of each of `batch` sequences, and how long a text may become."""
-        request = ImportRequest(batch=batch, tokens=tokens, decode=True, cache=places, logits="last")
+    def write_model(self, batch: int, places: int) -> tuple[str, int]:
+        """The text that reads so many tokens of each of `batch` sequences, and how many there may be."""
+        request = ImportRequest(batch=batch, tokens=places, logits="last", ignored=self.ignored)
         imported = import_hf(self.config, self.where, self.name, request, self.stored)
         return imported.text, imported.longest
 
@@ -101,11 +106,12 @@ def find_plans(
 ) -> DecoderPlans:
     """The plans for `sizes`: the number of sequences, the places of each, and the lengths of pieces."""
     batch, places, lengths = sizes
+    text, _ = source.write_model(batch, places)
 
     def find(tokens: int, chosen: CompileOptions) -> KeptPlan:
         phase(f"planning {tokens} tokens of each sequence")
-        text, _ = source.write_model(batch, tokens, places)
-        return cache.get(text, f"decode-{tokens}", chosen, phase)
+        step = StepRequest(TOKEN_DIMENSION, tokens)
+        return cache.get(text, f"decode-{tokens}", replace(chosen, step=step), phase)
 
     step = find(1, options)
     pinned_options = replace(options, pins=make_pins(step.bundle))
@@ -121,7 +127,7 @@ def make_pins(bundle: Bundle) -> tuple[Pin, ...]:
     for operation in bundle.operations:
         kinds = [bundle.tensors[number].kind for number in operation.inputs]
         cut = {index.name: len(index.intervals) for index in operation.indices if len(index.intervals) > 1}
-        if STATE in kinds or ("weight" in kinds and operation.family in _SHARING and "tokens" not in cut):
+        if STATE in kinds or ("weight" in kinds and operation.family in _SHARING and TOKEN_DIMENSION not in cut):
             parts = [f"{name}/{count}" for name, count in cut.items()]
             parts += [f"replicas/{operation.replicas}"] * (operation.replicas > 1)
             pins.append(Pin(operation.name, ",".join(parts) or "whole", "the plan of a step"))

@@ -23,19 +23,25 @@ class EncoderSource:
     name: str
     stored: frozenset[str] | None
     pooling: Pooling
+    ignored: tuple[str, ...] = ()
 
     def write_model(self, batch: int, tokens: int) -> tuple[str, int]:
         """The text of a model that makes vectors of `batch` texts, and how many tokens a text may have at most."""
         request = ImportRequest(
-            batch=batch, tokens=tokens, pool=self.pooling.kind, normalize=self.pooling.is_normalized
+            batch=batch,
+            tokens=tokens,
+            pool=self.pooling.kind,
+            normalize=self.pooling.is_normalized,
+            ignored=self.ignored,
         )
         imported = import_hf(self.config, self.where, self.name, request, self.stored)
         return imported.text, imported.longest
 
 
-def is_encoder(config: bytes, where: str) -> bool:
+def is_encoder(config: bytes, where: str, ignored: tuple[str, ...] = ()) -> bool:
     """Whether a config.json is that of an encoder."""
-    return import_hf(config, where, "model", ImportRequest(), None).architecture in encoders.ENCODER_OUTPUTS
+    imported = import_hf(config, where, "model", ImportRequest(ignored=ignored), None)
+    return imported.architecture in encoders.ENCODER_OUTPUTS
 
 
 def find_encoder_plans(

@@ -89,6 +89,7 @@ def hash_request(text: str, options: CompileOptions) -> str:
         pins,
         *(getattr(options, field) for field in ("definitions", "preset", "dtype", "selector", "schedule", "seed")),
         options.reproducible,
+        None if options.step is None else (options.step.dimension, options.step.tokens),
         *(["priced"] if pins and options.price_pins else []),
     ]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

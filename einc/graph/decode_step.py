@@ -8,7 +8,6 @@ by what the operators mean, and deriving it again gives the same graph.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.embedding import Embedding
-from einc.ops.step_forms import Dependence, Source, StepInput, StepTokens, TokenForm
+from einc.ops.step_forms import Dependence, Source, StepForm, StepInput, StepTokens, TokenForm
 from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
 from einc_runtime.text import did_you_mean
 
@@ -125,9 +124,21 @@ class _Derivation:
             inputs = [self._read(item, node) for item in step.inputs]
         except OperatorError as fault:
             return self._explain(node, fault)
-        self.builder.apply(step.operator, inputs, node.outputs, node.span)
+        if step.makes_all:
+            self._pick_new(node, step, inputs)
+        else:
+            self.builder.apply(step.operator, inputs, node.outputs, node.span)
         self._forms.update(zip(node.outputs, step.results, strict=True))
         return None
+
+    def _pick_new(self, node: Node, step: StepForm, inputs: Sequence[str]) -> None:
+        """Adds an operator that computes all tokens so far, and reads the new ones."""
+        names = [self._name(f"{name}.all") for name in node.outputs]
+        computed = self.builder.apply(step.operator, inputs, names, node.span)
+        for name, output, axis in zip(computed, node.outputs, step.results, strict=True):
+            assert isinstance(axis, int)
+            reader = make_row_reader(self.builder.desc(name), axis, self._tokens)
+            self.builder.apply(reader, (name, self._declare_positions()), (output,), node.span)
 
     def list_forms(self) -> dict[str, TokenForm]:
         """Of each tensor of the model that is in the step."""
@@ -174,8 +185,8 @@ class _Derivation:
             return name
         key = (item.source, name, item.axis)
         if key not in self._extra:
-            make = self._cache if item.source is Source.CACHE else self._read_rows
-            self._extra[key] = make(name, item.axis)
+            make = {Source.CACHE: self._cache, Source.STATE: self._append, Source.ROWS: self._read_rows}
+            self._extra[key] = make[item.source](name, item.axis)
         return self._extra[key]
 
     def _declare_positions(self) -> str:
@@ -190,26 +201,34 @@ class _Derivation:
         return self.builder.apply(reader, (name, self._declare_positions()), (self._name(f"{name}.rows"),))[0]
 
     def _cache(self, name: str, axis: int) -> str:
-        """All tokens of a tensor so far: a state of [what stands before, tokens, what stands behind]."""
-        desc, tokens = self._table[name].desc, self._tokens
-        flat = axis != 1 or desc.rank != 3
-        state = desc
-        if flat:
-            before, behind = math.prod(desc.shape[:axis]), math.prod(desc.shape[axis + 1 :])
-            state = TensorDesc(("before", tokens.dimension, "behind"), (before, desc.shape[axis], behind), desc.dtype)
-        new = self._reshape(name, tokens.shorten(state, 1), f"{name}.new") if flat else name
+        """All tokens of a tensor so far, with the tensor's dimensions."""
+        key = (Source.STATE, name, axis)
+        if key not in self._extra:
+            self._extra[key] = self._append(name, axis)
+        desc = self._tokens.keep(self._table[name].desc, axis)
+        return self._reshape(self._extra[key], desc, f"{name}.all")
+
+    def _append(self, name: str, axis: int) -> str:
+        """All tokens of a tensor so far, as a state has them."""
+        tokens, desc = self._tokens, self._table[name].desc
+        state = tokens.flatten(desc, axis)
+        rows = tokens.shorten(desc if state.shape == desc.shape else state, 1)
+        new = self._reshape(name, rows, f"{name}.new")
         cache = self.builder.state(self._name(f"{name}.cache"), state)
         append = registry.restore(
             "append",
-            (state, tokens.shorten(state, 1), tokens.positions),
+            (state, rows, tokens.positions),
             {"cache_lens": tokens.lens, "new_lens": tokens.new_lens},
         )
         (appended,) = self.builder.apply(
             append, (cache, new, self._declare_positions()), (self._name(f"{name}.so_far"),)
         )
-        return self._reshape(appended, desc, f"{name}.all") if flat else appended
+        return appended
 
     def _reshape(self, name: str, desc: TensorDesc, preferred: str) -> str:
+        """The tensor with these dimensions; itself, if it has as many and as large ones."""
+        if self.builder.desc(name).shape == desc.shape:
+            return name
         operator = registry.restore("reshape", (self.builder.desc(name),), {"dims": desc.dims, "shape": desc.shape})
         return self.builder.apply(operator, (name,), (self._name(preferred),))[0]
 

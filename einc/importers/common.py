@@ -12,16 +12,15 @@ from einc_runtime.strict_json import describe_json
 class ImportRequest:
     """The options of `einc import hf`; None and empty values leave a choice to the importer.
 
-    `tokens` of each of `batch` sequences come with a run. A decoder's `decode` step reads key/value caches of `cache`
-    places per sequence; `logits` are those of the `last` token of each sequence (of a prefill by default), or of
-    `all`. An encoder's `pool` is mean or cls, `normalize` scales the pooled vectors to length 1, and `segments` makes
-    token types an input.
+    `tokens` of each of `batch` sequences come with a run. A decoder returns the logits of the `last` token of each
+    sequence, the default, or of `all`, and its `caches`, the keys and values of each layer, if they are wanted. An
+    encoder's `pool` is mean or cls, `normalize` scales the pooled vectors to length 1, and `segments` makes token types
+    an input.
     """
 
     batch: int = 1
     tokens: int | None = None
-    decode: bool = False
-    cache: int | None = None
+    caches: bool = False
     logits: str | None = None
     pool: str | None = None
     normalize: bool = False
@@ -65,8 +64,10 @@ HARMLESS_FIELDS = (
 def read_element_type(fields: ConfigFields) -> str:
     """The type of the weights."""
     value = fields.value("dtype", "torch_dtype")
-    if value is None:
-        fields.note("dtype is not given: float32, the default of transformers")
+    if value in (None, "auto"):
+        fields.note(
+            f"dtype is {'not given' if value is None else 'auto'}: float32, which holds weights of 16 bits exactly"
+        )
         return "f32"
     if isinstance(value, str):
         value = value.removeprefix("torch.")

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from einc.errors import Diagnostic, ModelError
+from einc.importers.read_fields import READ_FIELDS
 from einc_runtime.strict_json import describe_json, parse_json
 from einc_runtime.text import did_you_mean, escape_text
 
@@ -19,15 +20,19 @@ MAX_CONFIG_BYTES = 4 * 2**20
 """Configurations are a few kilobytes long; larger files are refused."""
 
 _MAX_PROBLEMS = 50  # in one report, as in that of a model text
+_MAX_NAMED = 10  # fields in one note
 _NO_DEFAULT = object()
 
 
 def parse_config(data: bytes, where: str) -> Mapping[str, Any]:
-    """The JSON object in `data`; raises ModelError where there is none, or where a name stands twice in one object."""
+    """The JSON object in `data`; raises ModelError where there is none, or where a name stands twice in one object.
+
+    NaN and infinities, which Python writes into published configurations, are read, and are no number for any field.
+    """
     if len(data) > MAX_CONFIG_BYTES:
         raise _make_config_error(where, f"it holds more than {MAX_CONFIG_BYTES // 2**20} MiB")
     try:
-        document = parse_json(data.removeprefix(codecs.BOM_UTF8))
+        document = parse_json(data.removeprefix(codecs.BOM_UTF8), finite=False)
     except ValueError as error:
         raise _make_config_error(where, str(error)) from None
     if not isinstance(document, dict):
@@ -36,10 +41,12 @@ def parse_config(data: bytes, where: str) -> Mapping[str, Any]:
 
 
 class ConfigFields:
-    """The fields of one configuration. `where` names it in messages; `notes` are for the user."""
+    """The fields of one configuration. `where` names it in messages; `notes` are for the user, who wants the fields
+    `ignored` to be passed over."""
 
-    def __init__(self, document: Mapping[str, Any], where: str) -> None:
+    def __init__(self, document: Mapping[str, Any], where: str, ignored: Iterable[str] = ()) -> None:
         self.where = where
+        self.ignored = frozenset(ignored)
         self.notes: list[str] = []
         self._problems: list[Diagnostic] = []
         self._document = document
@@ -158,7 +165,7 @@ class ConfigFields:
         if not isinstance(value, dict):
             self.fail(f"{name}: expected an object or null, found {describe_json(value)}")
             return None
-        inner = ConfigFields(value, f"{self.where}: {name}")
+        inner = ConfigFields(value, f"{self.where}: {name}", self.ignored)
         inner._problems, inner.notes = self._problems, self.notes
         return inner
 
@@ -168,21 +175,34 @@ class ConfigFields:
         if value is not None and not any(type(value) is type(e) and value == e for e in expected):
             self.fail(f"{name}: {describe_json(value)} is not supported: {why}")
 
-    def check_unknown(self, harmless: Iterable[str], ignored: Iterable[str]) -> None:
-        """Every field that nobody asked for may change what is computed: it is a problem, unless it is null or known
-        to be harmless."""
+    def check_unknown(self, harmless: Iterable[str], *kinds: str) -> None:
+        """Looks at every field that nobody asked for.
+
+        If transformers reads it in a configuration of these `kinds` (of READ_FIELDS), it may change what is computed:
+        it is a problem, unless it is null, known to be harmless, or ignored as the user wants. So is a name that is
+        close to that of a field that is not there: it is misspelt. All others change nothing, and are noted together.
+        """
         known = self._read_names | set(harmless)
-        ignored = set(ignored)
+        meaningful = frozenset().union(*(READ_FIELDS[kind] for kind in kinds))
+        absent = [name for name in sorted(self._read_names) if name not in self._document]
+        unread = []
         for name, value in self._document.items():
             if name in known or value is None:
                 continue
-            if name in ignored:
+            if name in self.ignored:
                 self.note(f"{escape_text(name, 80)} is ignored, as asked")
                 continue
             is_shown = len(self._problems) < _MAX_PROBLEMS  # finding a similar name is slow
-            likely = did_you_mean(name, known, cutoff=0.8) if is_shown else None
+            likely = did_you_mean(name, absent, cutoff=0.88) if is_shown else None
+            if name not in meaningful and likely is None:
+                unread.append(escape_text(name, 80))
+                continue
             hint = likely or f"--ignore {escape_text(name, 80)} ignores it"
             self.fail(f"{escape_text(name, 80)}: unknown field, {describe_json(value)}", hint)
+        if unread:
+            more = f" and {len(unread) - _MAX_NAMED} more" if len(unread) > _MAX_NAMED else ""
+            field = "field" if len(unread) == 1 else "fields"
+            self.note(f"passed over, as transformers reads no such {field}: {', '.join(unread[:_MAX_NAMED])}{more}")
 
     def _missing(self, name: str, default: object, stand_in: object) -> Any:
         if default is _NO_DEFAULT:

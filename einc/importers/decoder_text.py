@@ -1,7 +1,6 @@
 """Texts of decoders: the declarations, a layer as a block, and what repeats it.
 
-Two texts can be made of one: a *prefill* that reads whole prompts, and a *decode* step that reads a few new tokens per
-sequence and the key/value caches. Positions are data, so one plan serves every step.
+A text reads whole sequences. Steps of decoding are derived from it (`graph.decode_step`).
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from einc.importers.writing import (
     wrap_lines,
 )
 
-_PROMPT, _CACHE = 1024, 2048  # the default lengths, if the model allows them
+_PROMPT = 1024  # the default length, if the model allows it
 
 LAST_COMMENT = "`last` is the place among all tokens of the token of each sequence whose logits are wanted."
 
 
 def wants_last(request: ImportRequest) -> bool:
-    """Whether the logits of one token of each sequence are computed: by default those of a prefill, not of a step."""
-    return request.logits == "last" if request.decode else request.logits != "all"
+    """Whether the logits of one token of each sequence are computed."""
+    return request.logits != "all"
 
 
 def write_decoder(
@@ -47,17 +46,11 @@ def write_decoder(
 
 
 def _write_heading(request: ImportRequest) -> list[str]:
-    if request.decode:
-        return comment_lines(
-            "One step of decoding: the next tokens of every sequence, given the keys and values of all before them.",
-            "`positions` says where each new token stands in its own sequence; its keys and values go there in the",
-            "caches, whose places after it are not looked at, whatever they hold. The caches stay from one run to the",
-            "next: `keys.3` and `values.3` are those of layer 3.",
-            *([LAST_COMMENT] if wants_last(request) else []),
-        )
+    keys = ", and their keys and values (`keys.3` are layer 3's)" if request.caches else ""
     lines = [
-        "Prefill: the logits of whole prompts, and their keys and values for a decode step (`keys.3` are layer 3's).",
-        "Prompts shorter than `length` may be filled up at their ends with any tokens; nothing before looks at them.",
+        f"The logits of sequences{keys}.",
+        "One that is shorter than `length` may be filled up at its end with any tokens; nothing before looks at them.",
+        "A step of decoding is derived from this text: `einc compile --step tokens=1`.",
     ]
     if wants_last(request):
         lines += [LAST_COMMENT]
@@ -65,30 +58,22 @@ def _write_heading(request: ImportRequest) -> list[str]:
 
 
 def _write_numbers(model: Decoder, request: ImportRequest, fields: ConfigFields) -> list[str]:
-    tokens = request.tokens or (1 if request.decode else min(_PROMPT, model.longest))
-    slots = request.cache or min(_CACHE, model.longest)
-    if not request.decode:
-        slots = tokens
-    if slots > model.longest:
-        fields.note(f"{slots:,} tokens are more than its max_position_embeddings, {model.longest:,}")
-    if slots > model.rotary.longest:
+    tokens = request.tokens or min(_PROMPT, model.longest)
+    if tokens > model.longest:
+        fields.note(f"{tokens:,} tokens are more than its max_position_embeddings, {model.longest:,}")
+    if tokens > model.rotary.longest:
         fields.fail(
             f"its heads are rotated at another rate in texts of more than {model.rotary.longest:,} tokens, "
             "and a plan has one rate",
-            "take fewer: --tokens of a prefill, --cache of a decode step",
+            "take fewer: --tokens",
         )
-    if slots < tokens:
-        fields.fail(f"a cache of {slots:,} places cannot take {tokens:,} new tokens")
     params = [
         ("n_layers", str(model.n_layers), ""),
         ("batch", str(request.batch), "sequences"),
-        ("length", str(tokens), "new tokens of each" if request.decode else "tokens of each"),
+        ("length", str(tokens), "tokens of each"),
         ("lengths", "[length] * batch", "packed one after the other"),
     ]
     dims = [("tokens", "sum(lengths)", "")]
-    if request.decode:
-        params += [("cache", str(slots), "places in the cache of each"), ("cache_lengths", "[cache] * batch", "")]
-        dims += [("places", "sum(cache_lengths)", "")]
     if wants_last(request):
         dims += [("sequences", "len(lengths)", "")]
     dims += [
@@ -117,8 +102,6 @@ def _write_numbers(model: Decoder, request: ImportRequest, fields: ConfigFields)
 
 def _write_inputs(request: ImportRequest) -> list[str]:
     rows = [("ids", "i64[tokens]", "")]
-    if request.decode:
-        rows += [("positions", "i64[tokens]", "of each token in its own sequence, from 0")]
     if wants_last(request):
         rows += [("last", "i64[sequences]", "rows of `ids`")]
     return declare_inputs(rows)
@@ -126,17 +109,16 @@ def _write_inputs(request: ImportRequest) -> list[str]:
 
 def _write_layer(model: Decoder, request: ImportRequest, table: list[StoredWeight]) -> list[str]:
     lines = [
-        f"block layer({_format_layer_arguments(model, request)}) {{",
+        f"block layer({_format_layer_arguments(model)}) {{",
         *declare_weights(table, model.dtype, "    "),
         "",
     ]
-    return [*lines, *wrap_lines(_write_attention(model, request)), *_write_mlp(model, request), "}"]
+    return [*lines, *wrap_lines(_write_attention(model)), *_write_mlp(model, request), "}"]
 
 
-def _format_layer_arguments(model: Decoder, request: ImportRequest, local: str = "local") -> str:
+def _format_layer_arguments(model: Decoder, local: str = "local") -> str:
     """The arguments of a layer. `local` is 1 in a layer that sees only the keys in a window, else 0."""
-    cached = "keys, values, positions, " if request.decode else ""
-    return f"x, {cached}i{f', {local}' if model.local else ''}"
+    return f"x, i{f', {local}' if model.local else ''}"
 
 
 def _write_norm(model: Decoder, tensor: str, gain: str) -> str:
@@ -147,7 +129,7 @@ def _write_norm(model: Decoder, tensor: str, gain: str) -> str:
     return f"rmsnorm({tensor}, {gain}, eps={model.eps!r}{offset})"
 
 
-def _write_attention(model: Decoder, request: ImportRequest) -> list[str]:
+def _write_attention(model: Decoder) -> list[str]:
     """The lines that compute `r`, the sum of `x` and the result of attention."""
     lines = [
         f"    h = {_write_norm(model, 'x', 'g_attn')}",
@@ -159,17 +141,15 @@ def _write_attention(model: Decoder, request: ImportRequest) -> list[str]:
     if model.family.head_norms:
         lines += [line for x, source in (("q", q), ("k", k)) for line in _write_head_norm(model, x, source)]
         q, k = "nq", "nk"
-    places = "positions=positions" if request.decode else "seq_lens=lengths"
-    lines += [f"    r{x} = {model.rotary.apply(source, places, model.d_head)}" for x, source in (("q", q), ("k", k))]
+    lines += [
+        f"    r{x} = {model.rotary.apply(source, 'seq_lens=lengths', model.d_head)}"
+        for x, source in (("q", q), ("k", k))
+    ]
     if model.qkv_bias:
         lines += ["    bv = v + b_v"]
-    if request.decode:
-        lens = "positions, cache_lens=cache_lengths, new_lens=lengths"
-        lines += [f"    ks = append(keys, rk, {lens})", f"    vs = append(values, {_name_values(model)}, {lens})"]
-    keys, values = _name_caches(model, request)
     return [
         *lines,
-        f"    a = attention(rq, {keys}, {values}, {', '.join(_list_mask_arguments(model, request))})",
+        f"    a = attention(rq, rk, {_name_values(model)}, {', '.join(_list_mask_arguments(model))})",
         *_write_output(model),
         f"    r = x + {_write_norm(model, 'o + b_o' if 'attention_bias' in model.biases else 'o', 'g_attn_out')}",
     ]
@@ -208,18 +188,9 @@ def _name_values(model: Decoder) -> str:
     return "bv" if model.qkv_bias else "v"
 
 
-def _name_caches(model: Decoder, request: ImportRequest) -> tuple[str, str]:
-    """The names of the keys and values that attention reads; a layer of a prefill returns them, too."""
-    return ("ks", "vs") if request.decode else ("rk", _name_values(model))
-
-
-def _list_mask_arguments(model: Decoder, request: ImportRequest) -> list[str]:
+def _list_mask_arguments(model: Decoder) -> list[str]:
     """The arguments of attention that say which keys a query sees."""
-    sees = ["causal=true"]
-    if request.decode:
-        sees += ["q_lens=lengths", "k_lens=cache_lengths", "positions=positions"]
-    else:
-        sees += ["seq_lens=lengths"]
+    sees = ["causal=true", "seq_lens=lengths"]
     if model.window:
         sees += ["window=window * local" if model.local else "window=window"]
     if model.scale is not None:
@@ -234,7 +205,7 @@ def _write_mlp(model: Decoder, request: ImportRequest) -> list[str]:
     gate, up, down = "gate", "up", "down"
     if "mlp_bias" in model.biases:
         gate, up, down = "gate + b_gate", "(up + b_up)", "down + b_down"
-    returned = "" if request.decode else f", {', '.join(_name_caches(model, request))}"
+    returned = f", rk, {_name_values(model)}" if request.caches else ""
     products = [
         "    gate[tokens, d_ff] = n[tokens, d_model] * w_gate[d_ff, d_model]",
         "    up[tokens, d_ff] = n[tokens, d_model] * w_up[d_ff, d_model]",
@@ -252,18 +223,11 @@ def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
     head = "table" if model.tied else "head"
     scale = " * d_model ** 0.5" if model.family.scaled else ""
     lines = [f"x = embedding(ids, table){scale}", "repeat n_layers as i {"]
-    if request.decode:
-        lines += [
-            *(f"    state {name:<6} : {model.dtype}[heads_kv, places, d_head]" for name in ("keys", "values")),
-            f"    x = layer({_format_layer_arguments(model, request, model.local)})",
-            "}",
-        ]
+    arguments = _format_layer_arguments(model, model.local)
+    if request.caches:
+        lines += [f"    x, keys, values = layer({arguments})", "    output keys, values", "}"]
     else:
-        lines += [
-            f"    x, keys, values = layer({_format_layer_arguments(model, request, model.local)})",
-            "    output keys, values",
-            "}",
-        ]
+        lines += [f"    x = layer({arguments})", "}"]
     lines += [f"last_x = {_write_norm(model, 'x', 'g_last')}"]
     each, rows_name = ("sequences", "rows") if wants_last(request) else ("tokens", "last_x")
     if rows_name == "rows":

@@ -12,6 +12,8 @@ from einc.importers.rotary import RotaryEmbedding, read_rotary
 from einc_runtime.strict_json import describe_json
 
 DECODER_ARCHITECTURES = {family.architecture: kind for kind, family in DECODER_FAMILIES.items()}
+MAX_BITS = 62
+"""Layers of a pattern, which stands in a text as the bits of an integer."""
 ENCODER_OPTIONS = ("pool", "normalize", "segments")
 """Options of a request that mean nothing for a decoder."""
 
@@ -39,7 +41,7 @@ class Decoder:
     score_cap: float | None  # the soft cap of scores
     final_cap: float | None  # the soft cap of logits
     window: int  # how many keys a query sees in local layers; 0 is no window
-    local: str  # an expression that is 1 in layer i if it is local, and else 0; all layers are alike where it is empty
+    local: str  # an expression that is 1 in layer i if it is local, and else 0; empty where all layers are alike
     biases: frozenset[str]  # those of the family's bias fields that are true
     tied: bool
     longest: int
@@ -129,12 +131,51 @@ def _read_experts(fields: ConfigFields, family: DecoderFamily) -> tuple[int, int
 
 def _read_window(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> tuple[int, str]:
     """The width of the sliding window, 0 where there is none, and the expression that says which layers have it."""
+    fields.value("layer_types", "sliding_window_pattern")  # known fields, even if they have no effect
     if family.windows == "none":
         fields.require("sliding_window", (), f"a {family.kind} model has none")
-        fields.value("layer_types")
         return (0, "")
+    kinds = _read_layer_types(fields, n_layers) if family.windows in ("last", "pattern") else None
     if family.windows == "pattern":
-        return _read_pattern(fields, family, n_layers)
+        local = kinds if kinds is not None else _read_period(fields, family, n_layers)
+        if fields.is_null("sliding_window"):
+            fields.fail("sliding_window: null is not supported: some layers have one")
+        window = fields.integer("sliding_window", MAX_POSITIONS, family.window)
+        fields.require("sliding_window_size", (window,), f"sliding_window says {window}")
+    else:
+        window, first = _read_last(fields, family, n_layers)
+        local = [n >= first for n in range(n_layers)]
+        if kinds is not None and (window or any(kinds)):
+            local = kinds
+            if any(kinds) and not window:
+                fields.fail("layer_types: sliding_attention needs a sliding_window")
+    if any(local) and not all(local):
+        return (window, _write_layers(fields, local))
+    is_local = any(local)
+    return (window if is_local else 0, str(int(is_local)) if family.local_theta is not None else "")
+
+
+def _read_layer_types(fields: ConfigFields, n_layers: int) -> list[bool] | None:
+    """Whether each layer has a window, by `layer_types`; None where they are not given. Problems are noted."""
+    kinds = fields.value("layer_types")
+    if kinds is None:
+        return None
+    known = {"full_attention": False, "sliding_attention": True}
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        fields.fail(f"layer_types: expected a list of {n_layers} kinds, found {describe_json(kinds)}")
+        return None
+    strange = sorted(set(kinds) - known.keys())
+    if strange:
+        fields.fail(f"layer_types: {describe_json(strange[0])} is not supported", f"supported are {', '.join(known)}")
+        return None
+    if len(kinds) != n_layers:
+        fields.fail(f"layer_types: expected {n_layers}, as num_hidden_layers says, found {len(kinds)}")
+        return None
+    return [known[kind] for kind in kinds]
+
+
+def _read_last(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> tuple[int, int]:
+    """The width of the window of the last layers, and the first of these."""
     last, flagged = family.windows == "last", family.windows != "all"
     used = fields.flag("use_sliding_window", False) if flagged else True
     if flagged:
@@ -142,37 +183,34 @@ def _read_window(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> 
     unsaid = fields.value("sliding_window") is None and family.window is None
     if not used or unsaid or fields.is_null("sliding_window"):
         fields.value("sliding_window")
-        window, first = 0, n_layers
-    else:
-        window = fields.integer("sliding_window", MAX_POSITIONS, family.window)
-        first = min(n_layers, fields.integer("max_window_layers", MAX_LAYERS, 28, minimum=0) if last else 0)
-    kinds = fields.value("layer_types")
-    if kinds not in (None, ["full_attention"] * first + ["sliding_attention"] * (n_layers - first)):
-        fields.fail(
-            f"layer_types: {describe_json(kinds)} is not supported, but for the first {first} layers of full attention "
-            f"and {n_layers - first} of sliding attention after them"
-        )
-    return (window, f"min(1, max(0, i - {first - 1}))" if window and first else "")
+        return (0, n_layers)
+    window = fields.integer("sliding_window", MAX_POSITIONS, family.window)
+    return (window, min(n_layers, fields.integer("max_window_layers", MAX_LAYERS, 28, minimum=0) if last else 0))
 
 
-def _read_pattern(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> tuple[int, str]:
-    """As `_read_window`, for families in which every `period`-th layer sees all keys."""
-    kinds, period = fields.value("layer_types"), family.period
+def _read_period(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> list[bool]:
+    """Which layers have a window, where one layer of several sees all keys."""
+    period = family.period
     if fields.value("sliding_window_pattern") is not None:
         period = fields.integer("sliding_window_pattern", MAX_POSITIONS)
-    elif isinstance(kinds, list):
-        period = kinds.index("full_attention") + 1 if "full_attention" in kinds else n_layers + 1
     else:
         fields.note(f"layer_types is not given: every layer of {period} sees all keys, the default of transformers")
-    if kinds not in (None, ["sliding_attention" if n % period else "full_attention" for n in range(1, n_layers + 1)]):
-        fields.fail(
-            f"layer_types: {describe_json(kinds)} is not supported, but for one full_attention in {period} layers"
-        )
-    if fields.is_null("sliding_window"):
-        fields.fail("sliding_window: null is not supported: some layers have one")
-    window = fields.integer("sliding_window", MAX_POSITIONS, family.window)
-    fields.require("sliding_window_size", (window,), f"sliding_window says {window}")
-    return (window, f"min(1, (i + 1) % {period})")
+    return [n % period > 0 for n in range(1, n_layers + 1)]
+
+
+def _write_layers(fields: ConfigFields, local: list[bool]) -> str:
+    """An expression of the layer `i` that is 1 where the layer is marked, and else 0."""
+    n_layers, first = len(local), local.index(True)
+    if all(local[first:]):
+        return f"min(1, max(0, i - {first - 1}))"
+    period = local.index(False) + 1
+    if local == [n % period > 0 for n in range(1, n_layers + 1)]:
+        return f"min(1, (i + 1) % {period})"
+    period = next(p for p in range(1, n_layers + 1) if local == [local[n % p] for n in range(n_layers)])
+    if period > MAX_BITS:
+        fields.fail(f"layers with a window follow no pattern of at most {MAX_BITS} layers")
+    bits = sum(mark << n for n, mark in enumerate(local[:period]))
+    return f"{bits} // 2 ** {'i' if period == n_layers else f'(i % {period})'} % 2"
 
 
 def _read_scale(fields: ConfigFields, family: DecoderFamily) -> float | None:

@@ -31,7 +31,7 @@ ENCODER_OUTPUTS = {
 }
 """What each architecture computes from the hidden states."""
 
-DECODER_OPTIONS = ("decode", "cache", "logits")
+DECODER_OPTIONS = ("caches", "logits")
 """Options of a request that mean nothing for an encoder."""
 
 _PLANNED = 128  # tokens of a sequence, by default

@@ -50,7 +50,7 @@ def import_hf(
     einc does not support.
     """
     document = parse_config(config, where)
-    fields = ConfigFields(document, where)
+    fields = ConfigFields(document, where, request.ignored)
     architecture = _read_architecture(fields)
     files = StoredNames(stored, fields)
     longest = 0
@@ -61,14 +61,15 @@ def import_hf(
             if getattr(request, option):
                 raise UsageError(f"--{option} means nothing for a {architecture}")
         if decodes:
-            decoder = read_decoder(fields, decoders.DECODER_ARCHITECTURES[architecture])
-            fields.check_unknown(HARMLESS_FIELDS, request.ignored)
+            kind = decoders.DECODER_ARCHITECTURES[architecture]
+            decoder = read_decoder(fields, kind)
+            fields.check_unknown(HARMLESS_FIELDS, "shared", kind)
             longest = min(decoder.longest, decoder.rotary.longest)
             lines += write_decoder(decoder, request, files, make_name(name), fields)
         else:
             encoder = read_encoder(fields, encoders.ENCODER_OUTPUTS[architecture])
             longest = encoder.longest
-            fields.check_unknown(HARMLESS_FIELDS, request.ignored)
+            fields.check_unknown(HARMLESS_FIELDS, "shared", "bert")
             lines += write_encoder(encoder, request, files, make_name(name), fields)
     fields.check()
     return ImportedModel(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes), longest)
@@ -79,10 +80,12 @@ def _read_architecture(fields: ConfigFields) -> str | None:
     kind, listed = fields.value("model_type"), fields.value("architectures")
     known = {*decoders.DECODER_ARCHITECTURES, *encoders.ENCODER_OUTPUTS}
     if listed is not None:
-        if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], str):
-            fields.fail(f"architectures: expected a list of one name, found {describe_json(listed)}")
+        if not isinstance(listed, list) or not listed or not all(isinstance(name, str) for name in listed):
+            fields.fail(f"architectures: expected a list of names, found {describe_json(listed)}")
             return None
-        (architecture,) = listed
+        architecture = next((name for name in listed if name in known), listed[0])
+        if len(listed) > 1:
+            fields.note(f"architectures: {escape_text(architecture, 80)}, of {len(listed)} names")
         if architecture not in known:
             hint = f"supported are language models of {', '.join(DECODER_FAMILIES)}, and encoders of bert"
             start = "`einc models copy llama` is a text to start from"

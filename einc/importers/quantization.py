@@ -21,7 +21,8 @@ _HARMLESS_QUANTIZATION = (
     "meta", "model_file_base_name", "model_name_or_path", "model_seqlen", "modules_in_block_to_quantize",
     "modules_to_fuse", "modules_to_not_convert", "module_name_preceding_first_block", "pad_token_id", "pack_dtype",
     "quantization_status", "static_groups", "sym", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
-    "max_input_length", "ignore", "version", "sparsity_config", "transform_config",
+    "max_input_length", "ignore", "version", "sparsity_config", "transform_config", "act_group_aware", "format",
+    "run_compressed",
 )  # fmt: skip
 """Fields that say how weights were quantized, or which: their values and names are in the files."""
 
@@ -68,7 +69,7 @@ def read_quantization(fields: ConfigFields) -> Quantization | None:
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
         return None
     quantization = readers[method](inner)
-    inner.check_unknown(_HARMLESS_QUANTIZATION, ())
+    inner.check_unknown(_HARMLESS_QUANTIZATION, method)
     return quantization
 
 
@@ -90,7 +91,8 @@ def _read_bits(fields: ConfigFields, name: str, known: Collection[int]) -> int:
 
 
 def _read_gptq(fields: ConfigFields) -> Quantization:
-    layout = fields.choice("checkpoint_format", {"gptq": "gptq", "gptq_v2": "gptq_v2"}, "gptq")
+    name = "checkpoint_format" if fields.value("checkpoint_format") is not None else "format"
+    layout = fields.choice(name, {"gptq": "gptq", "gptq_v2": "gptq_v2"}, "gptq")
     bits, group = _read_bits(fields, "bits", (4, 8)), _read_group(fields)
     if fields.flag("desc_act", False) and group:
         fields.require("desc_act", (False,), "groups that are ordered by activations are no neighbours")
@@ -128,7 +130,7 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     rounds_inputs = _read_inputs(scheme.nested("input_activations"))
     scheme.require("output_activations", (), "activations are not quantized")
     scheme.require("targets", (["Linear"],), "linear layers are quantized")
-    scheme.check_unknown(("format",), ())
+    scheme.check_unknown(("format",), "scheme")
     bits = _read_bits(weights, "num_bits", (4, 8))
     weights.require("type", ("int",), "weights are integers")
     weights.require("dynamic", (False,), "scales are stored")
@@ -137,7 +139,7 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     group = _read_group(weights) if strategy == "group" else 0
     zeros = not weights.flag("symmetric", True)
     weights.check_unknown(
-        ("observer", "observer_kwargs", "block_structure", "scale_dtype", "zp_dtype", "group_size"), ()
+        ("observer", "observer_kwargs", "block_structure", "scale_dtype", "zp_dtype", "group_size"), "scheme"
     )
     if rounds_inputs and (bits, group, zeros) != (8, 0, False):
         scheme.fail("input_activations: they are rounded for weights of 8 bits with a scale for each row alone")
@@ -156,7 +158,7 @@ def _read_inputs(fields: ConfigFields | None) -> bool:
     if not fields.flag("dynamic", False):
         fields.fail("dynamic: false is not supported: scales of activations are those of each token, and not stored")
     fields.choice("strategy", {"token": "token"})
-    fields.check_unknown(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), ())
+    fields.check_unknown(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), "scheme")
     return True
 
 

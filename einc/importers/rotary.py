@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from einc.importers.common import MAX_POSITIONS
 from einc.importers.config import ConfigFields
 from einc.importers.families import DecoderFamily
 from einc_runtime.strict_json import describe_json
-
-_LONGROPE_NAMES = ("longrope", "su", "yarn")
-"""What configurations of Phi-3 have called longrope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +56,17 @@ def read_rotary(fields: ConfigFields, family: DecoderFamily, d_head: int, longes
         fields.fail(
             f"{width} elements of each head are rotated, and rotary embedding rotates pairs", "expected an even width"
         )
-    arguments = f"theta={theta!r}"
-    if family.partial and inner is not None and inner.value("rope_type", "type") in _LONGROPE_NAMES:
-        return _read_longrope(fields, inner, arguments, width, longest)
-    return RotaryEmbedding(arguments if inner is None else arguments + _read_scaling(inner), width)
+    plain = RotaryEmbedding(f"theta={theta!r}", width)
+    if inner is None:
+        return plain
+    kind = inner.value("rope_type", "type") or "default"
+    if kind in ("longrope", "su") or (family.partial and kind == "yarn"):  # as configurations of Phi-3 have called it
+        return _read_longrope(fields, inner, plain, longest)
+    if kind == "yarn":
+        return _read_yarn(inner, plain, theta, longest)
+    if kind == "dynamic":
+        return _read_dynamic(fields, inner, plain, longest)
+    return replace(plain, arguments=plain.arguments + _read_scaling(inner))
 
 
 def _read_two_thetas(fields: ConfigFields, theta: float, local_theta: float) -> str:
@@ -86,26 +90,65 @@ def _read_two_thetas(fields: ConfigFields, theta: float, local_theta: float) -> 
     if near is not None:
         near.require("rope_type", ("default",), "local layers are not scaled")
     for inner in filter(None, (both, far, near)):
-        inner.check_unknown((), ())
+        inner.check_unknown((), "rotary")
     arguments = f"theta={fast!r} * local + {slow!r} * (1 - local)"
     return arguments if factor == 1.0 else arguments + f', scaling="linear", factor=local + {factor!r} * (1 - local)'
 
 
-def _read_longrope(
-    fields: ConfigFields, inner: ConfigFields, arguments: str, width: int, longest: int
-) -> RotaryEmbedding:
+def _read_longrope(fields: ConfigFields, inner: ConfigFields, plain: RotaryEmbedding, longest: int) -> RotaryEmbedding:
     """Each pair of elements has a factor for short texts and one for long texts. A plan cannot choose by the length of
     a text, so only the factors for short texts are taken."""
     original = _find_holder([inner, fields], "original_max_position_embeddings").integer(
         "original_max_position_embeddings", MAX_POSITIONS, 4096, minimum=2
     )
     inner.value("long_factor")
-    factors = inner.reals("short_factor", width // 2)
+    factors = inner.reals("short_factor", plain.width // 2)
     growth = longest / original if inner.value("factor") is None else inner.real("factor", maximum=1e6)
-    plain = 1.0 if growth <= 1 else math.sqrt(1 + math.log(growth) / math.log(original))
-    amplitude = inner.optional_real("attention_factor", plain, maximum=1e6)
-    inner.check_unknown((), ())
-    return RotaryEmbedding(f'{arguments}, scaling="longrope", factors=factors', width, amplitude, factors, original)
+    amplitude = 1.0 if growth <= 1 else math.sqrt(1 + math.log(growth) / math.log(original))
+    amplitude = inner.optional_real("attention_factor", amplitude, maximum=1e6)
+    inner.check_unknown((), "rotary")
+    return _set_factors(plain, factors, amplitude, original)
+
+
+def _read_yarn(inner: ConfigFields, plain: RotaryEmbedding, theta: float, longest: int) -> RotaryEmbedding:
+    """Pairs that turn often in a text of the original length keep their rate, those that turn less than once are slowed
+    down by the factor, and those between by a part of it, as in the paper "YaRN" (arXiv:2309.00071)."""
+    original = inner.integer("original_max_position_embeddings", MAX_POSITIONS, longest, minimum=2)
+    factor = longest / original if inner.value("factor") is None else inner.real("factor", maximum=1e6)
+    stated, amount = (inner.optional_real(name, 0.0, maximum=1e6) for name in ("mscale", "mscale_all_dim"))
+    amplitude = _grow(factor, stated) / _grow(factor, amount) if stated and amount else _grow(factor, 1.0)
+    amplitude = inner.optional_real("attention_factor", amplitude, maximum=1e6)
+    turns = [inner.optional_real(name, default, maximum=1e6) for name, default in (("beta_fast", 32), ("beta_slow", 1))]
+    if theta <= 1:
+        inner.fail(f"expected a rope_theta above 1, found {theta!r}")
+        return plain
+    first, last = (plain.width * math.log(original / (2 * math.pi * n)) / (2 * math.log(theta)) for n in turns)
+    if inner.value("truncate") is not False:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, plain.width - 1)
+    last += 0.001 * (first == last)
+    ramps = [min(1.0, max(0.0, (pair - first) / (last - first))) for pair in range(plain.width // 2)]
+    inner.check_unknown((), "rotary")
+    return _set_factors(plain, tuple(1 / (ramp / factor + 1 - ramp) for ramp in ramps), amplitude, MAX_POSITIONS)
+
+
+def _grow(factor: float, amount: float) -> float:
+    """The amplitude of YaRN for texts that are `factor` times as long as the original ones."""
+    return 1.0 if factor <= 1 else 0.1 * amount * math.log(factor) + 1.0
+
+
+def _read_dynamic(fields: ConfigFields, inner: ConfigFields, plain: RotaryEmbedding, longest: int) -> RotaryEmbedding:
+    """Texts of at most `max_position_embeddings` tokens are rotated as without scaling. The rate of longer ones would
+    change with every token, and a plan has one."""
+    inner.real("factor", maximum=1e6)
+    fields.note(f"rope_type is dynamic: texts have at most {longest:,} tokens, which are not scaled")
+    inner.check_unknown(("original_max_position_embeddings",), "rotary")
+    return replace(plain, longest=longest)
+
+
+def _set_factors(plain: RotaryEmbedding, factors: tuple[float, ...], amplitude: float, longest: int) -> RotaryEmbedding:
+    arguments = f'{plain.arguments}, scaling="longrope", factors=factors'
+    return RotaryEmbedding(arguments, plain.width, amplitude, factors, longest)
 
 
 def _find_holder(holders: list[ConfigFields], name: str) -> ConfigFields:
@@ -118,7 +161,7 @@ def _find_holder(holders: list[ConfigFields], name: str) -> ConfigFields:
 
 
 def _read_scaling(inner: ConfigFields) -> str:
-    """The arguments that slow the rotation down for longer texts."""
+    """The arguments that slow the rotation of all texts down."""
     kind = inner.value("rope_type", "type") or "default"
     arguments = ""
     if kind == "linear":
@@ -135,7 +178,10 @@ def _read_scaling(inner: ConfigFields) -> str:
             f" original_length={original}"
         )
     elif kind != "default":
-        inner.fail(f"rope_type {describe_json(kind)} is not supported", "supported are default, linear, llama3")
+        inner.fail(
+            f"rope_type {describe_json(kind)} is not supported",
+            "supported are default, linear, llama3, yarn, dynamic, longrope",
+        )
         return arguments
-    inner.check_unknown(("original_max_position_embeddings",), ())
+    inner.check_unknown(("original_max_position_embeddings",), "rotary")
     return arguments

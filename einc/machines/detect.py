@@ -1,62 +1,121 @@
-"""The machine that this process runs on: its GPUs where cupy sees any, else its CPU.
+"""The machine that this process runs on: its GPUs where CUDA's driver shows any, else its CPU.
 
-A detected machine is a starting point for a machine file: measured links belong there, not in code.
+A detected machine is a starting point for a machine file: measured links belong there, not in code. What each fact is
+from, and what had to be assumed, is part of a detection.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import time
-from typing import Any
+from dataclasses import dataclass
 
-from einc.machines.catalogue import RESERVED
-from einc.machines.importers.topology import PCIE_GBS
+import msgspec
+
+from einc.machines.catalogue import RESERVED, Gpu
+from einc.machines.datasheets import load_unit_gpu, scale_gpu
+from einc.machines.importers import import_machine
+from einc.machines.importers.topology import MachineOverrides, build_machine
 from einc.machines.load import load_machine
-from einc.machines.model import Machine, Resource, Site
+from einc.machines.model import Machine, Site
+from einc.machines.visible.cuda_driver import DriverFacts, VisibleGpu, ask_driver
+from einc.machines.visible.tools import ask_rocm_smi, run_tool
+from einc.machines.visible.topologies import VisibleSources, ask_everything, describe_visible
+from einc_runtime.errors import MissingFault
 from einc_runtime.plan.schema import HOST
 
-_KNOWN = (("GB200", "gb200-nvl72"), ("H100", "dgx-h100"), ("H200", "dgx-h100"), ("A100", "dgx-a100"))
-"""Parts of a GPU's name, and the preset whose peaks and switch it has."""
+_UNDIVIDED = 0.95
+"""A GPU that shows less than this part of its multiprocessors or memory is a part of one (MIG)."""
 
 
-_MULTIPROCESSORS, _CLOCK, _CACHE = 16, 13, 38
-"""CUDA's attributes of a device: multiprocessors, kHz of the clock, bytes of the L2 cache."""
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """A machine, a line for each kind of fact that says where it is from, and what had to be assumed."""
+
+    machine: Machine
+    sources: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def warning(self) -> str | None:
+        """One line about what is assumed, if anything is."""
+        if not self.assumed:
+            return None
+        return f"assumed of {self.machine.name}: {'; '.join(self.assumed)} (a machine file says it better)"
 
 
-def detect() -> Machine:
+def detect() -> Detection:
     """The visible GPUs as a machine, or `host` with this machine's cores, memory and measured copy bandwidth."""
-    return find_visible_gpus() or _describe_host()
+    return detect_gpus() or _detect_amd() or Detection(_describe_host(), ("cores, memory and a copy: measured here",))
 
 
-def find_visible_gpus() -> Machine | None:
-    """The visible GPUs as a machine, or None where there are none; measures nothing."""
-    gpus = _list_gpus()
-    return build_gpu_machine(gpus) if gpus else None
+def find_visible_gpus(*, known: bool = True) -> Machine | None:
+    """The GPUs that CUDA's driver shows as a machine, or None where there are none; measures nothing."""
+    detection = detect_gpus(known=known)
+    return None if detection is None else detection.machine
 
 
-def build_gpu_machine(gpus: list[tuple[str, int, float]]) -> Machine:
-    """The machine of GPUs given as (name, memory in bytes, HBM bandwidth in GB/s or 0 where unknown).
+def detect_gpus(*, known: bool = True) -> Detection | None:
+    """The GPUs that CUDA's driver shows, or None where there are none. Raises UsageError for one that the catalogue has
+    not, unless none has to be `known`, and where nobody says how NVLinks join them."""
+    driver = ask_driver()
+    return None if driver is None else describe_machine(driver, ask_everything(driver), known=known)
 
-    GPUs of one kind that a preset with a switch has get its fabric and peaks; all others share one bridge. The DGX-1V
-    has no switch: its links are in the preset of that name.
-    """
-    preset = next((preset for part, preset in _KNOWN if all(part in name for name, _, _ in gpus)), None)
-    if preset is not None and len(gpus) <= len(load_machine(preset).sites):
-        base = load_machine(preset).restrict(range(len(gpus)))
-        sites = tuple(
-            dataclasses.replace(site, memory_bytes=_leave_reserve(memory), hbm_gbs=hbm or site.hbm_gbs)
-            for site, (_, memory, hbm) in zip(base.sites, gpus, strict=True)
-        )
-        return dataclasses.replace(base, name=f"{preset}-x{len(gpus)}", sites=sites)
-    pairs = tuple((a, b) for a in range(len(gpus)) for b in range(len(gpus)) if a != b)
-    bridge = (Resource("pcie", PCIE_GBS, pairs),) if pairs else ()
-    return Machine(
-        "gpus", tuple(Site(hbm or 900.0, _leave_reserve(memory)) for _, memory, hbm in gpus), bridge, 10.0, 5.0
+
+def describe_machine(driver: DriverFacts, sources: VisibleSources, *, known: bool = True) -> Detection:
+    """The machine of what the driver and other sources say."""
+    visible = describe_visible(driver, sources, known=known)
+    models = visible.topology.gpus
+    overrides = MachineOverrides()
+    if None in models:  # for calibration, which measures it
+        overrides = MachineOverrides(hbm_gbs=driver.gpus[0].memory_gbs or 1000.0, memory_gib=1.0, nvlink_gbs=20.0)
+    imported = build_machine(visible.topology, overrides, "this computer")
+    sites = tuple(
+        _describe_site(site, model, gpu)
+        for site, model, gpu in zip(imported.machine.sites, models, driver.gpus, strict=True)
+    )
+    assumed = [_OPTION.sub("", line) for line in imported.assumptions if line.startswith(_ASSUMED)]
+    return Detection(
+        dataclasses.replace(imported.machine, sites=sites),
+        visible.sources,
+        (*visible.assumed, *assumed, *imported.warnings),
     )
 
 
-@dataclasses.dataclass(frozen=True)
+_ASSUMED = ("between sockets", "host memory", "latencies")
+"""What the topology of a driver never says. (Rates of links and GPUs are from data sheets.)"""
+_OPTION = re.compile(r"[,;]?\s*\(?(--[a-z-]+|edit the file)\)")
+
+
+def _describe_site(site: Site, model: Gpu | None, gpu: VisibleGpu) -> Site:
+    """A site with the memory that the driver says; of a part of a GPU, with its part of the rates."""
+    memory = max(gpu.memory_bytes - RESERVED, gpu.memory_bytes // 2)
+    if model is None:
+        return dataclasses.replace(site, memory_bytes=memory)
+    units, share = gpu.multiprocessors / model.multiprocessors, gpu.memory_bytes / (model.memory_mib << 20)
+    if min(units, share) >= _UNDIVIDED:
+        return dataclasses.replace(site, memory_bytes=memory)
+    units, share = min(units, 1.0), min(share, 1.0)
+    part = msgspec.structs.replace(
+        model,
+        multiprocessors=gpu.multiprocessors,
+        tensor_tflops=model.tensor_tflops * units,
+        memory_gbs=model.memory_gbs * share,
+        cache_mb=model.cache_mb * share,
+    )
+    return Site(
+        round(model.memory_gbs * share, 1),
+        memory,
+        tuple((name, round(peak * units)) for name, peak in site.flops),
+        (),
+        f"{model.name}-part",
+        scale_gpu(load_unit_gpu(), part),
+    )
+
+
+@dataclass(frozen=True)
 class Chip:
     """What a GPU says of itself: that its kernels are timed by."""
 
@@ -67,33 +126,22 @@ class Chip:
 
 
 def describe_chip(device: int = 0) -> Chip:
-    """One of the GPUs that cupy sees."""
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    count, clock_khz, cache = (int(runtime.deviceGetAttribute(a, device)) for a in (_MULTIPROCESSORS, _CLOCK, _CACHE))
-    name: bytes = runtime.getDeviceProperties(device)["name"]
-    return Chip(name.decode(errors="replace"), count, clock_khz * 1e-6 or 1.5, cache * 1e-6 or 4.0)
-
-
-def _leave_reserve(memory: int) -> int:
-    """Of the memory of a GPU, the bytes that a plan may take; half of a part that is hardly larger than the reserve."""
-    return max(memory - RESERVED, memory // 2)
+    """One of the GPUs that CUDA's driver shows. Raises MissingFault where it shows none."""
+    driver = ask_driver()
+    if driver is None or device >= len(driver.gpus):
+        raise MissingFault(f"CUDA's driver shows no GPU {device}")
+    gpu = driver.gpus[device]
+    return Chip(gpu.name, gpu.multiprocessors, gpu.clock_ghz or 1.5, gpu.cache_mb or 4.0)
 
 
-def _list_gpus() -> list[tuple[str, int, float]]:
-    try:
-        import cupy
-
-        gpus = []
-        for device in range(cupy.cuda.runtime.getDeviceCount()):
-            facts: dict[str, Any] = cupy.cuda.runtime.getDeviceProperties(device)
-            clock_khz, bus_bits = facts.get("memoryClockRate", 0), facts.get("memoryBusWidth", 0)
-            bandwidth = 2 * clock_khz * 1e3 * bus_bits / 8 / 1e9  # double data rate
-            gpus.append((facts["name"].decode(), int(facts["totalGlobalMem"]), round(bandwidth, 1)))
-        return gpus
-    except Exception:  # cupy has its own exceptions for a missing driver, no device or an old library
-        return []
+def _detect_amd() -> Detection | None:
+    """The GPUs of AMD that `rocm-smi` shows. Plans for them are predicted, and not run."""
+    tables = ask_rocm_smi(run_tool)
+    if tables is None:
+        return None
+    imported = import_machine(tables, "rocm-smi")
+    assumed = tuple(_OPTION.sub("", line) for line in imported.assumptions)
+    return Detection(imported.machine, ("GPUs and their links: `rocm-smi`",), (*assumed, *imported.warnings))
 
 
 def _describe_host() -> Machine:

@@ -39,7 +39,7 @@ Pairs = list[tuple[SiteNumber, SiteNumber]]
 TaskName = Literal[
     "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "meanpool", "argmax", "topk",
     "reshape", "embedding", "append", "concat", "quantized_contract", "dequantize",
-    "rounded_contract", "expert_matmul",
+    "rounded_contract", "expert_matmul", "recurrence",
     "aggregate", "aggregate_logsumexp", "aggregate_argmax", "aggregate_topk", "copy", "transfer",
 ]  # fmt: skip
 """The kernels of the runtime, and the other tasks of a plan that take time."""

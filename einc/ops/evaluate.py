@@ -10,6 +10,7 @@ import numpy as np
 
 from einc.core.tensor import DType
 from einc.ops.scalar import resolve_program
+from einc_runtime.plan.aggregate_definitions import AggregateDefinition, find_definition
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Ranges, TensorRead
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, ScalarProgram
 
@@ -115,6 +116,11 @@ def find_accumulating_dtype(dtype: DType) -> np.dtype[Any]:
 
 def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType]) -> Array:
     """The program's result, not yet rounded, on arrays that broadcast against one another."""
+    return evaluate_all(program, arrays, dtypes)[-1]
+
+
+def evaluate_all(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[DType]) -> list[Array]:
+    """The results of all steps of a program."""
     program, types = resolve_program(program, dtypes)
     inputs = [array.astype(find_computing_dtype(dtype)) for array, dtype in zip(arrays, dtypes, strict=True)]
     results: list[Array] = []
@@ -135,7 +141,25 @@ def evaluate(program: ScalarProgram, arrays: Sequence[Array], dtypes: Sequence[D
             else:
                 result = _MEANING[step.function](*operands)
             results.append(np.asarray(result).astype(find_computing_dtype(dtype)))
-    return results[-1]
+    return results
+
+
+def fold(definition: AggregateDefinition, values: Sequence[Array], dtypes: Sequence[DType]) -> list[Array]:
+    """Tuples of these element types, aggregated along the last axis in its order, by neighbours."""
+    values, count = list(values), definition.count
+    while values[0].shape[-1] > 1:
+        pairs = values[0].shape[-1] // 2
+        left, right = ([value[..., side : 2 * pairs : 2] for value in values] for side in (0, 1))
+        combined = combine(definition, [*left, *right], dtypes)
+        values = [
+            np.concatenate([new, value[..., 2 * pairs :]], -1) for new, value in zip(combined, values, strict=True)
+        ]
+    return [value[..., 0] for value in values[:count]]
+
+
+def combine(definition: AggregateDefinition, arrays: Sequence[Array], dtypes: Sequence[DType]) -> list[Array]:
+    """What two tuples become."""
+    return evaluate_all(definition.program, arrays, [*dtypes, *dtypes])[-definition.count :]
 
 
 def contract(
@@ -190,20 +214,26 @@ PIECE = 1 << 22
 
 
 def evaluate_index_program(
-    program: IndexProgram, arrays: Sequence[Array], dtypes: Sequence[DType], scalar: ScalarProgram, dtype: DType
-) -> Array:
+    program: IndexProgram,
+    arrays: Sequence[Array],
+    dtypes: Sequence[DType],
+    scalar: ScalarProgram,
+    results: Sequence[DType],
+) -> tuple[Array, ...]:
     """The scalar program at every index vector, on the elements that its reads find, then aggregated over all loops but
     those of the result. `dtypes` are those of the reads. Pieces along the first loops bound the memory."""
     shape = [extent for _, extent in program.loops[: program.kept]]
-    result = np.empty(shape, dtype.numpy())
+    outputs = tuple(np.empty(shape, dtype.numpy()) for dtype in results)
     inner, axis = math.prod(program.extents.values()), 0
     while axis < program.kept and inner > PIECE:
         inner //= shape[axis]
         axis += 1
     for prefix in np.ndindex(*shape[:axis]):
         ranges = {**program.whole, **{name: (at, at + 1) for name, at in zip(program.result, prefix, strict=False)}}
-        result[prefix] = evaluate_ranges(program, arrays, dtypes, scalar, dtype, ranges).reshape(shape[axis:])
-    return result
+        parts = evaluate_ranges(program, arrays, dtypes, scalar, results, ranges)
+        for output, part in zip(outputs, parts, strict=True):
+            output[prefix] = part.reshape(shape[axis:])
+    return outputs
 
 
 def evaluate_ranges(
@@ -211,20 +241,27 @@ def evaluate_ranges(
     arrays: Sequence[Array],
     dtypes: Sequence[DType],
     scalar: ScalarProgram,
-    dtype: DType,
+    results: Sequence[DType],
     ranges: Ranges,
-) -> Array:
+) -> list[Array]:
     """What an index program computes within these ranges of its loops."""
     grids = dict(zip(ranges, np.ix_(*(np.arange(lower, upper) for lower, upper in ranges.values())), strict=True))
     elements: dict[int, Array] = {}
     for number, read in reversed(list(enumerate(program.reads))):  # positions name later reads
         elements[number] = grids[read.loop] if isinstance(read, IndexRead) else _read(read, arrays, grids, elements)
-    value = evaluate(scalar, [elements[number] for number in range(len(dtypes))], dtypes)
-    value = np.broadcast_to(value, [upper - lower for lower, upper in ranges.values()])
+    found = evaluate_all(scalar, [elements[number] for number in range(len(dtypes))], dtypes)
+    shape = [upper - lower for lower, upper in ranges.values()]
+    definition = find_definition(program.aggregation)
+    if definition is not None:
+        terms = math.prod(shape[program.kept :])
+        values = [np.broadcast_to(x, shape).reshape(*shape[: program.kept], terms) for x in found[-definition.count :]]
+        folded = fold(definition, values, results)
+        return [value.astype(dtype.numpy()) for value, dtype in zip(folded, results, strict=True)]
+    value, (dtype,) = np.broadcast_to(found[-1], shape), results
     if program.aggregation:
         gone = tuple(range(program.kept, value.ndim))
         value = _REDUCTIONS[program.aggregation](value.astype(find_accumulating_dtype(dtype)), axis=gone)
-    return value.astype(dtype.numpy())
+    return [value.astype(dtype.numpy())]
 
 
 def _read(

@@ -27,6 +27,7 @@ from einc.ops.base import (
 )
 from einc.ops.scalar import ProgramBuilder, parse_program, resolve_program
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.aggregate_definitions import AggregateDefinition, count_values, find_definition
 from einc_runtime.plan.index_patterns import Lookup, Pattern, RunningAggregate, Scatter, find_pattern
 from einc_runtime.plan.index_programs import (
     IndexProgram,
@@ -42,6 +43,7 @@ from einc_runtime.plan.index_programs import (
 from einc_runtime.plan.meaning.index import index
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
+from einc_runtime.plan.schema import JointAggregation
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
@@ -62,7 +64,9 @@ class IndexOperator(Operator):
     def title(self) -> str:
         steps = [step.function for step in self.scalar.steps if step.function != "copy"]
         joined = "+".join(steps[:5]) + (f"+{len(steps) - 5} more" if len(steps) > 5 else "")
-        return f"{self.program.aggregation or 'index'}({joined})" if joined else self.program.aggregation or "gather"
+        definition = self._definition
+        name = definition.name if definition is not None else self.program.aggregation
+        return f"{name or 'index'}({joined})" if joined else name or "gather"
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
@@ -70,8 +74,7 @@ class IndexOperator(Operator):
 
     @property
     def outputs(self) -> tuple[TensorDesc, ...]:
-        (result,) = self._meaning.results
-        return (TensorDesc(result.dims, result.shape, DType(result.dtype)),)
+        return tuple(TensorDesc(form.dims, form.shape, DType(form.dtype)) for form in self._meaning.results)
 
     @property
     def attributes(self) -> Attributes:
@@ -107,6 +110,10 @@ class IndexOperator(Operator):
         return self._meaning.aggregations
 
     @property
+    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
+        return self._meaning.joint_aggregations
+
+    @property
     def kernel(self) -> KernelCall:
         meaning = self._meaning
         attributes = [(name, value) for name, value in meaning.attributes.items() if not isinstance(value, list)]
@@ -115,10 +122,11 @@ class IndexOperator(Operator):
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import evaluate_index_program
 
-        return (evaluate_index_program(self.program, arrays, self.read_types, self.scalar, self.outputs[0].dtype),)
+        results = [output.dtype for output in self.outputs]
+        return evaluate_index_program(self.program, arrays, self.read_types, self.scalar, results)
 
     def flops(self, function: FunctionSpec) -> int:
-        """One operation per step of the program, and one to aggregate, at each index vector that is visited."""
+        """One operation per step of the program, and those that aggregate, at each index vector that is visited."""
         ranges, pattern = self.find_ranges(function), self._pattern
         if isinstance(pattern, RunningAggregate | Scatter):
             values = pattern.values
@@ -126,7 +134,9 @@ class IndexOperator(Operator):
             return visited * (1 + _count_steps(_parse_scalar(values.program, len(values.reads))))
         if isinstance(pattern, Lookup):
             return function.outputs[0].size * _count_steps(self.scalar)
-        return count_index_vectors(ranges) * (_count_steps(self.scalar) + bool(self.program.aggregation))
+        definition = self._definition
+        combining = bool(self.program.aggregation) if definition is None else _count_steps(definition.program)
+        return count_index_vectors(ranges) * (_count_steps(self.scalar) + combining)
 
     def traffic(self, function: FunctionSpec) -> int:
         """As of any operator; but of a tensor that is read at data, no more elements than are read.
@@ -135,7 +145,9 @@ class IndexOperator(Operator):
         """
         ranges, pattern = self.find_ranges(function), self._pattern
         program = pattern.write(ranges) if isinstance(pattern, Lookup) else self.program
-        total = function.outputs[0].size * self.outputs[0].dtype.itemsize
+        total = sum(
+            block.size * desc.dtype.itemsize for block, desc in zip(function.outputs, self.outputs, strict=True)
+        )
         for operand, (block, desc) in enumerate(zip(function.inputs, self.operands, strict=True)):
             elements, copied = 0, 0
             for read in program.operand_reads(operand):
@@ -168,6 +180,11 @@ class IndexOperator(Operator):
             math.prod(extents[name] for name in reduced.intersection(self.program.loops_of(read)))
             for read in self.program.operand_reads(k)
         )
+
+    @property
+    def _definition(self) -> AggregateDefinition | None:
+        """The aggregation, where the model defines it."""
+        return find_definition(self.program.aggregation)
 
     @property
     def _pattern(self) -> Pattern | None:
@@ -239,7 +256,8 @@ def build_index_operator(
     resolved, _ = resolve_program(scalar, types)
     reads, order = _order_reads(program)
     builder = ProgramBuilder(len(reads))
-    ordered = builder.program(builder.insert(resolved, [ScalarInput(place) for place in order]))
+    results = builder.insert_all(resolved, [ScalarInput(place) for place in order])
+    ordered = builder.program(*results[-count_values(program.aggregation) :])
     canonical = IndexProgram(program.loops, program.kept, reads, ordered.text, program.aggregation)
     operator = IndexOperator(tuple(operands), canonical, tuple(dims))
     return restore(operator.operands, operator.attributes)

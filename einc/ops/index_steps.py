@@ -131,7 +131,7 @@ def _find_last(operator: IndexOperator, forms: Sequence[TokenForm], tokens: Step
 
     program = replace(operator.program, reads=tuple(map(move, operator.program.reads)))
     written = build_index_operator(descs, program, operator.scalar, operator.dims)
-    return StepForm(written, read_same(forms), (Dependence.LAST,))
+    return StepForm(written, read_same(forms), (Dependence.LAST,) * len(operator.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +159,19 @@ class _Rewriting:
         changed = IndexProgram(loops, program.kept, tuple(reads), program.program, program.aggregation)
         scalar = replace(self.operator.scalar, arity=arity)
         written = build_index_operator(descs, changed, scalar, self.operator.dims)
-        return StepForm(written, tuple(inputs), (program.result.index(self.loop),))
+        return StepForm(written, tuple(inputs), (program.result.index(self.loop),) * len(written.outputs))
 
     def _shorten(self, number: int, desc: TensorDesc) -> TensorDesc:
-        return desc if number in self.cached else self.tokens.shorten(desc, self.forms[number])
+        form = self.forms[number]
+        if number in self.cached and isinstance(form, int):
+            return (self.tokens.flatten if self._reads_state(number) else self.tokens.keep)(desc, form)
+        return self.tokens.shorten(desc, form)
 
     def _read(self, number: int) -> StepInput:
         form = self.forms[number]
         if number in self.cached:
             assert isinstance(form, int)
-            return StepInput(Source.CACHE, number, form)
+            return StepInput(Source.STATE if self._reads_state(number) else Source.CACHE, number, form)
         return StepInput(Source.SAME, number)
 
     def _move(self, read: Read) -> Read:
@@ -176,11 +179,21 @@ class _Rewriting:
         if isinstance(read, IndexRead):
             positions = TensorRead(len(self.operator.operands), (Position(((self.loop, 1),)),))
             return positions if read.loop == self.loop else read
-        form = -1 if read.operand in self.cached else self.forms[read.operand]
-        return replace(
-            read,
-            positions=tuple(p if axis == form else self._move_position(p) for axis, p in enumerate(read.positions)),
-        )
+        axis = self.forms[read.operand]
+        if read.operand not in self.cached:
+            moved = [p if at == axis else self._move_position(p) for at, p in enumerate(read.positions)]
+        else:
+            moved = [self._move_position(position) for position in read.positions]
+        if self._reads_state(read.operand) and isinstance(axis, int):
+            first = Position((), 0)
+            moved = [moved[0] if axis else first, moved[axis], moved[-1] if axis < len(moved) - 1 else first]
+        return replace(read, positions=tuple(moved))
+
+    def _reads_state(self, number: int) -> bool:
+        """Whether an operand is read as the state has it, which is then not copied: it has at most one dimension before
+        that of tokens, and at most one behind."""
+        axis, rank = self.forms[number], self.operator.operands[number].rank
+        return number in self.cached and isinstance(axis, int) and axis <= 1 and rank - axis <= 2
 
     def _move_position(self, position: Position) -> Position:
         """The position with the element of the positions, which are read last, in place of the loop."""

@@ -20,9 +20,10 @@ from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOpera
 from einc.ops.functions import fit_literal
 from einc.ops.scalar import resolve_program
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning.recurrence import TEXTS, recurrence
+from einc_runtime.plan.meaning.recurrence import recurrence
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
 from einc_runtime.plan.recurrences import (
+    RECURRENCE_TEXTS,
     OperandRead,
     Recurrence,
     RecurrenceEquation,
@@ -36,6 +37,16 @@ from einc_runtime.plan.scalar_programs import ScalarLiteral
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """A value that goes from each step to the next: its form at one step, the input that it starts from (None for a
+    number), and the output that has it at all steps (None where it is not stored)."""
+
+    desc: TensorDesc
+    start: int | None
+    output: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +143,20 @@ class RecurrenceOperator(MappedOperator):
         equations = tuple(renumber_reads(equation, renumber) for equation in self.program.equations)
         return build_recurrence(operands, self.program.loops, equations, self.program.results, self.dims)
 
+    @property
+    def carries(self) -> tuple[Carry, ...]:
+        """What it carries from step to step. As a model is run step by step, these are its states: a result that is one
+        of these equations has the carry of the next run as its last step."""
+        program, found = self.program, []
+        for number in program.carried:
+            equation = program.equations[number]
+            names = tuple(name for name in equation.loops if name != program.along)
+            shape = tuple(program.extents[name] for name in names)
+            start = equation.initial.source if isinstance(equation.initial, OperandRead) else None
+            result = program.results.index(number) if number in program.results else None
+            found.append(Carry(TensorDesc(names, shape, DType(equation.dtype)), start, result))
+        return tuple(found)
+
     def keep_outputs(self, outputs: Sequence[int]) -> tuple[RecurrenceOperator, tuple[int, ...]] | None:
         """The equations that these outputs need, with the operands that these read."""
         program = self.program
@@ -182,7 +207,7 @@ def build_recurrence(
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> RecurrenceOperator:
     """The operator with these attributes; raises OperatorError if they are not those of a recurrence."""
-    names = ("loops", *TEXTS, "results", "dims")
+    names = ("loops", *RECURRENCE_TEXTS, "results", "dims")
     values = {name: attributes.get(name) for name in names}
     lists = [value for name, value in values.items() if name not in ("loops", "results")]
     texts = all(isinstance(value, tuple) and all(isinstance(item, str) for item in value) for value in lists)

@@ -75,30 +75,31 @@ class ProgramBuilder:
 
     def insert(self, program: ScalarProgram, inputs: Sequence[Operand]) -> Operand:
         """The result of `program` with its inputs replaced by these operands."""
+        return self.insert_all(program, inputs)[-1]
+
+    def insert_all(self, program: ScalarProgram, inputs: Sequence[Operand]) -> list[Operand]:
+        """The results of all steps of `program` with its inputs replaced by these operands."""
         results: list[Operand] = []
         for step in program.steps:
             results.append(self.add(step.function, *(_replace(x, inputs, results) for x in step.operands)))
-        return results[-1]
+        return results
 
-    def program(self, result: Operand) -> ScalarProgram:
-        """The program that ends with `result`."""
-        if not isinstance(result, EarlierStep):
-            return ScalarProgram(self.arity, (FunctionStep("copy", (result,)),))
-        needed = {result.position}
-        for position in range(result.position, -1, -1):
+    def program(self, *results: Operand) -> ScalarProgram:
+        """The program that ends with these results. Of several, each has a step of its own at the end."""
+        positions = [result.position for result in results if isinstance(result, EarlierStep)]
+        needed = set(positions)
+        for position in range(max(positions, default=-1), -1, -1):
             if position in needed:
                 needed.update(x.position for x in self._steps[position].operands if isinstance(x, EarlierStep))
         places: Mapping[int, EarlierStep] = {old: EarlierStep(new) for new, old in enumerate(sorted(needed))}
-        steps = (self._steps[old] for old in places)
-        return ScalarProgram(
-            self.arity,
-            tuple(
-                FunctionStep(
-                    step.function, tuple(places[x.position] if isinstance(x, EarlierStep) else x for x in step.operands)
-                )
-                for step in steps
-            ),
-        )
+
+        def move(x: Operand) -> Operand:
+            return places[x.position] if isinstance(x, EarlierStep) else x
+
+        steps = [FunctionStep(self._steps[old].function, tuple(map(move, self._steps[old].operands))) for old in places]
+        if len(results) > 1 or not isinstance(results[0], EarlierStep):
+            steps += [FunctionStep("copy", (move(result),)) for result in results]
+        return ScalarProgram(self.arity, tuple(steps))
 
 
 def make_step(function: str, *operands: Operand | Number) -> ScalarProgram:

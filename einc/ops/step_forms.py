@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
+from einc.ops.arguments import make_unique
 from einc.ops.base import Operator
 
 
@@ -27,6 +29,7 @@ class Source(enum.Enum):
 
     SAME = "the tensor of the step: new tokens, or what has none"
     CACHE = "all tokens so far"
+    STATE = "all tokens so far, as the state has them: with one dimension before and one behind"
     ROWS = "the rows of the new tokens' positions"
     POSITIONS = "the positions of the new tokens"
 
@@ -34,7 +37,7 @@ class Source(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StepInput:
     """An input of an operator of a step: input `number` of the operator of the model; `axis` is the dimension of tokens
-    where the source is CACHE or ROWS."""
+    where the source is CACHE, STATE or ROWS."""
 
     source: Source
     number: int = 0
@@ -43,11 +46,13 @@ class StepInput:
 
 @dataclass(frozen=True, slots=True)
 class StepForm:
-    """The operator of a step, what it reads, and the forms of its results."""
+    """The operator of a step, what it reads, and the forms of its results. Where it `makes_all`, it computes all tokens
+    so far, of which the new ones are then read."""
 
     operator: Operator
     inputs: tuple[StepInput, ...]
     results: tuple[TokenForm, ...]
+    makes_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,18 @@ class StepTokens:
     def positions(self) -> TensorDesc:
         """Where each new token stands in its own sequence."""
         return TensorDesc((self.dimension,), (self.new_extent,), DType.I64)
+
+    def keep(self, desc: TensorDesc, axis: int) -> TensorDesc:
+        """The tensor as a cache of all tokens, along `places`; so no dimension of new tokens has the same name."""
+        dims = make_unique((*desc.dims[:axis], "places", *desc.dims[axis + 1 :]))
+        return replace(desc, dims=dims)
+
+    def flatten(self, desc: TensorDesc, axis: int) -> TensorDesc:
+        """The tensor as a state, which `append` takes: what stands before the places, these, and what stands behind."""
+        before, behind = desc.dims[:axis], desc.dims[axis + 1 :]
+        names = (before[0] if len(before) == 1 else "before", behind[0] if len(behind) == 1 else "behind")
+        shape = (math.prod(desc.shape[:axis]), desc.shape[axis], math.prod(desc.shape[axis + 1 :]))
+        return TensorDesc(make_unique((names[0], "places", names[1])), shape, desc.dtype)
 
     def shorten(self, desc: TensorDesc, form: TokenForm) -> TensorDesc:
         """The tensor with new tokens alone."""

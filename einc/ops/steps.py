@@ -21,6 +21,8 @@ from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
 from einc.ops.embedding import Embedding
 from einc.ops.index_operator import IndexOperator
 from einc.ops.index_steps import find_index_step
+from einc.ops.recurrence import RecurrenceOperator
+from einc.ops.recurrence_steps import find_recurrence_step
 from einc.ops.reshape import Reshape
 from einc.ops.rope import Rope
 from einc.ops.slicing import Slice
@@ -67,6 +69,8 @@ def find_step_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepT
         return _find_attention(operator, forms, tokens)
     if isinstance(operator, IndexOperator):
         return find_index_step(operator, forms, tokens)
+    if isinstance(operator, RecurrenceOperator):
+        return find_recurrence_step(operator, forms, tokens)
     if isinstance(operator, Slice):
         return _find_slice(operator, forms, tokens)
     if isinstance(operator, Embedding) and isinstance(forms[0], Dependence):
@@ -211,19 +215,23 @@ def _find_attention(operator: Attention, forms: Sequence[TokenForm], tokens: Ste
         raise OperatorError("does not take queries, keys and values [heads, tokens, width] of the same tokens")
     _require_lengths(operator.q_lens, tokens)
     attributes = {**operator.attributes, "q_lens": tokens.new_lens}
-    descs = (tokens.shorten(operator.queries, 1), *operator.inputs[1:])
+    new_queries = tokens.shorten(operator.queries, 1)
     if keys is Dependence.NONE:
         if operator.causal or operator.window or any(isinstance(form, int) for form in extras.values()):
             raise OperatorError("tells by tokens which keys are seen, and the keys have none")
-        return StepForm(registry.restore(operator.family, descs, attributes), read_same(forms), (1, 1))
+        shared = (new_queries, *operator.inputs[1:])
+        return StepForm(registry.restore(operator.family, shared, attributes), read_same(forms), (1, 1))
     if not operator.causal:
         raise OperatorError("lets every token see the tokens behind it (it has no causal=true)")
     if not set(extras) <= {"mask"}:
         raise OperatorError(f"lets tokens see what its {' and '.join(extras)} say, which may be later ones")
     _require_lengths(operator.k_lens, tokens)
     inputs = [StepInput(Source.SAME), StepInput(Source.CACHE, 1, 1), StepInput(Source.CACHE, 2, 1)]
-    if "mask" in extras:
-        inputs.append(StepInput(Source.CACHE if extras["mask"] == 0 else Source.SAME, 3))
+    descs = [new_queries, tokens.keep(operator.keys, 1), tokens.keep(operator.values, 1)]
+    if operator.mask is not None:
+        cached = extras["mask"] == 0
+        inputs.append(StepInput(Source.CACHE if cached else Source.SAME, 3))
+        descs.append(tokens.keep(operator.mask, 0) if cached else operator.mask)
     attributes["extras"] = (*operator.extras, "positions")
     attended = registry.restore(operator.family, (*descs, tokens.positions), attributes)
     return StepForm(attended, (*inputs, StepInput(Source.POSITIONS)), (1, 1))

@@ -52,20 +52,28 @@ def try_steps(model: Graph, step: DecodeStep) -> int:
     """
     import numpy as np
 
-    numbers = _find_numbers(model, step)
     rng = np.random.default_rng(0)
+    loaded = {tensor.name: _draw(tensor, model, rng) for tensor in model.tensors if _is_loaded(tensor)}
+    numbers = _find_numbers(model, step)
+    chosen = {name: np.asarray(rng.integers(0, step.tokens.new_extent, loaded[name].shape)) for name in sorted(numbers)}
+    return compare_steps(model, step, loaded, chosen)
+
+
+def compare_steps(model: Graph, step: DecodeStep, loaded: Mapping[str, Array], chosen: Mapping[str, Array]) -> int:
+    """Computes the model of these inputs and weights, and its steps; `chosen` are inputs that number new tokens of the
+    last step. Returns how many steps there were, and raises PlanFault at a result that differs."""
+    import numpy as np
+
     starts, tokens = count_starts(step), step.tokens
     firsts = [0, *itertools.accumulate(tokens.lens)][:-1]
     rows = [
         np.concatenate([first + np.arange(at, at + tokens.new) for first, at in zip(firsts, positions, strict=True)])
         for positions in starts
     ]
-    loaded = {tensor.name: _draw(tensor, model, rng) for tensor in model.tensors if _is_loaded(tensor)}
-    chosen = {name: np.asarray(rng.integers(0, tokens.new_extent, loaded[name].shape)) for name in numbers}
-    expected = _compute(model, loaded | {name: rows[-1][array] for name, array in chosen.items()})
+    expected = _compute(model, {**loaded, **{name: rows[-1][array] for name, array in chosen.items()}})
     held: dict[str, Array] = {}
     for number, (positions, new_rows) in enumerate(zip(starts, rows, strict=True)):
-        inputs = loaded | chosen
+        inputs = {**loaded, **chosen}
         for name, form in step.forms.items():
             if name in loaded and isinstance(form, int):
                 inputs[name] = np.take(loaded[name], new_rows, form)

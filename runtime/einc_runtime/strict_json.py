@@ -11,17 +11,18 @@ from typing import Any
 from einc_runtime.text import escape_text, format_count
 
 
-def parse_json(text: str | bytes) -> object:
+def parse_json(text: str | bytes, *, finite: bool = True) -> object:
     """The value in a JSON text, in UTF-8 if it is bytes.
 
     Raises ValueError, whose message says what is wrong. It also refuses what `json` accepts: `NaN`, `Infinity`, numbers
     too large for a float, and objects that have a name twice, since two readers could see different values there.
+    Where numbers need not be `finite`, `NaN` and `Infinity` are the floats that Python reads and writes so.
     """
     try:
         return json.loads(
             text.decode("utf-8") if isinstance(text, bytes) else text,
             object_pairs_hook=_distinct_object,
-            parse_constant=_refuse_constant,
+            parse_constant=_refuse_constant if finite else float,
             parse_float=_finite_float,
             parse_int=_integer,
         )

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     namespace: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, PAGE.name, "exec"), namespace)

@@ -32,7 +32,7 @@ def test_prompts_are_continued_by_plans_that_are_kept(einc: Callable[..., Any], 
     command = ["generate", folder, *map(words, PROMPTS), "--max-tokens", 10, "--plans", tmp_path / "plans"]
     first = einc(*command)
     assert first.code == 0
-    assert first.out == f"[1] {words(tokens[0])}\n[2] {words(tokens[1])}\n"
+    assert first.out == f"[1]  {words(tokens[0])}\n[2]  {words(tokens[1])}\n"
     assert "2 plans compiled, kept in" in first.err
     again = einc(*command, "--json")
     assert again.err == ""
@@ -47,7 +47,7 @@ def test_prompts_are_continued_by_plans_that_are_kept(einc: Callable[..., Any], 
     stopped = einc(
         "generate", folder, words(PROMPTS[0]), words(PROMPTS[1]), *command[4:], "--stop", words(tokens[0][3:6])
     )
-    assert stopped.out.splitlines()[0] == f"[1] {words(tokens[0][:3])} "
+    assert stopped.out.splitlines()[0] == f"[1]  {words(tokens[0][:3])} "
     assert "1 plan compiled" in stopped.err  # the one that was broken
     assert einc("describe", step).code == 0
 
@@ -76,7 +76,7 @@ def test_what_is_wrong_is_one_error(einc: Callable[..., Any], folder: Path, tmp_
         ([folder, "w1", "--system", "x"], 2, "--system means nothing without --chat"),
         ([folder, "1,x", "--ids"], 2, "are no tokens"),
         ([folder, words([1] * 64)], 2, "the model reads texts of 64 at most"),
-        ([folder, "w1", "--temperature", "-1"], 2, "expected a temperature from 0 on"),
+        ([folder, "w1", "--temperature", "-1"], 2, "expected a temperature from 0 to"),
         ([folder, "w1", "--machine", "none"], 2, "there is no machine"),
         ([folder, "w1", "--dtype", "f8"], 2, "expected a floating element type"),
         ([folder], 2, "Missing argument 'PROMPT...'"),

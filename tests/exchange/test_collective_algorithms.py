@@ -11,7 +11,8 @@ from einc.errors import ProgramError
 from einc.exchange.collectives.exporting import convert_program
 from einc.exchange.collectives.importing import convert_algorithm
 from einc.exchange.collectives.msccl_xml import read_msccl_xml, write_msccl_xml
-from einc.exchange.collectives.mscclpp_json import read_mscclpp_json, write_mscclpp_json
+from einc.exchange.collectives.mscclpp_json import read_mscclpp_json
+from einc.exchange.collectives.mscclpp_writing import write_mscclpp_json
 from einc.exchange.collectives.verifying import verify_algorithm
 from einc.exchange.language.checker import check
 from einc.exchange.language.program import Action, Holding, Program, Requirement
@@ -289,15 +290,19 @@ def test_an_algorithm_that_is_too_large_is_refused_soon(monkeypatch: pytest.Monk
         (lambda d: d["gpus"][0].update(id=1), "gpu 1 stands where gpu 0"),
         (lambda d: d["gpus"][1].update(output_chunks=4), "and 2 on gpu 0"),
         (lambda d: d["gpus"][0]["threadblocks"][0]["ops"][0].update(name="ppkt"), "packets"),
-        (lambda d: d["gpus"][0]["threadblocks"][0]["ops"][0].update(tbg_info={}), "shared by thread blocks"),
+        (lambda d: d["gpus"][0]["threadblocks"][0]["ops"][0].update(tbg_info={}), "'tbg_size' should be"),
+        (
+            lambda d: d["gpus"][0]["threadblocks"][0]["ops"][0].update(tbg_info={"tb_id": 2, "tbg_size": 2}),
+            "a group of 2",
+        ),
         (lambda d: d["gpus"][0]["threadblocks"][0]["ops"][0].update(name="teleport"), "'teleport' is not known"),
         (lambda d: d["gpus"][0]["threadblocks"][0]["ops"][0]["src_buff"][0].update(index=2), "outside of the buffer"),
         (lambda d: d["gpus"][0]["threadblocks"][0]["ops"][0]["src_buff"][0].update(index=True), "'index' should be"),
         (lambda d: d["gpus"][0]["threadblocks"][0]["ops"][0]["dst_buff"][0].update(buffer_id=9), "no remote buffer 9"),
         (lambda d: d["gpus"][0]["threadblocks"][0]["ops"][2].update(channel_ids=[7]), "no channel 7"),
         (lambda d: d["gpus"][0]["channels"][0].update(connected_to=[5]), "no gpu 5"),
-        (lambda d: d["gpus"][0]["channels"][0].update(channel_type="switch"), "multicast"),
-        (lambda d: d["gpus"][0]["semaphores"][0].update(init_value=1), "does not begin with 0"),
+        (lambda d: d["gpus"][0]["channels"][0].update(channel_type="switch", buffer_type="i"), "'rank_groups'"),
+        (lambda d: d["gpus"][0]["semaphores"][0].update(init_value=-1), "begins with -1"),
     ],
 )
 def test_hostile_execution_plans_are_refused_with_their_place(change, message: str) -> None:

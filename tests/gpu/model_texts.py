@@ -220,7 +220,32 @@ output images, halves, largest, moved, lines, sums, masked, back
 """
 """Convolutions, shifts, lookups and running sums: reads at expressions of indices and at data."""
 
+RECURRENCES = """
+model recurrences
+dim batch = 2
+dim steps = 37
+dim channels = 48
+dim states = 16
+dim hidden = 150
+input  x       : f32[batch, steps, channels]
+input  delta   : f32[batch, steps, channels]
+input  b       : f32[batch, steps, states]
+input  c       : f32[batch, steps, states]
+input  start   : f32[batch, hidden]
+weight a       : f32[channels, states]
+weight skip    : f32[channels]
+weight inward  : f32[450, channels]
+weight across  : f32[450, hidden]
+weight bias    : f32[450]
+weight biases  : f32[450]
+scanned = selective_scan(x, abs(delta) * 0.1, -abs(a), b, c, skip)
+gated = gru(x, 0.1 * inward, 0.1 * across, bias, biases, start)
+output scanned, gated
+"""
+"""A selective scan, with its states in registers, and a network whose steps have launches of their own."""
+
 TEXTS = {
+    "recurrences": RECURRENCES,
     "positions": POSITIONS,
     "epilogues": EPILOGUES,
     "elementwise": ELEMENTWISE,

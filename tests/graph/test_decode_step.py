@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ from tests.support.step_cases import REFUSED_STEPS, STEP_MODELS, write_refused
 
 PUBLISHED = {
     name: (find_folder("models") / f"{name}.ein").read_text(encoding="utf-8")
-    for name in ("llama", "llama_block", "moe")
+    for name in ("llama", "llama_block", "llama_decode", "moe")
 }
 
 
@@ -39,7 +40,15 @@ def test_steps_compute_what_the_model_does(name: str, new: int) -> None:
     assert dump_graph(derive_step(model, StepRequest("tokens", new)).graph) == dump_graph(step.graph)
 
 
-@pytest.mark.parametrize("name", ["learned positions", "convolutions", "running aggregates"])
+def test_a_step_is_what_a_person_writes() -> None:
+    """`models/llama_decode.ein` is such a step, of which the caches' names are chosen, and which has all logits."""
+    step = derive_step(read(PUBLISHED["llama"], "f32"), StepRequest("tokens", 1)).graph
+    written = build(PUBLISHED["llama_decode"], "decode.ein", [("cache", "5")], "tiny", "f32")
+    operators = [[node.operator for node in graph.nodes if node.name != "logits"] for graph in (step, written)]
+    assert Counter(o for o in operators[0] if o.inputs[0].dims != ("sequences",)) == Counter(operators[1])
+
+
+@pytest.mark.parametrize("name", ["learned positions", "convolutions", "running aggregates", "recurrences"])
 @pytest.mark.parametrize("sites", [1, 3])
 def test_plans_of_steps(name: str, sites: int) -> None:
     """With one token after the other, then three at once, on random tokens: as the whole model in numpy."""

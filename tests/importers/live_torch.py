@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from einc.errors import ModelError
 from einc.importers.pytorch.importing import from_torch
-from tests.support.torch_models import compare, draw
+from tests.support.torch_models import check_model, compare, draw, import_undecomposed
 
 Tensor = torch.Tensor
 
@@ -137,6 +139,34 @@ def test_other_types(type_: torch.dtype) -> None:
     compare(module, (draw(3, 7).to(type_),), tolerance={torch.float16: 5e-3, torch.bfloat16: 4e-2}.get(type_, 1e-12))
 
 
+class Written(nn.Module):
+    """Operators that write over what they read, dropout, and a part without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.drop = nn.BatchNorm2d(4), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = x.mean() + 1
+        h = F.relu(self.norm(self.first(x)), inplace=True)
+        y = self.drop(self.second(h) * scale)
+        y += h
+        return y.mul_(0.5)
+
+
+def test_programs_that_are_not_decomposed(tmp_path: Path) -> None:
+    """As torch.export.save(torch.export.export(...)) writes them."""
+    module, images = Written().eval(), draw(2, 3, 6, 7)
+    check_model(import_undecomposed(module, (images,), tmp_path), module, (images,))
+    views = Computation(lambda x: [y := x * 2, y[0].add_(1)][0] * 3)
+    check_model(import_undecomposed(Computation(lambda x: x.clone().add_(1)), (images,), tmp_path), Computation(
+        lambda x: x + 1), (images,))  # fmt: skip
+    with pytest.raises(ModelError, match=r"run_decompositions|views"):
+        import_undecomposed(views, (images,), tmp_path)
+
+
 def test_dynamic_dimensions() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = from_torch(module, (draw(4, 3, 6, 6),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
@@ -146,15 +176,13 @@ def test_dynamic_dimensions() -> None:
 
 
 def test_a_module_that_cannot_be_exported_is_an_error() -> None:
-    from einc.errors import ModelError
-
     with pytest.raises(ModelError, match="cannot export"):
         from_torch(Computation(lambda x: x * 2 if x.sum() > 0 else x), (draw(3),))
     with pytest.raises(ModelError, match=r"live_torch\.py"):
         from_torch(Computation(lambda x: torch.linalg.qr(x)[0]), (draw(3, 3),))
 
 
-def test_folders_are_those_of_the_command(tmp_path: Any) -> None:
+def test_folders_are_those_of_the_command(tmp_path: Path) -> None:
     import safetensors.numpy
 
     model = from_torch(nn.Linear(3, 2), (draw(4, 3),), name="pair")

@@ -48,8 +48,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "eps": (LLAMA | {"rms_norm_eps": 0}, "rms_norm_eps: expected a number above 0"),
     "activation": (LLAMA | {"hidden_act": "quick_gelu"}, 'hidden_act: "quick_gelu" is not supported'),
     "dtype": (LLAMA | {"torch_dtype": "float8_e4m3fn"}, 'dtype: "float8_e4m3fn" is not supported'),
-    "rope": (LLAMA | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, 'rope_type "yarn" is not supported'),
-    "rope field": (LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0, "beta": 1}}, "beta: unknown field"),
+    "rope": (LLAMA | {"rope_scaling": {"type": "su2", "factor": 4.0}}, 'rope_type "su2" is not supported'),
+    "rope field": (LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0, "beta_fast": 1}}, "beta_fast: unknown"),
+    "no factor of rope": (LLAMA | {"rope_scaling": {"type": "dynamic"}}, "rope_scaling: factor is missing"),
+    "yarn": (LLAMA | {"rope_theta": 1.0, "rope_scaling": {"type": "yarn", "factor": 4.0}}, "a rope_theta above 1"),
     "rope text": (LLAMA | {"rope_scaling": "linear"}, "rope_scaling: expected an object or null"),
     "two thetas": (LLAMA | {"rope_parameters": {"rope_theta": 77.0}}, "rope_theta stands twice"),
     "rope order": (
@@ -61,10 +63,9 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "long rope": (PHI3 | {"rope_scaling": LONGROPE | {"short_factor": [1.0, 2.0]}},
                   "short_factor: expected a list of 4 numbers above 0"),
     "no factor": (PHI3 | {"rope_scaling": LONGROPE | {"short_factor": [1, 2, 0, 4]}}, "expected a list of 4 numbers"),
-    "another scaling": (PHI3 | {"rope_scaling": LONGROPE | {"short_mscale": 1.2}}, "short_mscale: unknown field"),
+    "another scaling": (PHI3 | {"rope_scaling": LONGROPE | {"mscale": 1.2}}, "mscale: unknown field"),
     "two origins": (PHI3 | {"rope_scaling": LONGROPE | {"original_max_position_embeddings": 32}},
                     "original_max_position_embeddings stands twice: 64 and 32"),
-    "long rope of others": (LLAMA | {"rope_scaling": LONGROPE}, 'rope_type "longrope" is not supported'),
     "two parts": (PHI3 | {"partial_rotary_factor": 0.5, "rope_scaling": {"partial_rotary_factor": 0.25}},
                   "partial_rotary_factor stands twice: 0.5 and 0.25"),
     "none of a head": (PHI3 | {"partial_rotary_factor": 0.1}, "0 elements of each head are rotated"),
@@ -73,11 +74,11 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "other activation": (GEMMA | {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not supported: in a '),
     "both directions": (GEMMA | {"use_bidirectional_attention": True}, "use_bidirectional_attention: true is not"),
     "quantized": (LLAMA | {"quantization_config": {"bits": 4}}, "quant_method is missing"),
-    "unknown": (LLAMA | {"logit_scale": 0.1}, "logit_scale: unknown field, 0.1"),
+    "unknown": (LLAMA | {"mlp_layer_types": ["x"]}, "mlp_layer_types: unknown field, a list of 1 item"),
     "misspelt": (without(LLAMA, "hidden_act") | {"hiden_act": "silu"}, "did you mean 'hidden_act'?"),
     "architecture": (LLAMA | {"architectures": ["GPT2LMHeadModel"]}, '"GPT2LMHeadModel" is not supported'),
-    "architectures": (LLAMA | {"architectures": ["LlamaForCausalLM", "X"]}, "expected a list of one name"),
-    "no architecture": (LLAMA | {"architectures": []}, "expected a list of one name"),
+    "architectures": (LLAMA | {"architectures": ["LlamaForCausalLM", 3]}, "expected a list of names"),
+    "no architecture": (LLAMA | {"architectures": []}, "expected a list of names"),
     "other family": (LLAMA | {"model_type": "mistral"}, "model_type: expected 'llama'"),
     "no kind": (without(LLAMA, "model_type", "architectures"), "model_type and architectures are missing"),
     "kind": (without(LLAMA, "architectures") | {"model_type": ["llama"]}, "model_type: a list"),
@@ -86,20 +87,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "decoder": (BERT | {"is_decoder": True}, "is_decoder: true is not supported: "),
     "positions": (BERT | {"position_embedding_type": "relative_key"}, "position_embedding_type: "),
     "few positions": (BERT | {"max_position_embeddings": 4, "vocab_size": None}, "vocab_size is missing"),
-    "layer types": (
-        QWEN | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1,
-                "layer_types": ["sliding_attention"] * 3},
-        "layer_types: ",
-    ),
+    "layer types": (QWEN3 | {"layer_types": ["chunked_attention"] * 3}, '"chunked_attention" is not supported'),
+    "few layer types": (GEMMA3 | {"layer_types": ["full_attention"] * 3}, "layer_types: expected 4, as "),
     "layer types without a window": (QWEN3 | {"layer_types": ["sliding_attention"] * 3}, "layer_types: "),
-    "odd layer types": (QWEN3 | {"layer_types": {"0": "full_attention"}}, "layer_types: an object of 1 field"),
-    "experts": (QWEN3 | {"num_experts": 128}, "num_experts: unknown field"),
+    "odd layer types": (QWEN3 | {"layer_types": {"0": "full_attention"}}, "layer_types: expected a list of 3 kinds"),
     "norms of heads": (QWEN3 | {"architectures": ["Qwen3NextForCausalLM"]}, '"Qwen3NextForCausalLM" is not supported'),
     "other experts": (QWEN3 | {"architectures": ["Qwen3MoeForCausalLM"]}, "model_type: expected 'qwen3_moe'"),
     "many picks": (MIXTRAL | {"num_experts_per_tok": 6}, "expected at most the 5 num_local_experts"),
     "two counts": (MIXTRAL | {"num_experts": 6}, "num_local_experts: 5 is not supported: num_experts says 6"),
-    "a pattern of its own": (GEMMA3 | {"layer_types": ["sliding_attention", "full_attention"] * 2}, "layer_types: "),
-    "no pattern": (GEMMA3 | {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 2}, "layer_types: a list"),
     "no window": (GEMMA3 | {"sliding_window": None}, "sliding_window: null is not supported"),
     "two windows": (GEMMA2 | {"sliding_window_size": 8}, "sliding_window_size: 8 is not supported: "),
     "negative cap": (GEMMA2 | {"attn_logit_softcapping": -1.0}, "attn_logit_softcapping: expected a number above 0"),
@@ -109,13 +104,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         'rope_type: "linear" is not supported: local layers are not scaled',
     ),
     "unknown paces": (GEMMA3 | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, 'rope_type "yarn" is not supported'),
-    "three paces": (GEMMA3 | {"rope_parameters": {"chunked_attention": {}}}, "chunked_attention: unknown field"),
-    "scales of scores": (OLMO2 | {"query_pre_attn_scalar": 7}, "query_pre_attn_scalar: unknown field"),
     "some without": (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers: a list of 1 item is not supported"),
     "every other": (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not supported"),
-    "biases of experts": (QWEN3 | {"mlp_bias": True}, "mlp_bias: unknown field"),
     "odd width": (QWEN3 | {"head_dim": 13}, "rotary embedding rotates pairs"),
-    "terminal": (LLAMA | {"\x1b[2Jfield": "\x1b]0;x\x07"}, "\\x1b[2Jfield: unknown field"),
+    "terminal": (LLAMA | {"mlp_layer_types": "\x1b]0;x\x07"}, "\\u001b]0;x\\u0007"),
 }  # fmt: skip
 
 
@@ -129,9 +121,14 @@ def test_configurations_that_cannot_be_are_refused(case: str) -> None:
 
 
 def test_everything_wrong_is_told_at_once() -> None:
-    config = without(LLAMA, "vocab_size") | {"hidden_act": "x", "logit_scale": 2, "num_attention_heads": "many"}
+    config = without(LLAMA, "vocab_size") | {
+        "hidden_act": "x",
+        "rotary": 2,
+        "mlp_layer_types": [],
+        "num_attention_heads": "many",
+    }
     text = "\n".join(faults(config))
-    for name in ("vocab_size", "hidden_act", "logit_scale", "num_attention_heads"):
+    for name in ("vocab_size", "hidden_act", "mlp_layer_types", "num_attention_heads"):
         assert name in text
 
 
@@ -141,8 +138,6 @@ NO_OBJECTS = {
     "null": b"null",
     "python": b"{'a': 1}",
     "cut off": json.dumps(LLAMA).encode()[:-5],
-    "not a number": b'{"hidden_size": NaN}',
-    "infinity": b'{"hidden_size": -Infinity}',
     "twice": b'{"hidden_size": 1, "hidden_size": 2}',
     "bytes": b"\xff\xfe\x00",
     "NUL": b"\0" * 100,
@@ -165,7 +160,9 @@ def test_what_is_no_configuration_is_one_error(case: str) -> None:
 def test_infinite_numbers_and_many_fields_are_bounded() -> None:
     assert "the number 1e999 is too large" in faults(json.dumps(LLAMA).replace("1e-05", "1e999").encode())[0]
     with within(20):
-        assert len(faults(LLAMA | {f"field_{k}": k for k in range(20_000)})) == 51
+        notes = imported(LLAMA | {f"field_{k}": k for k in range(20_000)}).notes
+    assert "field_9 and 19990 more" in notes[-2]
+    assert len(notes[-2]) < 300
 
 
 def test_random_damage_never_ends_in_anything_but_findings() -> None:
@@ -185,17 +182,40 @@ def test_random_damage_never_ends_in_anything_but_findings() -> None:
 
 
 def test_unknown_fields_may_be_left_out_of_account() -> None:
-    config = LLAMA | {"logit_scale": 2, "other": 1}
-    found = imported(config, ImportRequest(ignored=("logit_scale", "other")))
-    assert "config.json: logit_scale is ignored, as asked" in found.notes
-    with pytest.raises(ModelError, match="other: unknown"):
-        imported(config, ImportRequest(ignored=("logit_scale",)))
+    config = LLAMA | {"mlp_layer_types": [2], "rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 3}}
+    notes = imported(config, ImportRequest(ignored=("mlp_layer_types", "beta_fast"))).notes
+    assert "config.json: mlp_layer_types is ignored, as asked" in notes
+    assert "config.json: rope_scaling: beta_fast is ignored, as asked" in notes
+    with pytest.raises(ModelError, match="beta_fast: unknown"):
+        imported(config, ImportRequest(ignored=("mlp_layer_types",)))
+
+
+def test_fields_that_nobody_reads_change_nothing() -> None:
+    """Fields of SmolLM2, of tools that train and quantize, and numbers that are none."""
+    plain = imported(LLAMA | {"head_dim": 32, "rope_scaling": {"type": "linear", "factor": 2.0}})
+    config = LLAMA | {"is_llama_config": True, "rope_interleaved": False, "unsloth_fixed": True, "head_dim": 32,
+                      "transformers.js_config": {"dtype": "q4"}, "loss": float("nan"), "best": float("-inf"),
+                      "rope_scaling": {"type": "linear", "factor": 2.0, "finetuned": True}}  # fmt: skip
+    marked = imported(json.dumps(config).encode())
+    assert marked.text == plain.text
+    assert [note for note in marked.notes if note not in plain.notes] == [
+        "config.json: rope_scaling: passed over, as transformers reads no such field: finetuned",
+        "config.json: passed over, as transformers reads no such fields: is_llama_config, rope_interleaved, "
+        "unsloth_fixed, transformers.js_config, loss, best",
+    ]
+    assert "expected an integer, found nan" in faults(b'{"hidden_size": NaN, "model_type": "llama"}')[0]
+
+
+def test_of_several_architectures_the_known_one_is_imported() -> None:
+    config = LLAMA | {"architectures": ["MyModel", "LlamaForCausalLM"], "dtype": "auto", "torch_dtype": None}
+    assert "float32" in "".join(imported(config).notes)
+    assert imported(config).architecture == "LlamaForCausalLM"
 
 
 def test_options_that_mean_nothing_are_wrong_usage() -> None:
     for config, request in (
         (LLAMA, ImportRequest(pool="mean")),
-        (BERT, ImportRequest(decode=True)),
+        (BERT, ImportRequest(caches=True)),
         (BERT, ImportRequest(logits="all")),
     ):
         with pytest.raises(UsageError, match=f"means nothing for a {config['architectures'][0]}$"):
@@ -205,7 +225,6 @@ def test_options_that_mean_nothing_are_wrong_usage() -> None:
 @pytest.mark.parametrize(
     ("config", "request_", "message"),
     [
-        (LLAMA, ImportRequest(decode=True, cache=3, tokens=4), "cannot take 4 new tokens"),
         (BERT, ImportRequest(tokens=65), "more than its max_position_embeddings"),
         (BERT | {"architectures": ["BertForMaskedLM"]}, ImportRequest(pool="mean"), "only a BertModel is pooled"),
     ],

@@ -10,6 +10,7 @@ from einc.errors import ModelError
 from einc.frontend import build
 from einc.frontend.parser import parse
 from einc.frontend.printer import print_model
+from einc.graph.decode_step import StepRequest, derive_step
 from einc.importers.common import ImportRequest
 from tests.support.import_configs import (
     BERT,
@@ -35,30 +36,30 @@ from tests.support.import_configs import (
 REQUESTS = [
     (LLAMA, ImportRequest()),
     (LLAMA, ImportRequest(batch=3, tokens=5, logits="all")),
-    (LLAMA, ImportRequest(batch=2, decode=True, cache=20)),
-    (LLAMA, ImportRequest(decode=True, cache=20, tokens=4)),
-    (LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, ImportRequest(decode=True)),
+    (LLAMA, ImportRequest(batch=2, tokens=20, caches=True)),
+    (LLAMA, ImportRequest(tokens=20, logits="all")),
+    (LLAMA | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, ImportRequest(caches=True)),
     (QWEN3, ImportRequest(batch=2, tokens=5)),
-    (QWEN3 | {"attention_bias": True, "tie_word_embeddings": True}, ImportRequest(decode=True, cache=20)),
+    (QWEN3 | {"attention_bias": True, "tie_word_embeddings": True}, ImportRequest(tokens=20)),
     (PHI3, ImportRequest(batch=2, tokens=5)),
-    (PHI3 | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}, ImportRequest(decode=True, cache=20)),
-    (PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 512}, ImportRequest(decode=True, cache=20)),
+    (PHI3 | {"partial_rotary_factor": 0.75, "tie_word_embeddings": True}, ImportRequest(tokens=20)),
+    (PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 512}, ImportRequest(tokens=20)),
     (GEMMA, ImportRequest(batch=2, tokens=5)),
-    (GEMMA | {"attention_bias": True, "tie_word_embeddings": False}, ImportRequest(decode=True, cache=20)),
+    (GEMMA | {"attention_bias": True, "tie_word_embeddings": False}, ImportRequest(tokens=20)),
     (MIXTRAL, ImportRequest(batch=2, tokens=5)),
-    (MIXTRAL | {"dtype": "float64"}, ImportRequest(decode=True, cache=20)),
-    (QWEN3_MOE, ImportRequest(decode=True, cache=20)),
+    (MIXTRAL | {"dtype": "float64"}, ImportRequest(tokens=20)),
+    (QWEN3_MOE, ImportRequest(tokens=20)),
     (
         QWEN3_MOE | {"norm_topk_prob": True, "attention_bias": True, "dtype": "float32"},
         ImportRequest(batch=2, tokens=5),
     ),
     (GEMMA3, ImportRequest(batch=2, tokens=5)),
     (GEMMA3 | {"final_logit_softcapping": 30.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
-     ImportRequest(decode=True, cache=20)),
+     ImportRequest(tokens=20)),
     (GEMMA2, ImportRequest(batch=2, tokens=5)),
-    (GEMMA2 | {"attn_logit_softcapping": 9, "attention_bias": True}, ImportRequest(decode=True, cache=20)),
+    (GEMMA2 | {"attn_logit_softcapping": 9, "attention_bias": True}, ImportRequest(tokens=20)),
     (OLMO2, ImportRequest(batch=2, tokens=5)),
-    (OLMO2 | {"attention_bias": True, "torch_dtype": "float32"}, ImportRequest(decode=True, cache=20)),
+    (OLMO2 | {"attention_bias": True, "torch_dtype": "float32"}, ImportRequest(tokens=20)),
     (BERT, ImportRequest(batch=3, segments=True)),
     (BERT, ImportRequest(pool="mean", normalize=True)),
     (BERT, ImportRequest(pool="cls")),
@@ -79,6 +80,8 @@ def test_what_is_written_is_a_model_that_reads_well(config: dict[str, Any], requ
     assert parse(print_model(model), "tiny.ein") == model
     stored = stored_names(text)
     assert len(set(stored)) == len(stored)
+    if "ForCausalLM" in config["architectures"][0]:
+        assert derive_step(graph, StepRequest("tokens", 1)).positions == "positions"
 
 
 @pytest.mark.parametrize(("config", "request_"), REQUESTS)
@@ -154,20 +157,16 @@ def test_phi3_may_turn_a_part_of_each_head(change: dict[str, Any], turned: int) 
 
 def test_phi3_longrope_is_that_of_short_texts() -> None:
     config = PHI3 | {"rope_scaling": LONGROPE, "max_position_embeddings": 512}
-    for text in (
-        imported(config, ImportRequest(tokens=64)).text,
-        imported(config, ImportRequest(decode=True, cache=64)).text,
-    ):
-        nodes = build(text, "m.ein").nodes
+    graph = build(imported(config, ImportRequest(tokens=64)).text, "m.ein")
+    for nodes in (graph.nodes, derive_step(graph, StepRequest("tokens", 1)).graph.nodes):
         found = [node.operator.attributes for node in nodes if node.operator.title == "rope"]
         assert {(a["scaling"], a["factors"]) for a in found} == {("longrope", (1.0, 1.5, 2.0, 4.0))}
         # sqrt(1 + log(512 / 64) / log(64)), rounded to bf16
         assert sum("mul x0 1.2265625" in str(node.operator.attributes) for node in nodes) == 6
     given = LONGROPE | {"attention_factor": 1.0}
     assert "factors=factors)\n" in imported(config | {"rope_scaling": given}, ImportRequest(tokens=64)).text
-    for request in (ImportRequest(tokens=65), ImportRequest(decode=True, cache=65)):
-        with pytest.raises(ModelError, match="are rotated at another rate in texts of more than 64 tokens"):
-            imported(config, request)
+    with pytest.raises(ModelError, match="are rotated at another rate in texts of more than 64 tokens"):
+        imported(config, ImportRequest(tokens=65))
 
 
 def test_gemma_scales_embeddings_and_keeps_gains_less_one() -> None:
@@ -257,6 +256,19 @@ def _names(config: dict[str, Any]) -> frozenset[str]:
         (QWEN | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 9}, [0, 0, 0]),
         (QWEN | {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0}, [0, 0, 0]),
         (QWEN3 | {"layer_types": ["full_attention"] * 3}, [0, 0, 0]),
+        (
+            QWEN3 | {"use_sliding_window": True, "sliding_window": 5, "num_hidden_layers": 7,
+                     "layer_types": (["sliding_attention", "full_attention", "full_attention"] * 3)[:7]},
+            [5, 0, 0, 5, 0, 0, 5],
+        ),
+        (
+            QWEN | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1,
+                    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            [4, 0, 4],
+        ),
+        (GEMMA3 | {"layer_types": ["full_attention", "sliding_attention"] * 2}, [0, 7, 0, 7]),
+        (GEMMA3 | {"layer_types": ["full_attention"] * 4}, [0, 0, 0, 0]),
+        (MISTRAL | {"sliding_window": 7, "layer_types": ["full_attention"] * 3}, [7, 7, 7]),
         (MIXTRAL, [7, 7, 7]),
         (MIXTRAL | {"sliding_window": None}, [0, 0, 0]),
         (GEMMA2, [7, 0, 7, 0]),
@@ -272,7 +284,7 @@ def _names(config: dict[str, Any]) -> frozenset[str]:
         (QWEN3_MOE | {"use_sliding_window": True, "sliding_window": 5}, [5, 5, 5]),
         (QWEN3 | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, [0, 0, 5]),
     ],
-)
+)  # fmt: skip
 def test_sliding_windows(config: dict[str, Any], windows: list[int]) -> None:
     graph = build(imported(config).text, "m.ein")
     found = [node.operator.attributes["window"] for node in graph.nodes if node.operator.title == "attention"]

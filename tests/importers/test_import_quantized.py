@@ -100,7 +100,7 @@ BAD = {
     "whole rows": ({**GPTQ, "group_size": -1}, "one group for a whole row"),
     "checkpoint": ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format"),
     "version": ({**AWQ, "version": "gemv"}, "other versions have other orders"),
-    "unknown": ({**AWQ, "speed": 3}, "speed: unknown field"),
+    "unknown": ({**AWQ, "quant_method": "gptq", "act_order": 3, "hyb_act": 1, "format": "marlin"}, "format: "),
     "format": ({**PLAIN, "format": "float-quantized"}, "format"),
     "outputs": (
         {**PLAIN, "config_groups": {"group_0": {"weights": WEIGHTS, "output_activations": {"num_bits": 8}}}},
@@ -111,7 +111,7 @@ BAD = {
     "bits of inputs": (rounded(num_bits=4), "activations are rounded to 8 bits"),
     "float inputs": (rounded(type="float"), "activations are rounded to integers"),
     "asymmetric inputs": (rounded(symmetric=False), "activations have no zero points"),
-    "unknown of inputs": (rounded(speed=2), "speed: unknown field"),
+    "unknown of inputs": (rounded(format="x"), "format: unknown field"),
     "inputs of groups": (
         rounded(weights={**WEIGHTS, "strategy": "group", "group_size": 32}),
         "rounded for weights of 8 bits with a scale for each row",

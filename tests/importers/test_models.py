@@ -42,8 +42,7 @@ def compiled(name: str, machine: str, sites: int, preset: str | None, dtype: str
 @pytest.mark.parametrize(
     ("name", "config", "request_"),
     [
-        ("llama", LLAMA_8B, ImportRequest(batch=8)),
-        ("llama_decode", LLAMA_8B, ImportRequest(batch=8, decode=True)),
+        ("llama", LLAMA_8B, ImportRequest(batch=8, caches=True)),
         ("bert", BERT_BASE, ImportRequest(batch=32, pool="mean", normalize=True)),
     ],
 )

@@ -131,7 +131,7 @@ BAD_USES = {
     "../mine.ein": "expected a file of blocks beside this one or below",
     "mine.txt": "expected a file of blocks beside this one or below",
     "none.ein": "cannot be read: No such file",
-    "params.ein": "a file that is used has blocks only",
+    "params.ein": "a file that is used has blocks and aggregates only",
     "twice.ein": "block 'a' is defined already",
     "folder.ein": "cannot be read: Is a directory",
     "binary.ein": "is no text in UTF-8",

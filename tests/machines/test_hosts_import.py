@@ -94,3 +94,46 @@ def test_broken_hosts_files_have_one_clear_error(text, node, words):
         import_machine(text, "hosts", MachineOverrides(), node, "node.xml")
     assert words in caught.value.render()
     assert len(caught.value.render()) < 700
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "node1:8\nnode2:8\n",
+        "node1\n" * 8 + "node2\n" * 8,
+        "node[1-2] slots=8",
+        "node1\nnode2\n",  # all GPUs of the node
+        "node[1-2]",
+        "SLURM_JOB_NODELIST=node[1-2]\nSLURM_TASKS_PER_NODE=8(x2)\nSLURM_JOB_ID=7\n",
+        "SLURM_NODELIST=node1,node2\nSLURM_TASKS_PER_NODE=4(x2)\nSLURM_GPUS_ON_NODE=8\n",
+    ],
+)
+def test_other_lists_of_hosts_are_the_same_machine(text):
+    options = MachineOverrides(gpu="h100", name="mine")
+    machine = import_machine(text, "hosts", options, node_text(), "node.xml").machine
+    assert machine == import_machine("node1 slots=8\nnode2 slots=8", "hosts", options, node_text(), "node.xml").machine
+
+
+def test_numbers_keep_their_zeros_and_hosts_without_slots_are_sites():
+    options = MachineOverrides(hbm_gbs=300, memory_gib=256, network_gbs=12.5)
+    assert len(import_machine("rack1-n[08-10,12].lan\nlast", "hosts", options).machine.sites) == 5
+    with pytest.raises(MachineError, match=r"the host n09 is listed twice"):
+        import_machine("n[08-10] slots=1\nn09 slots=1", "hosts", options)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a:8\nb", "hosts:2:1: expected a host and its slots, as in `node1:8`"),
+        ("a:0", "expected slots from 1 to 1024, found '0'"),
+        ("n[3-1]", "expected numbers of hosts, as in `node[01-04,7]`, found '3-1'"),
+        ("n[1-999999999]", "more than 1024 hosts"),
+        ("SLURM_NODELIST=n[1-3]\nSLURM_TASKS_PER_NODE=8(x2)", "hosts:2:1: 3 hosts, and tasks of 2"),
+        ("SLURM_NODELIST=n[1-3]\nSLURM_TASKS_PER_NODE=8x2", "expected tasks of nodes, as in `8(x4)`"),
+        ("SLURM_NODELIST=n;m", "expected hosts, as in `node[01-04]`"),
+    ],
+)
+def test_broken_lists_of_hosts_have_one_clear_error(text, words):
+    with within(5), pytest.raises(MachineError) as caught:
+        import_machine(text, "hosts", MachineOverrides(hbm_gbs=300, memory_gib=256, network_gbs=12.5))
+    assert words in caught.value.render()

@@ -1,17 +1,14 @@
-"""Detection: this machine's figures, and the machine that a list of GPUs makes."""
-
-import sys
-from types import SimpleNamespace
+"""Detection: this machine's figures, and what is said of where they are from."""
 
 import pytest
 
 from einc.machines import detect
-from einc.machines.detect import build_gpu_machine, measure_copy_bandwidth
-from einc.machines.load import count_host_cores, format_machine, load_machine, parse_machine
+from einc.machines.detect import measure_copy_bandwidth
+from einc.machines.load import count_host_cores, format_machine, parse_machine
 
 
 def test_detection_yields_a_usable_machine():
-    machine = detect.detect()
+    machine = detect.detect().machine
     assert parse_machine(format_machine(machine)) == machine
     if machine.name == "host":
         assert len(machine.sites) == count_host_cores()
@@ -29,38 +26,27 @@ def test_the_copy_bandwidth_is_that_of_the_quickest_try(monkeypatch):
     assert measure_copy_bandwidth(size=10**7, repeats=3) == pytest.approx(10**7 / 2e-3 / 1e9)
 
 
-def test_known_gpus_get_their_preset_and_others_a_shared_bridge():
-    h100 = build_gpu_machine([("NVIDIA H100 80GB HBM3", 85_000_000_000, 0.0)] * 4)
-    assert h100.resources == load_machine("dgx-h100", 4).resources
-    assert {site.memory_bytes for site in h100.sites} == {85_000_000_000 - 2**30}
-    assert h100.sites[0].hbm_gbs == 3350
-    mixed = build_gpu_machine([("NVIDIA A100-SXM4-40GB", 10, 1555.2), ("Tesla T4", 10, 320.1)])
-    assert [site.hbm_gbs for site in mixed.sites] == [1555.2, 320.1]
-    assert len(mixed.resources) == 1
-    assert len(mixed.routes) == 2
-    alone = build_gpu_machine([("Tesla T4", 10, 320.1)])
-    assert alone.resources == ()
-    assert parse_machine(format_machine(alone)) == alone
-
-
 def test_the_host_has_the_bandwidth_that_was_measured(monkeypatch):
     """A copy reads and writes, and all sites share the memory that it goes through."""
-    monkeypatch.setattr(detect, "find_visible_gpus", lambda: None)
+    monkeypatch.setattr(detect, "detect_gpus", lambda: None)
+    monkeypatch.setattr(detect, "run_tool", lambda command: None)
     monkeypatch.setattr(detect, "measure_copy_bandwidth", lambda: 12.0)
     monkeypatch.setattr(detect, "_measure_memory", lambda: 7 * 2**30)
-    machine = detect.detect()
+    detection = detect.detect()
+    machine = detection.machine
+    assert detection.sources == ("cores, memory and a copy: measured here",)
     cores = len(machine.sites)
     assert {(site.hbm_gbs, site.memory_bytes) for site in machine.sites} == {(round(24 / cores, 2), 7 * 2**30 // cores)}
     assert {resource.gbs for resource in machine.resources} <= {12.0}
 
 
-def test_gpus_are_asked_for_their_memory_and_its_rate(monkeypatch):
-    """Those of an A100 of 40 GB: 1215 MHz at double data rate over 5120 bits are 1555 GB/s."""
-    facts = {"name": b"NVIDIA A100-SXM4-40GB", "totalGlobalMem": 40 * 2**30}
-    clocks = [{"memoryClockRate": 1_215_000, "memoryBusWidth": 5120}, {}]
-    runtime = SimpleNamespace(getDeviceCount=lambda: 2, getDeviceProperties=lambda device: facts | clocks[device])
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    machine = detect.find_visible_gpus()
-    assert machine.name == "dgx-a100-x2"
-    assert [site.hbm_gbs for site in machine.sites] == [1555.2, load_machine("dgx-a100").sites[0].hbm_gbs]
-    assert {site.memory_bytes for site in machine.sites} == {39 * 2**30}
+def test_gpus_of_amd_are_described_by_their_tool(monkeypatch):
+    """Plans do not run on them, so that only `machine detect` shows them."""
+    tables = "= Link Type between two GPUs =\n GPU0 GPU1\nGPU0 0 XGMI\nGPU1 XGMI 0\n"
+    names = "GPU[0] : Card Series: AMD Instinct MI210\nGPU[1] : Card Series: AMD Instinct MI210\n"
+    monkeypatch.setattr(detect, "detect_gpus", lambda: None)
+    monkeypatch.setattr(detect, "run_tool", lambda command: tables if command[1] == "--showtopo" else names)
+    detection = detect.detect()
+    assert detection.machine.name == "mi210-x2"
+    assert [resource.gbs for resource in detection.machine.resources] == [50, 50]
+    assert "how many xGMI links" in detection.warning

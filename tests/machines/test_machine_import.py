@@ -301,7 +301,7 @@ BROKEN_XML = {
     "truncated": (lambda t: t[: len(t) // 2], "not well-formed XML"),
     "no GPUs": (lambda t: "<system version='1'><cpu><pci busid='0'/></cpu></system>", "lists no GPUs"),
     "graph": (lambda t: "<graphs version='1'/>", "NCCL_GRAPH_DUMP_FILE"),
-    "html": (lambda t: "<html/>", "expected NCCL's <system>, found <html>"),
+    "html": (lambda t: "<html/>", "expected NCCL's <system>, or hwloc's <topology>, found <html>"),
     "version": (lambda t: t.replace('version="1"', 'version="3"'), "expected version 1 of NCCL's topology, or 2"),
     "gpu alone": (lambda t: "<system><gpu/></system>", "stands in no <pci>"),
     "doctype": (lambda t: "<!DOCTYPE system>" + t, "a document type"),

@@ -73,6 +73,24 @@ z[t, n] = x[t, d] * e[n, d]
 output s, z
 """
 
+STEPS = """
+dim t = 5
+dim d = 6
+dim n = 3
+input x : f32[t, d]
+input b : f32[t, n]
+weight a : f32[d, n]
+weight w : f32[d, d]
+input start : f32[d]
+h[t, d, n] = exp(-abs(a[d, n] * x[t, d])) * h[t - 1, d, n, outside = 0.5] + x[t, d] * b[t, n]
+y[t, d] = sum[n](h[t, d, n] * b[t, n])
+scan t {
+    r[t, d] = tanh(x[t, d] + sum[k](w[d, k] * z[t - 1, k, outside = start]))
+    z[t, d] = r[t, d] * 0.5 + z[t - 1, d, outside = start]
+}
+output y, r, z
+"""
+
 SOFTMAX = """
 dim rows = 8
 dim width = 10
@@ -295,6 +313,8 @@ CASES: dict[str, PlanCase] = {
         REDUCTIONS, "dgx-h100", 4, ("a=n/4", "b=n/4", "c=n/2,...", "e=n/4"), {"schedule": "synthesized"}),
     "lookups": PlanCase(LOOKUPS, "host", 3, arrays={"places": [3, 0, 4, 1, 7, 2, 5], "keep": [1, 1, 0, 1, 0, 1, 1]}),
     "reproducible": PlanCase("llama_block", "host", 3, (), {"reproducible": True, **_preset(seq_lens=[3, 4])}),
+    "recurrences": PlanCase(STEPS, "host", 4, ("y=d/2,n/2",)),
+    "recurrences-reproducible": PlanCase(STEPS, "host", 3, ("y=d/3",), {"reproducible": True}),
     "rows": PlanCase(ROWS, "host", 2),
     "windows": PlanCase(WINDOWS, "host", 3, ("y=h/3", "m=h/3", "z=i/3", "g=tokens/3", "s=k/3", "b=row/3"),
                         arrays={"ids": [3, 0, 6, 3, 5]}),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from einc.core.spec import FunctionSpec
 from einc.ops import registry
 from einc.ops.base import Operator
+from einc.ops.reproducible import ReproducibleOperator
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.registry import PROVIDERS, prepare
+from tests.support.block_slices import slices
 from tests.support.definition_oracle import FEW, Array, corruptions, difference, fault, one_number, requests
 from tests.support.kernel_pieces import run_kernel
-from tests.support.recurrence_cases import CASES
+from tests.support.recurrence_cases import CASES, RecurrenceCase
 
 NAMES = [f"{dtype}-{name}" for name, case in CASES.items() for dtype in case.dtypes]
 
@@ -48,6 +53,60 @@ def test_every_factorization_implements_the_operator(name: str) -> None:
         for intervals in requests(operator, sites):
             spec = operator.build_spec(intervals)
             assert fault(operator, spec, arrays, expected, run_kernel) is None, intervals
+            assert fault(operator, spec, arrays, expected, run_compiled) is None, intervals
+
+
+def run_compiled(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]) -> Sequence[Array]:
+    """Machine code, however small a piece is."""
+    with compiler.compile_all():
+        return run_kernel(operator, function, blocks)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("f32", "bf16", "f64"))])
+def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
+    plain, arrays, _ = find(name)
+    operator = ReproducibleOperator(plain)
+    (whole,) = requests(operator, 1)
+    (function,) = operator.build_spec(whole).functions
+    expected = run_kernel(operator, function, cut_out(arrays, function))
+    for result, known, desc in zip(expected, operator.reference(*arrays), operator.outputs, strict=True):
+        assert difference(result, known, desc.dtype) is None
+    for intervals in requests(operator, 3):
+        for function in operator.build_spec(intervals).functions:
+            found = run_kernel(operator, function, cut_out(arrays, function))
+            for k, part in enumerate(found):
+                same = expected[k][slices(function.outputs[k])]
+                assert part.tobytes() == np.ascontiguousarray(same).tobytes(), intervals
+
+
+def cut_out(arrays: list[Array], function: FunctionSpec) -> list[Array]:
+    return [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
+
+
+LANES = {
+    "batch": ("x : T[r, t, d]; w : T[d, d]", {"r": 19}, "output h[r, t, d] = tanh(x[r, t, d]"
+              " + 0.2 * sum[e = 5](h[r, t - 1, e, outside = 0] * w[d, e]))"),
+    "hidden": ("x : T[r, t, d]; w : T[d, d]", {"d": 37}, "output h[r, t, d] = tanh(x[r, t, d]"
+               " + 0.1 * sum[e = 37](h[r, t - 1, e, outside = 0.5] * w[d, e]))"),
+    "turned": ("x : T[d, t]; b : T[t]; w : T[n, d]", {"d": 37}, "h[d, n, t] = h[d, n, t - 1, outside = 1]"
+               " * cast(x[d, t] > b[t], \"T\") + w[n, d]\noutput y[t, d] = max[n](h[d, n, t])"),
+    "shared": ("x : T[t]; w : T[d, n]", {"d": 21}, "scan t {\ng[t] = x[t] - g[t - 1, outside = 0]\n"
+               "h[t, n, d] = w[d, n] * g[t] + h[t - 1, n, d, outside = 0]\n}\noutput h, g"),
+}  # fmt: skip
+"""Lanes of the batch, of the values at each step, of operands whose lanes lie apart, and values without them."""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", LANES)
+def test_machine_code_fills_lanes_from_any_loop(name: str, dtype: str) -> None:
+    tensors, sizes, text = LANES[name]
+    case = RecurrenceCase(tensors, text, lambda: None, "", sizes=sizes)
+    operator = case.operator(dtype, in_order=False)
+    arrays = case.arrays(operator, 5)
+    expected = operator.reference(*arrays)
+    (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+    for result, known, desc in zip(run_compiled(operator, function, arrays), expected, operator.outputs, strict=True):
+        assert difference(result, known, desc.dtype) is None
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("f32")])
@@ -81,6 +140,15 @@ def test_costs_are_those_of_the_equations() -> None:
     assert operator.traffic(function) == 4 * (3 * 6 * 5 + 5 * 3 + 2 * 6 * 3)
     half = operator.build_spec((((0, 2), (2, 5)), ((0, 3),))).functions[0]
     assert operator.flops(half) == 6 * 2 * 3 * (6 + 2)
+
+
+def test_what_is_carried_from_step_to_step_is_told() -> None:
+    (linear,) = CASES["started"].operator("f32").carries
+    assert (str(linear.desc), linear.start, linear.output) == ("f32[d=5]", 2, 0)
+    (hidden,) = CASES["selective"].operator("bf16").carries
+    assert (str(hidden.desc), hidden.start, hidden.output) == ("bf16[d=5, n=3]", None, None)
+    cell, state = CASES["pair"].operator("f32").carries
+    assert (cell.output, state.output) == (0, 1)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

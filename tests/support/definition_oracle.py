@@ -24,8 +24,9 @@ from einc.core.intervals import (
 )
 from einc.core.spec import FunctionSpec, JoinAggSpec, find_spec_fault
 from einc.core.tensor import DType, TensorDesc, TensorType
-from einc.ops import registry
+from einc.ops import evaluate, registry
 from einc.ops.base import Operator
+from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.schema import JointAggregation
 from tests.support import joint_aggregation_meaning
 from tests.support.block_slices import slices
@@ -136,7 +137,7 @@ def fault(
         for block, copies in table.items():
             total = copies[0]
             for copy in copies[1:]:
-                total = combine(operator.aggregations[joint.outputs[0]], joint.dims, total, copy)
+                total = combine(operator, joint.dims, total, copy, operator.aggregations[joint.outputs[0]])
             for array, dims, part in zip(aggregated, joint.dims, total, strict=True):
                 array[slices(block.projected(dims))] = part
         for array, j in zip(aggregated, joint.outputs, strict=True):
@@ -157,8 +158,16 @@ def joint_aggregations_of(operator: Operator) -> list[JointAggregation]:
     return [*operator.joint_aggregations, *alone]
 
 
-def combine(name: str, dims: Sequence[Sequence[int]], left: Sequence[Array], right: Sequence[Array]) -> Sequence[Array]:
+def combine(
+    operator: Operator, dims: Sequence[Sequence[int]], left: Sequence[Array], right: Sequence[Array], name: str
+) -> Sequence[Array]:
     """Two partial tuples as one: what an aggregation means, element by element."""
+    definition = find_definition(str(operator.attributes.get("aggregation", "")))
+    if definition is not None:
+        types = [desc.dtype for desc in operator.outputs]
+        values = evaluate.combine(definition, [array.astype(evaluate.find_computing_dtype(dtype)) for array, dtype in
+                                               zip((*left, *right), types * 2, strict=True)], types)  # fmt: skip
+        return [value.astype(array.dtype) for value, array in zip(values, left, strict=True)]
     if name in COMBINE:
         return [COMBINE[name](left[0], right[0])]
     return joint_aggregation_meaning.combine(name, dims, left, right)

@@ -81,3 +81,8 @@ def count_ulps(computed: np.ndarray, exact: np.ndarray) -> float:
     wide, normal = exact[~special], np.abs(exact[~special]) >= np.finfo(computed.dtype).tiny
     unit = np.spacing(np.abs(exact_stored[~special]))
     return float((np.abs(computed[~special].astype(exact.dtype) - wide) / unit)[normal].max(initial=0))
+
+
+LIBRARY = {"tan": np.tan, "atan": np.arctan, "atan2": np.arctan2, "expm1": np.expm1, "log1p": np.log1p,
+           "rint": np.rint, "trunc": np.trunc}  # fmt: skip
+"""Functions of CUDA's libdevice, which runs on no CPU, and those of numpy that compute the same."""

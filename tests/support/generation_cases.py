@@ -39,6 +39,20 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def piece_tokenizer() -> Tokenizer:
+    """Words with a space before them, which is taken off a text's start, and bytes for all else, as Llama 2 has it."""
+    words = ["<unk>", "<s>", "▁the", "▁cat", "▁sat", "▁", "a", "▁dog"]
+    names = [*words, *(f"<0x{byte:02X}>" for byte in range(256))]
+    model = models.BPE(
+        vocab={name: n for n, name in enumerate(names)}, merges=[], byte_fallback=True, unk_token="<unk>"
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.add_special_tokens(["</s>"])
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(parts)
+    return tokenizer
+
+
 def word_tokenizer(size: int) -> Tokenizer:
     """The words w0, w1, ... are tokens."""
     tokenizer = Tokenizer(models.WordLevel({f"w{n}": n for n in range(size)}, unk_token="w0"))

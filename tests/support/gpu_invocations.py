@@ -53,6 +53,18 @@ def attention(q_lens, k_lens, **changes):
     return {**base, **changes}
 
 
+def selective_scan(steps, channels, states, dtype):
+    return {
+        "loops": f"t={steps} d={channels} n={states}", "equations": [f"{dtype}[t, d, n] | 0", f"{dtype}[t, d]"],
+        "reads": ["0[t, d]; 1[d, n]; @0[t-1, d, n]; 2[t, d]; 3[t, n]", "@0[t, d, n]; 4[t, n]"],
+        "programs": [
+            "t0 = mul x0 x1; t1 = exp t0; t2 = mul t1 x2; t3 = mul x0 x3; t4 = mul t3 x4; t5 = add t2 t4",
+            "t0 = mul x0 x1",
+        ],
+        "aggregations": ["", "sum"], "results": [1],
+    }  # fmt: skip
+
+
 SWIGLU = {"program": "t0 = silu x0; t1 = mul t0 x1", "indices": "t f, t f -> t f"}
 SCALED = {"program": "t0 = mul x0 x1; t1 = gelu t0", "indices": "i j, j -> j i"}
 INVOCATIONS = {
@@ -98,6 +110,15 @@ INVOCATIONS = {
         "rounded_contract", {"equation": "t h d, j h d -> j t"},
         [array("f16", 3, 32, 128), array("f16", 3), array("i8", 500, 32, 128), array("f16", 500)],
         array("f16", 500, 3)),
+    "recurrence": made("recurrence", selective_scan(512, 1536, 16, "f16"),
+                       [array("f16", 512, 1536), array("f16", 1536, 16), array("f16", 512, 1536), array("f16", 512, 16),
+                        array("f16", 512, 16)], array("f16", 512, 1536)),
+    "recurrence in steps": made(
+        "recurrence",
+        {"loops": "t=3 b=20 n=200 k=200", "equations": ["f32[t, b, n]", "f32[t, b, n] | 0"],
+         "reads": ["0[n, k]; @1[t-1, b, k]", "1[t, b, n]; @0[t, b, n]"],
+         "programs": ["t0 = mul x0 x1", "t0 = add x0 x1; t1 = tanh t0"], "aggregations": ["sum", ""], "results": [1]},
+        [array("f32", 200, 200), array("f32", 3, 20, 200)], array("f32", 3, 20, 200)),
     "softmax": made("softmax", {"axis": -1}, [array("f16", 8, 100, 1000)], array("f16", 8, 100, 1000)),
     "softmax of long rows": made("softmax", {"axis": 1}, [array("f32", 20, 50257)], array("f32", 20, 50257)),
     "reshape": made("reshape", {}, [array("f16", 512, 32, 128)], array("f16", 512, 4096)),

@@ -62,11 +62,8 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
         array[slices(block)] = part
         arrays.append(array)
     ranges = operator.find_ranges(function)
-    return [
-        evaluate_ranges(
-            operator.program, arrays, operator.read_types, operator.scalar, operator.outputs[0].dtype, ranges
-        )
-    ]
+    results = [output.dtype for output in operator.outputs]
+    return evaluate_ranges(operator.program, arrays, operator.read_types, operator.scalar, results, ranges)
 
 
 def _convolve(x: Array, k: Array, stride: int, padding: int, dilation: int = 1) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,17 @@ class RecurrenceCase:
     meaning: Callable[..., Any]
     cut: str
     dtypes: tuple[str, ...] = FLOATS
+    sizes: dict[str, int] = field(default_factory=dict)
 
-    def operator(self, dtype: str) -> RecurrenceOperator:
+    def operator(self, dtype: str, *, in_order: bool = True) -> RecurrenceOperator:
         """The only operator of the model that has these equations."""
-        dims = "".join(f"dim {name} = {extent}\n" for name, extent in SIZES.items())
+        dims = "".join(f"dim {name} = {extent}\n" for name, extent in {**SIZES, **self.sizes}.items())
         inputs = "".join(f"input {text.strip()}\n" for text in self.tensors.replace("T[", f"{dtype}[").split(";"))
         graph = fuse(build(f"model m\n{dims}{inputs}{self.equations.replace('T', dtype)}\n", "m.ein"))
         (node,) = graph.nodes
         assert isinstance(node.operator, RecurrenceOperator)
         names = [text.split(":")[0].strip() for text in self.tensors.split(";")]
-        assert list(node.inputs) == names, node.inputs
+        assert not in_order or list(node.inputs) == names, node.inputs
         return node.operator
 
     def arrays(self, operator: Operator, seed: int) -> list[Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ def numbers_of_sites(position: int, step: int = 2) -> range:
     return range(1 + position % step, 9, step)
 
 
-def session(folder: Path, work: Path, sites: int, *options: object, schedule: str = "ai") -> Session:
+def session(
+    folder: Path, work: Path, sites: int, *options: object, schedule: str = "ai", step: Sequence[str] = ()
+) -> Session:
     """A session of the plan that a folder comes to: imported, compiled, written, read, with its weights loaded."""
     model, plan = work / "model.ein", work / f"plan{sites}.bin"
     for arguments in (
@@ -42,6 +45,7 @@ def session(folder: Path, work: Path, sites: int, *options: object, schedule: st
             schedule,
             "--selector",
             "eindecomp",
+            *step,
             "-o",
             plan,
         ],
@@ -67,26 +71,28 @@ def all_logits(folder: Path, work: Path, sites: int, ids: Array) -> Array:
 
 
 def greedy(folder: Path, work: Path, sites: int, prompts: list[list[int]], count: int) -> list[list[int]]:
-    """The next `count` tokens of every prompt: one prefill, then one decode step after the other with one plan."""
+    """The next `count` tokens of every prompt: the prompts at once, then one step after the other with one plan."""
     batch, tokens = len(prompts), max(map(len, prompts))
     slots = tokens + count + 3  # more than is ever filled
     lengths = np.array([len(prompt) for prompt in prompts])
     ids = np.array([prompt + [0] * (tokens - len(prompt)) for prompt in prompts], np.int64)
-    first = session(folder, work, sites, "--batch", batch, "--tokens", tokens, schedule="naive")
+    options = ("--batch", batch, "--caches", "--tokens")
+    first = session(folder, work, sites, *options, tokens, schedule="naive")
     results = outputs(first, ids=ids.reshape(-1), last=np.arange(batch) * tokens + lengths - 1)
-    step = session(folder, work, sites, "--decode", "--batch", batch, "--cache", slots, schedule="naive")
+    step = session(folder, work, sites, *options, slots, schedule="naive", step=("--step", "tokens=1"))
     caches = {}
     for name, array in results.items():
         if name != "logits":
             heads, _, width = array.shape
             cache = np.full((heads, batch, slots, width), np.nan, array.dtype)  # what is not written must not matter
             cache[:, :, :tokens] = array.reshape(heads, batch, tokens, width)
-            caches[name] = cache.reshape(heads, -1, width)
+            caches[f"{name}.cache"] = cache.reshape(heads, -1, width)
     step.load_all(caches)
     continued: list[list[int]] = [[] for _ in prompts]
     for number in range(count):
         chosen = results["logits"].argmax(-1)
         for tokens_of, token in zip(continued, chosen.tolist(), strict=True):
             tokens_of.append(token)
-        results = outputs(step, ids=chosen.astype(np.int64), positions=lengths + number)
+        inputs = {"ids": chosen.astype(np.int64), "positions": lengths + number, "last": np.arange(batch)}
+        results = outputs(step, **inputs)
     return continued

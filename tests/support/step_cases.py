@@ -80,6 +80,26 @@ before[c, t] = sum[k < t](x[c, k, 1] * x[c, k, 0])
 inner = cumsum(x, "channels")
 output largest, mean, before, inner
 """,
+    "recurrences": """
+model recurrent
+dim tokens = 11
+dim width = 5
+dim inner = 3
+input x : f32[tokens, width]
+weight w : f32[width, width]
+weight c : f32[tokens, inner]
+weight h0 : f32[width]
+decay = sigmoid(x)
+h[t, d] = decay[t, d] * h[t - 1, d, outside = h0[d]] + x[t, d]
+y[t, d] = tanh(x[t, d] + sum[k](w[d, k] * y[t - 1, k, outside = 0]))
+z[n, t, d] = z[n - 1, t, d, outside = 0] * 0.5 + h[t, d] * c[t, n]
+weight rates : f32[width, inner]
+weight w_b : f32[inner, width]
+weight skip : f32[width]
+b[tokens, inner] = x[tokens, width] * w_b[inner, width]
+mixed = selective_scan(x, decay, rates, b, b, skip)
+output h, y, z, mixed
+""",
     "experts": """
 model experts
 dim tokens = 11

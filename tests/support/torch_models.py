@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from einc.compiler import compile_model
+from einc.importers.pytorch.archive import ExportArchive
+from einc.importers.pytorch.convert import convert_archive
 from einc.importers.pytorch.importing import TorchModel, from_torch
 from einc.options import CompileOptions
 from einc_runtime.execution.data.dlpack import as_dlpack
@@ -33,6 +36,31 @@ def compare(
 ) -> TorchModel:
     """Imports a module and holds its results to PyTorch's, relative to their largest magnitude."""
     model = from_torch(module, args, kwargs, dynamic)
+    check_model(model, module, args, kwargs, tolerance, sites)
+    return model
+
+
+def import_undecomposed(module: torch.nn.Module, args: Sequence[Any], folder: Path) -> TorchModel:
+    """The model of a program that was saved as torch.export made it."""
+    path = folder / "module.pt2"
+    torch.export.save(torch.export.export(module, tuple(args), strict=False), path)
+    with ExportArchive(str(path)) as archive:
+        converted = convert_archive(archive, "module")
+        weights = {name: archive.read_tensor(name) for name in converted.stored}
+    return TorchModel(
+        converted.text, {**weights, **converted.weights}, converted.inputs, converted.outputs, converted.notes
+    )
+
+
+def check_model(
+    model: TorchModel,
+    module: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    tolerance: float = 2e-5,
+    sites: Sequence[int] = SITES,
+) -> None:
+    """Holds the results of a module's model to PyTorch's."""
     with torch.no_grad():
         expected = [t for t in tree_leaves(module(*args, **(kwargs or {}))) if isinstance(t, torch.Tensor)]
     tensors = [t for t in tree_leaves((tuple(args), dict(kwargs or {}))) if isinstance(t, torch.Tensor)]
@@ -46,7 +74,6 @@ def compare(
             results = session.run({n: t for n, t in zip(model.inputs, tensors, strict=True) if n in known})
         for name, reference in zip(model.outputs, expected, strict=True):
             check_result(torch.from_dlpack(as_dlpack(results[name])), reference, tolerance, f"{name} on {count} sites")
-    return model
 
 
 def check_result(result: torch.Tensor, expected: torch.Tensor, tolerance: float, about: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -19,6 +20,7 @@ from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table, relocate_step
 from einc_runtime.kernels.triton.source import TRITON_IMPORTS
 from tests.support.emulated_gemm import multiply
+from tests.support.function_oracles import LIBRARY
 from tests.support.tensor_cores import multiply_tiles
 
 GAP = 4096
@@ -247,6 +249,10 @@ def language(arena, number, written):
     )  # fmt: skip
 
 
+def _call_library(function, *arguments):
+    return Tensor(function(*(x.a for x in arguments)))
+
+
 def _power_of_two(stop):
     if stop & (stop - 1):
         raise Misuse(f"tl.arange of {stop}, which is no power of two")
@@ -270,6 +276,7 @@ def run(sequence, arena):
         """The address in the memory of this process."""
         return arena.raw.ctypes.data + (workspace + address - SCRATCH if address >= SCRATCH else address)
 
+    library = SimpleNamespace(**{name: partial(_call_library, f) for name, f in LIBRARY.items()})
     for launch in sequence.steps:
         if isinstance(launch, Gemm):
             multiply(relocate_step(launch, locate))
@@ -285,9 +292,15 @@ def run(sequence, arena):
             pointee = {"i8": np.int8, "i16": np.int16, "bool": np.int8}.get(kind)
             pointers.append(Tensor(np.int64(argument), np.dtype(pointee) if pointee else storage_dtype(kind)))
         written = []
-        code = compile(launch.source.text.replace(TRITON_IMPORTS, ""), launch.source.name, "exec")
+        lines = launch.source.text.replace(TRITON_IMPORTS, "").splitlines(keepends=True)
+        text = "".join(line for line in lines if not line.startswith("from triton."))
+        code = compile(text, launch.source.name, "exec")
         for number in range(launch.grid):
-            names = {"triton": SimpleNamespace(jit=lambda f: f), "tl": language(arena, number, written)}
+            names = {
+                "triton": SimpleNamespace(jit=lambda f: f),
+                "tl": language(arena, number, written),
+                "libdevice": library,
+            }
             exec(code, names)
             with np.errstate(all="ignore"):
                 names[launch.source.name](*pointers)

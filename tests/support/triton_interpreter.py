@@ -14,6 +14,7 @@ from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, StatusPointer, Table
 from tests.support.emulated_gemm import multiply
+from tests.support.function_oracles import LIBRARY
 from tests.support.tensor_cores import multiply_tiles
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
@@ -92,11 +93,6 @@ def repair():
 
     for name, function in LIBRARY.items():
         setattr(libdevice, name, partial(_call_numpy, function))
-
-
-LIBRARY = {"tan": np.tan, "atan": np.arctan, "atan2": np.arctan2, "expm1": np.expm1, "log1p": np.log1p,
-           "rint": np.rint, "trunc": np.trunc}  # fmt: skip
-"""Functions of CUDA's libdevice, which the interpreter has not, and those of numpy that compute the same."""
 
 
 def _call_numpy(function, *arguments):

@@ -1,9 +1,10 @@
 """Exchange programs on real links: build the testbed, measure it, run programs, and compare them with the simulator.
 
-    python -m tests.testbed [--seconds S] [--search S] [--only WORD] [-o MACHINE.json]
+    python -m tests.testbed [--seconds S] [--search S] [--only WORD] [--no-peers] [-o MACHINE.json]
 
-Exits 1 where a program took more than 15% longer or shorter than simulated. Without root, or without the features of
-the kernel that it needs, it says so in one line and ends with 0.
+With `--no-peers` the machine is one whose transfers all go through the memory of the host. Exits 1 where a program
+took more than 15% longer or shorter than simulated. Without root, or without the features of the kernel that it needs,
+it says so in one line and ends with 0.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import argparse
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from einc.exchange.simulation.simulator import simulate
+from einc.machines.importers.topology import PCIE_GBS
 from einc.machines.load import format_machine, load_machine
-from einc.machines.model import Machine
+from einc.machines.model import Machine, Resource
 
 from .executor import ExecutionError, Executor, processes
 from .measure import measured_machine
@@ -36,11 +39,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.2, help="what every program takes at least (1.2)")
     parser.add_argument("--search", type=float, default=4.0, help="seconds for each synthesis (4)")
     parser.add_argument("--only", default="", help="only programs whose name has this in it")
+    parser.add_argument("--no-peers", action="store_true", help="all transfers go through one shared path")
     parser.add_argument("-o", "--output", help="write the measured machine file")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))  # so that everything is removed in this case too
-    nominal = load_machine(MACHINE)
+    nominal = make_machine_without_peers() if options.no_peers else load_machine(MACHINE)
     try:
         with network(nominal, MBITS) as net, processes(net.prefixes(), net.address) as executor:
             executor.listen(PORT)
@@ -59,6 +63,15 @@ def main() -> int:
     except KeyboardInterrupt:
         print("testbed interrupted and removed", file=sys.stderr)
         return 130
+
+
+def make_machine_without_peers() -> Machine:
+    """Eight sites that have nothing between them but the memory of the host, at the rate of a slot of PCIe 3."""
+    preset = load_machine("geforce-3090x4")
+    sites = range(8)
+    pairs = tuple((a, b) for a in sites for b in sites if a != b)
+    memory = Resource("host memory", PCIE_GBS, pairs)
+    return replace(preset, name="no peers", sites=preset.sites[:1] * 8, resources=(memory,))
 
 
 def _describe(machine: Machine, nominal: Machine) -> None:

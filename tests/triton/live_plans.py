@@ -23,6 +23,7 @@ CHOSEN = [
     ("rows", "f32", 2, 1),
     ("llama_block", "f16", 4, 2),
     ("merges", "f16", 4, 2),
+    ("recurrences", "f32", 2, 1),
 ]
 """Model, dtype, sites, and devices that these share. `live_kernels.py` has every kernel at other sizes."""
 

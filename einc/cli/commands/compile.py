@@ -140,6 +140,8 @@ def compile_command(model: str, **chosen: Any) -> None:
             rows = compare_costs(compiled, machine_options, phase) if machines else None
     if options.machine is None and emit not in ("ast", "source-graph", "graph") and compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
+        if compiled.target.assumed is not None:
+            output.note(f"einc: warning: {compiled.target.assumed}")
     note_programs(compiled)
     if summary is not None:
         summary["proposals"] = compiled.proposals

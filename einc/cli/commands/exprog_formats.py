@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from einc.cli.files import read_text
 from einc.cli.options import MemorySize, machine_option
-from einc.cli.programs import FOREIGN, MSCCLPP, parse_algorithm, print_algorithm, write_algorithm
+from einc.cli.programs import EXPROG, FOREIGN, MSCCLPP, detect_format, parse_algorithm, print_algorithm, write_algorithm
+from einc.errors import ProgramError
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, examples, json_option
 
 if TYPE_CHECKING:
     from einc.exchange.collectives.algorithm import CollectiveAlgorithm
 
-_format = click.option(
-    "--format", "form", type=click.Choice(FOREIGN), required=True, help="The format of the other file."
-)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _add_format(function: _Command, *, required: bool) -> _Command:
+    """`--format` of a command."""
+    text = "The format of the other file." if required else "The format of the other file.  [default: what it is]"
+    return click.option("--format", "form", type=click.Choice(FOREIGN), required=required, help=text)(function)
 
 
 def chunk_option(function: Any) -> Any:
@@ -31,22 +38,28 @@ def chunk_option(function: Any) -> Any:
     "import",
     cls=EincCommand,
     epilog=examples(
-        "einc exprog import allreduce.xml --format msccl-xml -o allreduce.exprog",
-        "einc exprog import plan.json --format mscclpp-json --chunk 64KiB",
+        "einc exprog import allreduce.xml -o allreduce.exprog",
+        "einc exprog import plan.json --chunk 64KiB",
     ),
 )
 @click.argument("file", metavar="FILE")
-@_format
+@functools.partial(_add_format, required=False)
 @chunk_option
 @click.option("-o", "--output", "target", metavar="FILE", help="Write the program; otherwise it is printed.")
 @json_option
-def import_command(file: str, form: str, chunk: int | None, target: str | None, as_json: bool) -> None:
+def import_command(file: str, form: str | None, chunk: int | None, target: str | None, as_json: bool) -> None:
     """Make an exchange program of a collective algorithm: an MSCCL algorithm or an MSCCL++ execution plan.
 
     The algorithm is proved first: no deadlock, no race, and every contribution exactly once in every result.
     """
     _require_target(target, as_json, file)
-    algorithm = parse_algorithm(read_text(file), file, form)
+    source = read_text(file)
+    form = form or detect_format(source)
+    if form == EXPROG:
+        raise ProgramError(
+            "this is neither MSCCL's XML nor MSCCL++'s JSON", where=file, hint="an exchange program needs no import"
+        )
+    algorithm = parse_algorithm(source, file, form)
     text = print_algorithm(algorithm, chunk)
     _give(algorithm, text, "program", target, as_json)
 
@@ -60,7 +73,7 @@ def import_command(file: str, form: str, chunk: int | None, target: str | None, 
     ),
 )
 @click.argument("file", metavar="FILE")
-@_format
+@functools.partial(_add_format, required=True)
 @machine_option()
 @click.option("--drop-waits", is_flag=True, help="Leave out waits (after), which decide on speed alone.")
 @click.option("-o", "--output", "target", metavar="FILE", help="Write the algorithm; otherwise it is printed.")
@@ -108,7 +121,11 @@ def _give(algorithm: CollectiveAlgorithm, text: str, field: str, target: str | N
         output.write_text(target, text)
     if as_json:
         collective = algorithm.collective
-        document = {"collective": collective.kind, "gpus": collective.ranks, "chunks": collective.chunks}
+        document = {
+            "collective": collective.kind,
+            "gpus": collective.ranks,
+            "chunks": collective.chunks // algorithm.splits,
+        }
         output.say_json({**document, "steps": len(algorithm.steps), field: text})
     elif target is None:
         output.say(text)

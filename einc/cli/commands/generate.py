@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from einc.cli.options import machine_option
+from einc.cli.options import ignore_option, machine_option
 from einc_runtime.cli.base import Devices, EincCommand, examples, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 
@@ -35,6 +35,7 @@ from einc_runtime.cli.blas import load_numpy
 @click.option("--chat", is_flag=True, help="A prompt is what a user says: write it in the model's chat template.")
 @click.option("--system", metavar="TEXT", help="With --chat: what the model is told before.")
 @click.option("--ids", "as_ids", is_flag=True, help="Prompts and results are tokens, such as 1,15,7; no tokenizer.")
+@ignore_option
 @click.option("--plans", metavar="FOLDER", help="Where plans are kept.  [default: in the user's cache folder]")
 @ranks_option
 @shares_option

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from einc.cli.model_folders import CONFIGURATION, read_configuration, read_stored_names
+from einc.cli.options import ignore_option
 from einc.errors import ModelError, UsageError
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
@@ -29,8 +30,7 @@ group = LazyGroup(
     cls=EincCommand,
     short_help="Make a model from a Hugging Face folder.",
     epilog=examples(
-        "einc import hf llama-3-8b --tokens 512 --batch 4 -o prefill.ein",
-        "einc import hf llama-3-8b --decode --cache 2048 --batch 4 -o decode.ein",
+        "einc import hf llama-3-8b --tokens 2048 --batch 4 -o llama.ein",
         "einc import hf all-MiniLM-L6-v2 --pool mean --normalize --batch 32 -o embed.ein",
     ),
 )
@@ -40,35 +40,33 @@ group = LazyGroup(
 @click.option(
     "--tokens",
     type=click.IntRange(1, 2**31),
-    help="Tokens of each sequence in a run.  [default: 1024, of encoders 128, of a decode step 1]",
+    help="Tokens of each sequence in a run.  [default: 1024, of encoders 128]",
 )
-@click.option("--decode", is_flag=True, help="Make a decode step over key/value caches instead of a prefill.")
-@click.option("--cache", type=click.IntRange(1, 2**31), help="Places in the cache of each sequence.  [default: 2048]")
+@click.option("--caches", is_flag=True, help="Return the keys and values of each layer, too.")
 @click.option(
     "--logits",
     type=click.Choice(["last", "all"]),
-    help="The tokens whose logits are returned.  [default: last, of a decode step all]",
+    help="The tokens whose logits are returned.  [default: last]",
 )
 @click.option(
     "--pool", type=click.Choice(["mean", "cls"]), help="Pool an encoder's hidden states into one vector per sequence."
 )
 @click.option("--normalize", is_flag=True, help="Scale pooled vectors to length 1.")
 @click.option("--segments", is_flag=True, help="Make token types an input; without it they are all 0.")
-@click.option("--ignore", "ignored", metavar="FIELD", multiple=True, help="Accept a field that einc does not know.")
+@ignore_option
 @json_option
 def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> None:
     """Make a model from a Hugging Face folder: from its config.json and the names in its safetensors files.
 
-    Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become a prefill, or with --decode a
-    step over key/value caches. Encoders (BERT) return hidden states, pooled embeddings or the logits of their head.
-    Nothing in the folder is executed. Every default that is used is printed. What is not supported is an error.
+    Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become texts that read whole
+    sequences; `einc compile --step tokens=1` derives a step over key/value caches from one. Encoders (BERT) return
+    hidden states, pooled embeddings or the logits of their head. Nothing in the folder is executed. Every default that
+    is used is printed. What is not supported is an error.
     """
     from einc.importers.common import ImportRequest
     from einc.importers.hf import import_hf
 
     request = ImportRequest(**arguments)
-    if request.cache is not None and not request.decode:
-        raise UsageError("--cache means nothing without --decode")
     if request.normalize and request.pool is None:
         raise UsageError("--normalize needs --pool")
     if as_json and target == output.STDOUT:

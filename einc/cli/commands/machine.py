@@ -101,7 +101,12 @@ def detect_command(as_json: bool) -> None:
     """Describe the machine that this runs on: its GPUs, or else its CPU cores."""
     from einc.machines.detect import detect
 
-    _show(detect(), as_json)
+    detection = detect()
+    for source in detection.sources:
+        output.note(f"from {source}")
+    if detection.warning is not None:
+        output.note(f"warning: {detection.warning}")
+    _show(detection.machine, as_json)
 
 
 @click.command(
@@ -136,7 +141,7 @@ def calibrate_command(target: str | None, sites: int | None, host: bool, quick: 
 
     if target is not None:
         output.require_outputs([target], [])
-    gpus = None if host else find_visible_gpus()
+    gpus = None if host else find_visible_gpus(known=False)
     if gpus is not None and sites is not None:
         raise UsageError("--sites is for the cores of a CPU, and GPUs are visible", hint="--host measures the CPU")
     with show_phases() as phase:
@@ -238,12 +243,18 @@ class PositiveNumber(ParamType):
 @click.option("--hbm-gbs", type=PositiveNumber(), metavar="GB/S", help="Memory bandwidth of a GPU.")
 @click.option("--memory-gib", type=PositiveNumber(), metavar="GIB", help="Memory of a GPU.")
 @click.option("--node", metavar="FILE", help="What the same tools say about one host of a hosts file.")
+@click.option("--rates", metavar="FILE", help="What p2pBandwidthLatencyTest, nccl-tests or rccl-tests printed.")
 @click.option("--network-gbs", type=PositiveNumber(), metavar="GB/S", help="Rate of a network card, per direction.")
 @click.option("--network-cards", type=click.IntRange(1, 1024), metavar="N", help="Network cards of a host.")
 @json_option
-def import_command(file: str, target: str | None, node: str | None, as_json: bool, **overrides: Any) -> None:
-    """Make a machine file from the output of `nvidia-smi topo -m`, or from NCCL's (NCCL_TOPO_DUMP_FILE=FILE), or from a
-    hosts file (a host a line, `node1 slots=8`).
+def import_command(
+    file: str, target: str | None, node: str | None, rates: str | None, as_json: bool, **overrides: Any
+) -> None:
+    """Make a machine file from what a tool says of a computer.
+
+    FILE is the output of `nvidia-smi topo -m` (with `topo -p2p r` below it), `rocm-smi --showtopo`, `lstopo --of xml`
+    or p2pBandwidthLatencyTest, the topology of NCCL or RCCL (NCCL_TOPO_DUMP_FILE=FILE), or a list of hosts
+    (`node1 slots=8`).
 
     FILE may be `-` for standard input. Whatever the file leaves out is assumed, and each assumption is printed.
     """
@@ -252,14 +263,14 @@ def import_command(file: str, target: str | None, node: str | None, as_json: boo
     from einc.machines.load import format_machine
 
     if target is not None:
-        output.require_outputs([target], [file, *([] if node is None else [node])])
+        output.require_outputs([target], [file, *(name for name in (node, rates) if name is not None)])
     try:
         text = read_text(file)
-        inside = None if node is None else read_text(node)
+        inside, measured = (None if name is None else read_text(name) for name in (node, rates))
     except ModelError as error:  # a file is not UTF-8
         raise MachineError(error.message, where=error.where, hint=error.hint) from None
     where = "standard input" if file == files.STDIN else file
-    imported = import_machine(text, where, MachineOverrides(**overrides), inside, node or "")
+    imported = import_machine(text, where, MachineOverrides(**overrides), inside, node or "", measured, rates or "")
     for assumption in imported.assumptions:
         output.note(f"assumed: {assumption}")
     for warning in imported.warnings:

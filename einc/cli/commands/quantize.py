@@ -22,7 +22,7 @@ from einc_runtime.text import format_memory
         "einc quantize llama-3-8b -o llama-3-8b-int8",
         "einc quantize llama-3-8b -o llama-3-8b-int4 --bits 4 --group 32",
         "einc quantize llama-3-8b -o llama-3-8b-w8a8 --round-inputs",
-        "einc import hf llama-3-8b-int4 --decode -o decode.ein",
+        "einc import hf llama-3-8b-int4 -o llama.ein",
     ),
 )
 @click.argument("folder", metavar="DIR")

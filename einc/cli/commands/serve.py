@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from einc.cli.options import Seconds, machine_option
+from einc.cli.options import Seconds, ignore_option, machine_option
 from einc_runtime.cli.base import Devices, EincCommand, examples
 from einc_runtime.cli.blas import load_numpy
 
@@ -36,6 +36,7 @@ from einc_runtime.cli.blas import load_numpy
 @click.option("--queue", type=click.IntRange(0, 2**16), default=64, help="Texts that may wait.  [default: 64]")
 @click.option("--drain", type=Seconds(), default=30.0, help="Time to finish requests at the end.  [default: 30]")
 @click.option("--reproducible", is_flag=True, help="The same bits for any batch and any number of sites.")
+@ignore_option
 @click.option("--plans", metavar="FOLDER", help="Where plans are kept.  [default: in the user's cache folder]")
 def serve_command(**arguments: Any) -> None:
     """Answer requests as OpenAI's API does: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models.

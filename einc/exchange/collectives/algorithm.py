@@ -139,6 +139,15 @@ class Step:
     relaxed: bool = False
     """Whether its signals and waits order no data, but only who runs on."""
 
+    takes: tuple[ChunkSlot, ...] = ()
+    """Those of the operands that are packets: the step waits until they are there."""
+
+    gives: tuple[ChunkSlot, ...] = ()
+    """Those of the results that are packets."""
+
+    by_switch: bool = False
+    """Whether a switch reads or writes for it on several GPUs, which relaxed signals order as well."""
+
     where: str = ""
 
     def __str__(self) -> str:
@@ -147,13 +156,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveAlgorithm:
-    """A collective algorithm. `steps` are those of every rank and thread block in their order."""
+    """A collective algorithm. `steps` are those of every rank and thread block in their order.
+
+    `tokens` say how often a channel can be waited for before anything is signalled. If `splits` is more than 1, the
+    file counts in chunks of which each is so many here.
+    """
 
     name: str
     collective: Collective
     scratch: tuple[int, ...]
     steps: tuple[Step, ...]
     file: str = ""
+    tokens: tuple[tuple[Channel, int], ...] = ()
+    splits: int = 1
 
 
 def make_collective(kind: str, ranks: int, chunks: int, inplace: bool, where: str, root: int = 0) -> Collective:

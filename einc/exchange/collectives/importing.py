@@ -17,7 +17,10 @@ DEFAULT_CHUNK = 10**6
 
 
 def convert_algorithm(algorithm: CollectiveAlgorithm, chunk_bytes: int = DEFAULT_CHUNK) -> Program:
-    """The exchange program of a valid algorithm. Raises ProgramError, with its place, for one that is not valid."""
+    """The exchange program of a valid algorithm. Raises ProgramError, with its place, for one that is not valid.
+
+    `chunk_bytes` are those of a chunk of its file, which `splits` may divide.
+    """
     verdict = verify_algorithm(algorithm)
     if verdict.faults:
         fault, *further_faults = verdict.faults
@@ -39,7 +42,7 @@ def convert_algorithm(algorithm: CollectiveAlgorithm, chunk_bytes: int = DEFAULT
     return Program(
         tuple(range(algorithm.collective.ranks)),
         (),
-        tuple(Holding((name,), (rank,), chunk_bytes) for name, rank in holdings.items()),
+        tuple(Holding((name,), (rank,), -(-chunk_bytes // algorithm.splits)) for name, rank in holdings.items()),
         tuple(Requirement(aggregate, tuple(sorted(ranks))) for aggregate, ranks in targets.items()),
         tuple(sorted(actions)),
     )

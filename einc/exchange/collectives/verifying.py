@@ -8,13 +8,13 @@ that touch a chunk, one of them writing it, are unordered, then every order give
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from einc.errors import ProgramError
 from einc.exchange.collectives.algorithm import Atom, Channel, ChunkSlot, CollectiveAlgorithm, Step
+from einc.exchange.collectives.clocks import StepClocks, compute_clocks
+from einc.exchange.collectives.packets import expand_slots, match_packets
 from einc_runtime.text import format_count
 
 MAX_FAULTS = 20
@@ -59,28 +59,43 @@ def verify_algorithm(algorithm: CollectiveAlgorithm) -> AlgorithmVerdict:
     blocks = _number_blocks(steps)
     if len(steps) * max(1, len(blocks)) > MAX_CLOCKS:
         raise ProgramError(f"{len(steps):,} steps in {len(blocks):,} thread blocks are too many to be proved")
-    before, matched, faults = _collect_edges(steps)
+    ordered, matched, faults = _collect_edges(steps, dict(algorithm.tokens))
+    packets, packet_faults = match_packets(algorithm)
+    faults += [AlgorithmFault(message, step.where) for message, step in packet_faults]
+    before = [[*edges, *more] for edges, more in zip(ordered, packets, strict=True)]
     order = _sort(before)
     if not faults and len(order) < len(steps):
         faults.append(_describe_deadlock(steps, before, set(order)))
     if faults:
-        return AlgorithmVerdict(tuple(faults[:MAX_FAULTS]))
+        return AlgorithmVerdict(_tell_of_parts(faults, algorithm.splits))
     run = _SymbolicRun(algorithm, matched)
     for position in order:
         run.execute(position)
-    clocks = _compute_clocks(steps, blocks, before, order)
+    clocks = StepClocks(
+        compute_clocks(steps, blocks, ordered, order),
+        compute_clocks(steps, blocks, before, order) if any(packets) else None,
+        compute_clocks(steps, blocks, before, order, relaxed=True) if any(s.by_switch for s in steps) else None,
+    )
     races = _find_races(algorithm, order, clocks, blocks)
     faults = [*races, *run.faults, *_find_unfinished(steps, clocks, blocks)]
     if not races:  # otherwise the values are those of one order only
         faults += run.check_results()
-    return AlgorithmVerdict(tuple(faults[:MAX_FAULTS]), () if faults else tuple(run.transfers))
+    return AlgorithmVerdict(_tell_of_parts(faults, algorithm.splits), () if faults else tuple(run.transfers))
+
+
+def _tell_of_parts(faults: Sequence[AlgorithmFault], splits: int) -> tuple[AlgorithmFault, ...]:
+    """The first faults; if chunks were split, they say how chunks are counted."""
+    note = f" (a chunk of the file is {splits} here)" if splits > 1 else ""
+    return tuple(AlgorithmFault(f"{fault.message}{note}", fault.where) for fault in faults[:MAX_FAULTS])
 
 
 def _number_blocks(steps: Sequence[Step]) -> dict[tuple[int, int], int]:
     return {block: number for number, block in enumerate(dict.fromkeys((step.rank, step.block) for step in steps))}
 
 
-def _collect_edges(steps: Sequence[Step]) -> tuple[list[list[int]], dict[int, int], list[AlgorithmFault]]:
+def _collect_edges(
+    steps: Sequence[Step], tokens: Mapping[Channel, int]
+) -> tuple[list[list[int]], dict[int, int], list[AlgorithmFault]]:
     """For every step those before it, for every step that receives a message the one that sends it, and faults."""
     before: list[list[int]] = [[] for _ in steps]
     faults: list[AlgorithmFault] = []
@@ -110,13 +125,15 @@ def _collect_edges(steps: Sequence[Step]) -> tuple[list[list[int]], dict[int, in
                 faults.append(AlgorithmFault(message, step.where))
             else:
                 before[position].append(seen[target])
-    matched, more = _match_messages(steps, before)
+    matched, more = _match_messages(steps, before, tokens)
     faults += more
     faults += _join_barriers(steps, before)
     return before, matched, faults
 
 
-def _match_messages(steps: Sequence[Step], before: list[list[int]]) -> tuple[dict[int, int], list[AlgorithmFault]]:
+def _match_messages(
+    steps: Sequence[Step], before: list[list[int]], tokens: Mapping[Channel, int]
+) -> tuple[dict[int, int], list[AlgorithmFault]]:
     """Adds the order of messages and signals to `before`, and returns the sender of every message."""
     matched: dict[int, int] = {}
     faults: list[AlgorithmFault] = []
@@ -137,6 +154,7 @@ def _match_messages(steps: Sequence[Step], before: list[list[int]]) -> tuple[dic
                 message = f"several thread blocks of one gpu use one channel for {messages}: their order is open"
                 faults.append(AlgorithmFault(message, steps[(gives or takes)[0]].where))
                 continue
+            takes = takes[tokens.get(channel, 0) :]
             for give, take in zip(gives, takes, strict=False):
                 before[take].append(give)
                 if kind == "message":
@@ -210,27 +228,10 @@ def _describe_deadlock(steps: Sequence[Step], before: Sequence[Sequence[int]], e
     return AlgorithmFault(f"deadlock: steps wait for each other: {shown}{more}", steps[cycle[0]].where)
 
 
-def _compute_clocks(
-    steps: Sequence[Step], blocks: dict[tuple[int, int], int], before: Sequence[Sequence[int]], order: Sequence[int]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    """For every step and thread block, the last step of the block that has ended for certain when the step begins."""
-    clocks = np.full((len(steps), max(1, len(blocks))), -1, dtype=np.int32)
-    for position in order:
-        clock = clocks[position]
-        for edge in before[position]:
-            predecessor = steps[edge]
-            if predecessor.signals and steps[position].awaits and (predecessor.relaxed or steps[position].relaxed):
-                continue  # who runs on, but nothing about data
-            np.maximum(clock, clocks[edge], out=clock)
-            block = blocks[predecessor.rank, predecessor.block]
-            clock[block] = max(int(clock[block]), predecessor.number)
-    return clocks
-
-
 def _find_races(
     algorithm: CollectiveAlgorithm,
     order: Sequence[int],
-    clocks: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+    clocks: StepClocks,
     blocks: dict[tuple[int, int], int],
 ) -> list[AlgorithmFault]:
     """Pairs of steps without an order that touch one chunk, of which one writes it."""
@@ -241,17 +242,18 @@ def _find_races(
 
     def require(first: int, second: int, slot: ChunkSlot, verb: str) -> None:
         a, b = steps[first], steps[second]
-        if first != second and clocks[second, blocks[a.rank, a.block]] < a.number and (first, second) not in faults:
+        known = clocks.choose(a if a.by_switch else b, overwrites=verb == "overwrites")
+        if first != second and known[second, blocks[a.rank, a.block]] < a.number and (first, second) not in faults:
             message = f"race: {b} {verb} {slot}, and nothing says whether {a} comes before or after it"
             faults[first, second] = AlgorithmFault(message, b.where)
 
     for position in order:
         step = steps[position]
-        for slot in _expand(step, step.operands, locate):
+        for slot in expand_slots([slot for slot in step.operands if slot not in step.takes], step.count, locate):
             if slot in writers:
                 require(writers[slot], position, slot, "reads")
             readers[slot].append(position)
-        for slot in _expand(step, step.results, locate):
+        for slot in expand_slots([slot for slot in step.results if slot not in step.gives], step.count, locate):
             if slot in writers:
                 require(writers[slot], position, slot, "writes")
             for reader in readers.pop(slot, ()):
@@ -263,7 +265,7 @@ def _find_races(
 
 
 def _find_unfinished(
-    steps: Sequence[Step], clocks: np.ndarray[tuple[int, ...], np.dtype[np.int32]], blocks: dict[tuple[int, int], int]
+    steps: Sequence[Step], clocks: StepClocks, blocks: dict[tuple[int, int], int]
 ) -> Iterator[AlgorithmFault]:
     """Steps that touch another rank's buffers and that this rank does not wait for: it may be over before they are."""
     last = {(step.rank, step.block): position for position, step in enumerate(steps)}
@@ -271,17 +273,12 @@ def _find_unfinished(
     for (rank, _), position in last.items():
         ends[rank].append(position)
     for step in steps:
-        remote_ranks = dict.fromkeys(s.rank for s in (*step.operands, *step.results) if s.rank != step.rank)
-        for rank in remote_ranks:
-            if not any(clocks[end, blocks[step.rank, step.block]] >= step.number for end in ends[rank]):
+        slots = (*step.operands, *(slot for slot in step.results if slot not in step.gives))
+        known = clocks.choose(step)
+        for rank in dict.fromkeys(slot.rank for slot in slots if slot.rank != step.rank):
+            if not any(known[end, blocks[step.rank, step.block]] >= step.number for end in ends[rank]):
                 message = f"{step} touches memory of gpu {rank}, which does not wait for its end"
                 yield AlgorithmFault(message, step.where)
-
-
-def _expand(step: Step, slots: Sequence[ChunkSlot], locate: Callable[[ChunkSlot], ChunkSlot]) -> Iterator[ChunkSlot]:
-    for rank, buffer, index in slots:
-        for offset in range(step.count):
-            yield locate(ChunkSlot(rank, buffer, index + offset))
 
 
 class _SymbolicRun:

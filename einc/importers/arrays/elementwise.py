@@ -11,7 +11,7 @@ import numpy as np
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import make_extent
 from einc.importers.arrays.naming import name_dimensions
-from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.program import ArrayProgram, recorded
 from einc.importers.arrays.scalar_forms import SCALAR_FORMS
 from einc.importers.arrays.values import Array, Shape, UnsupportedError, show_shape
 from einc_runtime.text import did_you_mean
@@ -22,6 +22,7 @@ MAX_FOLDED = 2**28
 Write = Callable[[Sequence[str]], str]
 
 
+@recorded
 def apply(program: ArrayProgram, function: str, *operands: Array | float, hint: str = "") -> Array:
     """A function of `SCALAR_FORMS` applied to each element; numbers take the type of the arrays beside them.
 
@@ -41,6 +42,7 @@ def apply(program: ArrayProgram, function: str, *operands: Array | float, hint: 
     return map_elements(program, hint or function, write, arrays, result, form.fold)
 
 
+@recorded
 def where(
     program: ArrayProgram, condition: Array, positive: Array | float, negative: Array | float, hint: str = "where"
 ) -> Array:
@@ -56,6 +58,7 @@ def where(
     return map_elements(program, hint, write, arrays, first.type, np.where)
 
 
+@recorded
 def cast(program: ArrayProgram, array: Array, type_: ElementType, hint: str = "") -> Array:
     """The elements as another type: towards 0 from floats to integers, modulo 2**bits among integers."""
     if array.type is type_:

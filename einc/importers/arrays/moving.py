@@ -11,7 +11,7 @@ from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import MAX_FOLDED, broadcast_shapes, cast, list_indices
 from einc.importers.arrays.extents import Extent, choose_larger, choose_smaller, make_extent, multiply_extents
 from einc.importers.arrays.naming import name_dimensions
-from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.program import ArrayProgram, recorded
 from einc.importers.arrays.values import Array, Elements, Shape, UnsupportedError, normalize_axis, show_shape
 
 Extents = Sequence[Extent | int]
@@ -24,6 +24,7 @@ def shape_of(program: ArrayProgram, array: Array) -> Array:
     return program.constant(np.array(elements, object if symbolic else np.int64), ElementType.I64)
 
 
+@recorded
 def reshape(program: ArrayProgram, array: Array, shape: Extents, hint: str = "reshape") -> Array:
     """The same elements in row-major order; one extent may be -1."""
     extents = [make_extent(extent) for extent in shape]
@@ -77,6 +78,7 @@ def unsqueeze(program: ArrayProgram, array: Array, axes: Sequence[int], hint: st
     return reshape(program, array, [1 if axis in new else next(extents) for axis in range(rank)], hint)
 
 
+@recorded
 def transpose(program: ArrayProgram, array: Array, order: Sequence[int], hint: str = "transpose") -> Array:
     """The dimensions in another order."""
     axes = [normalize_axis(axis, array.rank) for axis in order]
@@ -96,6 +98,7 @@ def transpose(program: ArrayProgram, array: Array, order: Sequence[int], hint: s
     return program.equation(hint, indices, f"{{0}}[{brackets}]", [array], shape, array.type)
 
 
+@recorded
 def expand(program: ArrayProgram, array: Array, shape: Extents, hint: str = "expand") -> Array:
     """The array broadcast together with a shape."""
     result = broadcast_shapes(array.shape, tuple(map(make_extent, shape)))
@@ -121,6 +124,7 @@ def full(program: ArrayProgram, shape: Extents, value: float, type_: ElementType
     return expand(program, program.constant(np.asarray(value).astype(type_.numpy), type_, hint), shape, hint)
 
 
+@recorded
 def slice_axis(
     program: ArrayProgram, array: Array, axis: int, start: Extent | int, stop: Extent | int, step: int = 1,
     hint: str = "slice",
@@ -182,6 +186,7 @@ def flip(program: ArrayProgram, array: Array, axes: Sequence[int], hint: str = "
     return array
 
 
+@recorded
 def concat(program: ArrayProgram, arrays: Sequence[Array], axis: int, hint: str = "concat") -> Array:
     """One after the other along an axis."""
     axis = normalize_axis(axis, arrays[0].rank)
@@ -211,6 +216,7 @@ def _name_sides(program: ArrayProgram, array: Array, axis: int, dims: Sequence[s
     return rename(program, placed, [*dims[:axis], f"part_{dims[axis]}", *dims[axis + 1 :]])
 
 
+@recorded
 def rename(program: ArrayProgram, array: Array, dims: Sequence[str]) -> Array:
     """The array with other names of its dimensions in the language."""
     placed = program.place(array)
@@ -225,6 +231,7 @@ def make_unique(program: ArrayProgram, array: Array) -> Array:
     return placed if len(set(placed.dims)) == placed.rank else rename(program, placed, name_dimensions(array.shape))
 
 
+@recorded
 def take(program: ArrayProgram, array: Array, positions: Array, axis: int, hint: str = "take") -> Array:
     """numpy's `take`: the dimensions of `positions` replace an axis. Negative positions count from the end."""
     axis = normalize_axis(axis, array.rank)

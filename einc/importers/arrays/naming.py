@@ -30,21 +30,25 @@ def make_identifier(text: str) -> str:
 
 
 class NameTable:
-    """The names that are in use."""
+    """The names that are in use, each with what it was to read like (`bases`)."""
 
     def __init__(self) -> None:
-        self._used: set[str] = set()
+        self.bases: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
 
     def take(self, text: str) -> str:
-        """A new name that reads like `text`."""
-        base = make_identifier(text)
+        """A new name that reads like `text`, or like what another name was to read like."""
+        base = self.bases.get(text) or make_identifier(text)
         name = base
-        while name in self._used:
+        while name in self.bases:
             self._numbers[base] = self._numbers.get(base, 1) + 1
             name = f"{base}_{self._numbers[base]}"
-        self._used.add(name)
+        self.bases[name] = base
         return name
+
+    def reserve(self, name: str) -> None:
+        """Takes a name as it is."""
+        self.bases[name] = name
 
 
 def name_dimensions(shape: Shape) -> tuple[str, ...]:

@@ -8,10 +8,12 @@ from einc.importers.arrays.elementwise import broadcast_shapes, list_indices
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import reshape
 from einc.importers.arrays.naming import name_dimensions
-from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.program import ArrayProgram, recorded
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
+from einc.ops.arguments import make_unique
 
 
+@recorded
 def matmul(program: ArrayProgram, a: Array, b: Array, hint: str = "matmul") -> Array:
     """numpy's `matmul`: the last axis of `a` with the last but one of `b`, other axes broadcast."""
     if a.rank == 0 or b.rank == 0:
@@ -86,6 +88,14 @@ def einsum(program: ArrayProgram, notation: str, operands: Sequence[Array], hint
     if len(factors) == 1 and over:
         text = f"sum[{over}]({text})"
     return program.equation(hint, [names[label] for label in kept], text, placed, shape, operands[0].type)
+
+
+def multiply_picked(program: ArrayProgram, rows: Array, matrices: Array, picks: Array, hint: str = "experts") -> Array:
+    """Rows [t, k], or [t, s, k], times the matrices [e, n, k] that are picked [t, s]: [t, s, n]."""
+    shape = (rows.shape[0], picks.shape[1], matrices.shape[1])
+    operands = [program.place(operand) for operand in (rows, matrices, picks)]
+    dims = make_unique([*operands[2].dims, operands[1].dims[1]])
+    return program.call(hint, "expert_matmul({0}, {1}, {2})", operands, shape, rows.type, dims)
 
 
 def _spread(term: str, rank: int, spread: int) -> list[str]:

@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from einc.importers.arrays.element_types import ElementType, find_element_type
 from einc.importers.arrays.extents import Extent, make_extent
+from einc.importers.arrays.layout import TextParts, write_text
 from einc.importers.arrays.naming import NameTable, make_identifier, name_dimensions
+from einc.importers.arrays.repeats import DeclaredWeight, Statement
 from einc.importers.arrays.values import Array, Elements, UnsupportedError, show_shape
-from einc.importers.writing import wrap_lines
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 MAX_STATEMENTS = 100_000
 """Statements of a program; the language takes 20,000 operators."""
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """`targets = text`; each `{k}` in the text stands for the name of operand k.
+class Origin:
+    """The operation (`mul`, `reshape`) that made an array, with its arguments in their order, without the program."""
 
-    `targets` have their indices beside their name if the statement is an equation.
-    """
-
-    names: tuple[str, ...]
-    targets: str
-    text: str
-    operands: tuple[str, ...]
-
-    def render(self) -> str:
-        return f"{self.targets} = {fill_operands(self.text, self.operands)}"
-
-
-def fill_operands(text: str, names: Sequence[str]) -> str:
-    return re.sub(r"\{(\d+)\}", lambda match: names[int(match[1])], text)
+    operation: str
+    arguments: tuple[Any, ...]
 
 
 class ArrayProgram:
-    """Collects a model. What no output needs is left out of its text."""
+    """Collects a model. What no output needs is left out of its text.
+
+    `origins` says which operation made an array, by its name; `lift`, if it is set, gives an array that means the same
+    and is better.
+    """
 
     def __init__(self, name: str) -> None:
         self.names = NameTable()
         self.model = self.names.take(name)
         self._constants: dict[str, Elements] = {}
         self.notes: list[str] = []
+        self.origins: dict[str, Origin] = {}
+        self.lift: Callable[[ArrayProgram, Array], Array] | None = None
         self._params: dict[str, int] = {}
-        self._inputs: list[str] = []
-        self._declared_weights: dict[str, str] = {}
+        self._inputs: list[tuple[str, str, str]] = []
+        self._weights: dict[str, DeclaredWeight] = {}
         self._statements: list[Statement] = []
-        self._outputs: list[str] = []
-        self._saved: list[str] = []
+        self._outputs: list[tuple[str, str]] = []
         self._placed: dict[tuple[object, ...], Array] = {}
 
     # -- what a model starts from ----------------------------------------------------------------------------------
@@ -66,13 +64,13 @@ class ArrayProgram:
         """An input; integers that the language does not have are given as those that carry them."""
         array = self._declare("input", name, shape, type_)
         about = f"  # carries {type_.value}" if type_.is_widened or type_ is ElementType.U64 else ""
-        self._inputs.append(f"input {array.name} : {_show_type(array)}{about}")
+        self._inputs.append((array.name, _show_type(array), about))
         return array
 
     def weight(self, name: str, shape: Sequence[Extent | int], type_: ElementType, stored: str) -> Array:
         """A weight that lies in files as `stored`; it is not folded into other constants."""
         array = self._declare("weight", name, shape, type_)
-        self._declared_weights[array.name] = f'weight {array.name} : {_show_type(array)} from "{stored}"'
+        self._weights[array.name] = DeclaredWeight(array.name, _show_type(array), stored)
         return array
 
     def constant(self, elements: object, type_: ElementType | None = None, hint: str = "") -> Array:
@@ -104,14 +102,14 @@ class ArrayProgram:
         if key not in self._placed:
             name = array.name.removeprefix("?") or hint
             weight = self._declare("weight", name, array.shape, array.type)
-            self._declared_weights[weight.name] = f"weight {weight.name} : {_show_type(weight)}"
+            self._weights[weight.name] = DeclaredWeight(weight.name, _show_type(weight), weight.name)
             self._constants[weight.name] = carried
             self._placed[key] = Array(weight.shape, weight.type, weight.name, weight.dims)
             self._placed[(id(array.known),)] = array  # keeps the elements, so that no array has their id again
         return self._placed[key]
 
     def is_weight(self, array: Array) -> bool:
-        return array.name in self._declared_weights
+        return array.name in self._weights
 
     def _place_extents(self, array: Array, hint: str) -> Array:
         """A vector of extents that depend on params, as a chain of choices."""
@@ -141,6 +139,11 @@ class ArrayProgram:
         if not extent.is_number and not extent.text.isidentifier():
             raise UnsupportedError(f"a declared dimension of extent {extent.text}", "give the params numbers")
         return f"n{extent.value}" if extent.is_number else extent.text
+
+    def find_origin(self, value: object, operation: str) -> tuple[Any, ...] | None:
+        """The arguments of the operation that made an array, if it is this one."""
+        origin = self.origins.get(value.name) if isinstance(value, Array) else None
+        return origin.arguments if origin is not None and origin.operation == operation else None
 
     # -- statements ------------------------------------------------------------------------------------------------
 
@@ -196,14 +199,13 @@ class ArrayProgram:
     def output(self, name: str, array: Array) -> str:
         """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""
         placed = self.place(array, name)
-        self._saved.append(placed.name)
         computed = any(placed.name in statement.names for statement in self._statements)
-        saved = placed.name
-        if computed and saved == make_identifier(name) and f"output {saved}" not in self._outputs:
-            self._outputs.append(f"output {saved}")
-        else:
+        fits = make_identifier(self.names.bases.get(placed.name, "")) == make_identifier(name)
+        free = placed.name not in (tensor for _, tensor in self._outputs)
+        saved = make_identifier(name) if computed and fits and free else self.names.take(name)
+        if saved in (earlier for earlier, _ in self._outputs):
             saved = self.names.take(name)
-            self._outputs.append(f"output {saved} = {placed.name}")
+        self._outputs.append((saved, placed.name))
         return saved
 
     @property
@@ -212,9 +214,16 @@ class ArrayProgram:
         needed = self._find_needed()
         return {name: elements for name, elements in self._constants.items() if name in needed}
 
+    @property
+    def stored(self) -> list[str]:
+        """The names in files of the weights that the text reads there and that are not in `weights`."""
+        needed = self._find_needed()
+        names = [name for name in self._weights if name in needed and name not in self._constants]
+        return [self._weights[name].stored for name in names]
+
     def _find_needed(self) -> set[str]:
         """The names that the outputs depend on."""
-        needed = set(self._saved)
+        needed = {name for _, name in self._outputs}
         for statement in reversed(self._statements):
             if not needed.isdisjoint(statement.names):
                 needed.update(statement.operands)
@@ -223,18 +232,40 @@ class ArrayProgram:
     def text(self) -> str:
         """The model text."""
         needed = self._find_needed()
-        groups = [
-            [f"dim {name} = {default}" for name, default in self._params.items()],
-            self._inputs,
-            [line for name, line in self._declared_weights.items() if name in needed],
-            [statement.render() for statement in self._statements if not needed.isdisjoint(statement.names)],
-            self._outputs,
-        ]
-        lines = [f"model {self.model}"]
-        for group in groups:
-            lines += ["", *group] if group else []
-        return "\n".join(wrap_lines(lines)) + "\n"
+        return write_text(
+            TextParts(
+                model=self.model,
+                params=self._params,
+                inputs=self._inputs,
+                weights={name: weight for name, weight in self._weights.items() if name in needed},
+                statements=[part for part in self._statements if not needed.isdisjoint(part.names)],
+                outputs=self._outputs,
+                bases=self.names.bases,
+                extents={},
+            )
+        )
 
 
 def _show_type(array: Array) -> str:
     return f"{array.type.carrier.value}[{', '.join(extent.text for extent in array.shape)}]"
+
+
+def recorded(function: Operation) -> Operation:
+    """The operation, which tells the program what made its result; the program may know a better one (`lift`)."""
+
+    @functools.wraps(function)
+    def call(program: ArrayProgram, *arguments: Any, **options: Any) -> Any:
+        result: Array = function(program, *arguments, **options)
+        known = result.known is not None or result.name in program.origins
+        if known or any(getattr(argument, "name", None) == result.name for argument in arguments):
+            return result
+        operation, operands = function.__name__, arguments
+        if operation == "apply":
+            operation, *following = arguments
+            operands = tuple(following)
+        program.origins[result.name] = Origin(
+            operation, (*operands, *(value for key, value in options.items() if key != "hint"))
+        )
+        return program.lift(program, result) if program.lift is not None else result
+
+    return call  # type: ignore[return-value]

@@ -12,7 +12,7 @@ from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import flip, make_unique, reshape, transpose
 from einc.importers.arrays.naming import name_dimensions
-from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.program import ArrayProgram, recorded
 from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
 
 _FOLDED_RUNNING: dict[str, Callable[..., Any]] = {
@@ -21,6 +21,7 @@ _FOLDED_RUNNING: dict[str, Callable[..., Any]] = {
 FOLDED_REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 
+@recorded
 def reduce(
     program: ArrayProgram, array: Array, operation: str, axes: Sequence[int] | None, keep: bool = False, hint: str = ""
 ) -> Array:
@@ -31,16 +32,19 @@ def reduce(
     gone = list(range(array.rank)) if axes is None else sorted(normalize_axis(axis, array.rank) for axis in axes)
     if not gone:
         return array
+    if keep:
+        shape = [1 if axis in gone else extent for axis, extent in enumerate(array.shape)]
+        return reshape(program, reduce(program, array, operation, gone, False, hint), shape, hint or operation)
     numbers = array.numbers
     if numbers is not None and operation in FOLDED_REDUCTIONS:
-        folded = np.asarray(FOLDED_REDUCTIONS[operation](numbers, axis=tuple(gone), keepdims=keep))
+        folded = np.asarray(FOLDED_REDUCTIONS[operation](numbers, axis=tuple(gone)))
         return program.constant(folded.astype(array.type.numpy), array.type)
     if array.type.is_bool:
-        wide = reduce(program, cast(program, array, ElementType.I32), operation, axes, keep, hint)
+        wide = reduce(program, cast(program, array, ElementType.I32), operation, axes, False, hint)
         return apply(program, "gt", wide, 0, hint=hint or operation)
     if operation == "prod" and array.extents is not None and array.rank == 1:
         total = multiply_extents(array.extents)
-        return program.constant(np.array([total] if keep else total, object), array.type)
+        return program.constant(np.array(total, object), array.type)
     placed = program.place(array)
     inner = [f"r{axis}" if axis in gone else index for axis, index in enumerate(_name_kept(array, gone))]
     over = ", ".join(f"r{axis}" for axis in gone)
@@ -54,10 +58,7 @@ def reduce(
     text = f"{operation}[{over}]({element})"
     if operation in ("sum", "prod") and array.type.is_widened:
         text = array.type.wrap(text)
-    result = program.equation(hint or operation, name_dimensions(kept), text, [placed], kept, array.type)
-    if not keep:
-        return result
-    return reshape(program, result, [1 if axis in gone else extent for axis, extent in enumerate(array.shape)], hint)
+    return program.equation(hint or operation, name_dimensions(kept), text, [placed], kept, array.type)
 
 
 def _name_kept(array: Array, gone: Sequence[int]) -> list[str]:
@@ -86,6 +87,7 @@ def accumulate(
     return program.equation(hint or f"running_{operation}", indices, text, [placed], array.shape, array.type)
 
 
+@recorded
 def softmax(program: ArrayProgram, array: Array, axis: int = -1, hint: str = "softmax") -> Array:
     """Exponentials over their sum along an axis, relative to the largest."""
     axis = normalize_axis(axis, array.rank)
@@ -146,6 +148,7 @@ def find_extreme(
     return reshape(program, result, [*shape[:axis], 1, *shape[axis:]], hint) if keep else result
 
 
+@recorded
 def layer_norm(
     program: ArrayProgram, array: Array, gain: Array | None, bias: Array | None, eps: float, hint: str = "norm"
 ) -> Array:
@@ -158,6 +161,7 @@ def layer_norm(
     return program.call(hint, text, [placed, gain, bias], array.shape, array.type, placed.dims)
 
 
+@recorded
 def rms_norm(program: ArrayProgram, array: Array, gain: Array | None, eps: float, hint: str = "norm") -> Array:
     """Rows along the last axis, divided by the root of their mean square, times a gain [n]."""
     gain = gain or _repeat(program, 1.0, [array.shape[-1]], array.type)

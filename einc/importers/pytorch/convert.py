@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from einc.errors import Diagnostic, ModelError
@@ -12,6 +12,7 @@ from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
+from einc.importers.lifting import lift
 from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
 from einc.importers.pytorch.aten import ATEN, find_operator
 from einc.importers.pytorch.aten.table import Call
@@ -23,13 +24,20 @@ from einc.importers.pytorch.exported import (
     Placeholder,
     Size,
     read_graph,
+    read_nested_graph,
 )
+from einc.importers.pytorch.in_place import SharedElements, is_in_place, name_without_writing
 from einc.importers.pytorch.symbols import find_symbol, read_extent
 from einc_runtime.text import did_you_mean, escape_text
 
 MAX_KNOWN = 2**16
 """Elements of a buffer whose values einc looks at, so that what is computed from it is computed once."""
 _EXTENT_OF_A_PARAM = 8  # what a dynamic dimension is by default, if the file says nothing
+
+
+_TRANSPARENT = frozenset(
+    f"torch.ops.higher_order.{name}" for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +63,11 @@ class _Conversion:
         self._archive = archive
         self._graph = graph
         self._program = ArrayProgram(name)
+        self._program.lift = lift
         self._symbols: dict[str, Extent] = {}
         self._values: dict[str, Any] = {}
         self._weights: dict[str, Array] = {}
+        self._shared = SharedElements(_find_last_reads(graph))
 
     def run(self) -> ConvertedModule:
         inputs = []
@@ -67,15 +77,14 @@ class _Conversion:
             array = self._read_placeholder(placeholder)
             self._values[placeholder.name] = array
             inputs += [array.name] if placeholder.kind == "input" else []
-        for node in self._graph.nodes:
-            if node.outputs:  # what has no result asserts something that the export knew
-                self._convert(node)
+        for position, node in enumerate(self._graph.nodes):
+            self._shared.position = position
+            self._convert_nodes([node])
         outputs = self._write_outputs()
         program = self._program
         text = program.text()
-        stored = [name for name, array in self._weights.items() if f"{array.name} :" in text]
         return ConvertedModule(
-            text, tuple(stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes)
+            text, tuple(program.stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes)
         )
 
     # ---- what the graph starts from ----
@@ -127,8 +136,17 @@ class _Conversion:
 
     # ---- nodes ----
 
+    def _convert_nodes(self, nodes: Sequence[ExportedNode]) -> None:
+        for node in nodes:
+            if node.outputs:  # what has no result asserts something that the export knew
+                self._convert(node)
+
     def _convert(self, node: ExportedNode) -> None:
-        operator = find_operator(node.target)
+        if node.target in _TRANSPARENT:
+            self._convert_nested(node)
+            return
+        target = name_without_writing(node.target) if is_in_place(node.target) else node.target
+        operator = find_operator(target)
         if operator is None:
             raise self._refuse(node, *_describe_missing(node.target))
         try:
@@ -136,6 +154,38 @@ class _Conversion:
             results = self._run(node, operator.call, inputs)
         except UnsupportedError as error:
             raise self._refuse(node, error.message, error.hint) from None
+        self._bind(node, results)
+        read = _list_names([argument.arg for argument in node.inputs])
+        self._shared.add(node.target, read, _list_names(node.outputs))
+        if target != node.target and read:
+            views = self._shared.list_views(read[0])
+            if views:
+                hint = "call run_decompositions() on the exported program before torch.export.save"
+                raise self._refuse(node, f"it writes over a tensor that has views ({', '.join(views[:3])})", hint)
+            self._values[read[0]] = self._values[_list_names(node.outputs)[0]]
+
+    def _convert_nested(self, node: ExportedNode) -> None:
+        """A part of the module that runs without gradients, or with other settings that change nothing here."""
+        record = next((a.arg["as_graph"] for a in node.inputs if "as_graph" in a.arg), None)
+        if not isinstance(record, dict):
+            raise self._refuse(node, "it has no graph")
+        try:
+            graph = read_nested_graph(record.get("graph"), self._archive.path)
+            given_tensors = [a.arg for a in node.inputs if {"as_tensor", "as_sym_int"} & set(a.arg)]
+            operands = [self._read_argument(argument) for argument in given_tensors]
+        except UnsupportedError as error:
+            raise self._refuse(node, error.message, error.hint) from None
+        names = _list_names(graph.inputs)
+        if len(names) != len(operands):
+            raise self._refuse(node, f"its graph takes {len(names)} tensors, it gets {len(operands)}")
+        before, values = self._graph, dict(self._values)
+        self._values.update(zip(names, operands, strict=True))
+        self._graph = replace(
+            before, tensors={**before.tensors, **graph.tensor_values}, sizes={**before.sizes, **graph.sym_int_values}
+        )
+        self._convert_nodes(graph.nodes)
+        results = [self._values.get(name) for name in _list_names(graph.outputs)]
+        self._graph, self._values = before, values
         self._bind(node, results)
 
     def _run(self, node: ExportedNode, call: Any, inputs: dict[str, Any]) -> Any:
@@ -247,6 +297,14 @@ class _Conversion:
 _OF_TORCH = re.compile(r"[/\"]torch/(nn|fx|_\w+)/")
 
 
+def _find_last_reads(graph: ExportedGraph) -> dict[str, int]:
+    """For each name that a node makes, the position of the last node that reads it; what is returned is read last."""
+    last = {name: -1 for node in graph.nodes for name in _list_names(node.outputs)}
+    for position, node in enumerate(graph.nodes):
+        last |= dict.fromkeys(_list_names([argument.arg for argument in node.inputs]), position)
+    return last | dict.fromkeys(_list_names(graph.outputs), len(graph.nodes))
+
+
 def find_line(node: ExportedNode) -> str:
     """The last line of Python that called the node and is not torch's own, as the export noted it."""
     trace = node.metadata.get("stack_trace")
@@ -278,7 +336,9 @@ def _list_names(arguments: Sequence[Argument]) -> list[str]:
     names = []
     for argument in arguments:
         for tag, value in argument.items():
-            if tag in ("as_tensor", "as_tensors"):
+            if tag in ("as_optional_tensors", "as_optional_tensor"):
+                names += _list_names(value if isinstance(value, list) else [value])
+            elif tag in ("as_tensor", "as_tensors"):
                 items = value if isinstance(value, list) else [value]
                 names += [str(item.get("name")) for item in items if isinstance(item, dict)]
             elif tag in ("as_sym_int", "as_sym_float", "as_sym_bool") and isinstance(value, dict):

@@ -67,11 +67,14 @@ class ExportedNode(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-class _GraphRecord(msgspec.Struct):
+class GraphRecord(msgspec.Struct):
+    """A graph, or a part of one, as it lies in the file."""
+
     nodes: Annotated[list[ExportedNode], msgspec.Meta(max_length=MAX_NODES)]
     outputs: list[Argument]
     tensor_values: dict[Name, ExportedTensor]
     sym_int_values: dict[Name, Size] = {}
+    inputs: list[Argument] = []
 
 
 class _Signature(msgspec.Struct):
@@ -80,7 +83,7 @@ class _Signature(msgspec.Struct):
 
 
 class _GraphModule(msgspec.Struct):
-    graph: _GraphRecord
+    graph: GraphRecord
     signature: _Signature
     module_call_graph: list[dict[str, Any]] = []
 
@@ -151,6 +154,14 @@ def read_graph(document: object, where: str) -> ExportedGraph:
         sizes=graph.sym_int_values,
         lowest={symbol: bounds.min_val or 0 for symbol, bounds in module.range_constraints.items()},
     )
+
+
+def read_nested_graph(record: object, where: str) -> GraphRecord:
+    """The graph of a part of a module. Raises ReadError."""
+    try:
+        return msgspec.convert(record, GraphRecord)
+    except msgspec.ValidationError as error:
+        raise ReadError(f"a graph in its graph is not valid: {escape_text(str(error), 200)}", where=where) from None
 
 
 _STORED_KINDS = {

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from einc.errors import Diagnostic, ModelError
 from einc.importers.pytorch.aten import find_operator
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_packages
+
+_EXPERTS_FIELD = "_experts_implementation"
+"""The field of a configuration that says how experts are computed (transformers/integrations/moe.py)."""
 
 
 def export_module(
@@ -25,7 +29,7 @@ def export_module(
     except ImportError:
         raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
     module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), _choose_experts(module):
         try:
             exported = export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False)
             decompositions = default_decompositions()
@@ -38,3 +42,20 @@ def export_module(
             words = str(error).strip() or type(error).__name__
             problem = f"torch.export cannot export the module: {words.splitlines()[0][:300]}"
             raise ModelError([Diagnostic(problem)]) from error
+
+
+@contextmanager
+def _choose_experts(module: Any) -> Iterator[None]:
+    """Models of transformers take the matrices that each token picks, and do not sort tokens by them: that is what
+    einc has an operator for."""
+    configs = {id(config): config for part in module.modules() if (config := getattr(part, "config", None)) is not None}
+    changed = [
+        (config, getattr(config, _EXPERTS_FIELD)) for config in configs.values() if hasattr(config, _EXPERTS_FIELD)
+    ]
+    try:
+        for config, _ in changed:
+            setattr(config, _EXPERTS_FIELD, "batched_mm")
+        yield
+    finally:
+        for config, before in changed:
+            setattr(config, _EXPERTS_FIELD, before)

@@ -15,7 +15,7 @@ from einc.errors import MachineError
 from einc.machines.catalogue import Gpu, compute_pcie_gbs, find_by_device
 from einc.machines.importers.pcie import Lane, Way
 from einc.machines.importers.topology_facts import Topology
-from einc.machines.importers.xml_reader import Element, read_elements
+from einc.machines.importers.xml_reader import Element
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 
@@ -31,9 +31,8 @@ _Key = tuple[str, str]
 """(host, PCI bus id)"""
 
 
-def read_nccl(text: str, where: str) -> Topology:
+def read_nccl(elements: Sequence[Element], where: str) -> Topology:
     """The topology of a dump. Raises MachineError, pointing at the first element that is wrong."""
-    elements = read_elements(text, where)
     _check_root(elements[0])
     gpus = _order_gpus([element for element in elements if element.name == "gpu"], where)
     keys = [_get_key(gpu) for gpu in gpus]
@@ -80,9 +79,10 @@ def read_nccl(text: str, where: str) -> Topology:
     rate, notes = _find_pcie_rate(gpus)
     if absent:
         notes.append(f"links to GPUs that the file does not list are left out: {', '.join(sorted(absent)[:8])}")
-    models = tuple(
-        _find_model(gpu, sum(n for (a, _), n in direct.items() if a == site)) for site, gpu in enumerate(gpus)
-    )
+    degrees = [0] * len(gpus)
+    for (site, _), count in direct.items():
+        degrees[site] += count
+    models = tuple(_find_model(gpu, links) for gpu, links in zip(gpus, degrees, strict=True))
     archs = [gpu.attributes.get("gcn") for gpu in gpus]
     return Topology(
         labels,
@@ -170,7 +170,7 @@ def _check_root(root: Element) -> None:
         message = "these are the rings and trees of NCCL_GRAPH_DUMP_FILE, not the topology"
         raise MachineError(message, where=root.span, hint=_DUMP)
     if root.name != "system":
-        message = f"expected NCCL's <system>, found <{root.name[:40]}>"
+        message = f"expected NCCL's <system>, or hwloc's <topology>, found <{root.name[:40]}>"
         raise MachineError(message, where=root.span, hint=_DUMP)
     version = root.attributes.get("version", "1")
     if version not in ("1", "2"):

@@ -34,6 +34,7 @@ _PEER_WORDS = frozenset(("OK", "NS", "CNS", "GNS", "TNS", "DR", "U"))
 """Words of `nvidia-smi topo -p2p`: all but OK say that the driver gives a pair no peers, or does not know."""
 _MAX_COLUMNS = 4 * MAX_SITES
 _MAX_LINE_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
+_MAX_CARDS = 64  # network cards that tell how far GPUs with NVLinks are from each other
 _MAX_LINES = 20_000  # of a report; one of MAX_SITES GPUs has fewer
 
 
@@ -120,7 +121,7 @@ def _find_ways(
     affinity, that they are in one socket.
     """
     number = {name: position for position, name in enumerate(labels)}
-    cards = [name for name in columns if name not in number]
+    cards = [name for name in columns if name not in number][:_MAX_CARDS]
     affinity = {label: tuple(word.text for word in rows[label].words[1 + len(columns) :]) for label in labels}
     near = {}
     for a, b in itertools.combinations(labels, 2):

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from einc.errors import UsageError
+from einc.errors import MachineError, UsageError
 from einc.machines.catalogue import Gpu, compute_pcie_gbs, find_by_links, list_names, require_by_name, suggest_names
 from einc.machines.importers.network import add_network
 from einc.machines.importers.pcie import SOCKET_GBS, build_ways
@@ -28,6 +28,8 @@ _TRANSFER_US, _KERNEL_US = 4.0, 2.0
 _STAGED_US = 14.0
 """A transfer through the host's memory before its first byte: 12 to 17 us by p2pBandwidthLatencyTest with peers
 disabled (NVIDIA/nccl 1127)."""
+MAX_HOST_SITES = 256
+"""GPUs of one computer that PCIe joins: three times as many as the largest has."""
 PCIE_GBS = compute_pcie_gbs(8, 16)
 """The rate of a path between GPUs if nothing else is known: that of PCIe 3.0 with 16 lanes."""
 
@@ -66,7 +68,7 @@ def build_machine(topology: Topology, overrides: MachineOverrides, where: str) -
     most = [model.links.count if model and model.links else None for model in models]
     direct, fabrics = split_switches(topology, most, where)
     resources = _build_links(direct, fabrics, models, overrides, assumptions)
-    bridges = _build_bridges(topology, resources, models, overrides, assumptions)
+    bridges = _build_bridges(topology, where, resources, models, overrides, assumptions)
     staged = {pair for bridge in bridges if bridge.name.startswith("host memory") for pair in bridge.pairs}
     direct_pairs = {pair for resource in (*resources, *bridges) for pair in resource.pairs} - staged
     transfer_us = _STAGED_US if staged and not direct_pairs else _TRANSFER_US
@@ -181,6 +183,7 @@ def _build_nvlinks(
 
 def _build_bridges(
     topology: Topology,
+    where: str,
     resources: Sequence[Resource],
     models: Sequence[Gpu | None],
     overrides: MachineOverrides,
@@ -204,6 +207,8 @@ def _build_bridges(
         suffix = f" {host}" if bridges else ""
         staged = {pair for pair in pairs if _is_staged(topology, models, pair)}
         all_staged |= staged
+        if topology.ways and len(members) > MAX_HOST_SITES:
+            raise MachineError(f"one computer has more than {MAX_HOST_SITES} GPUs that PCIe joins", where=where)
         if topology.ways:
             rates = {
                 "slot": gbs,

@@ -22,8 +22,7 @@ class Topology:
     links of PCIe that lead to each GPU, where the file shows them. `unreachable` pairs cannot use PCIe, and `staged`
     ones only through the memory of the host. `pcie_gbs` is the rate of the slowest slot where the file tells it, and
     `socket_gbs` that between sockets. `cards` has the rates of the network cards of each host in GB/s per direction,
-    where the file tells them. `memory_bytes` is what a driver said of each GPU, in full. `notes` say what looks wrong,
-    `sources` where facts come from that are not the file's own. Switches join all sites that have links to them, or
+    where the file tells them. `notes` say what looks wrong. Switches join all sites that have links to them, or
     with `apart` those of one host only.
     """
 

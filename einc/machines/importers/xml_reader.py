@@ -1,12 +1,13 @@
 """Reads the elements and attributes of an untrusted XML text.
 
-Document types are refused, so there are no entities but the five of the language, and nothing external. Text between
-elements is ignored. Expat reads the text in one call; the depth and number of elements are bounded here.
+Document types are refused but for those that only name the file of their definition, which is never opened: so there
+are no entities but the five of the language, and nothing external. Expat reads the text in one call; the depth and
+number of elements are bounded here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from einc.errors import MachineError, SourceSpan
@@ -14,6 +15,10 @@ from einc.errors import MachineError, SourceSpan
 _MAX_XML_ELEMENTS = 100_000  # elements of a file, whose sender may be hostile
 _MAX_ATTRIBUTES = 100  # of one element; those of topologies have about ten
 _MAX_DEPTH = 64  # levels; a topology has about ten
+
+
+_KNOWN_DEFINITIONS = (("topology", "hwloc2.dtd"), ("topology", "hwloc.dtd"))
+"""The document types that hwloc writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +40,13 @@ class _TextPosition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Element:
-    """One element; `path` are those that it stands in, outermost first."""
+    """One element; `path` are those that it stands in, outermost first, and `text` the pieces of its own text."""
 
     name: str
     attributes: dict[str, str]
     path: tuple[Element, ...]
     position: _TextPosition
+    text: list[str] = field(default_factory=list)
 
     @property
     def span(self) -> SourceSpan:
@@ -81,9 +87,18 @@ def read_elements(text: str, where: str) -> list[Element]:
             hint="delete it: NCCL writes none",
         )
 
+    def check_doctype(name: str, definition: str | None, public: str | None, has_subset: bool) -> None:
+        if has_subset or public is not None or (name, definition) not in _KNOWN_DEFINITIONS:
+            refuse()
+
+    def add_text(text: str) -> None:
+        if open_elements:
+            open_elements[-1].text.append(text)
+
     parser.StartElementHandler = start
     parser.EndElementHandler = lambda _: open_elements.pop()
-    parser.StartDoctypeDeclHandler = refuse
+    parser.CharacterDataHandler = add_text
+    parser.StartDoctypeDeclHandler = check_doctype
     parser.EntityDeclHandler = refuse
     parser.ExternalEntityRefHandler = refuse
     try:

@@ -26,7 +26,11 @@ MAX_WAIT = 60
 MAX_MEMORY = 512 << 20
 """Bytes of the process that renders it."""
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+"""A `role` and its `content`, and what else a template knows of messages, such as `tool_calls`."""
+
+UNSET: Mapping[str, Any] = {"tools": None, "documents": None}
+"""What a template sees where nothing is said of it, as in transformers: a variable that is not defined is not None."""
 
 
 class ChatRenderer:
@@ -47,18 +51,18 @@ class ChatRenderer:
             self._end()
 
     def render(self, template: str, messages: Sequence[Message], variables: Mapping[str, Any], where: str) -> str:
-        """The text of a conversation, up to where the model answers; a message has a `role` and its `content`.
+        """The text of a conversation, up to where the model answers; `variables` are those of its folder
+        and of a request.
 
         `where` names the template's file. Raises ArrayFault for what the template raises, and if it takes too much.
         """
         request = {
             "template": template,
-            "variables": {**variables, "messages": [dict(message) for message in messages],
-                          "add_generation_prompt": True},
+            "variables": {**UNSET, "add_generation_prompt": True, **variables, "messages": list(map(dict, messages))},
             "seconds": MAX_SECONDS,
             "memory": MAX_MEMORY,
             "characters": MAX_PROMPT,
-        }  # fmt: skip
+        }
         with self._lock:
             answer = self._ask(json.dumps(request).encode() + b"\n", where)
         if "missing" in answer:

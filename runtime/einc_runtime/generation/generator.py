@@ -90,14 +90,21 @@ class Generator:
         return completions
 
     def stream(
-        self, prompts: Sequence[Prompt], max_tokens: int, sampling: Sampling = GREEDY, stops: Sequence[str] = ()
+        self,
+        prompts: Sequence[Prompt],
+        max_tokens: int,
+        sampling: Sampling = GREEDY,
+        stops: Sequence[str] = (),
+        *,
+        joins: bool = True,
     ) -> Iterator[NewToken]:
         """The tokens of all sequences as they are chosen, those of one step in the order of their slots.
 
+        Texts go on from those of their prompts if `joins` is true; answers of a chat stand by themselves.
         Raises UsageFault where something is asked for that cannot be, and ArrayFault for prompts that are too long.
         """
         requests = [
-            SequenceRequest(self._encode(prompt), max_tokens, sampling, stops, number)
+            SequenceRequest(self._encode(prompt), max_tokens, sampling, stops, number, joins=joins)
             for number, prompt in enumerate(prompts)
         ]
         for request in requests:

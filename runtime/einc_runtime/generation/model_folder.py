@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einc_runtime.errors import ArrayFault, ReadFault, UsageFault
-from einc_runtime.generation.sampling import GREEDY, Sampling
+from einc_runtime.generation.sampling import Sampling
 from einc_runtime.generation.tokenizer import TextTokenizer
 from einc_runtime.strict_json import parse_json
 from einc_runtime.text import escape_text
@@ -16,7 +16,9 @@ from einc_runtime.text import escape_text
 MAX_FOLDER_FILE_BYTES = 16 << 20
 """Bytes of a configuration or template; tokenizer_config.json may list thousands of added tokens."""
 
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+"""Flags of sentence-transformers before version 5.4, which then has a name in `pooling_mode`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +53,36 @@ class ModelFolder:
             )
         return TextTokenizer(file)
 
-    def read_end_tokens(self) -> tuple[int, ...]:
-        """The tokens that end a text: what generation_config.json says, else config.json."""
+    def read_end_tokens(self, tokenizer: TextTokenizer | None = None) -> tuple[int, ...]:
+        """The tokens that end a text: what generation_config.json says, else config.json; and the end token that
+        tokenizer_config.json names, where a `tokenizer` knows it."""
+        tokens: list[int] = []
         for name in ("generation_config.json", "config.json"):
-            value = self._read_json(name).get("eos_token_id")
-            tokens = value if isinstance(value, list) else [value]
+            value = self._read_json(name, finite=False).get("eos_token_id")
             if value is not None:
+                tokens = value if isinstance(value, list) else [value]
                 if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
                     raise ArrayFault("eos_token_id: expected tokens", where=os.path.join(self._folder, name))
-                return tuple(tokens)
-        return ()
+                break
+        named = self._read_special_tokens().get("eos_token")
+        known = tokenizer.find_token(named) if tokenizer is not None and named is not None else None
+        return tuple(tokens if known is None or known in tokens else [*tokens, known])
 
     def read_sampling(self) -> Sampling:
-        """How tokens are drawn where nobody says it: as generation_config.json says, if its do_sample is true."""
-        settings = self._read_json("generation_config.json")
-        if settings.get("do_sample") is not True:
-            return GREEDY
+        """How tokens are chosen where nobody says it: as generation_config.json says. They are drawn if its do_sample
+        is true; otherwise the most likely one is taken, after the repetition penalty."""
+        settings = self._read_json("generation_config.json", finite=False)
+        is_drawn = settings.get("do_sample") is True
         where = os.path.join(self._folder, "generation_config.json")
-        stated = {name: settings[name] for name in ("temperature", "top_p") if settings.get(name) is not None}
+        names = (
+            ("temperature", "top_p", "top_k", "min_p", "repetition_penalty") if is_drawn else ("repetition_penalty",)
+        )
+        stated = {name: settings[name] for name in names if settings.get(name) is not None}
         for name, value in stated.items():
-            if not isinstance(value, int | float) or isinstance(value, bool):
+            if not isinstance(value, int if name == "top_k" else int | float) or isinstance(value, bool):
                 raise ArrayFault(f"{name}: expected a number", where=where)
         try:
-            return Sampling(**{"temperature": 1.0, **stated})
+            return Sampling(**{"temperature": 1.0 if is_drawn else 0.0, **stated})
         except UsageFault as fault:
             raise ArrayFault(fault.message, where=where) from None
 
@@ -97,25 +106,21 @@ class ModelFolder:
         if not isinstance(path, str) or path != os.path.basename(path) or path in ("", ".."):
             raise ArrayFault("expected a folder beside it as the path of Pooling", where=where)
         settings = self._read_json(os.path.join(path, "config.json"))
-        chosen = sorted(name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True)
-        named = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-        if len(chosen) != 1 or chosen[0] not in named:
+        flags = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
+        chosen = sorted(_POOLINGS.get(name, name) for name in flags)
+        if (named := settings.get("pooling_mode")) is not None:
+            chosen = list(map(str, named)) if isinstance(named, list) else [str(named)]
+        if len(chosen) != 1 or chosen[0] not in _POOLINGS.values():
             raise UsageFault(
                 f"it pools by {', '.join(map(escape_text, chosen)) or 'nothing'}",
                 where=os.path.join(self._folder, path, "config.json"),
-                hint="pooling_mode_mean_tokens and pooling_mode_cls_token are supported",
+                hint="mean and cls are supported (pooling_mode_mean_tokens and pooling_mode_cls_token)",
             )
-        return Pooling(named[chosen[0]], len(kinds) == 3)
+        return Pooling(chosen[0], len(kinds) == 3)
 
     def read_chat_template(self) -> ChatTemplate:
         """Raises UsageFault where there is none."""
-        settings = self._read_json("tokenizer_config.json")
-        variables = {}
-        for name in _SPECIAL_TOKENS:
-            setting = settings.get(name)
-            text = setting.get("content") if isinstance(setting, dict) else setting
-            if isinstance(text, str):
-                variables[name] = text
+        settings, variables = self._read_json("tokenizer_config.json"), self._read_special_tokens()
         file, name = os.path.join(self._folder, "chat_template.jinja"), "tokenizer_config.json"
         if os.path.isfile(file):
             return ChatTemplate(self._read("chat_template.jinja").decode("utf-8", "replace"), variables, file)
@@ -129,13 +134,25 @@ class ModelFolder:
             )
         return ChatTemplate(template, variables, os.path.join(self._folder, name))
 
-    def _read_json(self, name: str, kind: type = dict) -> Any:
+    def _read_special_tokens(self) -> dict[str, str]:
+        """The special tokens that tokenizer_config.json names; what it lacks, special_tokens_map.json may have."""
+        named = {}
+        for file in ("special_tokens_map.json", "tokenizer_config.json"):
+            settings = self._read_json(file)
+            for name in _SPECIAL_TOKENS:
+                setting = settings.get(name)
+                text = setting.get("content") if isinstance(setting, dict) else setting
+                if isinstance(text, str):
+                    named[name] = text
+        return named
+
+    def _read_json(self, name: str, kind: type = dict, *, finite: bool = True) -> Any:
         """The object, or the list, in a file; an empty one where there is no such file."""
         file = os.path.join(self._folder, name)
         if not os.path.isfile(file):
             return kind()
         try:
-            document = parse_json(self._read(name))
+            document = parse_json(self._read(name), finite=finite)
         except ValueError as error:
             raise ArrayFault(str(error), where=file) from None
         if not isinstance(document, kind):

@@ -18,8 +18,21 @@ from typing import Any, NoReturn
 
 def render(template: str, variables: dict[str, Any], characters: int) -> str:
     """The text of a template. Raises whatever the template raises, and ValueError for texts that are too long."""
+    from jinja2 import nodes
     from jinja2.exceptions import TemplateError
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationTag(Extension):
+        """`{% generation %}` marks what a model has said, for those who train it: its text is that of its body."""
+
+        tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
 
     def refuse(message: str) -> NoReturn:
         raise TemplateError(message)
@@ -27,11 +40,18 @@ def render(template: str, variables: dict[str, Any], characters: int) -> str:
     def format_now(form: str) -> str:
         return datetime.datetime.now().strftime(form)
 
-    def format_json(value: Any, indent: int | None = None, **_: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def format_json(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:
+        form: dict[str, Any] = {"ensure_ascii": ensure_ascii, "indent": indent, "sort_keys": sort_keys}
+        return json.dumps(value, separators=None if separators is None else tuple(separators), **form)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = format_json
     environment.globals.update(raise_exception=refuse, strftime_now=format_now)

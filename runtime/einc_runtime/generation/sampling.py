@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,21 +15,45 @@ from einc_runtime.errors import KernelFault, UsageFault
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
 
+_BOUNDS = {
+    "temperature": (0.0, 1e6), "min_p": (0.0, 1.0), "presence_penalty": (-1e3, 1e3), "frequency_penalty": (-1e3, 1e3),
+}  # fmt: skip
+"""The least and the largest value of settings."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A temperature of 0 takes the most likely token. Others divide the logits, and the tokens that together have the
-    probability `top_p` at least, the most likely first, are drawn from. Equal seeds draw equal tokens."""
+    """How tokens are chosen. A temperature of 0 takes the most likely token. Others divide the logits, and one is drawn
+    among the `top_k` most likely tokens (0: all), of these among the most likely ones that together have the
+    probability `top_p` at least, and of these among those that are at least `min_p` times as likely as the first.
+    Equal seeds draw equal tokens.
+
+    Before that, logits change: those of tokens in the text so far, the prompt included, are divided by the
+    `repetition_penalty` where they are positive, and multiplied by it where they are negative; those of tokens that
+    were made are lowered by the `presence_penalty`, and by the `frequency_penalty` for each time. Last, `logit_bias` is
+    added.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 1e6:
-            raise UsageFault(f"expected a temperature from 0 on, found {self.temperature}")
+        for name, (low, high) in _BOUNDS.items():
+            if not low <= getattr(self, name) <= high:
+                raise UsageFault(f"expected a {name} from {low:g} to {high:g}, found {getattr(self, name)}")
         if not 0 < self.top_p <= 1:
             raise UsageFault(f"expected a top-p above 0, and 1 at most, found {self.top_p}")
+        if not 0 < self.repetition_penalty <= 1e3:
+            raise UsageFault(f"expected a repetition_penalty above 0, found {self.repetition_penalty}")
+        if self.top_k < 0:
+            raise UsageFault(f"expected a top_k from 0 on, found {self.top_k}")
 
 
 GREEDY = Sampling()
@@ -37,21 +63,59 @@ GREEDY = Sampling()
 class TokenSampler:
     """Chooses the tokens of one sequence, the `number`-th with its seed: no other sequence changes what is drawn."""
 
-    def __init__(self, sampling: Sampling, number: int) -> None:
+    def __init__(self, sampling: Sampling, number: int, prompt: Sequence[int] = ()) -> None:
         self._sampling = sampling
         self._random = np.random.default_rng([sampling.seed, number])
+        self._read = np.unique(np.asarray(prompt, np.int64)) if sampling.repetition_penalty != 1 else None
+        self._counts: Counter[int] = Counter()
 
-    def choose(self, logits: Array) -> int:
-        """A token, given the logits [vocab] after the tokens before it. Raises KernelFault for NaNs."""
+    def choose(self, logits: Array, excluded: Collection[int] = (), allowed: Array | None = None) -> int:
+        """A token, given the logits [vocab] after the tokens before it. It is none of those `excluded`, and one that
+        the flags `allowed` [vocab] mark. Raises KernelFault for NaNs."""
         best = int(np.argmax(logits))
         if not math.isfinite(float(logits[best])):
             raise KernelFault("the logits are not finite", hint="16-bit floats may be too narrow: --dtype f32")
-        if self._sampling.temperature == 0:
+        changed = self._change(logits)
+        if excluded or allowed is not None:
+            changed = changed.astype(np.float64)
+            changed[list(excluded)] = -np.inf
+            if allowed is not None:
+                changed[~allowed] = -np.inf
+        token = self._draw(changed)
+        self._counts[token] += 1
+        return token
+
+    def _change(self, logits: Array) -> Array:
+        """The logits after penalties and biases, which are the same array where there are none."""
+        how = self._sampling
+        if self._read is None and not (how.presence_penalty or how.frequency_penalty or how.logit_bias):
+            return logits
+        changed = logits.astype(np.float64)
+        seen = np.fromiter(self._counts, np.int64, len(self._counts))
+        if self._read is not None:
+            seen_or_read = np.union1d(self._read, seen)
+            values = changed[seen_or_read]
+            penalty = how.repetition_penalty
+            changed[seen_or_read] = np.where(values > 0, values / penalty, values * penalty)
+        changed[seen] -= how.presence_penalty
+        changed[seen] -= how.frequency_penalty * np.fromiter(self._counts.values(), np.float64, len(seen))
+        for token, bias in how.logit_bias.items():
+            changed[token] += bias
+        return changed
+
+    def _draw(self, logits: Array) -> int:
+        best = int(np.argmax(logits))
+        if not math.isfinite(float(logits[best])):
+            raise KernelFault("no token is left to choose from")
+        how = self._sampling
+        if how.temperature == 0:
             return best
-        scaled = (logits.astype(np.float64) - float(logits[best])) / self._sampling.temperature
-        weights = np.exp(scaled)
+        weights = np.exp((logits.astype(np.float64) - float(logits[best])) / how.temperature)
         order = np.argsort(-weights, kind="stable")
+        order = order[: how.top_k] if how.top_k else order
         sums = np.cumsum(weights[order])
-        count = int(np.searchsorted(sums, self._sampling.top_p * sums[-1])) + 1
+        count = int(np.searchsorted(sums, how.top_p * sums[-1])) + 1
+        if how.min_p:
+            count = min(count, int(np.count_nonzero(weights[order] >= how.min_p)))
         drawn = self._random.random() * sums[min(count, len(sums)) - 1]
         return int(order[min(int(np.searchsorted(sums, drawn, side="right")), len(sums) - 1)])

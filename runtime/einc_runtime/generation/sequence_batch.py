@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from einc_runtime.errors import ArrayFault, ReportedError, UsageFault
 from einc_runtime.generation.engine import Progress
@@ -17,15 +19,44 @@ if TYPE_CHECKING:
     from einc_runtime.generation.tokenizer import TextTokenizer
 
 
+class TokenGrammar(Protocol):
+    """Which tokens may come next in one sequence, so that its text has a form."""
+
+    def find_allowed(self) -> Array:
+        """Flags [vocab] of the tokens that may come next."""
+
+    def advance(self, token: int) -> bool:
+        """Takes a token. Returns whether nothing may follow it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
-    """The tokens of a prompt, and how it is continued. Equal seeds and numbers draw equal tokens."""
+    """The tokens of a prompt, and how it is continued. Equal seeds and numbers draw equal tokens.
+
+    `end_tokens` end the text, as those of the model do unless `ignores_ends`; none of them comes before `min_tokens`
+    others. `stops` are texts, or special tokens by their names, that end it, too. `joins` says that the text goes on
+    from that of the prompt. `logprobs` is the number of likely tokens that are told with each token, None for nothing.
+    """
 
     tokens: Sequence[int]
     max_tokens: int
     sampling: Sampling = GREEDY
     stops: Sequence[str] = ()
     number: int = 0
+    end_tokens: Collection[int] = ()
+    ignores_ends: bool = False
+    min_tokens: int = 0
+    joins: bool = True
+    logprobs: int | None = None
+    grammar: TokenGrammar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """The natural logarithm of the probability of a token by the model, and the most likely tokens with theirs."""
+
+    logprob: float
+    likely: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +71,21 @@ class NewToken:
     token: int
     text: str
     ended: str | None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(slots=True)
 class _Sequence:
     """`unread` are the tokens of its prompt that are not in its cache yet."""
 
-    number: int
+    request: SequenceRequest
     sampler: TokenSampler
     text: TextStream | None
     left: int
+    end_tokens: frozenset[int]
     unread: list[int] = field(default_factory=list)
     last: int = -1
+    count: int = 0
 
 
 class SequenceBatch:
@@ -85,13 +119,19 @@ class SequenceBatch:
             raise UsageFault(f"expected one new token at least, found {request.max_tokens}")
         if request.stops and self._tokenizer is None:
             raise UsageFault("stop texts need a tokenizer")
+        if not all(0 <= token < self._vocabulary for token in (*request.end_tokens, *request.sampling.logit_bias)):
+            raise UsageFault(f"end tokens and biases: there are {self._vocabulary:,} tokens, from 0 on")
 
     def start(self, slot: int, request: SequenceRequest) -> None:
         """Begins a sequence, which was checked, in a slot that is free."""
-        text = None if self._tokenizer is None else TextStream(self._tokenizer, request.stops)
+        tokenizer, text = self._tokenizer, None
+        end_tokens = {*request.end_tokens, *(() if request.ignores_ends else self._end_tokens)}
+        if tokenizer is not None:
+            text = TextStream(tokenizer, request.stops, request.tokens if request.joins else ())
+            end_tokens |= {token for stop in request.stops if (token := tokenizer.find_special(stop)) is not None}
         left = min(request.max_tokens, self._slots.places - len(request.tokens) + 1)
-        sampler = TokenSampler(request.sampling, request.number)
-        self._running[slot] = _Sequence(request.number, sampler, text, left, list(request.tokens))
+        sampler = TokenSampler(request.sampling, request.number, request.tokens)
+        self._running[slot] = _Sequence(request, sampler, text, left, frozenset(end_tokens), list(request.tokens))
 
     def end(self, slot: int) -> None:
         """Frees a slot; a sequence that ends by itself does so, too."""
@@ -139,7 +179,7 @@ class SequenceBatch:
         for slot, logits in rows:
             sequence = self._running[slot]
             try:
-                new = self._extend(sequence, sequence.sampler.choose(logits))
+                new = self._extend(sequence, logits)
             except ReportedError as error:
                 progress.append(Progress(slot, error, True))
             else:
@@ -148,16 +188,32 @@ class SequenceBatch:
                 self.end(slot)
         return progress
 
-    def _extend(self, sequence: _Sequence, token: int) -> NewToken:
-        sequence.last, sequence.left = token, sequence.left - 1
+    def _extend(self, sequence: _Sequence, logits: Array) -> NewToken:
+        request = sequence.request
+        grammar = request.grammar
+        excluded = sequence.end_tokens if sequence.count < request.min_tokens else ()
+        token = sequence.sampler.choose(logits, excluded, None if grammar is None else grammar.find_allowed())
+        sequence.last, sequence.left, sequence.count = token, sequence.left - 1, sequence.count + 1
         ended, text = None, ""
-        if token in self._end_tokens:
+        if token in sequence.end_tokens:
             ended = "stop"
         elif sequence.text is not None:
             text = sequence.text.push(token)
             ended = "stop" if sequence.text.stopped else None
+        if ended is None and grammar is not None and grammar.advance(token):
+            ended = "stop"
         if ended is None and sequence.left == 0:
             ended = "length"
         if ended is not None and sequence.text is not None:
             text += sequence.text.finish()
-        return NewToken(sequence.number, token, text, ended)
+        told = None if request.logprobs is None else find_logprobs(logits, token, request.logprobs)
+        return NewToken(request.number, token, text, ended, told)
+
+
+def find_logprobs(logits: Array, token: int, count: int) -> TokenLogprobs:
+    """The logarithms of probabilities of a token and of the `count` most likely ones, from the logits [vocab]."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    wide -= np.log(np.exp(wide).sum())
+    likely = np.argsort(-wide, kind="stable")[:count]
+    return TokenLogprobs(float(wide[token]), tuple((int(t), float(wide[t])) for t in likely))

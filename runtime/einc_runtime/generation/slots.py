@@ -46,7 +46,7 @@ class DecodePlan:
         if not {"ids", "positions", "logits"} <= shapes.keys() or operation is None or not session.states:
             raise PlanFault(
                 f"{session.bundle.model} is no decode step: it lacks ids, positions, logits, or a cache",
-                hint="einc import hf DIR --decode writes a model that is one",
+                hint="einc compile MODEL.ein --step tokens=1 makes the plan of one",
             )
         caches = operation.attributes.get("cache_lens")
         cache_lengths = (

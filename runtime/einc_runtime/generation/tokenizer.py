@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from einc_runtime.errors import ArrayFault, MissingFault, ReadFault
@@ -18,7 +18,10 @@ MAX_PROMPT = 4 << 20
 
 
 class TextTokenizer:
-    """Text to tokens, and tokens to text. `file` is read at once."""
+    """Text to tokens, and tokens to text. `file` is read at once.
+
+    `byte_tokens` are those that stand for one byte each, where what has no other token is written with them.
+    """
 
     def __init__(self, file: str) -> None:
         try:
@@ -36,6 +39,8 @@ class TextTokenizer:
             self._tokenizer.no_truncation()
         except Exception as error:  # the library raises nothing more special
             raise ArrayFault(f"this is no tokenizer: {str(error)[:200]}", where=file) from None
+        singles = {self._tokenizer.token_to_id(f"<0x{value:02X}>") for value in range(256)}
+        self.byte_tokens = frozenset(singles) if None not in singles else frozenset[int]()
 
     @property
     def size(self) -> int:
@@ -51,20 +56,19 @@ class TextTokenizer:
         except Exception as error:
             raise ArrayFault(f"the tokenizer cannot read a prompt: {str(error)[:200]}") from None
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, without special ones."""
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of tokens; with `special`, also that of special ones. Bytes that are no text are U+FFFD."""
+        try:
+            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=not special))
+        except Exception as error:
+            raise ArrayFault(f"the tokenizer has no text for its tokens: {str(error)[:200]}") from None
 
-    def decode_stream(self) -> Callable[[int], str]:
-        """A function of one token after the other, which returns the characters that each completes."""
-        from tokenizers.decoders import DecodeStream
+    def find_token(self, text: str) -> int | None:
+        """The token whose name is exactly this text, None where there is none."""
+        number = self._tokenizer.token_to_id(text)
+        return None if number is None else int(number)
 
-        stream = DecodeStream(skip_special_tokens=True)
-
-        def push(token: int) -> str:
-            try:
-                return stream.step(self._tokenizer, token) or ""
-            except Exception as error:
-                raise ArrayFault(f"the tokenizer has no text for token {token}: {str(error)[:200]}") from None
-
-        return push
+    def find_special(self, text: str) -> int | None:
+        """The special token of this text, which no text that is made contains; None where there is none."""
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return next((int(number) for number, token in added if token.special and token.content == text), None)

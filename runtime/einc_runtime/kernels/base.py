@@ -143,17 +143,19 @@ class JointInvocation(Generic[View]):
     """An aggregation of copies of a tuple of tensors, on regions of memory.
 
     `reads` has as many views as `writes` for each copy, copy after copy. `dims` says for every member which dimension
-    of the first member each of its dimensions is.
+    of the first member each of its dimensions is. `definition` is the text of an aggregation that the plan defines; of
+    such a one, there may be one tensor.
     """
 
     aggregation: str
     reads: Sequence[View]
     writes: Sequence[View]
     dims: Sequence[Sequence[int]]
+    definition: str = ""
 
     def on(self, reads: Sequence[Other], writes: Sequence[Other]) -> JointInvocation[Other]:
         """The same aggregation on other memory."""
-        return JointInvocation(self.aggregation, reads, writes, self.dims)
+        return JointInvocation(self.aggregation, reads, writes, self.dims, self.definition)
 
 
 KernelBuilder = Callable[[Invocation[Array]], Kernel]

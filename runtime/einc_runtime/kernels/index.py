@@ -14,10 +14,13 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, dtype_name, view_as_integers
+from einc_runtime.kernels.calls.fold import FoldCall
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
+from einc_runtime.kernels.fold import build_fold
 from einc_runtime.kernels.index_aggregates import build_aggregate
 from einc_runtime.kernels.index_convolutions import build_convolution
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_patterns import Lookup, RunningAggregate, Scatter, find_pattern
 from einc_runtime.plan.index_programs import Position
 
@@ -57,14 +60,20 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
 
         return Kernel(bind_gather, nanoseconds=0.2 * result.nbytes)
     indices = {name: np.arange(*call.ranges[name], dtype=np.int64) for name in call.list_indices()}
+
+    def build(made: MadeArrays) -> Kernel:
+        if find_definition(call.program.aggregation) is None:
+            return prepare(call.join(made))
+        return build_fold(FoldCall.of(call, made), compiled=compiled, reproducible=call.is_reproducible)
+
     if not gathers:
-        return prepare(call.join(MadeArrays({}, indices)))
+        return build(MadeArrays({}, indices))
     scratch, alike = ScratchAllocator(), compiler.count_alike()
     types = {number: call.inputs[gather.read.operand].dtype for number, gather in gathers.items()}
     places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
     # Only shapes and strides are used of these arrays; their pages are never touched.
     stand_ins = {n: (gather, np.empty(gather.shape, types[n])) for n, gather in gathers.items()}
-    measured = prepare(call.join(MadeArrays(stand_ins, indices)))
+    measured = build(MadeArrays(stand_ins, indices))
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
     moved = sum(array.size for _, array in stand_ins.values())
 
@@ -72,7 +81,7 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
         gathered = {number: (gather, places[number].of(memory)) for number, gather in gathers.items()}
         with compiler.expect_alike(alike):  # so that the same code is chosen as before
             moves = [_prepare_gather(call, *pair, compiled=compiled) for pair in gathered.values()]
-            run = prepare(call.join(MadeArrays(gathered, indices))).bind(inner.of(memory))
+            run = build(MadeArrays(gathered, indices)).bind(inner.of(memory))
 
         def gather_and_run() -> None:
             for move in moves:

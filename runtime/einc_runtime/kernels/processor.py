@@ -1,9 +1,9 @@
 """The processor that kernels compute on: what it can do, or less, as the environment variable EINC_PROCESSOR says.
 
 A level is a set of instructions that many processors have: the levels that compilers know for x86-64, and two above
-them. A level below the processor's own is for trying what users of other processors get. Machine code of kernels,
-oneDNN, MKL and every choice between kernels keep to it; numpy and its OpenBLAS have variables of their own
-(NPY_DISABLE_CPU_FEATURES, OPENBLAS_CORETYPE).
+them; and for ARM, versions of the architecture. A level below the processor's own is for trying what users of other
+processors get. Machine code of kernels, oneDNN, MKL and every choice between kernels keep to it; numpy and its OpenBLAS
+have variables of their own (NPY_DISABLE_CPU_FEATURES, OPENBLAS_CORETYPE).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from einc_runtime.text import did_you_mean, escape_text
 CPUINFO = Path("/proc/cpuinfo")
 _CPUINFO_FIELDS = ("model name", "cpu family", "model", "stepping", "flags", "CPU implementer", "CPU part", "Features")
 _X86 = ("x86_64", "AMD64")
+_ARM = ("aarch64", "arm64")
 MAX_PROCESSOR_NAME = 60
 """Characters of a name that is shown in one line."""
 
@@ -30,13 +31,13 @@ MAX_PROCESSOR_NAME = 60
 @dataclass(frozen=True, slots=True)
 class Level:
     """A set of instructions. `features` are what the processor must have, by LLVM's names; `cpu` is LLVM's name of a
-    processor that has a part of them. `onednn` and `mkl` are what these libraries call the level."""
+    processor that has a part of them. `onednn` and `mkl` are what these libraries call the level, on x86-64."""
 
     name: str
     cpu: str
     features: frozenset[str]
-    onednn: int
-    mkl: str
+    onednn: int = 0
+    mkl: str = ""
 
 
 _V2 = frozenset({"cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"})
@@ -45,7 +46,7 @@ _V4 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
 _BF16 = _V4 | {"avx512bf16", "avx512vnni"}
 _AMX = _BF16 | {"amx-bf16", "amx-int8", "amx-tile"}
 
-INSTRUCTION_LEVELS = (
+X86_LEVELS = (
     Level("x86-64-v2", "x86-64-v2", _V2, 0x1, "SSE4_2"),
     Level("x86-64-v3", "x86-64-v3", _V3, 0x7, "AVX2"),
     Level("x86-64-v4", "x86-64-v4", _V4, 0x27, "AVX512"),
@@ -54,6 +55,21 @@ INSTRUCTION_LEVELS = (
 )
 """From the fewest instructions to the most; each has those of the one before."""
 
+_ARM_8 = frozenset({"fp-armv8", "neon"})
+_ARM_8_2 = _ARM_8 | {"crc", "dotprod", "fullfp16", "lse", "rdm"}
+_ARM_8_6 = _ARM_8_2 | {"bf16", "i8mm"}
+_ARM_9 = _ARM_8_6 | {"sve", "sve2"}
+
+ARM_LEVELS = (
+    Level("armv8-a", "generic", _ARM_8),
+    Level("armv8.2-a", "generic", _ARM_8_2),
+    Level("armv8.6-a", "generic", _ARM_8_6),
+    Level("armv9-a", "generic", _ARM_9),
+)
+"""The same for ARM: most phones and small boards; Neoverse N1; V1 without its longer vectors; N2, V2 and Grace."""
+
+INSTRUCTION_LEVELS = (*X86_LEVELS, *ARM_LEVELS)
+
 
 _FLAGS = {
     "abm": "lzcnt", "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "amx_tile": "amx-tile",
@@ -61,6 +77,16 @@ _FLAGS = {
     "sse4_1": "sse4.1", "sse4_2": "sse4.2",
 }  # fmt: skip
 """Linux's names of instructions, where LLVM has others."""
+
+
+_HWCAPS = (
+    {"fp-armv8": 0, "neon": 1, "crc": 7, "lse": 8, "fullfp16": 10, "rdm": 12, "dotprod": 20, "sve": 22},
+    {"sve2": 1, "i8mm": 13, "bf16": 14},
+)
+"""Bits of the two words in which Linux says what an ARM processor has (`arch/arm64/include/uapi/asm/hwcap.h`)."""
+
+_AT_HWCAPS = (16, 26)
+"""The keys of these words in a process's auxiliary vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +141,24 @@ def read_processor() -> Processor:
     """The processor as it is. Raises ImportError without llvmlite, and what LLVM raises where it does not know it."""
     import llvmlite.binding as llvm
 
-    found = llvm.get_host_cpu_features()
-    names = frozenset(name for name, has in found.items() if has)
-    return Processor(llvm.get_host_cpu_name(), names, found.flatten())
+    features = llvm.get_host_cpu_features()
+    names = frozenset(name for name, has in features.items() if has)
+    if platform.machine() in _ARM:
+        names |= read_arm_features()
+        return Processor(llvm.get_host_cpu_name(), names, ",".join(f"+{name}" for name in sorted(names)))
+    return Processor(llvm.get_host_cpu_name(), names, features.flatten())
+
+
+def read_arm_features() -> frozenset[str]:
+    """What Linux says of an ARM processor, by LLVM's names; nothing on other systems, whose processors LLVM knows."""
+    import ctypes
+
+    read = getattr(ctypes.CDLL(None), "getauxval", None)
+    if read is None:
+        return frozenset()
+    read.restype, read.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    words = [read(key) for key in _AT_HWCAPS]
+    return frozenset(name for word, bits in zip(words, _HWCAPS, strict=True) for name in bits if word >> bits[name] & 1)
 
 
 @cache
@@ -144,14 +185,16 @@ def find_level() -> Level | None:
 
 def list_levels() -> tuple[Level, ...]:
     """The levels that this processor has."""
-    if platform.machine() not in _X86:
+    is_arm = platform.machine() in _ARM
+    if not is_arm and platform.machine() not in _X86:
         return ()
     try:
         features = read_processor().features
     except (ImportError, OSError, RuntimeError):
         flags = read_cpuinfo().get("flags", "").split()
-        features = frozenset(_FLAGS.get(flag, flag) for flag in flags)
-    return tuple(level for level in INSTRUCTION_LEVELS if level.features <= features)
+        features = read_arm_features() if is_arm else frozenset(_FLAGS.get(flag, flag) for flag in flags)
+    levels = ARM_LEVELS if is_arm else X86_LEVELS
+    return tuple(level for level in levels if level.features <= features)
 
 
 def name_processor() -> str:

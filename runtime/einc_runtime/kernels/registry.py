@@ -19,8 +19,10 @@ from einc_runtime.kernels.base import (
     find_joint_builder,
     find_kernel_builder,
 )
+from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
 from einc_runtime.kernels.calls.map import aggregation_as_map
+from einc_runtime.kernels.fold import build_combine
 from einc_runtime.kernels.index import build_index
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.signatures import COMPOSED_KERNELS, require_order
@@ -62,6 +64,7 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "rmsnorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
         "layernorm": ("einc_runtime.kernels.llvm.rows", "build_norm"),
         "rope": ("einc_runtime.kernels.llvm.rope", "build_rope"),
+        "recurrence": ("einc_runtime.kernels.llvm.recurrence", "build_recurrence"),
         "append": ("einc_runtime.kernels.llvm.append", "build_append"),
         "reshape": ("einc_runtime.kernels.llvm.moves", "build_reshape"),
         "embedding": ("einc_runtime.kernels.llvm.embedding", "build_embedding"),
@@ -82,6 +85,7 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "rmsnorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "rope": ("einc_runtime.kernels.reproducible.rows", "build_rope"),
+    "recurrence": ("einc_runtime.kernels.reproducible.recurrence", "build_recurrence"),
 }
 """The kernels of reproducible operations that compute. Those of others that add nothing up have one result anyway."""
 
@@ -130,6 +134,8 @@ def prepare_aggregate(
 
 def prepare_joint_aggregation(invocation: JointInvocation[Array], provider: str = FASTEST_PROVIDER) -> Kernel:
     """The kernel that aggregates copies of a tuple, ready to be bound. Raises PlanFault."""
+    if invocation.definition:
+        return build_combine(CombineCall.parse(invocation), compiled=provider == FASTEST_PROVIDER)
     table = JOINT_AGGREGATIONS["numpy"] | JOINT_AGGREGATIONS[provider]
     build: Callable[[JointAggregationCall], Kernel] = find_joint_builder(invocation.aggregation, table)
     return build(JointAggregationCall.parse(invocation))

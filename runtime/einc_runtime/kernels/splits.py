@@ -13,6 +13,7 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.plan.index_patterns import is_running_along
 from einc_runtime.plan.index_programs import IndexProgram, Ranges, parse_index_program
 from einc_runtime.plan.meaning.index import parse_shapes
+from einc_runtime.plan.recurrences import RECURRENCE_TEXTS, parse_recurrence
 from einc_runtime.plan.schema import Block
 
 Shape = tuple[int, ...]
@@ -211,6 +212,24 @@ def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     yield KernelSplit(queries[1], (SplitAxis(1), None, None, *places), (SplitAxis(1), SplitAxis(1)))
 
 
+def _split_recurrence(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
+    """Along the loops where it may be cut and that all results have, the longest one first: parts of a loop over which
+    is aggregated would be parts of a sum."""
+    recurrence = parse_recurrence(
+        invocation.attribute("loops", str),
+        **{name: invocation.attribute(name, list) for name in (*RECURRENCE_TEXTS, "results")},
+    )
+    operands = [recurrence.loops_of_operand(operand) for operand in range(len(invocation.inputs))]
+    results = [recurrence.equations[number].loops for number in recurrence.results]
+    found = []
+    for name in recurrence.cut_loops(len(operands)):
+        if all(name in loops for loops in results):
+            inputs = tuple(SplitAxis(loops.index(name)) if name in loops else None for loops in operands)
+            extent = invocation.outputs[0][results[0].index(name)]
+            found.append(KernelSplit(extent, inputs, tuple(SplitAxis(loops.index(name)) for loops in results)))
+    yield from sorted(found, key=lambda cut: -cut.extent)
+
+
 _FREELY_CUT = frozenset({"map", "reduce", "rmsnorm", "layernorm", "softmax", "rope"})
 """Kernels that may be cut along any dimension: best along the outermost one in memory, whose parts are dense."""
 
@@ -226,4 +245,5 @@ _SPLITS: dict[str, Callable[[Invocation[Shape]], Iterator[KernelSplit]]] = {
     "softmax": _split_softmax,
     "rope": _split_rope,
     "attention": _split_attention,
+    "recurrence": _split_recurrence,
 }

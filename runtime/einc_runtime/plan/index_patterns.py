@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
+from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_programs import (
     NEAREST_ELEMENT,
     IndexProgram,
@@ -130,7 +131,7 @@ Pattern = RunningAggregate | Scatter | Lookup
 @lru_cache(maxsize=1024)
 def find_pattern(program: IndexProgram, dtype: str) -> Pattern | None:
     """What a program is whose values have this type; None for all others."""
-    if len(program.reduced) != 1:
+    if len(program.reduced) != 1 or find_definition(program.aggregation) is not None:
         return None
     scalar, loop = _parse_scalar(program), program.reduced[0]
     last = scalar.steps[-1]

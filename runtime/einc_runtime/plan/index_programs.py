@@ -28,6 +28,7 @@ from functools import lru_cache
 from typing import Final
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.schema import Block
 from einc_runtime.text import escape_text
 
@@ -203,7 +204,11 @@ class IndexProgram:
 
     def cut_loops(self, shapes: Sequence[Sequence[int]]) -> tuple[str, ...]:
         """The loops along which it may be cut: those of the result, and each other one whose interval can be told from
-        a block that is read, since some read has it alone at a position, always within the tensor."""
+        a block that is read, since some read has it alone at a position, always within the tensor. An aggregation that
+        does not commute has its loops whole."""
+        definition = find_definition(self.aggregation)
+        if definition is not None and not definition.is_commutative:
+            return self.result
         told = {
             position.loop
             for read in self.reads

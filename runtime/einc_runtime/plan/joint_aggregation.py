@@ -11,12 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.errors import PlanFault
+from einc_runtime.plan.aggregate_definitions import DEFINED, DEFINED_EXACT
 from einc_runtime.plan.checks import require, require_position, require_unique
 from einc_runtime.plan.regions import ExecutablePlan
 from einc_runtime.plan.schema import AggregateTask, AggregationName, Block, Bundle, JointAggregation, Operation, Tensor
 
 SINGLE = frozenset({"sum", "max", "min", "prod"})
-"""The aggregations of single tensors; all others combine tuples."""
+"""The aggregations of single tensors."""
+
+DEFINITIONS: frozenset[str] = frozenset({DEFINED, DEFINED_EXACT})
+"""Those of single tensors or of tuples; all others combine tuples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +28,19 @@ class AggregationGroup:
     """Tensors (positions), the primary first, and the name of the operation that combines their copies.
 
     `dims` says for every dimension of each tensor which dimension of the primary it is. The dimensions `whole` of the
-    primary are not cut while copies are combined.
+    primary are not cut while copies are combined. `definition` is the text of an aggregation that the plan defines.
     """
 
     aggregation: AggregationName
     tensors: tuple[int, ...]
     dims: tuple[tuple[int, ...], ...]
     whole: tuple[int, ...] = ()
+    definition: str = ""
 
     @staticmethod
-    def single(aggregation: AggregationName, tensor: int, rank: int) -> AggregationGroup:
+    def single(aggregation: AggregationName, tensor: int, rank: int, definition: str = "") -> AggregationGroup:
         """The group of a tensor that aggregates alone."""
-        return AggregationGroup(aggregation, (tensor,), (tuple(range(rank)),))
+        return AggregationGroup(aggregation, (tensor,), (tuple(range(rank)),), (), definition)
 
     def parts(self, primary: Block) -> list[Block]:
         """The blocks that belong to a block of the primary, one for every member."""
@@ -44,13 +49,15 @@ class AggregationGroup:
 
 def groups_of(operation: Operation, tensors: Sequence[Tensor]) -> dict[int, AggregationGroup]:
     """The aggregation group of every output (a position among `tensors`) of a valid operation."""
+    text = operation.attributes.get("aggregation") if set(operation.aggregations) & DEFINITIONS else None
+    definition = text if isinstance(text, str) else ""
     found = {
-        tensor: AggregationGroup.single(aggregation, tensor, len(tensors[tensor].shape))
+        tensor: AggregationGroup.single(aggregation, tensor, len(tensors[tensor].shape), definition)
         for tensor, aggregation in zip(operation.outputs, operation.aggregations, strict=True)
     }
     for joint in operation.joint_aggregations:
         members = tuple(operation.outputs[j] for j in joint.outputs)
-        group = AggregationGroup(operation.aggregations[joint.outputs[0]], members, joint.dims, joint.whole)
+        group = AggregationGroup(operation.aggregations[joint.outputs[0]], members, joint.dims, joint.whole, definition)
         found.update(dict.fromkeys(members, group))
     return found
 
@@ -74,7 +81,7 @@ def require_joint_aggregations(bundle: Bundle, operation: Operation, where: str)
         members += joint.outputs
     require_unique(members, f"{where}.joint_aggregations")
     for j, aggregation in enumerate(operation.aggregations):
-        fits = (aggregation in SINGLE) is (j not in members)
+        fits = aggregation in DEFINITIONS or (aggregation in SINGLE) is (j not in members)
         how = "in a joint aggregation" if j in members else "in no joint aggregation"
         require(fits, f"{where}.aggregations[{j}]", f"{aggregation}, and output {j} is {how}")
 

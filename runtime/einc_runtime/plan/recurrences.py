@@ -38,6 +38,9 @@ MAX_EQUATIONS = 64
 MAX_STEP_VECTORS = 1 << 31
 """The most index vectors that one equation has at one step, so that a short text cannot ask for endless memory."""
 
+RECURRENCE_TEXTS = ("equations", "reads", "programs", "aggregations")
+"""The attributes that are lists of texts, one for each equation."""
+
 AGGREGATIONS = ("sum", "max", "min", "prod")
 
 _RECURRENCE_READ = re.compile(r"(@?)(0|[1-9]\d?)\[([^\[\]|]*)\]", re.A)
@@ -169,6 +172,22 @@ class Recurrence:
         nothing reads aggregates may be cut as well: blocks have parts of its sum."""
         operands = [self.loops_of_operand(operand) for operand in range(count)]
         return tuple(name for name, _ in self.loops[1:] if self._is_cuttable(name, operands))
+
+    @property
+    def independent_loops(self) -> tuple[str, ...]:
+        """The loops that each equation has, and at each position of which all steps can be computed by themselves."""
+        pairs = [
+            pair
+            for equation in self.equations
+            for read in equation.value_reads
+            for pair in zip(read.loops, self.equations[read.source].loops, strict=True)
+        ]
+        crossed = {name for pair in pairs if pair[0] != pair[1] for name in pair}
+        return tuple(
+            name
+            for name, _ in self.loops[1:]
+            if name not in crossed and all(name in equation.loops for equation in self.equations)
+        )
 
     def _is_cuttable(self, name: str, operands: Sequence[tuple[str | None, ...]]) -> bool:
         read = {source.source for equation in self.equations for source in equation.value_reads}

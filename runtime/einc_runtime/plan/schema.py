@@ -23,7 +23,7 @@ SCHEMA_VERSION = 10
 """It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool", "i8", "i4x2"]
-AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk"]
+AggregationName = Literal["sum", "max", "min", "prod", "logsumexp", "argmax", "topk", "defined", "defined_exact"]
 BufferRole = Literal["input", "weight", "state", "result", "scratch"]
 InputPlacement = Literal["replicated", "once"]
 LOADED_ROLES: tuple[BufferRole, ...] = ("input", "weight")
@@ -205,7 +205,8 @@ class Operation(Record, frozen=True):
     """An abstract operator as it was planned. `inputs` and `outputs` are positions in `Bundle.tensors`.
 
     The members of a joint aggregation have its name in `aggregations`: `logsumexp`, `argmax` or `topk`. No other output
-    has such a name.
+    has such a name. One that is `defined`, or `defined_exact`, is of one output or of several; its definition is the
+    attribute `aggregation`.
 
     `family` and `attributes` let a reader that knows the operators restore it; `kernel` and `kernel_attributes` are
     what the runtime needs. `precision` names the peak of the machine file that limits the functions' `flops`.

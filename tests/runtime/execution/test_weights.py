@@ -83,6 +83,9 @@ def test_directories_and_their_faults(tmp_path):
     safetensors.numpy.save_file({"a": X}, tmp_path / "m-3.safetensors")
     with pytest.raises(ArrayFault, match="'a' is also in another file"):
         read_weights([weight("a")], tmp_path)
+    safetensors.numpy.save_file({"a": X + 2}, tmp_path / "model.safetensors")  # which transformers reads alone
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
+    np.testing.assert_array_equal(read_weights([weight("a")], tmp_path)["a"], X + 2)
 
 
 def test_all_problems_with_weights_are_reported_at_once(tmp_path):

@@ -16,7 +16,7 @@ from einc_runtime.generation.model_folder import ModelFolder, Pooling
 from einc_runtime.generation.sampling import GREEDY, Sampling, TokenSampler
 from einc_runtime.generation.text_stream import TextStream
 from einc_runtime.generation.tokenizer import MAX_PROMPT, TextTokenizer
-from tests.support.generation_cases import byte_tokenizer
+from tests.support.generation_cases import byte_tokenizer, piece_tokenizer
 
 
 @pytest.fixture
@@ -123,6 +123,20 @@ def test_end_tokens_and_templates_are_found(tmp_path: Path) -> None:
         folder.read_chat_template()
 
 
+def test_texts_end_where_the_tokenizer_says(tmp_path: Path) -> None:
+    piece_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    folder = ModelFolder(str(tmp_path))
+    tokenizer = folder.read_tokenizer()
+    end = tokenizer.find_token("</s>")
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
+    assert folder.read_end_tokens(tokenizer) == (end,)
+    (tmp_path / "config.json").write_text('{"eos_token_id": [2, 1], "loss": NaN}')
+    assert folder.read_end_tokens() == (2, 1)
+    assert folder.read_end_tokens(tokenizer) == (2, 1, end)
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<none>"}}')
+    assert folder.read_end_tokens(tokenizer) == (2, 1)
+
+
 def test_sampling_and_pooling_are_those_of_the_folder(tmp_path: Path) -> None:
     folder = ModelFolder(str(tmp_path))
     assert (folder.read_sampling(), folder.read_pooling()) == (GREEDY, Pooling("mean", True))
@@ -131,7 +145,8 @@ def test_sampling_and_pooling_are_those_of_the_folder(tmp_path: Path) -> None:
         ('{"temperature": 0.6, "top_p": 0.9}', GREEDY),
         ('{"do_sample": false, "temperature": 0.6}', GREEDY),
         ('{"do_sample": true}', Sampling(1.0, 1.0)),
-        ('{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20}', Sampling(0.6, 0.9)),
+        ('{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20}', Sampling(0.6, 0.9, top_k=20)),
+        ('{"repetition_penalty": 1.2, "top_k": 20}', Sampling(repetition_penalty=1.2)),
     ):
         settings.write_text(text)
         assert folder.read_sampling() == expected
@@ -150,6 +165,13 @@ def test_sampling_and_pooling_are_those_of_the_folder(tmp_path: Path) -> None:
         assert folder.read_pooling() == expected
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}')
     with pytest.raises(UsageFault, match="it pools by pooling_mode_max_tokens"):
+        folder.read_pooling()
+    for mode, expected in (('"mean"', Pooling("mean", True)), ('["cls"]', Pooling("cls", True))):  # from version 5.4 on
+        (tmp_path / "modules.json").write_text(json.dumps(modules[:3]))
+        (tmp_path / "1_Pooling" / "config.json").write_text(f'{{"pooling_mode": {mode}}}')
+        assert folder.read_pooling() == expected
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode": "lasttoken"}')
+    with pytest.raises(UsageFault, match="it pools by lasttoken"):
         folder.read_pooling()
     (tmp_path / "modules.json").write_text(json.dumps([modules[0], {**modules[1], "path": "../other"}]))
     with pytest.raises(ArrayFault, match="expected a folder beside it"):
@@ -174,6 +196,65 @@ def test_chat_templates_are_rendered_as_transformers_does() -> None:
     with ChatRenderer() as renderer:
         found = renderer.render(template, messages, {"bos_token": "<s>"}, "t")
     assert found == '<s><user>hi{"é": 1}\n<assistant>'
+
+
+def test_templates_see_what_transformers_gives_them() -> None:
+    """The tag that marks what a model has said, and variables that are None where nobody says anything of them."""
+    cases = {
+        "{% if tools is not none %}T{% endif %}{% if documents is none %}D{% endif %}{{ extra is defined }}": "DFalse",
+        "A{% generation %}{% set x = 1 %}{{ messages[0].content }}{% endgeneration %}{{ x is defined }}": "AhiFalse",
+        "{{ {'b': 1, 'a': 'é'} | tojson(sort_keys=true, separators=(',', ':')) }}": '{"a":"é","b":1}',
+    }
+    with ChatRenderer() as renderer:
+        for template, expected in cases.items():
+            assert renderer.render(template, [{"role": "user", "content": "hi"}], {}, "t") == expected
+        tools = [{"type": "function"}]
+        assert renderer.render("{{ tools[0].type }}", [], {"tools": tools}, "t") == "function"
+
+
+def test_bytes_that_are_no_text_end_nothing(tmp_path: Path) -> None:
+    """Texts come as transformers decodes all of their tokens, joined to those of their prompts, whatever the bytes."""
+    piece_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = TextTokenizer(str(tmp_path / "tokenizer.json"))
+    the, cat, sat = (tokenizer.find_token(f"▁{word}") for word in ("the", "cat", "sat"))
+    end, first = tokenizer.find_token("</s>"), tokenizer.find_token("<0x00>")
+    assert None not in (the, cat, sat, end, first)
+    text = [first + byte for byte in "é→".encode()]
+    for new in (
+        [sat, cat], [first + 40, first + 221, sat], [first + 0xE2, first + 0x82], [*text, sat],
+        [*text, first + 255, cat],
+        [end, sat], [cat, first + 255, end, first + 255], [first + 255] * 50 + [cat], [first + 0xE2, end, sat],
+    ):  # fmt: skip
+        for prompt in ([the], [the, cat, end], [the, first + 0xC3]):
+            stream = TextStream(tokenizer, (), prompt)
+            parts = [stream.push(token) for token in new] + [stream.finish()]
+            if len(new) < 50:
+                known = tokenizer.decode(prompt).rstrip("\ufffd")
+                assert known + "".join(parts) == tokenizer.decode([*prompt, *new])
+            assert "".join(parts).endswith("cat") or new[-1] != cat
+    alone = TextStream(tokenizer)
+    assert [alone.push(token) for token in (cat, sat)] == ["cat", " sat"]
+    assert tokenizer.find_special("</s>") == end
+    assert tokenizer.find_special("▁cat") is None
+
+
+def test_penalties_and_cuts_are_those_of_their_definitions() -> None:
+    logits = np.array([2.0, 1.5, -1.0, 0.5, 1.9], "f4")
+    read = TokenSampler(Sampling(repetition_penalty=2.0), 0, [0, 2])
+    assert [read.choose(logits) for _ in range(3)] == [4, 1, 0]  # 1.0, 1.5, -2.0, 0.5, 1.9; 4 is 0.95 then; 1 is 0.75
+    seen = TokenSampler(Sampling(presence_penalty=0.3, frequency_penalty=0.2), 0, [0])
+    assert [seen.choose(logits) for _ in range(5)] == [0, 4, 0, 1, 4]
+    assert TokenSampler(Sampling(logit_bias={3: 5.0}), 0).choose(logits) == 3
+    assert TokenSampler(GREEDY, 0).choose(logits, (0, 4)) == 1
+    assert TokenSampler(GREEDY, 0).choose(logits, (), np.array([0, 0, 1, 1, 0], bool)) == 3
+    for sampling, tokens in ((Sampling(1.0, top_k=2), {0, 4}), (Sampling(1.0, min_p=0.5), {0, 1, 4})):
+        sampler = TokenSampler(sampling, 1)
+        assert {sampler.choose(logits) for _ in range(60)} == tokens
+    with pytest.raises(KernelFault, match="no token is left"):
+        TokenSampler(GREEDY, 0).choose(logits, (), np.zeros(5, bool))
+    for wrong in ({"min_p": 2.0}, {"top_k": -1}, {"repetition_penalty": 0.0}, {"presence_penalty": float("nan")}):
+        with pytest.raises(UsageFault):
+            Sampling(**wrong)  # type: ignore[arg-type]
 
 
 def test_templates_without_end_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:

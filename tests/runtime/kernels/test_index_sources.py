@@ -12,43 +12,52 @@ from einc.ops.base import Operator
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import as_layout
+from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
+from tests.support.aggregate_cases import AggregateCase
 from tests.support.block_slices import slices
 from tests.support.definition_oracle import Array, difference, requests
-from tests.support.index_cases import CASES
+from tests.support.index_cases import CASES, IndexCase
 from tests.support.kernel_pieces import run_kernel
 from tests.support.triton_in_numpy import Arena, run
 
-NAMES = [f"{dtype}-{name}" for name, case in CASES.items() for dtype in ("f32", "i32", "f16") if dtype in case.dtypes]
+ALL_CASES: dict[str, IndexCase | AggregateCase] = {**CASES, **AGGREGATE_CASES}
+NAMES = [
+    f"{dtype}-{name}" for name, case in ALL_CASES.items() for dtype in ("f32", "i32", "f16") if dtype in case.dtypes
+]
 
 
-def run_sources(operator: Operator, function: FunctionSpec, blocks: list[Array]) -> tuple[int, Array]:
-    """The status and the result of the launches, on strided operands."""
+def run_sources(operator: Operator, function: FunctionSpec, blocks: list[Array]) -> tuple[int, list[Array]]:
+    """The status and the results of the launches, on strided operands."""
     arena = Arena()
     reads = [arena.place(block, 2) for block in blocks]
-    empty = np.zeros(function.outputs[0].shape, operator.outputs[0].dtype.numpy())
-    writes = [arena.place(empty, 2, output=True)]
+    writes = [
+        arena.place(np.zeros(block.shape, desc.dtype.numpy()), 2, output=True)
+        for block, desc in zip(function.outputs, operator.outputs, strict=True)
+    ]
     views = ([as_layout(x) for x in arrays] for arrays in (reads, writes))
     call = operator.kernel
     sequence = builders.build_kernel(
         Invocation(call.name, dict(call.attributes), *views, list(function.inputs), list(function.outputs))
     )
-    return run(sequence, arena), arena.fetch(writes[0])
+    return run(sequence, arena), [arena.fetch(write) for write in writes]
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_sources_compute_what_the_kernels_of_the_cpu_do(name: str) -> None:
     dtype, _, word = name.partition("-")
-    operator = CASES[word].operator(dtype)
-    arrays = CASES[word].arrays(operator, zlib.crc32(name.encode()))
+    operator = ALL_CASES[word].operator(dtype)
+    arrays = ALL_CASES[word].arrays(operator, zlib.crc32(name.encode()))
     for sites in (1, 3):
         intervals = list(requests(operator, sites))[0 if sites == 1 else -1]
         for function in operator.build_spec(intervals).functions[:2]:
             blocks = [array[slices(block)] for array, block in zip(arrays, function.inputs, strict=True)]
-            status, result = run_sources(operator, function, blocks)
-            (expected,) = run_kernel(operator, function, blocks)
+            status, results = run_sources(operator, function, blocks)
             assert status == 0
-            assert difference(result, expected, operator.outputs[0].dtype) is None
+            for result, expected, desc in zip(
+                results, run_kernel(operator, function, blocks), operator.outputs, strict=True
+            ):
+                assert difference(result, expected, desc.dtype) is None
 
 
 def test_a_position_outside_of_its_tensor_sets_the_status_word() -> None:

@@ -15,7 +15,7 @@ import pytest
 from einc_runtime.environment import PROCESSOR
 from einc_runtime.errors import UsageFault
 from einc_runtime.kernels import processor
-from einc_runtime.kernels.processor import INSTRUCTION_LEVELS, Processor
+from einc_runtime.kernels.processor import ARM_LEVELS, X86_LEVELS, Processor
 
 ZEN_3 = processor._V3 | {"sse4a", "sha", "vaes"}
 
@@ -37,9 +37,10 @@ def without_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_level_has_what_the_one_before_has() -> None:
-    for lower, higher in itertools.pairwise(INSTRUCTION_LEVELS):
-        assert lower.features < higher.features
-        assert lower.onednn < higher.onednn
+    for levels in (X86_LEVELS, ARM_LEVELS):
+        for lower, higher in itertools.pairwise(levels):
+            assert lower.features < higher.features
+            assert lower.onednn < higher.onednn or levels is ARM_LEVELS
 
 
 def test_without_llvm_the_system_says_what_levels_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +89,26 @@ def test_a_level_that_cannot_be_had_is_refused(
     assert "\x1b" not in caught.value.render()
 
 
-def test_other_processors_have_no_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_of_arm_have_levels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neoverse N1 has half floats and products of bytes, and neither bf16 nor longer vectors."""
+    words = {16: 0x101783, 26: 0x0}
+
+    class System:
+        def __init__(self, name: None) -> None:
+            self.getauxval = lambda key: words[key]
+
     monkeypatch.setattr(processor.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr("ctypes.CDLL", System)
+    features = processor.read_arm_features()
+    monkeypatch.setattr(processor, "read_processor", lambda: Processor("neoverse-n1", features))
+    assert [level.name for level in processor.list_levels()] == ["armv8-a", "armv8.2-a"]
+    monkeypatch.setenv(PROCESSOR, "armv8.2-a")
+    assert processor.find_processor().attributes == "+crc,+dotprod,+fp-armv8,+fullfp16,+lse,+neon,+rdm"
+    assert processor.find_processor().integer_products == "words"
+
+
+def test_other_processors_have_no_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor.platform, "machine", lambda: "riscv64")
     monkeypatch.setenv(PROCESSOR, "x86-64-v3")
     with pytest.raises(UsageFault, match="does not have") as caught:
         processor.find_level()

@@ -20,6 +20,12 @@ ALIKE = ATTENTION | {"q_lens": [4] * 5, "k_lens": [6] * 5}
 WITH_EXTRAS = ATTENTION | {"causal": False, "window": 3, "extras": ["positions", "mask"]}
 EQUATION, INDICES = "b i k, b k j -> j b i", "i j, j, j i -> j i"
 
+SCAN = {
+    "loops": "t=7 d=5 r=2 n=3", "equations": ["f32[t, d, r, n] | 1[d, n]", "f32[t, d, r]"],
+    "reads": ["0[t, d, r]; @0[t-1, d, r, n]; 2[t, n]", "@0[t, d, r, n]"],
+    "programs": ["t0 = mul x0 x1; t1 = add t0 x2", "t0 = copy x0"], "aggregations": ["", "sum"], "results": [0, 1],
+}  # fmt: skip
+
 INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cuts there are
     "product": ("contract", {"equation": EQUATION}, [(3, 5, 6), (3, 6, 8)], [(8, 3, 5)], 4),
     "diagonal": ("contract", {"equation": "i i, i j -> i j"}, [(5, 5), (5, 4)], [(5, 4)], 1),
@@ -47,6 +53,7 @@ INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cu
                 [(4, 3, 64), (4, 3), (3, 5, 64), (3,)], [(5, 3, 4)], 3),
     "experts": ("expert_matmul", {"experts": 4}, [(7, 6), (4, 5, 6), (7, 3)], [(7, 3, 5)], 3),
     "experts of slots": ("expert_matmul", {"experts": 4}, [(7, 3, 6), (4, 5, 6), (7, 3)], [(7, 3, 5)], 3),
+    "recurrence": ("recurrence", SCAN, [(7, 5, 2), (5, 3), (7, 3)], [(7, 5, 2, 3), (7, 5, 2)], 2),
     "concat": ("concat", {"axis": 0}, [(3, 2)], [(3, 2)], 0),
 }  # fmt: skip
 

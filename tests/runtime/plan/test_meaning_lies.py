@@ -51,6 +51,10 @@ GATHER = {
     "loops": "t=5 d=4", "kept": 2, "reads": "0[@1, d]; 1[t]", "program": "t0 = copy x0", "aggregation": "",
     "dims": ["t", "d"],
 }  # fmt: skip
+FOLD = {
+    "loops": "i=6 j=4", "kept": 1, "reads": "0[i, j]; #j", "program": "t0 = copy x0; t1 = copy x1",
+    "aggregation": "low commutative exact [inf 9]: t0 = lt x0 x2; t1 = min x0 x2; t2 = where t0 x1 x3", "dims": ["i"],
+}  # fmt: skip
 SCAN = {
     "loops": "t=6 d=4 n=3", "equations": ["f32[t, d, n] | 2[d]", "f32[t, d]"],
     "reads": ["0[t, d]; @0[t-1, d, n]; 1[t, n]", "@0[t, d, n]; 0[t, d]"],
@@ -74,6 +78,7 @@ GOOD: dict[str, tuple[str, list[TensorForm], dict[str, Any]]] = {
     ),
     "convolution": ("index", [form(2, 3, 7), form(4, 3, 3)], CONVOLUTION),
     "gather": ("index", [form(9, 4), whole(5)], GATHER),
+    "fold": ("index", [X], FOLD),
     "recurrence": ("recurrence", [X, form(6, 3), form(4)], SCAN),
     "custom": ("custom", [X, form(4)], CUSTOM),
     "custom with sizes": (
@@ -122,6 +127,17 @@ F16 = "f16"
 LIES: list[tuple[str, dict[str, Any], str]] = [
     # the good one, what is changed (a number: an input; a name: an attribute; None: it is gone), a piece of the message
     ("softmax", {"axis": None}, "the attribute 'axis' is missing"),
+    ("fold", {"aggregation": "low [inf 9]: t0 = min x0 x2"}, "an aggregation of 2 values has 1 results"),
+    ("fold", {"aggregation": "low [9]: t0 = mul x0 x1; t1 = sqrt t0"}, "sqrt does not take i64"),
+    ("fold", {"aggregation": "low [inf 0.5]: t0 = min x0 x2; t1 = min x1 x3"}, "its identity 0.5 is no i64"),
+    ("fold", {"aggregation": "low [inf x]: t0 = min x0 x2; t1 = min x1 x3"}, "has 'x', which is no number"),
+    ("fold", {"aggregation": "low  exact [inf 9]: t0 = min x0 x2; t1 = min x1 x3"}, "no head of a definition"),
+    ("fold", {"aggregation": "low [inf 9]: t0 = min x0 x4; t1 = min x1 x3"}, "'x4' is no operand"),
+    ("fold", {"aggregation": "low [inf 09]: t0 = min x0 x2; t1 = min x1 x3"}, "not in canonical form"),
+    ("fold", {"aggregation": "low [inf 9]: t0 = min x1 x3; t1 = min x1 x3"}, "value 1 is f32, and combined i64"),
+    ("fold", {"aggregation": f"low [{' '.join('0' * 9)}]: t0 = min x0 x2"}, "an aggregation of 9 values"),
+    ("fold", {"program": "t0 = copy x0"}, "1 values for low"),
+    ("fold", {"kept": 2, "dims": ["i", "j"]}, "nothing is aggregated over"),
     ("recurrence", {"loops": "t=6 d=4 n=2"}, "of an operand of shape (6, 3)"),
     ("recurrence", {"loops": "t=6 d=4 n=3 e=2"}, "a loop has no use"),
     ("recurrence", {"loops": ""}, "it has no loop"),

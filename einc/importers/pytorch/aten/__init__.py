@@ -8,6 +8,7 @@ from __future__ import annotations
 from einc.importers.pytorch.aten import (
     attention,
     elementwise,
+    experts,
     indexing,
     making,
     moving,
@@ -18,11 +19,11 @@ from einc.importers.pytorch.aten import (
 )
 from einc.importers.pytorch.aten.table import AtenOperator, collect_operators
 
-_SUBJECTS = (attention, elementwise, indexing, making, moving, networks, products, reducing, symbolic)
+_SUBJECTS = (attention, elementwise, experts, indexing, making, moving, networks, products, reducing, symbolic)
 ATEN = {name: operator for module in _SUBJECTS for name, operator in collect_operators(module).items()}
 
 
 def find_operator(target: str) -> AtenOperator | None:
     """The operator that a node names, as `torch.ops.aten.add.Tensor`: by its name with the overload, or without."""
-    name = target.removeprefix("torch.ops.aten.")
-    return ATEN.get(name) or ATEN.get(name.partition(".")[0])
+    name = target.removeprefix("torch.ops.").removeprefix("aten.")
+    return ATEN.get(name) or ATEN.get(name.rpartition(".")[0] or name)

@@ -70,10 +70,13 @@ _FLOAT_FUNCTIONS = tuple(_make_float(name, function) for name, function in (
     ("reciprocal", "reciprocal"), ("mish", "mish"), ("hardswish", "hardswish"),
 ))  # fmt: skip
 _OF_TWO_OPERANDS = tuple(_make_binary(name, function) for name, function in (
-    ("mul", "mul"), ("maximum", "max"), ("minimum", "min"), ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"),
+    ("mul", "mul"), ("maximum", "max"), ("minimum", "min"), ("max.other", "max"), ("min.other", "min"),
+    ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"),
     ("gt", "gt"), ("ge", "ge"), ("remainder", "mod"), ("fmod", "remainder"), ("bitwise_and", "and"),
     ("bitwise_or", "or"), ("bitwise_xor", "xor"), ("atan2", "atan2"), ("bitwise_left_shift", "shiftleft"),
-    ("bitwise_right_shift", "shiftright"),
+    ("bitwise_right_shift", "shiftright"), ("__and__", "and"), ("__or__", "or"), ("__xor__", "xor"),
+    ("multiply", "mul"), ("greater", "gt"), ("less", "lt"), ("greater_equal", "ge"), ("less_equal", "le"),
+    ("not_equal", "ne"),
 ))  # fmt: skip
 
 
@@ -117,13 +120,13 @@ def _scale(call: Call, operand: Operand, alpha: float, type_: ElementType) -> Op
     return apply(call.program, "mul", cast(call.program, operand, type_), number, hint=call.hint)
 
 
-@aten("add")
+@aten("add", "__add__")
 def convert_add(call: Call, self_: Operand, other_: Operand, alpha: float = 1) -> Array:
     type_ = promote([self_, other_])
     return combine(call, "or" if type_.is_bool else "add", self_, _scale(call, other_, alpha, type_), type_=type_)
 
 
-@aten("sub")
+@aten("sub", "subtract")
 def convert_sub(call: Call, self_: Operand, other_: Operand, alpha: float = 1) -> Array:
     type_ = promote([self_, other_])
     return combine(call, "sub", self_, _scale(call, other_, alpha, type_), type_=type_)
@@ -134,7 +137,7 @@ def convert_rsub(call: Call, self_: Operand, other_: Operand, alpha: float = 1) 
     return convert_sub(call, other_, self_, alpha)
 
 
-@aten("div", "true_divide")
+@aten("div", "true_divide", "divide")
 def convert_div(call: Call, self_: Operand, other_: Operand, rounding_mode: str | None = None) -> Array:
     type_ = promote([self_, other_])
     if rounding_mode is None:

@@ -9,12 +9,12 @@ import numpy as np
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply, cast, where
 from einc.importers.arrays.extents import Extent, make_extent
-from einc.importers.arrays.moving import arrange, full, unsqueeze
+from einc.importers.arrays.moving import arrange, expand, full, unsqueeze
 from einc.importers.arrays.values import Array, UnsupportedError
 from einc.importers.pytorch.aten.table import Call, Function, Size, aten
 
 
-@aten("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive")
+@aten("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive", "requires_grad")
 def convert_alias(call: Call, self_: Array) -> Array:
     return self_
 
@@ -73,7 +73,12 @@ def convert_full_like(call: Call, self_: Array, fill_value: Any, dtype: ElementT
     return _repeat(call, list(self_.shape), fill_value)
 
 
-@aten("zeros_like", "empty_like")
+@aten("copy")
+def convert_copy(call: Call, self_: Array, src: Array) -> Array:
+    return call.cast(expand(call.program, src, self_.shape, call.hint))
+
+
+@aten("zeros_like", "empty_like", "zero")
 def convert_zeros_like(call: Call, self_: Array, dtype: ElementType | None = None) -> Array:
     return _repeat(call, list(self_.shape), 0)
 

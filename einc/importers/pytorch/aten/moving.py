@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einc.importers.arrays import moving
+from einc.importers.arrays.elementwise import apply, broadcast_shapes
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.values import Array, UnsupportedError, normalize_axis
 from einc.importers.pytorch.aten.table import Call, Size, aten
@@ -24,6 +25,11 @@ def convert_flatten(call: Call, self_: Array, start_dim: int = 0, end_dim: int =
         return moving.reshape(call.program, self_, [1], call.hint)
     first, last = normalize_axis(start_dim, self_.rank), normalize_axis(end_dim, self_.rank)
     return moving.reshape(call.program, self_, [*self_.shape[:first], -1, *self_.shape[last + 1 :]], call.hint)
+
+
+@aten("reshape_as", "view_as")
+def convert_reshape_as(call: Call, self_: Array, other_: Array) -> Array:
+    return moving.reshape(call.program, self_, other_.shape, call.hint)
 
 
 @aten("unflatten")
@@ -90,8 +96,6 @@ def convert_expand_as(call: Call, self_: Array, other_: Array) -> Array:
 
 @aten("broadcast_tensors")
 def convert_broadcast(call: Call, tensors: list[Array]) -> list[Array]:
-    from einc.importers.arrays.elementwise import broadcast_shapes
-
     shape = broadcast_shapes(*(tensor.shape for tensor in tensors))
     return [moving.expand(call.program, tensor, shape, call.hint) for tensor in tensors]
 
@@ -163,6 +167,26 @@ def convert_cat(call: Call, tensors: list[Array], dim: int = 0) -> Array:
     kept = [tensor for tensor in tensors if tensor.shape != (make_extent(0),)]
     arrays = [call.cast(tensor) for tensor in kept or tensors]
     return moving.concat(call.program, arrays, dim, call.hint)
+
+
+@aten("hstack")
+def convert_hstack(call: Call, tensors: list[Array]) -> Array:
+    return convert_cat(call, tensors, 0 if tensors[0].rank == 1 else 1)
+
+
+@aten("diff")
+def convert_diff(
+    call: Call, self_: Array, n: int = 1, dim: int = -1, prepend: Array | None = None, append: Array | None = None
+) -> Array:
+    """Differences of neighbours, n times."""
+    pieces = [piece for piece in (prepend, self_, append) if piece is not None]
+    array = convert_cat(call, pieces, dim) if len(pieces) > 1 else self_
+    for _ in range(n):
+        after = moving.slice_axis(call.program, array, dim, 1, _FAR, 1, call.hint)
+        before = moving.slice_axis(call.program, array, dim, 0, -1, 1, call.hint)
+        function = "ne" if array.type.is_bool else "sub"
+        array = apply(call.program, function, after, before, hint=call.hint)
+    return array
 
 
 @aten("stack")

@@ -290,11 +290,11 @@ class CpuExecutor:
         if isinstance(task, KernelTask):
             return prepare(self._make_invocation(task.operation, task.reads, task.writes))
         if isinstance(task, AggregateTask):
-            if len(task.writes) == 1:
-                return prepare_aggregate(task.aggregation, views(task.reads), self._memory.view(task.writes[0]))
             group = self._groups[self.bundle.buffers[task.writes[0].buffer].tensor]
+            if len(task.writes) == 1 and not group.definition:
+                return prepare_aggregate(task.aggregation, views(task.reads), self._memory.view(task.writes[0]))
             return prepare_joint_aggregation(
-                JointInvocation(task.aggregation, views(task.reads), views(task.writes), group.dims)
+                JointInvocation(task.aggregation, views(task.reads), views(task.writes), group.dims, group.definition)
             )
         if isinstance(task, TransferTask):
             return build_moves(views([task.read]), views([task.write]))

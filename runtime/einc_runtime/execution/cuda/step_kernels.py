@@ -101,15 +101,15 @@ class StepKernels:
             return self.kernels.prepare_kernel(self.make_invocation(task), self._target(task.site))
         if isinstance(task, AggregateTask):
             reads, writes, target = views(task.reads), views(task.writes), self._target(task.site)
-            if len(writes) == 1:
+            group = self.groups[self.bundle.buffers[task.writes[0].buffer].tensor]
+            if len(writes) == 1 and not group.definition:
                 shared = self.memory.view_of_all(task.reads) if task.aggregation == "sum" else None
                 kernel = None if shared is None else self.kernels.prepare_multicast_sum(shared, writes[0], target)
                 if kernel is not None:
                     return kernel
                 return self.kernels.prepare_aggregate(task.aggregation, reads, writes[0], target)
-            group = self.groups[self.bundle.buffers[task.writes[0].buffer].tensor]
             return self.kernels.prepare_joint_aggregation(
-                JointInvocation(task.aggregation, reads, writes, group.dims), target
+                JointInvocation(task.aggregation, reads, writes, group.dims, group.definition), target
             )
         if isinstance(task, CopyTask):
             pairs = views(task.reads), views(task.writes)

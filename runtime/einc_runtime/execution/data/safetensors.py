@@ -4,9 +4,9 @@ The format is eight bytes of header length, a JSON header, and data that the hea
 or overlaps. This reader leaves tensors on disk until they are needed. It does not map files: where another program cuts
 a mapped file short, reading what is gone ends the process by SIGBUS.
 
-The index of a folder (`model.safetensors.index.json`) names the file of every tensor; other files in the folder do not
-belong to the model then. Without an index, all .safetensors files belong to it, and no two may have a tensor of the
-same name.
+Which files of a folder belong to the model is as in transformers: `model.safetensors` alone, where it exists; else
+those that an index (`model.safetensors.index.json`) names, with the file of every tensor. Without both, all files with
+this suffix belong to it, and no two may have a tensor of the same name.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from einc_runtime.strict_json import parse_json
 
 INDEX_FILE = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
+SINGLE_FILE = "model.safetensors"
 MAX_INDEX_BYTES = 64 * 2**20
 MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
 """The limit of the format itself."""
@@ -179,7 +180,7 @@ def open_folder(path: str) -> dict[str, SafetensorsFile]:
 def list_stored_names(path: str) -> frozenset[str] | None:
     """The names of all tensors of the folder, or None where it has neither safetensors files nor an index.
 
-    Where there is an index, only the index is read, so that its files need not be there.
+    Where an index counts, only the index is read, so that its files need not be there.
     """
     named = _read_index(path, files_needed=False)
     if named is not None:
@@ -188,6 +189,10 @@ def list_stored_names(path: str) -> frozenset[str] | None:
 
 
 def _list_files(path: str) -> list[Path]:
+    """The files of a folder without an index: one of the usual name is alone, whatever is beside it."""
+    single = Path(path) / SINGLE_FILE
+    if single.is_file():
+        return [single]
     return sorted(entry for entry in Path(path).iterdir() if entry.suffix == SUFFIX)
 
 
@@ -206,9 +211,9 @@ def _open_all(path: str) -> dict[str, SafetensorsFile]:
 
 
 def _read_index(path: str, *, files_needed: bool = True) -> Mapping[str, str] | None:
-    """The name of the file of every tensor, by the index of the folder; None where there is no index."""
+    """The name of the file of every tensor, by the index of the folder; None where there is none that counts."""
     index_path = os.path.join(path, INDEX_FILE)
-    if not os.path.lexists(index_path):
+    if not os.path.lexists(index_path) or os.path.isfile(os.path.join(path, SINGLE_FILE)):
         return None
     if not os.path.isfile(index_path):
         raise ArrayFault("it is not a regular file", where=index_path)

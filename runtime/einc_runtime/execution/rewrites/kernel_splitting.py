@@ -120,7 +120,9 @@ def _split_index(operation: Operation, task: KernelTask, parts: int, order: Sequ
         return (task,)
     bounds = [program.extent(axis) * part // parts for part in range(parts + 1)]
     return [
-        msgspec.structs.replace(task, reads=_cut(task.reads, inputs), writes=_cut(task.writes, [output]))
+        msgspec.structs.replace(
+            task, reads=_cut(task.reads, inputs), writes=_cut(task.writes, [output] * len(task.writes))
+        )
         for inputs, output in itertools.starmap(partial(program.cut, axis), itertools.pairwise(bounds))
     ]
 

@@ -19,6 +19,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.plan.aggregate_definitions import count_values, find_definition
 from einc_runtime.plan.index_programs import (
     INDEX_TYPE,
     IndexProgram,
@@ -100,7 +101,7 @@ class IndexCall:
     ranges: Ranges
     inputs: tuple[Array, ...]
     blocks: tuple[Block, ...]
-    output: Array
+    outputs: tuple[Array, ...]
     is_reproducible: bool
 
     @staticmethod
@@ -113,22 +114,36 @@ class IndexCall:
             raise PlanFault("the kernel attribute 'shapes' has no shapes of operands") from None
         program = parse_index_program(kept=invocation.attribute("kept", int), shapes=shapes, **texts)
         inputs, blocks = tuple(invocation.inputs), tuple(invocation.input_blocks)
-        if not len(inputs) == len(blocks) == len(shapes) or len(invocation.output_blocks) != 1:
+        outputs, count = tuple(invocation.outputs), count_values(program.aggregation)
+        if not len(inputs) == len(blocks) == len(shapes) or not len(outputs) == len(invocation.output_blocks) == count:
             raise PlanFault(f"an index program of {len(shapes)} operands has {len(inputs)}, and {len(blocks)} blocks")
-        for array, block in zip((*inputs, invocation.output), (*blocks, *invocation.output_blocks), strict=True):
+        if any(block != invocation.output_blocks[0] for block in invocation.output_blocks):
+            raise PlanFault("values that are aggregated together have different blocks")
+        for array, block in zip((*inputs, *outputs), (*blocks, *invocation.output_blocks), strict=True):
             if array.shape != block.shape:
                 raise PlanFault(f"an operand of shape {array.shape} where a block has {block.shape}")
         types = [dtype_name(inputs[r.operand]) if isinstance(r, TensorRead) else INDEX_TYPE for r in program.reads]
-        result = infer_steps(ScalarProgram.parse(program.program, len(types)), types)[-1].result_type
-        if result != dtype_name(invocation.output) or (program.aggregation and result == "bool"):
-            raise PlanFault(f"an index program of {result} is stored as {dtype_name(invocation.output)}")
+        steps = infer_steps(ScalarProgram.parse(program.program, len(types)), types)
+        results = [step.result_type for step in steps[-count:]]
+        is_defined = find_definition(program.aggregation) is not None
+        if results != list(map(dtype_name, outputs)) or (
+            program.aggregation and not is_defined and results == ["bool"]
+        ):
+            raise PlanFault(
+                f"an index program of {', '.join(results)} is stored as {', '.join(map(dtype_name, outputs))}"
+            )
         ranges = program.find_ranges(shapes, blocks, invocation.output_blocks[0])
-        return IndexCall(program, shapes, ranges, inputs, blocks, invocation.output, invocation.is_reproducible)
+        return IndexCall(program, shapes, ranges, inputs, blocks, outputs, invocation.is_reproducible)
+
+    @property
+    def output(self) -> Array:
+        """The only output, or the first one of an aggregation of several values."""
+        return self.outputs[0]
 
     def part(self, program: IndexProgram, output: Array) -> IndexCall:
         """A program of the same tensors, within the same ranges."""
         ranges = {name: self.ranges[name] for name, _ in program.loops}
-        return replace(self, program=program, ranges=ranges, output=output)
+        return replace(self, program=program, ranges=ranges, outputs=(output,))
 
     def find_gathers(self) -> dict[int, Gather]:
         """The reads that are no views, by number."""
@@ -196,14 +211,20 @@ class IndexCall:
         first = array[(*corner, Ellipsis)]  # a view, also of an array without dimensions
         return NamedArray(names, np.lib.stride_tricks.as_strided(first, shape, steps))
 
-    def join(self, made: MadeArrays) -> Invocation[Array]:
-        """The product, the reduction or the map that it is of its views."""
+    def list_views(self, made: MadeArrays) -> tuple[ScalarProgram, tuple[int, ...], list[NamedArray]]:
+        """The scalar program, the reads that are its inputs, and the views of these and of loops that nothing else has.
+        What is read for the sake of positions alone is in the arrays that are gathered."""
         program = self.program
-        # What is read for the sake of positions alone is in the arrays that are gathered.
         scalar, read = ScalarProgram.parse(program.program, len(program.reads)).without_unread()
         views = [self.view(number, made) for number in read]
         known = {name for view in views for name in view.names}
         views += [NamedArray((name,), made.indices[name]) for name in program.reduced if name not in known]
+        return scalar, read, views
+
+    def join(self, made: MadeArrays) -> Invocation[Array]:
+        """The product, the reduction or the map that it is of its views."""
+        program = self.program
+        scalar, read, views = self.list_views(made)
         equation = ", ".join(" ".join(view.names) for view in views) + " -> " + " ".join(program.result)
         arrays = [view.array for view in views]
         mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}

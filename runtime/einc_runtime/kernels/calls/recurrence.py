@@ -11,7 +11,14 @@ import numpy as np
 from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.plan.recurrences import OperandRead, Recurrence, RecurrenceEquation, measure_loops, parse_recurrence
+from einc_runtime.plan.recurrences import (
+    RECURRENCE_TEXTS,
+    OperandRead,
+    Recurrence,
+    RecurrenceEquation,
+    measure_loops,
+    parse_recurrence,
+)
 from einc_runtime.plan.scalar_programs import TypedStep, infer_steps
 
 
@@ -27,10 +34,9 @@ class RecurrenceCall:
     @staticmethod
     def parse(invocation: Invocation[Array]) -> RecurrenceCall:
         """Raises PlanFault for what is no recurrence, or one of other operands and results."""
-        texts = ("equations", "reads", "programs", "aggregations")
-        invocation.allow("loops", *texts, "results")
-        lists = {name: invocation.attribute(name, list) for name in (*texts, "results")}
-        if not all(isinstance(text, str) for name in texts for text in lists[name]):
+        invocation.allow("loops", *RECURRENCE_TEXTS, "results")
+        lists = {name: invocation.attribute(name, list) for name in (*RECURRENCE_TEXTS, "results")}
+        if not all(isinstance(text, str) for name in RECURRENCE_TEXTS for text in lists[name]):
             raise PlanFault("the texts of a recurrence are lists of texts")
         parsed = parse_recurrence(invocation.attribute("loops", str), **lists)
         inputs, outputs = tuple(invocation.inputs), tuple(invocation.outputs)

@@ -43,8 +43,8 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
 def _emit_rope(kind: str, leading: int, size: int, given: bool) -> Any:
     """`size` is the number of bytes of a position; those that are given may be negative, which is an error."""
     from einc_runtime.dtypes import ITEMSIZE
+    from einc_runtime.kernels.llvm.angles import cos_sin
     from einc_runtime.kernels.llvm.emitter import F32, F64, I64, Emitter, RowOperand, Value, vector
-    from einc_runtime.kernels.llvm.vectors import cos_sin
 
     e = Emitter()
     b = e.b

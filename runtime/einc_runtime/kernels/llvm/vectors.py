@@ -16,9 +16,9 @@ import numpy as np
 from llvmlite.ir import Constant
 
 from einc_runtime.kernels.llvm.compiler import COMPILED_FLOATS, LANES
-from einc_runtime.kernels.llvm.emitter import BIT, F32, F64, I32, I64, Emitter, Value, vector
+from einc_runtime.kernels.llvm.emitter import BIT, F32, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
-from einc_runtime.plan.scalar_functions import CAST
+from einc_runtime.plan.scalar_functions import CAST, Number
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarLiteral, TypedStep
 from einc_runtime.plan.schema import INTEGERS
 
@@ -29,13 +29,10 @@ _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.66
 _EXP2 = (1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 0.24022648, 0.69314718, 1.0)
 """2**r for r from -1/2 to 1/2, with an error of 2e-9 where the coefficients are not rounded."""
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-_SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
-_COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5, 1.0)
 _LOG = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
     2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
-_ROUNDER_F64 = 1.5 * 2.0**52
 _ROUNDER = 12582912.0
 """1.5 * 2**23: a number that is added to it loses its fraction."""
 
@@ -47,12 +44,21 @@ def is_supported(steps: Sequence[TypedStep]) -> bool:
 
 def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) -> Value:
     """The value of a supported program, from vectors of its inputs."""
+    return evaluate_all(e, steps, inputs)[-1]
+
+
+def make_constant(e: Emitter, value: Number, kind: str) -> Value:
+    """A literal of a type that is computed, in every lane."""
+    return e.number(float(np.float32(value)) if kind == "f32" else value, _VECTOR_ELEMENTS[kind])
+
+
+def evaluate_all(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) -> list[Value]:
+    """The values of all steps of a supported program."""
     results: list[Value] = []
 
     def place(operand: Operand, kind: str) -> Value:
         if isinstance(operand, ScalarLiteral):
-            value = operand.value
-            return e.number(float(np.float32(value)) if kind == "f32" else value, _VECTOR_ELEMENTS[kind])
+            return make_constant(e, operand.value, kind)
         if isinstance(operand, ScalarInput):
             return inputs[operand.position]
         return results[operand.position]
@@ -61,7 +67,7 @@ def evaluate(e: Emitter, steps: Sequence[TypedStep], inputs: Sequence[Value]) ->
         function = _find_function(step)
         assert function is not None, "callers ask is_supported"
         results.append(function(e, *(place(operand, step.operand_type) for operand in step.operands)))
-    return results[-1]
+    return results
 
 
 def _find_function(step: TypedStep) -> Callable[..., Value] | None:
@@ -78,7 +84,9 @@ def _find_function(step: TypedStep) -> Callable[..., Value] | None:
     if target in INTEGERS:
         return lambda e, x: _resize(e, x, source, target)
     convert = "uitofp" if source == "bool" else "sitofp"
-    return (lambda e, x: getattr(e.b, convert)(x, vector(F32))) if target == "f32" else None
+    if target not in COMPILED_FLOATS:
+        return None
+    return lambda e, x: e.widen(e.round_to(getattr(e.b, convert)(x, vector(F32)), target), target)
 
 
 def _resize(e: Emitter, x: Value, source: str, target: str) -> Value:
@@ -149,29 +157,14 @@ def log(e: Emitter, x: Value) -> Value:
     return b.select(b.fcmp_ordered("<", x, e.number(math.inf)), value, x)
 
 
-def cos_sin(e: Emitter, angles: Value) -> tuple[Value, Value]:
-    """Cosine and sine, as f32, of angles in f64 below 2**31, computed from the rest beyond the nearest quarter turn."""
+def log1p(e: Emitter, x: Value) -> Value:
+    """log(1 + x), times what x lost when 1 was added (Kahan): a relative error of 3 ulp, for small x too."""
     b = e.b
-    shifted = b.fadd(b.fmul(angles, e.number(2 / math.pi, F64)), e.number(_ROUNDER_F64, F64))
-    turns = b.fsub(shifted, e.number(_ROUNDER_F64, F64))
-    rest = e.multiply_add(turns, e.number(-math.pi / 2, F64), angles)
-    rest = b.fptrunc(e.multiply_add(turns, e.number(-6.123233995736766e-17, F64), rest), vector(F32))
-    square = b.fmul(rest, rest)
-    sine, cosine = e.number(_SIN[0]), e.number(_COS[0])
-    for coefficient in _SIN[1:]:
-        sine = e.multiply_add(sine, square, e.number(coefficient))
-    for coefficient in _COS[1:]:
-        cosine = e.multiply_add(cosine, square, e.number(coefficient))
-    sine = e.multiply_add(b.fmul(sine, square), rest, rest)
-    quarter = b.trunc(b.bitcast(shifted, vector(I64)), vector(I32))
-
-    def rotate(one: Value, other: Value, quarters: Value) -> Value:
-        value = b.select(b.trunc(quarters, vector(BIT)), other, one)
-        sign = b.shl(b.and_(quarters, e.number(2, I32)), e.number(30, I32))
-        return b.bitcast(b.xor(b.bitcast(value, vector(I32)), sign), vector(F32))
-
-    ahead = b.add(quarter, e.number(1, I32))
-    return rotate(sine, cosine, ahead), rotate(sine, cosine, quarter)
+    whole = b.fadd(x, e.number(1.0))
+    value = b.fmul(log(e, whole), b.fdiv(x, b.fsub(whole, e.number(1.0))))
+    value = b.select(b.fcmp_ordered("==", whole, e.number(math.inf)), whole, value)
+    value = b.select(b.fcmp_ordered("<", whole, e.number(0.0)), e.number(math.nan), value)
+    return b.select(b.fcmp_ordered("==", whole, e.number(1.0)), x, value)
 
 
 def _keep(e: Emitter, x: Value) -> Value:
@@ -368,7 +361,7 @@ _OF_FLOATS: dict[str, Callable[..., Value]] = {
     "isnan": lambda e, x: e.b.fcmp_unordered("uno", x, x),
     "isinf": lambda e, x: e.b.fcmp_ordered("==", e.magnitude(x), e.number(math.inf)),
     "isfinite": lambda e, x: e.b.fcmp_ordered("<", e.magnitude(x), e.number(math.inf)),
-    "sqrt": lambda e, x: e.square_root(x), "rsqrt": _rsqrt,
+    "log1p": log1p, "sqrt": lambda e, x: e.square_root(x), "rsqrt": _rsqrt,
     "add": lambda e, x, y: e.b.fadd(x, y), "sub": lambda e, x, y: e.b.fsub(x, y),
     "mul": lambda e, x, y: e.b.fmul(x, y), "div": lambda e, x, y: e.b.fdiv(x, y),
     "max": lambda e, x, y: e.larger(x, y), "min": lambda e, x, y: e.smaller(x, y), "where": _select,

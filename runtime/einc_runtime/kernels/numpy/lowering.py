@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import DType, compute_type, storage_dtype
+from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
 from einc_runtime.kernels.base import store
 from einc_runtime.kernels.scalar_program import ERF_NEAR, ERF_TAIL, GELU_TAIL
 from einc_runtime.plan.scalar_functions import CAST
@@ -85,6 +85,39 @@ def lower(steps: Sequence[TypedStep], inputs: Sequence[str], breadths: Sequence[
     for step in steps:
         expansion.add(step)
     return allocate(expansion.calls, expansion.finish(output))
+
+
+@dataclass(frozen=True, slots=True)
+class TupleCode:
+    """Calls without registers, and the places of several values."""
+
+    calls: tuple[NumpyCall, ...]
+    values: tuple[Place, ...]
+
+    def compute(self, arrays: Sequence[Array], shape: Sequence[int]) -> list[Array]:
+        """The values, as new arrays of this shape or views of the inputs, which broadcast to it."""
+        made: dict[int, Array] = {}
+
+        def find(place: Place) -> Any:
+            if isinstance(place, LoweredValue):
+                return made[place.number]
+            return arrays[place.position] if isinstance(place, StoredInput) else place
+
+        with np.errstate(all="ignore"):  # infinities and NaN are results
+            for call in self.calls:
+                assert isinstance(call.target, LoweredValue)
+                target = np.empty(shape, call.target.dtype)
+                call.function(*map(find, call.arguments), target)
+                made[call.target.number] = target
+        return [np.broadcast_to(find(place), shape) for place in self.values]
+
+
+def lower_tuple(steps: Sequence[TypedStep], inputs: Sequence[str], count: int) -> TupleCode:
+    """Code whose values are the results of the last `count` steps, each in the type in which it is computed."""
+    expansion = _Expansion(inputs, [frozenset()] * len(inputs))
+    for step in steps:
+        expansion.add(step)
+    return TupleCode(tuple(expansion.calls), tuple(expansion.results[-count:]))
 
 
 def _maximum(one: Any, other: Any, target: Any) -> None:

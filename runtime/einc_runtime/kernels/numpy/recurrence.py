@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import FLOATS, Array, compute_type
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, store
 from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.numpy.lowering import Code, LoweredResult, Place, Register, StoredInput, lower
 from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator
-from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation
+from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation, RecurrenceRead
 from einc_runtime.plan.scalar_programs import ScalarLiteral
 
 ValueBuffers = Sequence[tuple[ScratchArray, ScratchArray]]
@@ -28,7 +28,11 @@ Step = Callable[[int], None]
 
 
 def build_recurrence(invocation: Invocation[Array]) -> Kernel:
-    call = RecurrenceCall.parse(invocation)
+    return make_recurrence(RecurrenceCall.parse(invocation))
+
+
+def make_recurrence(call: RecurrenceCall, *, ordered: bool = False) -> Kernel:
+    """The kernel of a call. Unless it is `ordered`, products of matrices are those of a library."""
     scratch = ScratchAllocator()
     equations = call.recurrence.equations
     buffers = [
@@ -38,7 +42,12 @@ def build_recurrence(invocation: Invocation[Array]) -> Kernel:
         )
         for equation in equations
     ]
-    evaluators = [_EquationEvaluator(call, equation, scratch) for equation in equations]
+    evaluators = [
+        _Contraction(call, equation)
+        if not ordered and is_contraction(equation)
+        else _EquationEvaluator(call, equation, scratch)
+        for equation in equations
+    ]
 
     def bind(memory: Array) -> Run:
         values = [(even.of(memory), odd.of(memory)) for even, odd in buffers]
@@ -72,12 +81,52 @@ def _find_start(call: RecurrenceCall, equation: RecurrenceEquation) -> Any:
     return call.value_dtype(equation).type(ScalarLiteral(initial).value)
 
 
-class _EquationEvaluator:
+def is_contraction(equation: RecurrenceEquation) -> bool:
+    """Whether it is a sum of products of what it reads."""
+    floating = compute_type(equation.dtype) in FLOATS
+    return floating and equation.aggregation == "sum" and equation.scalar.product_factor == 1
+
+
+class _ValueReader:
+    """What an equation reads at a step, with dimensions in one order."""
+
+    def __init__(self, call: RecurrenceCall, equation: RecurrenceEquation) -> None:
+        self.call, self.equation = call, equation
+        self.order = call.step_loops(equation)
+
+    def find(self, read: RecurrenceRead, values: Sequence[tuple[Array, Array]]) -> Callable[[int], Array]:
+        """What a read finds at a step."""
+        if isinstance(read, OperandRead):
+            view, moves = self.call.align_operand(read, self.order)
+            return view.__getitem__ if moves else lambda t: view
+        even, odd = (self.call.align_value(value, read.loops, self.order) for value in values[read.source])
+        return lambda t: odd if (t + read.before) % 2 else even
+
+
+class _Contraction(_ValueReader):
+    """A sum of products, by products of matrices."""
+
+    def bind(self, memory: Array, values: Sequence[tuple[Array, Array]], result: tuple[Array, Array]) -> Step:
+        finders = [self.find(read, values) for read in self.equation.reads]
+        kind, axes = self.call.value_dtype(self.equation), range(len(self.order))
+        present = [[axis for axis in axes if self.order[axis] in read.loops] for read in self.equation.reads]
+
+        def step(t: int) -> None:
+            operands: list[Any] = []
+            for find, names in zip(finders, present, strict=True):
+                array = find(t)
+                gone = tuple(axis for axis in axes if axis not in names)
+                operands += [array.squeeze(gone).astype(kind, copy=False), names]
+            store(np.einsum(*operands, list(range(result[0].ndim)), optimize=True), result[t % 2])
+
+        return step
+
+
+class _EquationEvaluator(_ValueReader):
     """One equation: its code for a step, and the memory that this needs."""
 
     def __init__(self, call: RecurrenceCall, equation: RecurrenceEquation, scratch: ScratchAllocator) -> None:
-        self.call, self.equation = call, equation
-        self.order = call.step_loops(equation)
+        super().__init__(call, equation)
         self.shape = tuple(call.extents[name] for name in self.order)
         breadths = [
             frozenset(axis for axis, name in enumerate(self.order) if name in read.loops) for read in equation.reads
@@ -94,7 +143,7 @@ class _EquationEvaluator:
             if isinstance(item, Register):
                 shape = [n if axis in item.breadth else 1 for axis, n in enumerate(self.shape)]
                 registers[item] = np.ndarray(shape, item.dtype, memory.data, self.slots[item.slot].offset)
-        finders = [self._find(read, values) for read in self.equation.reads]
+        finders = [self.find(read, values) for read in self.equation.reads]
         call = self.equation.aggregation and self._aggregate
 
         def step(t: int) -> None:
@@ -112,17 +161,13 @@ class _EquationEvaluator:
 
         return step
 
-    def _find(self, read: Any, values: Sequence[tuple[Array, Array]]) -> Callable[[int], Array]:
-        """What a read finds at a step."""
-        if isinstance(read, OperandRead):
-            view, moves = self.call.align_operand(read, self.order)
-            return view.__getitem__ if moves else lambda t: view
-        even, odd = (self.call.align_value(value, read.loops, self.order) for value in values[read.source])
-        return lambda t: odd if (t + read.before) % 2 else even
-
     def _aggregate(self, value: Any, target: Array) -> None:
-        """Along the last axis numpy sums f32 in pairs, which is exact enough."""
-        axes = tuple(range(target.ndim, len(self.shape)))
-        full = np.broadcast_to(value, self.shape)
+        """Halves of the terms are combined until one is left: an order that no block and no layout changes."""
         wide = choose_accumulator(self.equation.dtype, self.equation.aggregation)
-        store(REDUCING_UFUNCS[self.equation.aggregation].reduce(full, axis=axes, dtype=wide), target)
+        terms = np.broadcast_to(value, self.shape).astype(wide).reshape(target.size, -1)
+        ufunc, count = REDUCING_UFUNCS[self.equation.aggregation], terms.shape[1]
+        while count > 1:
+            half = count // 2
+            ufunc(terms[:, :half], terms[:, count - half : count], out=terms[:, :half])
+            count -= half
+        store(terms[:, 0].reshape(target.shape), target)

@@ -11,7 +11,9 @@ from functools import partial
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, JointInvocation, find_joint_builder, find_kernel_builder
+from einc_runtime.kernels.calls.fold import CombineCall
 from einc_runtime.kernels.calls.joint_aggregation import JointAggregationCall
+from einc_runtime.kernels.triton.fold import build_combine
 from einc_runtime.kernels.triton.index import build_index
 from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.map import build_aggregate
@@ -36,6 +38,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "map": ("einc_runtime.kernels.triton.map", "build_map"),
     "reduce": ("einc_runtime.kernels.triton.map", "build_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_softmax"),
+    "recurrence": ("einc_runtime.kernels.triton.recurrence", "build_recurrence"),
     "reshape": ("einc_runtime.kernels.triton.moves", "build_reshape"),
     "rmsnorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
@@ -56,6 +59,7 @@ ORDERED: dict[str, tuple[str, str]] = {
     "contract": ("einc_runtime.kernels.triton.ordered_products", "build_ordered_contract"),
     "expert_matmul": ("einc_runtime.kernels.triton.experts", "build_ordered_expert_matmul"),
     "quantized_contract": ("einc_runtime.kernels.triton.quantized", "build_ordered_quantized_contract"),
+    "recurrence": ("einc_runtime.kernels.triton.recurrence", "build_ordered_recurrence"),
     "reduce": ("einc_runtime.kernels.triton.ordered_sums", "build_ordered_reduce"),
     "softmax": ("einc_runtime.kernels.triton.rows", "build_ordered_softmax"),
     "rmsnorm": ("einc_runtime.kernels.triton.rows", "build_ordered_norm"),
@@ -95,7 +99,9 @@ def build_kernel(invocation: Invocation[Array], architecture: str = "sm_90") -> 
 
 
 def build_joint_aggregation(invocation: JointInvocation[Array]) -> LaunchSequence:
-    """The launches of an aggregation of tuples. Raises PlanFault."""
+    """The launches of an aggregation of tuples, or by a definition of the plan. Raises PlanFault."""
+    if invocation.definition:
+        return build_combine(CombineCall.parse(invocation))
     build: Callable[[JointAggregationCall], LaunchSequence]
     build = find_joint_builder(invocation.aggregation, JOINT_AGGREGATION_BUILDERS)
     return build(JointAggregationCall.parse(invocation))

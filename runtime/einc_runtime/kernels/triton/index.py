@@ -9,7 +9,9 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, address, dtype_name
+from einc_runtime.kernels.calls.fold import FoldCall
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
+from einc_runtime.kernels.triton.fold import build_fold
 from einc_runtime.kernels.triton.launches import (
     SCRATCH,
     Argument,
@@ -22,6 +24,7 @@ from einc_runtime.kernels.triton.launches import (
 )
 from einc_runtime.kernels.triton.source import LaunchOptions, PointerOperand, assemble, index_cast, mask_arguments
 from einc_runtime.kernels.triton.tiles import TileGrid, choose_tiles
+from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_programs import NEAREST_ELEMENT, Position
 from einc_runtime.plan.schema import FLOATS
 
@@ -55,7 +58,11 @@ def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
         launch = _GatherSource(call, gather, source, target)
         steps.append(launch.assemble())
         checked |= launch.is_checked
-    computed = build(call.join(MadeArrays(gathered, indices)))
+    arrays = MadeArrays(gathered, indices)
+    if find_definition(call.program.aggregation) is None:
+        computed = build(call.join(arrays))
+    else:
+        computed = build_fold(FoldCall.of(call, arrays), ordered=call.is_reproducible)
     made = scratch.size - _APART
 
     def relocate(address: int) -> int:

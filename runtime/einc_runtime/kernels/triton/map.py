@@ -81,7 +81,7 @@ def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> li
     layouts, gone = merge_axes([*call.views, call.output], call.reduced)
     extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
     reads = [PointerOperand.of(f"x{k}", view) for k, view in enumerate(layouts[:-1])]
-    work = _ReductionTiles.share(extents, gone, reads)
+    work = ReductionTiles.share(extents, gone, reads)
     stored = call.kinds[-1]
     computed = compute_type(stored)
     number = "i64" if computed in ("i32", "i64") else computed
@@ -106,7 +106,7 @@ def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> li
 
 
 @dataclass(frozen=True, slots=True)
-class _ReductionTiles:
+class ReductionTiles:
     """How a reduction is divided among programs.
 
     `gone` says which axes are reduced. A tile has `width` positions of one of them, the axis `reduced` (None where
@@ -165,7 +165,7 @@ class _ReductionTiles:
         return " & ".join(filter(None, (self.tiles.mask(axes), self.inside if self.reduced in axes else "")))
 
     @staticmethod
-    def share(extents: tuple[int, ...], gone: Sequence[bool], reads: Sequence[PointerOperand]) -> _ReductionTiles:
+    def share(extents: tuple[int, ...], gone: Sequence[bool], reads: Sequence[PointerOperand]) -> ReductionTiles:
         largest = max(reads, key=lambda item: sum(1 for s in item.strides if s))
         axes = range(len(extents))
         order = sorted(axes, key=lambda axis: (largest.strides[axis] == 0, largest.strides[axis], -extents[axis]))
@@ -187,12 +187,12 @@ class _ReductionTiles:
             height //= 2
         spans = tuple(1 if gone[axis] else extent for axis, extent in enumerate(extents))
         tiles = TileGrid(spans, kept, None, height, 1)
-        work = _ReductionTiles(extents, tuple(gone), tiles, reduced, width, 1)
+        work = ReductionTiles(extents, tuple(gone), tiles, reduced, width, 1)
         return replace(work, shares=max(1, min(work.steps // SHARED_OUT, MIN_PROGRAMS // max(1, tiles.count()))))
 
 
 def _launch_one(
-    call: ReduceCall, reads: Sequence[PointerOperand], output: Array, work: _ReductionTiles, number: str, title: str
+    call: ReduceCall, reads: Sequence[PointerOperand], output: Array, work: ReductionTiles, number: str, title: str
 ) -> KernelLaunch:
     """A launch that writes results, or partial results of shares, to an output."""
     aggregation = call.aggregation

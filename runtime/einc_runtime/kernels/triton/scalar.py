@@ -162,8 +162,7 @@ class ScalarSource:
 
     def __init__(self, steps: Sequence[TypedStep], inputs: Sequence[str]) -> None:
         self.helpers: set[str] = set()
-        uses_library = any(step.function in _LIBRARY for step in steps)
-        self._imports = "from triton.language.extra import libdevice\n" if uses_library else ""
+        self.uses_library = any(step.function in _LIBRARY for step in steps)
         self.lines: list[str] = []
         self._steps, self._inputs = steps, inputs
         for number, step in enumerate(steps):
@@ -173,9 +172,16 @@ class ScalarSource:
     def value(self) -> str:
         return f"t{len(self._steps) - 1}"
 
-    def source(self, *more: str) -> str:
-        """The source of the functions that the lines call, and of `more`."""
-        return self._imports + "".join(HELPERS[name] for name in sorted({*self.helpers, *more}))
+    def list_last(self, count: int) -> list[str]:
+        """The names of the last values."""
+        return [f"t{number}" for number in range(len(self._steps) - count, len(self._steps))]
+
+    def source(self, *more: str | ScalarSource) -> str:
+        """The source of the functions that the lines call, of `more` functions, and of those that other lines call."""
+        sources = [self, *(x for x in more if isinstance(x, ScalarSource))]
+        names = {name for source in sources for name in source.helpers} | {x for x in more if isinstance(x, str)}
+        imports = "from triton.language.extra import libdevice\n" * any(source.uses_library for source in sources)
+        return imports + "".join(HELPERS[name] for name in sorted(names))
 
     def _call_helper(self, name: str, *arguments: str) -> str:
         self.helpers.add(name)
@@ -189,7 +195,7 @@ class ScalarSource:
             return _write_cast(values[0], kind, step.function[len(CAST) :], step.result_type)
         if step.function in _OPERATORS:
             plain = [
-                _format_number(x.value) if isinstance(x, ScalarLiteral) and kind != "bool" else value
+                format_number(x.value) if isinstance(x, ScalarLiteral) and kind != "bool" else value
                 for x, value in zip(step.operands, values, strict=True)
             ]
             return f"{plain[0]} {_OPERATORS[step.function]} {plain[1]}"
@@ -247,10 +253,11 @@ def write_square_root(value: str, kind: str) -> str:
 
 def _write_literal(value: Number, kind: str) -> str:
     """A tensor without axes, since some functions do not take Python numbers."""
-    return f"tl.full([], {_format_number(value)}, {LANGUAGE[kind]})"
+    return f"tl.full([], {format_number(value)}, {LANGUAGE[kind]})"
 
 
-def _format_number(value: Number) -> str:
+def format_number(value: Number) -> str:
+    """A number as Python writes it, with infinities."""
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(int(value) if isinstance(value, bool) else value)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from einc_runtime.plan.aggregate_definitions import count_values, find_definition
 from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, TensorRead, parse_index_program
 from einc_runtime.plan.meaning.terms import (
     INTEGERS,
@@ -21,7 +22,7 @@ from einc_runtime.plan.meaning.terms import (
     direct,
 )
 from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
-from einc_runtime.plan.schema import Attribute, DTypeName
+from einc_runtime.plan.schema import Attribute, DTypeName, JointAggregation
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 MAX_INDEX_VECTORS = 1 << 62
@@ -50,8 +51,8 @@ class ReadAxis:
 
 
 def index(applied: Application) -> OperatorMeaning:
-    """`loops`, `kept`, `reads`, `program` and `aggregation` are those of the program; `dims` names the result's
-    dimensions."""
+    """`loops`, `kept`, `reads`, `program` and `aggregation` are those of the program; `dims` names the dimensions of
+    each result. An aggregation that does not commute is applied in the order of its loops, which are not cut."""
     applied.allow(("loops", "kept", "reads", "program", "aggregation", "dims"))
     dims, shapes = applied.items("dims", str), tuple(tensor.shape for tensor in applied.inputs)
     texts = {name: applied.value(name, str) for name in ("loops", "reads", "program", "aggregation")}
@@ -71,23 +72,32 @@ def index(applied: Application) -> OperatorMeaning:
             applied.require(is_integer, f"{read} has positions that are no integers")
         if isinstance(read, TensorRead) and read.outside:
             require_outside(applied, read, applied.inputs[read.operand])
-    result: DTypeName = infer_steps(ScalarProgram.parse(program.program, len(types)), types)[-1].result_type  # type: ignore[assignment]
-    aggregation = program.aggregation
-    fits = aggregation in AGGREGATIONS and result != "bool" if program.reduced else aggregation == ""
-    applied.require(fits, f"aggregation '{aggregation[:40]}' of {result} over {len(program.reduced)} loops")
+    aggregation, definition = program.aggregation, find_definition(program.aggregation)
+    steps = infer_steps(ScalarProgram.parse(program.program, len(types)), types)
+    results: list[DTypeName] = [step.result_type for step in steps[-count_values(aggregation) :]]  # type: ignore[misc]
+    if definition is None:
+        fits = aggregation in AGGREGATIONS and results != ["bool"] if program.reduced else aggregation == ""
+        applied.require(fits, f"aggregation '{aggregation[:40]}' of {results[0]} over {len(program.reduced)} loops")
+    else:
+        applied.require(len(results) == definition.count, f"{len(results)} values for {definition.name}")
+        definition.infer_steps(results)
     cut = program.cut_loops(shapes)
+    extents = tuple(extent for _, extent in program.loops[: program.kept])
+    kept, number = direct(range(program.kept)), tuple(range(len(results)))
+    own = tuple(range(program.kept))
     attributes: dict[str, Attribute] = {**texts, "kept": program.kept, "shapes": format_shapes(shapes)}
     return OperatorMeaning(
         "index",
         attributes,
-        (TensorForm(dims, tuple(extent for _, extent in program.loops[: program.kept]), result),),
+        tuple(TensorForm(dims, extents, result) for result in results),
         tuple(IndexForm(name, program.extents[name]) for name in cut),
         tuple(
             tuple(ReadAxis(program, operand, dim, tensor.shape, cut) for dim in range(tensor.rank))
             for operand, tensor in enumerate(applied.inputs)
         ),
-        (direct(range(program.kept)),),
-        (aggregation or "sum",),
+        (kept,) * len(results),
+        (definition.kind if definition is not None else aggregation or "sum",) * len(results),
+        (JointAggregation(number, (own,) * len(results)),) if len(results) > 1 else (),
     )
 
 

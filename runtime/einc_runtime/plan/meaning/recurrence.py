@@ -17,13 +17,16 @@ from einc_runtime.plan.meaning.terms import (
     OperatorMeaning,
     TensorForm,
 )
-from einc_runtime.plan.recurrences import OperandRead, Recurrence, RecurrenceEquation, parse_recurrence
+from einc_runtime.plan.recurrences import (
+    RECURRENCE_TEXTS,
+    OperandRead,
+    Recurrence,
+    RecurrenceEquation,
+    parse_recurrence,
+)
 from einc_runtime.plan.scalar_functions import COMPUTED_ELEMENT_TYPES
 from einc_runtime.plan.scalar_programs import ScalarLiteral, infer_steps
 from einc_runtime.plan.schema import Attribute
-
-TEXTS = ("equations", "reads", "programs", "aggregations")
-"""The attributes that are lists of texts, one for each equation."""
 
 MAX_INDEX_VECTORS = 1 << 62
 """Index vectors of all equations at all steps are counted in 64 bits."""
@@ -32,8 +35,8 @@ MAX_INDEX_VECTORS = 1 << 62
 def recurrence(applied: Application) -> OperatorMeaning:
     """All attributes are those of the recurrence, but for `dims`: the names of the results' dimensions, one after the
     other."""
-    applied.allow(("loops", *TEXTS, "results", "dims"))
-    texts = {name: applied.items(name, str) for name in TEXTS}
+    applied.allow(("loops", *RECURRENCE_TEXTS, "results", "dims"))
+    texts = {name: applied.items(name, str) for name in RECURRENCE_TEXTS}
     parsed = parse_recurrence(applied.value("loops", str), **texts, results=applied.items("results", int))
     _require_operands(applied, parsed)
     for equation in parsed.equations:

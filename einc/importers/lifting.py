@@ -1,0 +1,358 @@
+"""Finds operators of the language again that a graph has in pieces: norms, activations, attention, linear layers.
+
+`lift` is told of each array when it is made, with what made it (`ArrayProgram.origins`), and returns an array that
+means the same. What nothing needs any more is left out of the text. What is not recognized stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einc.importers.arrays.attention import attend
+from einc.importers.arrays.elementwise import apply, cast
+from einc.importers.arrays.extents import make_extent
+from einc.importers.arrays.moving import reshape, transpose
+from einc.importers.arrays.products import einsum, matmul, multiply_picked
+from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
+from einc.importers.arrays.values import Array
+from einc.importers.rotary_lifting import find_rotary
+
+Rule = Callable[[ArrayProgram, Array, tuple[Any, ...]], Array | None]
+
+_RELATIVE_ERROR = 1e-4
+"""How far numbers of formulas in programs are from exact ones, as 0.044715 and 0.7978845608 of gelu."""
+
+
+def lift(program: ArrayProgram, array: Array) -> Array:
+    """An array that means the same as one that has just been made, by fewer and better operators if there are any."""
+    origin = program.origins.get(array.name)
+    if origin is None:
+        return array
+    for rule in _LIFTING_RULES.get(origin.operation, ()):
+        lifted = rule(program, array, origin.arguments)
+        if lifted is not None:
+            return lifted
+    return array
+
+
+def find_scaled(program: ArrayProgram, value: Any, operation: str = "mul") -> tuple[Array, float] | None:
+    """The array and the number of which an array is the product, or the sum with `operation` add."""
+    operands = program.find_origin(value, operation)
+    if operands is None:
+        return None
+    for first, second in (operands[:2], operands[1::-1]):
+        number = _read_number(second)
+        if number is not None and isinstance(first, Array) and _read_number(first) is None:
+            return first, number
+    return None
+
+
+def _read_number(value: Any) -> float | None:
+    scalar = value.scalar if isinstance(value, Array) else value
+    return float(scalar) if isinstance(scalar, int | float) and not isinstance(scalar, bool) else None
+
+
+def _is_near(value: float, expected: float) -> bool:
+    return math.isclose(value, expected, rel_tol=_RELATIVE_ERROR)
+
+
+def _pairs(operands: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Two operands in both orders."""
+    return [(operands[0], operands[1]), (operands[1], operands[0])]
+
+
+# ---- views ----
+
+
+def merge_reshapes(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """A reshape of a reshape reads the first array; one that goes back is none."""
+    inner = program.find_origin(arguments[0], "reshape")
+    return reshape(program, inner[0], array.shape, array.name) if inner is not None else None
+
+
+def move_reshape(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """A product of rows that were put together from more dimensions has these dimensions instead; so has its bias."""
+    source: Array = arguments[0]
+    if source.rank != 2 or array.rank < 2 or array.shape[-1] != source.shape[-1]:
+        return None
+    summands = program.find_origin(source, "add")
+    for product, bias in _pairs(summands) if summands is not None else []:
+        if isinstance(bias, Array) and bias.rank == 1 and isinstance(product, Array) and product.rank == 2:
+            wide = _widen_product(program, product, array)
+            if wide is not None:
+                return apply(program, "add", wide, bias, hint=array.name)
+    return _widen_product(program, source, array)
+
+
+def _widen_product(program: ArrayProgram, product: Array, like: Array) -> Array | None:
+    operands = program.find_origin(product, "matmul")
+    rows = program.find_origin(operands[0], "reshape") if operands is not None else None
+    if operands is None or rows is None or operands[1].rank != 2:
+        return None
+    source: Array = rows[0]
+    axes = like.rank - 1
+    if source.shape[:axes] != like.shape[:-1]:
+        return None
+    wide = reshape(program, source, [*like.shape[:-1], operands[0].shape[-1]], like.name)
+    return matmul(program, wide, operands[1], like.name)
+
+
+def merge_transposes(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    inner = program.find_origin(arguments[0], "transpose")
+    if inner is None:
+        return None
+    source, order, rank = inner[0], inner[1], array.rank
+    merged = [order[axis % rank] % rank for axis in arguments[1]]
+    return transpose(program, source, merged, array.name)
+
+
+def merge_casts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """A cast back to the type from which it was widened; and a norm or a softmax computes in f32 by itself."""
+    source: Array = arguments[0]
+    inner = program.find_origin(source, "cast")
+    if inner is not None and inner[0].type is array.type and _is_wider(source, array):
+        original: Array = inner[0]
+        return original
+    norm = program.find_origin(source, "rms_norm")
+    if norm is not None and (wide := program.find_origin(norm[0], "cast")) and wide[0].type is array.type:
+        gain = norm[1]
+        if gain is None or _is_wider(source, array):
+            narrow = cast(program, gain, array.type) if isinstance(gain, Array) else None
+            return rms_norm(program, wide[0], narrow, norm[2], array.name)
+    weights = program.find_origin(source, "softmax")
+    if weights is not None and (wide := program.find_origin(weights[0], "cast")) and wide[0].type is array.type:
+        return softmax(program, wide[0], weights[1], array.name)
+    return None
+
+
+def _is_wider(wide: Array, narrow: Array) -> bool:
+    return wide.type.is_float and narrow.type.is_float and wide.type.bits > narrow.type.bits
+
+
+# ---- norms ----
+
+
+def find_rms_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """x * rsqrt(mean(x * x) + eps), or x / sqrt(...), over the last axis."""
+    for x, factor in _pairs(arguments):
+        inside = program.find_origin(factor, "rsqrt")
+        eps = find_scaled(program, inside[0], "add") if inside is not None else None
+        if eps is None or not isinstance(x, Array) or not _is_mean_square(program, eps[0], x):
+            continue
+        return rms_norm(program, x, None, eps[1], array.name)
+    return None
+
+
+def find_divided_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    x, divisor = arguments[:2]
+    inside = program.find_origin(divisor, "sqrt")
+    eps = find_scaled(program, inside[0], "add") if inside is not None else None
+    if eps is None or not isinstance(x, Array) or not _is_mean_square(program, eps[0], x):
+        return None
+    return rms_norm(program, x, None, eps[1], array.name)
+
+
+def _is_mean_square(program: ArrayProgram, value: Any, x: Array) -> bool:
+    """Whether this is the mean of the squares of x over its last axis, which it keeps."""
+    kept = program.find_origin(value, "reshape")
+    mean = program.find_origin(kept[0] if kept is not None else value, "reduce")
+    if mean is None or mean[1] != "mean" or not mean[2] or list(mean[2]) not in ([-1], [x.rank - 1]):
+        return False
+    square = program.find_origin(mean[0], "square")
+    product = program.find_origin(mean[0], "mul")
+    operands = square[:1] if square is not None else product[:2] if product is not None else ()
+    return bool(operands) and all(isinstance(part, Array) and part.name == x.name for part in operands)
+
+
+def scale_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """A norm without a gain, times a gain of its last axis."""
+    for gain, norm in _pairs(arguments):
+        operands = program.find_origin(norm, "rms_norm")
+        if operands is None or operands[1] is not None or not isinstance(gain, Array) or gain.type is not norm.type:
+            continue
+        if gain.rank == 1 and gain.shape[0] == norm.shape[-1] and gain.known is None:
+            return rms_norm(program, operands[0], gain, operands[2], array.name)
+    return None
+
+
+def scale_layer_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """(x - mean(x)) * rsqrt(mean((x - mean(x))^2) + eps) is a layer norm, whose rows are centred first."""
+    operands = program.find_origin(array, "rms_norm")
+    centred = program.find_origin(operands[0], "sub") if operands is not None and operands[1] is None else None
+    if operands is None or centred is None or not isinstance(centred[1], Array):
+        return None
+    kept = program.find_origin(centred[1], "reshape")
+    mean = program.find_origin(kept[0] if kept is not None else centred[1], "reduce")
+    x: Array = centred[0]
+    if mean is None or mean[1] != "mean" or mean[0].name != x.name or list(mean[2]) not in ([-1], [x.rank - 1]):
+        return None
+    return layer_norm(program, x, None, None, operands[2], array.name)
+
+
+# ---- activations ----
+
+
+def find_gelu(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """0.5 x (1 + erf(x / sqrt(2))), and 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), in any order of factors."""
+    for half, gate in _pairs(arguments):
+        scaled = find_scaled(program, half)
+        shifted = find_scaled(program, gate, "add")
+        if scaled is None or shifted is None or scaled[1] != 0.5 or shifted[1] != 1.0:
+            continue
+        if _is_erf(program, shifted[0], scaled[0]):
+            return apply(program, "gelu", scaled[0], hint=array.name)
+        if _is_tanh(program, shifted[0], scaled[0]):
+            return apply(program, "gelu_tanh", scaled[0], hint=array.name)
+    halved = find_scaled(program, array)
+    if halved is not None and halved[1] == 0.5:  # 0.5 * (x * (1 + ...))
+        for x, gate in _pairs(program.find_origin(halved[0], "mul") or (None, None)):
+            shifted = find_scaled(program, gate, "add")
+            if shifted is None or shifted[1] != 1.0 or not isinstance(x, Array):
+                continue
+            if _is_erf(program, shifted[0], x):
+                return apply(program, "gelu", x, hint=array.name)
+            if _is_tanh(program, shifted[0], x):
+                return apply(program, "gelu_tanh", x, hint=array.name)
+    return None
+
+
+def _is_erf(program: ArrayProgram, value: Array, x: Array) -> bool:
+    inside = program.find_origin(value, "erf")
+    scaled = find_scaled(program, inside[0]) if inside is not None else None
+    if scaled is None and inside is not None:
+        divided = find_scaled(program, inside[0], "div")
+        scaled = (divided[0], 1 / divided[1]) if divided is not None else None
+    return scaled is not None and scaled[0].name == x.name and _is_near(scaled[1], math.sqrt(0.5))
+
+
+def _is_tanh(program: ArrayProgram, value: Array, x: Array) -> bool:
+    inside = program.find_origin(value, "tanh")
+    scaled = find_scaled(program, inside[0]) if inside is not None else None
+    if scaled is None or not _is_near(scaled[1], math.sqrt(2 / math.pi)):
+        return False
+    for first, second in _pairs(program.find_origin(scaled[0], "add") or (None, None)):
+        cubed = find_scaled(program, second)
+        if isinstance(first, Array) and first.name == x.name and cubed is not None and _is_near(cubed[1], 0.044715):
+            return _is_power(program, cubed[0], x, 3)
+    return False
+
+
+def _is_power(program: ArrayProgram, value: Any, x: Array, power: int) -> bool:
+    if not isinstance(value, Array):
+        return False
+    if power == 1:
+        return value.name == x.name
+    if power == 2 and (square := program.find_origin(value, "square")) is not None:
+        return bool(square[0].name == x.name)
+    raised = find_scaled(program, value, "pow")
+    if raised is not None:
+        return raised == (x, float(power))
+    return any(
+        isinstance(factor, Array) and factor.name == x.name and _is_power(program, left, x, power - 1)
+        for left, factor in _pairs(program.find_origin(value, "mul") or (None, None))
+    )
+
+
+def find_silu(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    for x, gate in _pairs(arguments):
+        inside = program.find_origin(gate, "sigmoid")
+        if inside is not None and isinstance(x, Array) and inside[0].name == x.name:
+            return apply(program, "silu", x, hint=array.name)
+    return None
+
+
+# ---- products ----
+
+
+def read_transposed(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """A product with a weight that was transposed reads the weight as it lies."""
+    x, right = arguments[:2]
+    operands = program.find_origin(right, "transpose")
+    if operands is None or right.rank != 2 or x.rank < 2 or not program.is_weight(operands[0]):
+        return None
+    letters = "abcdefghij"[: x.rank - 1]
+    return einsum(program, f"{letters}k,ok->{letters}o", [x, operands[0]], array.name)
+
+
+def find_experts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """Products with matrices that are picked by data, one for each row: w[picks] [s, n, k] with [s, k, 1], or rows
+    [s, 1, k] with w[picks] [s, k, n]."""
+    left, right = arguments[:2]
+    if array.rank != 3:
+        return None
+    for picked, rows, axes in ((left, right, (0, 1, 2)), (right, left, (0, 2, 1))):
+        taken = program.find_origin(picked, "take")
+        if taken is None or taken[2] != 0 or taken[0].rank != 3 or taken[1].rank != 1:
+            continue
+        vectors = rows.shape[2] if picked is left else rows.shape[1]
+        if vectors != make_extent(1) or taken[1].known is not None or not program.is_weight(taken[0]):
+            continue
+        flat = reshape(program, rows, [rows.shape[0], picked.shape[2] if picked is left else picked.shape[1]])
+        matrices = transpose(program, taken[0], axes, "experts")
+        picks = reshape(program, taken[1], [rows.shape[0], 1], "picks")
+        return reshape(program, multiply_picked(program, flat, matrices, picks, array.name), array.shape, array.name)
+    return None
+
+
+def find_attention(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """softmax(q k^T * scale + mask) v, where softmax and the mask may be of another type."""
+    weights, value = arguments[:2]
+    weights = _skip(program, weights, "cast")
+    normed = program.find_origin(weights, "softmax")
+    if normed is None or array.rank != 4 or value.rank != 4 or normed[1:2] not in ((-1,), (3,)):
+        return None
+    scores = _skip(program, normed[0], "cast")
+    mask: Array | None = None
+    added = program.find_origin(scores, "add")
+    if added is not None and all(isinstance(part, Array) for part in added[:2]):
+        inner = [part for part in added[:2] if _find_scores(program, part) is not None]
+        if len(inner) != 1:
+            return None
+        mask = added[1] if inner[0] is added[0] else added[0]
+        scores = inner[0]
+    product = _find_scores(program, scores)
+    if product is None:
+        return None
+    query, key, scale = product
+    if query.rank != 4 or key.rank != 4:
+        return None
+    if mask is not None and (mask.known is None or mask.rank < 2):
+        return None
+    query, key, value = (cast(program, part, array.type) for part in (query, key, value))
+    return attend(program, query, key, value, mask, False, scale, array.name)
+
+
+def _skip(program: ArrayProgram, value: Any, operation: str) -> Any:
+    operands = program.find_origin(value, operation)
+    return operands[0] if operands is not None else value
+
+
+def _find_scores(program: ArrayProgram, value: Any) -> tuple[Array, Array, float] | None:
+    """Queries, keys and the factor of q k^T * factor."""
+    value, scale = _skip(program, value, "cast"), 1.0
+    for operation in ("mul", "div"):
+        scaled = find_scaled(program, value, operation)
+        if scaled is not None:
+            value, scale = scaled[0], scaled[1] if operation == "mul" else 1 / scaled[1]
+            break
+    product = program.find_origin(value, "matmul")
+    keys = program.find_origin(product[1], "transpose") if product is not None else None
+    if product is None or keys is None or product[1].rank != 4:
+        return None
+    order = [axis % 4 for axis in keys[1]]
+    return product[0], transpose(program, keys[0], [*order[:2], order[3], order[2]], "keys"), scale
+
+
+_LIFTING_RULES: dict[str, tuple[Rule, ...]] = {
+    "add": (find_rotary,),
+    "reshape": (merge_reshapes, move_reshape),
+    "transpose": (merge_transposes,),
+    "cast": (merge_casts,),
+    "mul": (find_rms_norm, scale_norm, find_gelu, find_silu),
+    "div": (find_divided_norm,),
+    "rms_norm": (scale_layer_norm,),
+    "matmul": (read_transposed, find_experts, find_attention),
+}

@@ -1,0 +1,189 @@
+"""The topology of the visible GPUs: what each source says, where each fact is from, and what nobody says.
+
+Links come from NVML, else from `nvidia-smi topo -m`. Without both, CUDA's driver only says which pairs NVLink joins:
+then the machine of the catalogue is assumed that such GPUs are sold in. Peers come from CUDA's driver, ways over PCIe
+from `/sys`, else from the same sources as links.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from einc.errors import EincError, UsageError
+from einc.machines.catalogue import Gpu, find_by_name, suggest_names
+from einc.machines.importers.pcie import Way, build_slots, group_by_distance
+from einc.machines.importers.smi import read_smi
+from einc.machines.importers.topology_facts import Topology
+from einc.machines.load import load_machine
+from einc.machines.model import Machine, Pair
+from einc.machines.visible.cuda_driver import DriverFacts, VisibleGpu
+from einc.machines.visible.nvml import LinkFacts, ask_nvml, normalize_bus_id
+from einc.machines.visible.pci_tree import read_pci_tree
+from einc.machines.visible.tools import Runner, ask_nvidia_smi, run_tool
+from einc_runtime.text import escape_text
+
+_MIG_PART = re.compile(r"(.*?) MIG [0-9]g\.[0-9]{1,3}gb.*")
+NAME_A_MACHINE = "-m names a machine, or a file: `einc machine calibrate -o FILE.json` measures this one"
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleSources:
+    """Where facts of this computer are from; each may be missing, or a stand-in."""
+
+    links: LinkFacts | None = None
+    ways: tuple[Way, ...] | None = None
+    run: Runner = field(default=lambda command: None)
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleTopology:
+    """A topology, a line for each kind of fact that says where it is from, and what is assumed."""
+
+    topology: Topology
+    sources: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+
+def name_model(visible: VisibleGpu) -> str:
+    """The name of the GPU that this is, or a part of (MIG)."""
+    part = _MIG_PART.fullmatch(visible.name)
+    return part[1] if part else visible.name
+
+
+def find_models(gpus: Sequence[VisibleGpu], *, known: bool) -> tuple[Gpu | None, ...]:
+    """The rows of the catalogue. Raises UsageError for a GPU that is not in it, unless none has to be `known`."""
+    models = []
+    for site, visible in enumerate(gpus):
+        model = find_by_name(name_model(visible))
+        if model is None and known:
+            raise UsageError(
+                f"GPU {site} is '{escape_text(visible.name, 60)}', which is not known",
+                hint=f"{suggest_names(name_model(visible))}{NAME_A_MACHINE}",
+            )
+        models.append(model)
+    return tuple(models)
+
+
+def describe_visible(driver: DriverFacts, sources: VisibleSources, *, known: bool = True) -> VisibleTopology:
+    """The topology of the GPUs that CUDA's driver shows. Raises UsageError where it cannot be told."""
+    models = find_models(driver.gpus, known=known)
+    count = len(models)
+    told = [f"GPUs, memory and peers: CUDA's driver ({', '.join(dict.fromkeys(gpu.name for gpu in driver.gpus))})"]
+    told += [f"rates: {text}" for text in dict.fromkeys(model.source for model in models if model is not None)]
+    topology = Topology(
+        tuple(f"GPU{site}" for site in range(count)), models, {}, (0,) * count, (0,) * count, staged=driver.staged
+    )
+    if count == 1:
+        return VisibleTopology(topology, tuple(told), ())
+    assumed: list[str] = []
+    near: Mapping[Pair, str] | None = None
+    ways = sources.ways
+    if sources.links is not None:
+        told.append("NVLinks: NVML")
+        near = sources.links.near or None
+        topology = dataclasses.replace(topology, direct=sources.links.direct, switched=sources.links.switched)
+    elif (shown := _read_tables(driver, sources.run)) is not None:
+        told.append("NVLinks: `nvidia-smi topo -m`")
+        topology = dataclasses.replace(
+            topology, direct=shown.direct, counts_switches=True, unreachable=shown.unreachable
+        )
+        ways = ways or shown.ways
+    else:
+        topology = _assume_links(topology, driver.linked, models, assumed)
+    if ways is not None:
+        told.append("PCIe: /sys/bus/pci" if sources.ways is not None else "PCIe: `nvidia-smi topo -m`")
+    elif near is not None:
+        told.append("PCIe: NVML")
+        ways = tuple(group_by_distance(count, near))
+    else:
+        assumed.append("PCIe: a slot for each GPU, and no switches")
+        ways = tuple(build_slots(topology.labels, [None] * count))
+    return VisibleTopology(dataclasses.replace(topology, ways=ways), tuple(told), tuple(assumed))
+
+
+def _read_tables(driver: DriverFacts, run: Runner) -> Topology | None:
+    """The topology of the visible GPUs in CUDA's order, by the tables of `nvidia-smi`; None where it does not help."""
+    answer = ask_nvidia_smi(run)
+    if answer is None:
+        return None
+    text, number_of = answer
+    try:
+        topology = read_smi(text, "nvidia-smi")
+        numbers = [number_of[normalize_bus_id(gpu.bus_id)] for gpu in driver.gpus]
+        return select_sites(topology, [topology.labels.index(f"GPU{number}") for number in numbers])
+    except (EincError, KeyError, ValueError):  # a table that is cut, or not of these GPUs
+        return None
+
+
+def select_sites(topology: Topology, chosen: Sequence[int]) -> Topology:
+    """The topology of some of its GPUs, in this order; one that is chosen twice stands for parts of it."""
+    pairs = {(a, b): (chosen[a], chosen[b]) for a, b in itertools.permutations(range(len(chosen)), 2)}
+    return dataclasses.replace(
+        topology,
+        labels=tuple(topology.labels[site] for site in chosen),
+        gpus=tuple(topology.gpus[site] for site in chosen),
+        direct={pair: topology.direct[of] for pair, of in pairs.items() if of in topology.direct},
+        switched=tuple(topology.switched[site] for site in chosen),
+        host=tuple(topology.host[site] for site in chosen),
+        ways=tuple(topology.ways[site] for site in chosen) if topology.ways else (),
+        unreachable=frozenset(pair for pair, of in pairs.items() if of in topology.unreachable),
+        staged=None
+        if topology.staged is None
+        else frozenset(pair for pair, of in pairs.items() if of in topology.staged),
+    )
+
+
+def _assume_links(
+    topology: Topology, linked: frozenset[Pair], models: Sequence[Gpu | None], assumed: list[str]
+) -> Topology:
+    """The topology with the NVLinks of the machine that such GPUs are sold in. Raises UsageError where none fits."""
+    if not linked:
+        return topology
+    count, model = len(models), models[0]
+    everything = set(itertools.permutations(range(count), 2))
+    if model is not None and model.links is not None and len(set(models)) == 1:
+        for name in model.systems:
+            machine = load_machine(name)
+            direct = _list_direct(machine)
+            if len(machine.sites) == count and set(direct) == linked:
+                assumed.append(f"NVLinks: those of {name}")
+                return dataclasses.replace(topology, direct=direct)
+            if not direct and _has_switch(machine) and count <= len(machine.sites) and linked == everything:
+                assumed.append(f"NVLinks: those of {name}, through switches")
+                return dataclasses.replace(topology, switched=(model.links.count,) * count)
+        if not any(_has_switch(load_machine(name)) for name in model.systems) and _is_matching(linked):
+            assumed.append(f"NVLinks: a bridge with {model.links.count} links for each pair that has any")
+            return dataclasses.replace(topology, direct=dict.fromkeys(linked, model.links.count))
+    raise UsageError(
+        "NVLinks join these GPUs, and neither NVML nor nvidia-smi is there to say how many", hint=NAME_A_MACHINE
+    )
+
+
+def _list_direct(machine: Machine) -> dict[Pair, int]:
+    """The links of each pair, as the names of a preset's resources say: `nv4 0>1`."""
+    named = ((re.fullmatch(r"nv([0-9]+) .*", resource.name), resource) for resource in machine.resources)
+    return {resource.pairs[0]: int(match[1]) for match, resource in named if match is not None}
+
+
+def _has_switch(machine: Machine) -> bool:
+    return any(resource.name.startswith("nvswitch") for resource in machine.resources)
+
+
+def _is_matching(linked: frozenset[Pair]) -> bool:
+    """Whether no GPU is in two linked pairs."""
+    return len({a for a, _ in linked}) == len(linked)
+
+
+def ask_everything(driver: DriverFacts) -> VisibleSources:
+    """All that this computer says of the GPUs that its driver shows."""
+    bus_ids = [normalize_bus_id(gpu.bus_id) for gpu in driver.gpus]
+    distinct = len(set(bus_ids)) == len(bus_ids)  # parts of one GPU have no links
+    return VisibleSources(
+        ask_nvml(bus_ids) if distinct and len(bus_ids) > 1 else None,
+        read_pci_tree(bus_ids),
+        run_tool,
+    )
