@@ -132,7 +132,7 @@ test-reference: .venv/reference  ## compare with transformers and torch, live, o
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/reference/live_arrays.py tests/reference/live_integers.py tests/reference/live_library.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
 
 test-torch: .venv/reference  ## modules of PyTorch and tiny models of transformers, exported, imported and compared
-	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py
+	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_torch_steps.py
 
 test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py

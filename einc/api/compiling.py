@@ -20,7 +20,7 @@ from einc_runtime.text import did_you_mean
 if TYPE_CHECKING:
     from einc.compiler import Compiled
     from einc.exchange.synthesis.proposers import Proposer
-    from einc.graph.graph import Graph as ComputationGraph
+    from einc.graph.decode_step import StepRequest
 
 _TEXT_OPTIONS = {"definitions", "preset", "dtype", "step"}
 """Options about model texts; in a graph, Python decides these, and a step is derived from the graph."""
@@ -76,7 +76,9 @@ def compileGraph(
     chosen, sources = read_options("compileGraph", device, {**named, "proposers": proposers}, _TEXT_OPTIONS)
     source = graph._build()
     if step is not None:
-        source = _derive_step(source, step)
+        from einc.graph.decode_step import derive_step
+
+        source = derive_step(source, _read_step(step)).graph
     compiled = Compiled(source, chosen, proposers=sources)
     warn_of_assumptions(compiled)
     return graph._take_plan(compiled)
@@ -117,6 +119,8 @@ def read_options(
     where = values.get("input_placement", INPUT_PLACEMENTS[0])
     if where not in INPUT_PLACEMENTS:
         raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {where!r:.80}")
+    if "step" in values:
+        values["step"] = _read_step(values["step"])
     pins, exchanges = values.get("pins", {}), values.get("exchanges", {})
     values |= {
         "devices": devices if devices is None or isinstance(devices, int) else tuple(devices),
@@ -127,13 +131,13 @@ def read_options(
     return CompileOptions(**values), proposers
 
 
-def _derive_step(graph: ComputationGraph, step: Mapping[str, int]) -> ComputationGraph:
-    from einc.graph.decode_step import StepRequest, derive_step
+def _read_step(step: Mapping[str, int]) -> StepRequest:
+    from einc.graph.decode_step import StepRequest as Request
 
     entries = list(step.items()) if isinstance(step, Mapping) else []
     if len(entries) != 1 or not isinstance(entries[0][0], str) or type(entries[0][1]) is not int:
         raise UsageError(f"step is a dimension with a number of new tokens, not {step!r:.80}", hint='{"tokens": 1}')
-    return derive_step(graph, StepRequest(*entries[0])).graph
+    return Request(*entries[0])
 
 
 def _read_exchange(name: str, program: str | os.PathLike[str]) -> GivenExchange:

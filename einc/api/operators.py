@@ -63,7 +63,7 @@ class GraphOperators:
 
     def _call_library(
         self, operator: str, arguments: Sequence[Any], keywords: Mapping[str, Any], name: str | None
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, ...]:
         from einc.frontend.expressions import TensorValue
         from einc.frontend.single_equation import add_library_call
 
@@ -76,8 +76,8 @@ class GraphOperators:
         self._require_open()
         values = [convert(value) for value in arguments]
         named = {key: convert(value) for key, value in keywords.items()}
-        result = add_library_call(operator, values, named, self._builder, None if name is None else check_name(name))
-        return self._find(result)
+        names = add_library_call(operator, values, named, self._builder, None if name is None else check_name(name))
+        return self._find(names[0]) if len(names) == 1 else tuple(map(self._find, names))
 
     def equation(self, text: str, name: str | None = None, **values: Tensor | Number | str) -> Tensor:
         """An index equation of the language: `graph.equation("y[i] = sum[j](a[i, j] * b[j])", a=x, b=v)`.

@@ -11,11 +11,12 @@ from einc.frontend import ast
 from einc.frontend.blocks import apply_call
 from einc.frontend.context import LoweringContext
 from einc.frontend.equations import lower_equation
-from einc.frontend.expressions import EvaluatedCall, TensorValue, Value
+from einc.frontend.expressions import EvaluatedCall, MultipleResults, TensorValue, Value
 from einc.frontend.findings import AlreadyReported, Findings
 from einc.frontend.lower import lower_body
 from einc.frontend.parameters import Parameters
 from einc.frontend.parser import parse_text
+from einc.frontend.recurrences import is_recurrence, lower_recurrence
 from einc.graph.builder import GraphBuilder
 
 SOURCE_NAME = "equation"
@@ -48,6 +49,12 @@ def add_equation(
     preferred = statement.target.text if name is None else name
     context.start_statement(preferred)
     try:
+        if is_recurrence(context, statement):
+            lower_recurrence(context, statement)
+            result = context.scope.values[statement.target.text]
+            assert isinstance(result, TensorValue)
+            is_called_so = result.name == preferred
+            return preferred if is_called_so else builder.rename(result.name, builder.unique_name(preferred))
         return lower_equation(context, statement, preferred).name
     except AlreadyReported:
         findings.check()
@@ -60,10 +67,10 @@ def add_library_call(
     keywords: Mapping[str, Value],
     builder: GraphBuilder,
     name: str | None = None,
-) -> str:
-    """Adds a call of a definition of the library to a graph under construction; returns the name of its result.
+) -> tuple[str, ...]:
+    """Adds a call of a definition of the library to a graph under construction; returns the names of its results.
 
-    `name` is the preferred name of the result. Raises ModelError.
+    `name` is the preferred name of the first one. Raises ModelError.
     """
     findings = Findings()
     context = _make_context(builder, findings)
@@ -76,8 +83,9 @@ def add_library_call(
     except AlreadyReported:
         findings.check()
         raise
-    assert isinstance(result, TensorValue), "every definition of the library has one result"
-    return builder.rename(result.name, builder.unique_name(preferred))
+    results = result.values if isinstance(result, MultipleResults) else (result,)
+    names = [value.name for value in results if isinstance(value, TensorValue)]
+    return (builder.rename(names[0], builder.unique_name(preferred)), *names[1:])
 
 
 def _make_context(builder: GraphBuilder, findings: Findings) -> LoweringContext:

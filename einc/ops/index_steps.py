@@ -47,7 +47,7 @@ def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens:
         return _find_last(operator, forms, tokens)
     running = _find_running_aggregate(operator, reads)
     loop = running.along if running is not None else _find_token_loop(program, reads)
-    if program.extents[loop] != tokens.extent:
+    if program.extents[loop] < tokens.extent:
         raise OperatorError(f"makes results for {program.extents[loop]} of {tokens.extent} tokens")
     cached = {
         operand
@@ -55,7 +55,9 @@ def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens:
         if not (running is None and _is_own_token(position, loop))
         and _require_earlier(program, position, loop, running)
     }
-    return _Rewriting(operator, tuple(forms), tokens, loop, frozenset(cached)).write()
+    return _Rewriting(
+        operator, tuple(forms), tokens, loop, running.loop if running else None, frozenset(cached)
+    ).write()
 
 
 def _list_token_reads(program: IndexProgram, forms: Sequence[TokenForm]) -> list[tuple[int, Position]]:
@@ -136,12 +138,14 @@ def _find_last(operator: IndexOperator, forms: Sequence[TokenForm], tokens: Step
 
 @dataclass(frozen=True, slots=True)
 class _Rewriting:
-    """A program whose loop `loop` runs over tokens, the operands in `cached` from caches."""
+    """A program whose loop `loop` runs over tokens, the operands in `cached` from caches, of which a running aggregate
+    has those at its loop `aggregated`."""
 
     operator: IndexOperator
     forms: tuple[TokenForm, ...]
     tokens: StepTokens
     loop: str
+    aggregated: str | None
     cached: frozenset[int]
 
     def write(self) -> StepForm:
@@ -155,11 +159,17 @@ class _Rewriting:
             descs.append(self.tokens.positions)
             inputs.append(StepInput(Source.POSITIONS))
         arity = len(reads)
-        loops = tuple((n, self.tokens.new_extent if n == self.loop else extent) for n, extent in program.loops)
+        loops = tuple((name, self._find_extent(name, extent)) for name, extent in program.loops)
         changed = IndexProgram(loops, program.kept, tuple(reads), program.program, program.aggregation)
         scalar = replace(self.operator.scalar, arity=arity)
         written = build_index_operator(descs, changed, scalar, self.operator.dims)
         return StepForm(written, tuple(inputs), (program.result.index(self.loop),) * len(written.outputs))
+
+    def _find_extent(self, name: str, extent: int) -> int:
+        """The positions of a loop: new tokens, or all that a cache has where these are aggregated."""
+        if name == self.loop:
+            return self.tokens.new_extent
+        return min(extent, self.tokens.extent) if name == self.aggregated else extent
 
     def _shorten(self, number: int, desc: TensorDesc) -> TensorDesc:
         form = self.forms[number]

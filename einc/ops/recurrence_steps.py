@@ -61,5 +61,6 @@ def _compute_all(
             inputs[number] = StepInput(Source.CACHE, number, form)
             descs[number] = tokens.keep(descs[number], form)
     program = operator.program
-    changed = build_recurrence(descs, program.loops, program.equations, program.results, operator.dims)
+    loops = [(name, tokens.extent if name == program.along else extent) for name, extent in program.loops]
+    changed = build_recurrence(descs, loops, program.equations, program.results, operator.dims)
     return StepForm(changed, tuple(inputs), results, makes_all=True)

@@ -21,7 +21,8 @@ class Dependence(enum.Enum):
 
 
 TokenForm = int | Dependence
-"""The dimension of a tensor along which tokens run, or what it is made of where there is none."""
+"""The dimension of a tensor along which tokens run, or what it is made of where there is none. The dimension may have
+more positions than there are tokens (of a padded convolution): those behind the last token are not computed."""
 
 
 class Source(enum.Enum):
@@ -86,13 +87,13 @@ class StepTokens:
     def keep(self, desc: TensorDesc, axis: int) -> TensorDesc:
         """The tensor as a cache of all tokens, along `places`; so no dimension of new tokens has the same name."""
         dims = make_unique((*desc.dims[:axis], "places", *desc.dims[axis + 1 :]))
-        return replace(desc, dims=dims)
+        return replace(desc, dims=dims, shape=(*desc.shape[:axis], self.extent, *desc.shape[axis + 1 :]))
 
     def flatten(self, desc: TensorDesc, axis: int) -> TensorDesc:
         """The tensor as a state, which `append` takes: what stands before the places, these, and what stands behind."""
         before, behind = desc.dims[:axis], desc.dims[axis + 1 :]
         names = (before[0] if len(before) == 1 else "before", behind[0] if len(behind) == 1 else "behind")
-        shape = (math.prod(desc.shape[:axis]), desc.shape[axis], math.prod(desc.shape[axis + 1 :]))
+        shape = (math.prod(desc.shape[:axis]), self.extent, math.prod(desc.shape[axis + 1 :]))
         return TensorDesc(make_unique((names[0], "places", names[1])), shape, desc.dtype)
 
     def shorten(self, desc: TensorDesc, form: TokenForm) -> TensorDesc:

@@ -177,7 +177,7 @@ def _find_slice(operator: Slice, forms: Sequence[TokenForm], tokens: StepTokens)
     (axis,) = forms
     assert isinstance(axis, int)
     bounds, extent = (operator.starts[axis], operator.stops[axis]), tokens.extent
-    if bounds == (0, extent):
+    if bounds[0] == 0 and bounds[1] >= extent:
         return _find_tokenwise(operator, forms, tokens)
     if bounds != (extent - 1, extent):
         raise OperatorError(f"takes the tokens {bounds[0]} to {bounds[1] - 1}; of a step, all or the last can be taken")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+import einc
 from einc.compiler import compile_model
 from einc.data import find_folder
 from einc.errors import ModelError, UsageError
@@ -140,3 +141,14 @@ def test_names_of_the_model_stay() -> None:
     assert step.positions == "positions_2"
     states = [tensor.name for tensor in step.graph.tensors if tensor.kind is TensorKind.STATE]
     assert states == ["positions.cache"]
+
+
+@pytest.mark.parametrize("step", [{}, {"tokens": 1, "width": 1}, {"tokens": True}, {"tokens": "1"}, {1: 1}, "tokens=1"])
+def test_steps_of_the_api_are_a_dimension_and_a_number(step: object) -> None:
+    with pytest.raises(UsageError, match="step is a dimension with a number of new tokens"):
+        einc.compile(STEP_MODELS["experts"], "host", 1, step=step)
+
+
+def test_steps_of_the_api() -> None:
+    plan = einc.compile(STEP_MODELS["experts"], "host", 1, step={"tokens": 2})
+    assert next(tensor.shape for tensor in plan.bundle.tensors if tensor.name == "x") == (2, 8)

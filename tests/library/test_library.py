@@ -101,6 +101,13 @@ def test_definitions_are_called_from_python() -> None:
     z = graph.equation("z[n, c, h, w] = cumsum(y, over)[n, c, h, w] * 2.0", y=y, over="h")
     assert (y.name, y.desc.shape, y.desc.dims) == ("y", (2, 2, 5, 4), ("n", "c", "h", "w"))
     assert z.desc.shape == y.desc.shape
+    hidden, cells = graph.call("lstm", *(
+        graph.insertTensor(TensorDesc(tuple("abc"[: len(shape)]), shape, DType.F32), name)
+        for name, shape in {"s": (2, 5, 3), "w": (16, 3), "u": (16, 4), "p": (16,), "q": (16,)}.items()
+    ), name="hidden")  # fmt: skip
+    decayed = graph.equation("h[n, t, i] = 0.5 * h[n, t - 1, i, outside = 0] + x[n, t, i]", x=hidden)
+    assert (hidden.name, hidden.desc.shape, cells.desc.shape) == ("hidden", (2, 5, 4), (2, 5, 4))
+    assert (decayed.name, decayed.desc.shape) == ("h", (2, 5, 4))
     with pytest.raises(ModelError, match="block 'conv2d' needs an argument for 'kernel'"):
         graph.call("conv2d", x)
 

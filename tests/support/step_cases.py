@@ -65,8 +65,10 @@ weight kernel : f32[channels, taps]
 weight kernel2 : f32[taps, channels, channels]
 y[tokens, channels] = sum[r = taps](x[tokens + r - 3, channels, outside = 0] * kernel[channels, r])
 z[t = tokens, c] = sum[r = taps, e](silu(y)[t - 2 * r, e, outside = nearest] * kernel2[r, e, c])
+w[i = tokens + 3, c] = sum[r = taps](x[i + r - 3, c, outside = 0] * kernel[c, r])  # padded behind, too
+v = silu(slice(w, i=[0, tokens])) + slice(cumsum(w * 2.0, "i"), i=[0, tokens])
 gate[tokens, channels] = x[0, channels] * sigmoid(x[tokens, channels])
-output z, gate
+output z, gate, w, v
 """,
     "running aggregates": """
 model running
