@@ -110,7 +110,9 @@ def _fix_literals(join: Join, elements: Sequence[Element], index: ast.Name) -> l
         if isinstance(element, bool):
             fixed.append(join.program.add("eq" if element else "ne", nothing, 0))
         else:
-            fixed.append(join.program.add("add", join.program.add(f"cast:{kind.value}", nothing), element))
+            for dtype in (DType.F32, kind) if kind in (DType.F16, DType.BF16) else (kind,):
+                nothing = join.program.add(f"cast:{dtype.value}", nothing)
+            fixed.append(join.program.add("add", nothing, element))
     return fixed
 
 

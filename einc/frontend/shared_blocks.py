@@ -63,6 +63,11 @@ def list_library_aggregates() -> dict[str, Path]:
     return _list_definitions("aggregate")
 
 
+def list_definitions() -> dict[str, Path]:
+    """The file of each block and of each aggregation of the library: first the blocks."""
+    return {**list_library(), **list_library_aggregates()}
+
+
 @functools.cache
 def find_library_block(name: str) -> ast.BlockDecl | None:
     """A block of the library; None where there is none of this name."""
@@ -90,21 +95,22 @@ def _parse_library(file: Path) -> tuple[ast.Statement, ...]:
     return parsed.model.statements
 
 
-def show_library_block(name: str) -> str:
-    """The text of a block of the library, with the comment before it."""
-    lines = list_library()[name].read_text("utf-8").splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith(f"block {name}("))
+def show_definition(name: str) -> str:
+    """The text of a definition of the library, with the comment before it."""
+    lines = list_definitions()[name].read_text("utf-8").splitlines()
+    heads = (f"block {name}(", f"aggregate {name}(")
+    first = next(number for number, line in enumerate(lines) if line.startswith(heads))
     last = next(number for number in range(first, len(lines)) if lines[number] == "}")
     while first and lines[first - 1].startswith("#"):
         first -= 1
     return "\n".join(lines[first : last + 1]) + "\n"
 
 
-def describe_library_block(name: str) -> tuple[str, str]:
-    """How a block of the library is called, and what the comment before it says."""
-    lines = show_library_block(name).splitlines()
+def describe_definition(name: str) -> tuple[str, str]:
+    """How a definition of the library is called, and what the comment before it says."""
+    lines = show_definition(name).splitlines()
     about = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
-    head = next(line for line in lines if line.startswith("block "))
+    head = next(line for line in lines if not line.startswith("#"))
     return head.removeprefix("block ").removesuffix(" {"), about
 
 

@@ -10,6 +10,7 @@ from einc.core.spec import FunctionSpec
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
 from einc.ops.base import Operator
 from einc.predict.kernel_times import KernelKind, classify, time_kernel_us
+from einc_runtime.plan.joint_aggregation import DEFINITIONS
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes
 from einc_runtime.plan.schema import (
     ITEMSIZE,
@@ -81,10 +82,12 @@ def _iterate_task_costs(plan: ExecutablePlan) -> Iterator[TaskCost]:
 
 
 def name_combining(task: AggregateTask | CopyTask | TransferTask) -> str:
-    """What a machine file calls a task that combines or moves; aggregations of tuples have names of their own."""
+    """What a machine file calls a task that combines or moves; aggregations of tuples have names of their own, except
+    those that a model defines, which pass over their copies as sums do."""
     if not isinstance(task, AggregateTask):
         return "copy"
-    return "aggregate" if len(task.writes) == 1 else f"aggregate_{task.aggregation}"
+    is_plain = len(task.writes) == 1 or task.aggregation in DEFINITIONS
+    return "aggregate" if is_plain else f"aggregate_{task.aggregation}"
 
 
 def describe_kernel(operation: Operation, function: Function, after: tuple[int, ...] = ()) -> TaskCost:

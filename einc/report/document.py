@@ -22,6 +22,7 @@ from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
 from einc.report.times import describe_label_time, describe_time, describe_unlisted_peaks
 from einc.report.weights import describe_tensor, describe_weights
+from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
 
@@ -178,7 +179,7 @@ def _describe_operation(bundle: Bundle, operation: Operation, timer: _ExchangeTi
             "aggregation": operation.cost.aggregation,
         },
         "pin": operation.pin,
-        "aggregate": ", ".join(dict.fromkeys(operation.aggregations)),
+        "aggregate": _name_aggregation(operation),
         "specs": [
             {
                 "site": function.site,
@@ -190,6 +191,12 @@ def _describe_operation(bundle: Bundle, operation: Operation, timer: _ExchangeTi
         "idle_sites": [site for site in range(len(bundle.devices)) if site not in busy],
         "exchange": timer.describe(operation.exchange),
     }
+
+
+def _name_aggregation(operation: Operation) -> str:
+    """The names of its aggregations; one that the model defines has that of its definition."""
+    definition = find_definition(str(operation.attributes.get("aggregation", "")))
+    return ", ".join(dict.fromkeys(operation.aggregations)) if definition is None else definition.name
 
 
 def _describe_block(block: Block) -> list[list[int]]:

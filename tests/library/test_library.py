@@ -14,7 +14,7 @@ from einc.errors import ModelError
 from einc.frontend import build
 from einc.frontend.parser import parse
 from einc.frontend.printer import print_model
-from einc.frontend.shared_blocks import describe_library_block, list_library, show_library_block
+from einc.frontend.shared_blocks import describe_definition, list_definitions, list_library, show_definition
 from einc.ops import registry
 from einc_runtime.execution.session import Session
 from tests.support.compiled_plans import compiled
@@ -64,12 +64,12 @@ def test_plans_compute_it_on_several_sites(name: str, sites: int) -> None:
         require_close(session.run(arrays)["y"], name, arrays, dtype)
 
 
-@pytest.mark.parametrize("name", list_library())
+@pytest.mark.parametrize("name", list_definitions())
 def test_a_definition_is_shown_as_a_text_of_its_own(name: str) -> None:
-    text = show_library_block(name)
+    text = show_definition(name)
     assert parse(print_model(parse(text, "m.ein")), "m.ein") == parse(text, "m.ein")
-    call, about = describe_library_block(name)
-    assert call.startswith(f"{name}(")
+    call, about = describe_definition(name)
+    assert call.removeprefix("aggregate ").startswith(f"{name}(")
     assert len(about) > 20
 
 

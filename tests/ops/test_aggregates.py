@@ -11,7 +11,12 @@ from einc.core.tensor import DType
 from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.reproducible import ReproducibleOperator
-from einc_runtime.kernels.base import JointInvocation
+from einc_runtime.kernels import index
+from einc_runtime.kernels.base import JointInvocation, Kernel
+from einc_runtime.kernels.calls.fold import FoldCall
+from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.fold import compile_fold
+from einc_runtime.kernels.numpy.fold import make_fold
 from einc_runtime.kernels.registry import prepare_joint_aggregation
 from tests.support.aggregate_cases import CASES
 from tests.support.block_slices import slices
@@ -41,10 +46,29 @@ def find(name: str) -> tuple[Operator, list[Array], list[Array]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_what_numpy_says(name: str) -> None:
     operator, arrays, expected = find(name)
-    (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+    (function,) = operator.build_spec(tuple(form.intervals(1) for form in operator.indices)).functions
     for found in (operator.reference(*arrays), run_kernel(operator, function, arrays)):
         for result, values, desc in zip(found, expected, operator.outputs, strict=True):
             assert difference(result, values, desc.dtype) is None
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("f64")])
+def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, arrays, expected = find(name)
+    made: list[Kernel | None] = []
+
+    def build(call: FoldCall, **_: bool) -> Kernel:
+        made.append(compile_fold(call))
+        return made[-1] or make_fold(call)
+
+    monkeypatch.setattr(index, "build_fold", build)
+    (function,) = operator.build_spec(tuple(form.intervals(1) for form in operator.indices)).functions
+    with compiler.compile_all():
+        found = run_kernel(operator, function, arrays)
+    assert made
+    assert (None not in made) is compiler.is_available()
+    for result, values, desc in zip(found, expected, operator.outputs, strict=True):
+        assert difference(result, values, desc.dtype) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +92,7 @@ def test_restored_operators_equal_the_originals(name: str) -> None:
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
     plain, arrays, _ = find(name)
     operator = ReproducibleOperator(plain)
-    (function,) = operator.build_spec(tuple(index.intervals(1) for index in operator.indices)).functions
+    (function,) = operator.build_spec(tuple(form.intervals(1) for form in operator.indices)).functions
     expected = run_kernel(operator, function, arrays)
     for intervals in requests(operator, 3):
         for function in operator.build_spec(intervals).functions:

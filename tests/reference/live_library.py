@@ -36,6 +36,9 @@ CASES: dict[str, tuple[str, str, Callable[..., torch.Tensor]]] = {
     "cummax": (X, 'cummax(x, "w")', lambda x: x.cummax(3).values),
     "logsumexp": (X, 'logsumexp(x, "c")', lambda x: x.logsumexp(1)),
     "variance": (X, 'variance(x, "w")', lambda x: x.var(3, correction=0)),
+    "argmin": (X, 'argmin(x, "w")', lambda x: x.argmin(3)),
+    "any": (X, 'cast(any(x > 1.5, "h"), "i32")', lambda x: (x > 1.5).any(2).int()),
+    "all": (X, 'cast(all(x > -1.0, "w"), "i32")', lambda x: (x > -1).all(3).int()),
     "roll": (X, 'roll(x, "h", 4)', lambda x: x.roll(4, 2)),
     "tril": (X, "tril(x, 2)", lambda x: x.tril(2)),
     "causal softmax": (X, "softmax(causal_mask(x))", lambda x: F.softmax(
@@ -65,6 +68,24 @@ CASES |= {
     "lstm": (_declare(20, 2), "lstm(x, wi, u, a, b, s0, s1)",
              lambda x, *p: _run(torch.nn.LSTM(6, 5, batch_first=True), x, p)),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("sites", [1, 3, 8])
+def test_aggregations_of_tuples_are_those_of_torch(sites: int) -> None:
+    text = (
+        f"model m\n{SIZES}{X}k[n, c], m[n, c], s[n, c] = moments[i, j](1.0, x[n, c, i, j], 0.0)\noutput m\n"
+        "output v = s / k\noutput least[n, h, w], at[n, h, w] = smallest[j](x[n, j, h, w], j)\n"
+        "output most[n, c, h], where_most[n, c, h] = largest[j](x[n, c, h, j], j)\n"
+    )
+    x = np.random.default_rng(sites).standard_normal((3, 6, 11, 8)).astype("f4")
+    found = Session(compiled(text, sites)).run({"x": x})
+    variance, mean = torch.var_mean(torch.from_numpy(x), (2, 3), correction=0)
+    assert np.allclose(found["m"], mean, atol=1e-6)
+    assert np.allclose(found["v"], variance, atol=1e-6)
+    tensor = torch.from_numpy(x)
+    for value, position, best in (("least", "at", tensor.min(1)), ("most", "where_most", tensor.max(3))):
+        assert (found[value] == best.values.numpy()).all()
+        assert (found[position] == best.indices.numpy()).all()
 
 
 @pytest.mark.parametrize("sites", [1, 3, 8])

@@ -203,6 +203,7 @@ CASES: dict[str, LibraryCase] = {
     "variance": LibraryCase(IMAGE, 'variance(x, "columns")', lambda x: x.var(3)),
     "logsumexp": LibraryCase(IMAGE, 'logsumexp(x, "rows")', lambda x: np.log(np.exp(x).sum(2))),
     "l2norm": LibraryCase(IMAGE, 'l2norm(x, "channels")', lambda x: np.sqrt((x * x).sum(1))),
+    "argmin": LibraryCase(IMAGE, 'argmin(x, "columns")', lambda x: x.argmin(3)),
     "any": LibraryCase(_FLAGS, 'any(f, "batch")', lambda f: f.any(0)),
     "all": LibraryCase(_FLAGS, 'all(f, "batch")', lambda f: f.all(0)),
     "groupnorm": LibraryCase(f"{IMAGE}; g : T[channels]; b : T[channels]", "groupnorm(x, g, b, 3)", groupnorm),

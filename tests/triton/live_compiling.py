@@ -20,7 +20,8 @@ from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
 from einc_runtime.plan.scalar_functions import CAST, SCALAR_FUNCTIONS
-from einc_runtime.plan.schema import QUANTIZED
+from einc_runtime.plan.schema import QUANTIZED, Block
+from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
 from tests.support.product_cases import ProductCase
@@ -45,6 +46,20 @@ def sources(plan):
 
 MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
 """Shared memory that a program may have."""
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("name", ["logaddexp", "smallest", "welford", "then", "either"])
+def test_aggregations_of_a_model_compile(name, ordered):
+    operator = AGGREGATE_CASES[name].operator("f32")
+    attributes = {**dict(operator.kernel.attributes), **({"reproducible": True} if ordered else {})}
+    inputs, outputs = (
+        [as_layout(array(desc.dtype.value, *desc.shape, at=number)) for number, desc in enumerate(descs, start)]
+        for start, descs in ((0, operator.inputs), (4, operator.outputs))
+    )
+    blocks = [[Block((0,) * len(x.shape), x.shape) for x in arrays] for arrays in (inputs, outputs)]
+    for source in sources(build_kernel(Invocation("index", attributes, inputs, outputs, *blocks))):
+        assert compile_source(source, "sm_90").code[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize(("name", "architecture"), one_in(2, [*INVOCATIONS, *JOINT_AGGREGATIONS], ["sm_80", "sm_90"]))

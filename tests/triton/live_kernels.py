@@ -9,6 +9,7 @@ from einc_runtime.custom import load_custom_operator
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
+from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
 from tests.support.triton_against_cpu import (
     BF16,
@@ -441,6 +442,30 @@ def test_ranked_values_are_aggregated(dtype, strided):
     lists[1][1][2] = np.iinfo(I64).max
     both_merges("argmax", copies, ((0, 1), (1, 0)), 0, strided)
     both_merges("topk", lists, ((0, 1), (0, 1)), 0, strided)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i32"])
+@pytest.mark.parametrize("name", AGGREGATE_CASES)
+def test_aggregations_of_a_model(name, dtype):
+    """In the interpreter, as the CPU computes them; of many index vectors in shares."""
+    if dtype not in AGGREGATE_CASES[name].dtypes:
+        return
+    operator = AGGREGATE_CASES[name].operator(dtype)
+    arrays = AGGREGATE_CASES[name].arrays(operator, 3)
+    outputs = [np.empty(desc.shape, desc.dtype.numpy()) for desc in operator.outputs]
+    attributes = dict(operator.kernel.attributes)
+    tolerance = {"f32": 2e-5, "bf16": 4e-2}.get(dtype, 0)
+    check("index", attributes, arrays, outputs, tolerance=tolerance)
+    text, aggregation = str(operator.attributes["aggregation"]), operator.aggregations[0]
+    copies = [[np.abs(normal(3, 40, seed=n) * 9 + 30).astype(x.dtype) for x in outputs] for n in range(3)]
+    target = [np.empty_like(array) for array in copies[0]]
+    flat, dims = [array for copy in copies for array in copy], [(0, 1)] * len(outputs)
+    registry.prepare_joint_aggregation(JointInvocation(aggregation, flat, target, dims, text)).bind(np.empty(0, "u1"))()
+    own = [embedded(array, 2) for array in flat]
+    goal = own[: len(target)]
+    plan = builders.build_joint_aggregation(JointInvocation(aggregation, views(own), views(goal), dims, text))
+    run(plan.steps, plan.scratch)
+    agree(goal, target, max(tolerance, 1e-5))
 
 
 def test_the_kernel_of_a_package(spectra):

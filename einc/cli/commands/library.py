@@ -21,9 +21,9 @@ group = LazyGroup(
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from einc.frontend.shared_blocks import list_library
+    from einc.frontend.shared_blocks import list_definitions
 
-    return [name for name in list_library() if name.startswith(incomplete)]
+    return [name for name in list_definitions() if name.startswith(incomplete)]
 
 
 @click.command("list", cls=EincCommand, epilog=examples("einc library list"))
@@ -33,11 +33,11 @@ def list_command(as_json: bool) -> None:
 
     Operators that installed Python packages define come last, each with its entry point.
     """
-    from einc.frontend.shared_blocks import describe_library_block, list_library
+    from einc.frontend.shared_blocks import describe_definition, list_definitions
     from einc_runtime.custom import list_custom_operators
 
     operators = list_custom_operators()
-    definitions = {name: describe_library_block(name) for name in list_library()}
+    definitions = {name: describe_definition(name) for name in list_definitions()}
     if as_json:
         entries = [{"name": name, "call": call, "about": about} for name, (call, about) in definitions.items()]
         packaged = [{"name": name, "entry_point": value} for name, value in operators.items()]
@@ -54,12 +54,12 @@ def list_command(as_json: bool) -> None:
 @click.argument("name", metavar="NAME", shell_complete=_complete_names)
 def show_command(name: str) -> None:
     """Print a definition: a block that a text of your own can have too, changed as you like."""
-    from einc.frontend.shared_blocks import list_library, show_library_block
+    from einc.frontend.shared_blocks import list_definitions, show_definition
     from einc.ops import registry
 
-    if name not in list_library():
-        hint = suggest_name(name, list(list_library()))
+    if name not in list_definitions():
+        hint = suggest_name(name, list(list_definitions()))
         if registry.is_callable(name):
             hint = "it is an operator that has kernels of its own: see docs/operators.md"
         raise UsageError(f"the library defines no '{name}'", hint=hint)
-    output.say(show_library_block(name).rstrip("\n"))
+    output.say(show_definition(name).rstrip("\n"))

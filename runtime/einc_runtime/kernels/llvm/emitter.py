@@ -26,6 +26,9 @@ _STORED = {"f32": F32, "f16": HALF, "bf16": I16, "bool": I8, "i8": I8, "i32": I3
 """The element types that compiled kernels read and write: `compiler.COMPILED_FLOATS`, bool and integers; i8 is only
 read."""
 
+CHAINS_OF_ROW = 4
+"""Vectors in which a row is combined side by side: a chain of additions or maxima takes 4 cycles for each step."""
+
 _numbers = itertools.count()
 
 
@@ -316,16 +319,32 @@ class Emitter:
     ) -> Value:
         """Combines the terms of a row of `count` elements; the result is in every lane. Combining with `neutral`
         changes nothing."""
-        place = self.variable(neutral)
+        places = [self.variable(neutral) for _ in range(CHAINS_OF_ROW)]
 
-        def body(position: Value, mask: Value | None) -> None:
+        def body(chain: int, position: Value, mask: Value | None) -> None:
             value = term(position, mask)
             if mask is not None:
                 value = self.b.select(mask, value, neutral)
-            self.b.store(combine(self.b.load(place), value), place)
+            self.b.store(combine(self.b.load(places[chain]), value), places[chain])
 
-        self.sweep(count, body)
-        return self.across(self.b.load(place), combine)
+        self.sweep_chains(count, CHAINS_OF_ROW, body)
+        total = self.b.load(places[0])
+        for place in places[1:]:
+            total = combine(total, self.b.load(place))
+        return self.across(total, combine)
+
+    def sweep_chains(self, count: Value, chains: int, body: Callable[[int, Value, Value | None], None]) -> None:
+        """Calls `body(chain, position, mask)` for the vectors of a row, in turn for each chain, so that none waits for
+        the one before; what is left is for the first."""
+        whole = I64(0)
+        if chains > 1:
+            step = chains * LANES
+            whole = self.b.and_(count, I64(-step))
+            with self.loop(whole, step) as position:
+                for chain in range(chains):
+                    body(chain, self.b.add(position, I64(chain * LANES)), None)
+        left = self.b.sub(count, whole)
+        self.sweep(left, lambda position, mask: body(0, self.b.add(whole, position), mask))
 
     def total(self, count: Value, term: Callable[[Value, Value | None], Value]) -> Value:
         """The sum of the terms in f64, rounded once."""

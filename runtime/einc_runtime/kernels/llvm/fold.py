@@ -1,8 +1,8 @@
 """Aggregations that a plan defines, as machine code: one pass over the operands, with a tuple of vectors in registers.
 
 Lanes are results where operands lie together along a dimension that is kept. Where they do along one that is
-aggregated over, and the operation commutes, each lane aggregates every 16th value, in `FOLD_CHAINS` tuples that do not
-wait for each other, and lanes are combined at the end. numpy computes all other calls, and those with f64.
+aggregated over, and the operation commutes, each lane aggregates every 16th value, in some tuples that do not wait for
+each other, and lanes are combined at the end. numpy computes all other calls, and those with f64.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from einc_runtime.plan.scalar_programs import ScalarLiteral, TypedStep
 
 if TYPE_CHECKING:
     from einc_runtime.kernels.llvm.emitter import Emitter, Value
-
-FOLD_CHAINS = 4
-"""Tuples that one row is aggregated into, so that the processor computes several steps at a time."""
 
 MAX_FOLD_VECTORS = 8
 """The most vectors that all chains hold: more would not stay in registers."""
@@ -132,7 +129,7 @@ class _FoldShape:
 def _emit_fold(shape: _FoldShape) -> Any:
     """Arguments: extents of the axes that are kept, of those that are aggregated over, and of the last one; for each
     operand and result the address and the strides of all but the last axis."""
-    from einc_runtime.kernels.llvm.emitter import Emitter, RowOperand
+    from einc_runtime.kernels.llvm.emitter import CHAINS_OF_ROW, Emitter, RowOperand
     from einc_runtime.kernels.llvm.vectors import evaluate_all
 
     e = Emitter()
@@ -141,7 +138,7 @@ def _emit_fold(shape: _FoldShape) -> Any:
     length = e.argument()
     operands = [e.operand(shape.heads + shape.depths) for _ in (*shape.kinds, *shape.stored)]
     identity = [_constant(e, x, kind) for x, kind in zip(shape.identity, shape.stored, strict=True)]
-    chains = max(1, min(FOLD_CHAINS, MAX_FOLD_VECTORS // count)) if shape.is_across else 1
+    chains = max(1, min(CHAINS_OF_ROW, MAX_FOLD_VECTORS // count)) if shape.is_across else 1
     tuples = [[e.variable(value) for value in identity] for _ in range(chains)]
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
@@ -177,7 +174,7 @@ def _emit_fold(shape: _FoldShape) -> Any:
         if shape.is_across:
             restart()
             with e.rows(depths, within) as rows:
-                _sweep_chains(e, length, chains, lambda n, position, mask: add(n, rows, position, mask))
+                e.sweep_chains(length, chains, lambda n, position, mask: add(n, rows, position, mask))
             total = load(0)
             for number in range(1, chains):
                 total = combine(total, load(number))
@@ -215,21 +212,6 @@ def _emit_combine(steps: tuple[TypedStep, ...], kinds: tuple[str, ...], stored: 
 
         e.sweep(length, body)
     return e.finish()
-
-
-def _sweep_chains(e: Emitter, length: Value, chains: int, add: Any) -> None:
-    """Vectors of a row, in turn for each chain; those that are left for the first one."""
-    from einc_runtime.kernels.llvm.emitter import I64
-
-    b, step = e.b, chains * compiler.LANES
-    whole = b.and_(length, I64(-step))
-    if chains > 1:
-        with e.loop(whole, step) as position:
-            for number in range(chains):
-                add(number, b.add(position, I64(number * compiler.LANES)), None)
-    else:
-        whole = I64(0)
-    e.sweep(b.sub(length, whole), lambda position, mask: add(0, b.add(whole, position), mask))
 
 
 def _combine_lanes(e: Emitter, values: Sequence[Value], combine: Any) -> list[Value]:

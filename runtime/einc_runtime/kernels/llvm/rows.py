@@ -105,7 +105,7 @@ def compile_rows(
 @compiler.compile_once
 def _emit_rows(name: str, kind: str, leading: int, eps: float, offset: float) -> Any:
     from einc_runtime.kernels.llvm.emitter import F32, Emitter, Value
-    from einc_runtime.kernels.llvm.vectors import exp
+    from einc_runtime.kernels.llvm.vectors import decay
 
     e = Emitter()
     count, *heads = [e.argument() for _ in range(leading + 1)]
@@ -121,9 +121,15 @@ def _emit_rows(name: str, kind: str, leading: int, eps: float, offset: float) ->
             largest = e.fold(count, e.number(-math.inf), e.larger, read)
 
             def weight(position: Value, mask: Value | None) -> Value:
-                return exp(e, e.b.fsub(read(position, mask), largest))
+                value = decay(e, e.b.fsub(read(position, mask), largest))
+                if kind == "f32":  # its weight is kept where the result will be: no exponential is computed twice
+                    e.store(value, target, position, kind, mask)
+                return value
 
-            scale, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), weight
+            def find_weight(position: Value, mask: Value | None) -> Value:
+                return e.load(target, position, kind, mask) if kind == "f32" else weight(position, mask)
+
+            scale, term = e.b.fdiv(e.number(1.0), e.total(count, weight)), find_weight
         else:
             middle = e.b.fdiv(e.total(count, read), extent) if name == "layernorm" else None
 

@@ -84,9 +84,7 @@ def _find_function(step: TypedStep) -> Callable[..., Value] | None:
     if target in INTEGERS:
         return lambda e, x: _resize(e, x, source, target)
     convert = "uitofp" if source == "bool" else "sitofp"
-    if target not in COMPILED_FLOATS:
-        return None
-    return lambda e, x: e.widen(e.round_to(getattr(e.b, convert)(x, vector(F32)), target), target)
+    return (lambda e, x: getattr(e.b, convert)(x, vector(F32))) if target == "f32" else None
 
 
 def _resize(e: Emitter, x: Value, source: str, target: str) -> Value:
