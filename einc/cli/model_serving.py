@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from einc_runtime.generation.chat import ChatRenderer
 from einc_runtime.generation.embedding_batch import EmbeddingBatch
 from einc_runtime.generation.engine import Engine
 from einc_runtime.generation.generator import open_sessions
+from einc_runtime.generation.json_grammars import JsonGrammars
 from einc_runtime.generation.model_folder import ChatTemplate, ModelFolder
 from einc_runtime.generation.sequence_batch import SequenceBatch
 from einc_runtime.generation.slots import DecoderSlots
@@ -104,7 +106,8 @@ def _load_decoder(
     slots = DecoderSlots(step, pieces)
     engine = Engine(SequenceBatch(slots, tokenizer, end_tokens), chosen.queue)
     most = min(chosen.max_tokens or places, places)
-    return TextModel(engine, tokenizer, template, chat, sampling, places, most, slots.times)
+    grammars = JsonGrammars(os.path.join(chosen.folder, "tokenizer.json"), slots.vocabulary, end_tokens)
+    return TextModel(engine, tokenizer, template, chat, sampling, places, most, slots.times, grammars)
 
 
 def _load_encoder(chosen: ServeArguments, source: DecoderSource, phase: Callable[[str], None]) -> EmbeddingModel:

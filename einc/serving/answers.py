@@ -6,7 +6,7 @@ import base64
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,11 +35,18 @@ def make_event(document: Mapping[str, Any]) -> bytes:
 
 @dataclass(slots=True)
 class TextAnswer:
-    """What has been said so far on each prompt of a request, whole or as the chunks of a stream."""
+    """What has been said so far on each prompt of a request, whole or as the chunks of a stream.
+
+    There are `count` texts for each prompt, and `prompt_tokens` has a number for each text. `name_token` is the text of
+    a token, for those whose probabilities are told.
+    """
 
     kind: Kind
     model: str
     prompt_tokens: Sequence[int]
+    name_token: Callable[[int], str]
+    count: int = 1
+    logprobs: list[list[NewToken]] = field(init=False)
     texts: list[str] = field(init=False)
     tokens: list[int] = field(init=False)
     ended: list[str | None] = field(init=False)
@@ -49,6 +56,7 @@ class TextAnswer:
     def __post_init__(self) -> None:
         count = len(self.prompt_tokens)
         self.texts, self.tokens, self.ended = [""] * count, [0] * count, [None] * count
+        self.logprobs = [[] for _ in range(count)]
         self.id = f"{_OBJECT_NAMES[self.kind][0]}-{secrets.token_hex(12)}"
         self.created = int(time.time())
 
@@ -57,11 +65,18 @@ class TextAnswer:
         self.texts[index] += new.text
         self.tokens[index] += 1
         self.ended[index] = new.ended
+        if new.logprobs is not None:
+            self.logprobs[index].append(new)
 
     def whole(self) -> Document:
         """The answer to a request that wants no stream."""
         choices = [
-            {"index": index, **self._say(text, "message"), "logprobs": None, "finish_reason": self.ended[index]}
+            {
+                "index": index,
+                **self._say(text, "message"),
+                "logprobs": self._tell(self.logprobs[index]),
+                "finish_reason": self.ended[index],
+            }
             for index, text in enumerate(self.texts)
         ]
         return {**self._head(_OBJECT_NAMES[self.kind][1]), "choices": choices, "usage": self.usage()}
@@ -74,7 +89,8 @@ class TextAnswer:
 
     def chunks(self, index: int, new: NewToken) -> list[Document]:
         """What a stream says of a token: nothing of one whose text is not certain yet."""
-        documents = [self._chunk(index, self._say(new.text, "delta"))] if new.text else []
+        told = self._tell([new] if new.logprobs is not None else [])
+        documents = [self._chunk(index, self._say(new.text, "delta"), None, told)] if new.text or told else []
         if new.ended is not None:
             nothing: Document = {"delta": {}} if self.kind == "chat" else {"text": ""}
             documents.append(self._chunk(index, nothing, new.ended))
@@ -86,7 +102,7 @@ class TextAnswer:
 
     def usage(self) -> Document:
         """The numbers of tokens; an end token counts."""
-        read, new = sum(self.prompt_tokens), sum(self.tokens)
+        read, new = sum(self.prompt_tokens) // self.count, sum(self.tokens)
         return {"prompt_tokens": read, "completion_tokens": new, "total_tokens": read + new}
 
     def _head(self, name: str) -> Document:
@@ -97,8 +113,31 @@ class TextAnswer:
             return {"text": text}
         return {field: {"role": "assistant", "content": text} if field == "message" else {"content": text}}
 
-    def _chunk(self, index: int, content: Document, ended: str | None = None) -> Document:
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": ended}
+    def _tell(self, tokens: Sequence[NewToken]) -> Document | None:
+        """The logarithms of the probabilities of tokens and of likely ones, in the form of completions or of chats."""
+        rows = [(new.token, new.logprobs) for new in tokens if new.logprobs is not None]
+        if not rows:
+            return None
+        if self.kind == "completion":
+            return {
+                "tokens": [self.name_token(token) for token, _ in rows],
+                "token_logprobs": [told.logprob for _, told in rows],
+                "top_logprobs": [{self.name_token(token): value for token, value in told.likely} for _, told in rows],
+            }
+        entries = [
+            {**self._name(token, told.logprob), "top_logprobs": [self._name(*pair) for pair in told.likely]}
+            for token, told in rows
+        ]
+        return {"content": entries}
+
+    def _name(self, token: int, logprob: float) -> Document:
+        text = self.name_token(token)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+    def _chunk(
+        self, index: int, content: Document, ended: str | None = None, logprobs: Document | None = None
+    ) -> Document:
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": ended}
         return {**self._head(_OBJECT_NAMES[self.kind][2]), "choices": [choice]}
 
 

@@ -19,7 +19,7 @@ from einc.serving.answers import DONE, Document, Kind, TextAnswer, make_embeddin
 from einc.serving.errors import ApiError, make_api_error
 from einc.serving.metrics import Metrics
 from einc.serving.models import ServedModel
-from einc.serving.requests import parse_chat, parse_completion, parse_embedding
+from einc.serving.requests import Continuation, parse_chat, parse_completion, parse_embedding
 from einc.serving.results import JobResults, run_in_turns
 from einc_runtime.errors import ReportedError
 from einc_runtime.generation.sequence_batch import NewToken, SequenceRequest
@@ -71,14 +71,14 @@ class _Handlers:
             completion = await asyncio.to_thread(parse_completion, body)
             model = self._served.require_text(completion.how.model)
             rows = await asyncio.to_thread(model.read_completion, completion)
-        return await self._answer(request, "completion", rows, completion.how.is_stream, completion.how.has_usage)
+        return await self._answer(request, "completion", rows, completion.how)
 
     async def chat(self, request: Request) -> Response:
         async with self._read_body(request) as body:
             chat_request = await asyncio.to_thread(parse_chat, body)
             model = self._served.require_text(chat_request.how.model)
             rows = await asyncio.to_thread(model.read_chat, chat_request)
-        return await self._answer(request, "chat", rows, chat_request.how.is_stream, chat_request.how.has_usage)
+        return await self._answer(request, "chat", rows, chat_request.how)
 
     async def embed(self, request: Request) -> Response:
         async with self._read_body(request) as body:
@@ -137,14 +137,15 @@ class _Handlers:
         )
 
     async def _answer(
-        self, request: Request, kind: Kind, rows: Sequence[SequenceRequest], is_stream: bool, has_usage: bool
+        self, request: Request, kind: Kind, rows: Sequence[SequenceRequest], how: Continuation
     ) -> Response:
         model = self._served.require_text(self._served.name)
-        answer = TextAnswer(kind, self._served.name, [len(row.tokens) for row in rows])
+        lengths = [len(row.tokens) for row in rows]
+        answer = TextAnswer(kind, self._served.name, lengths, model.name_token, how.count)
         results = JobResults(model.engine, rows)
         tokens = self._follow(answer, results)
-        if is_stream:
-            return _EventStream(_make_events(answer, tokens, has_usage), results)
+        if how.is_stream:
+            return _EventStream(_make_events(answer, tokens, how.has_usage), results)
         try:
             await _unless_gone(request, _collect(tokens))
         finally:

@@ -13,13 +13,14 @@ from einc_runtime.errors import UsageFault
 from einc_runtime.generation.chat import ChatRenderer
 from einc_runtime.generation.model_folder import ChatTemplate
 from einc_runtime.generation.sampling import Sampling
-from einc_runtime.generation.sequence_batch import NewToken, SequenceRequest
+from einc_runtime.generation.sequence_batch import NewToken, SequenceRequest, TokenGrammar
 from einc_runtime.generation.slots import GenerationTimes
 from einc_runtime.text import escape_text
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.generation.engine import Engine
+    from einc_runtime.generation.json_grammars import JsonGrammars
     from einc_runtime.generation.tokenizer import TextTokenizer
 
 
@@ -40,32 +41,57 @@ class TextModel:
     places: int
     max_tokens: int
     times: GenerationTimes
+    grammars: JsonGrammars | None = None
 
     def read_completion(self, request: CompletionRequest) -> list[SequenceRequest]:
         """The sequences of a request. It takes time for long prompts. Raises ApiError and ReportedError."""
         rows = [_encode(self.tokenizer, prompt, self.places) for prompt in request.prompts]
-        return self._complete(rows, request.how)
+        return self._complete(rows, request.how, joins=True)
 
     def read_chat(self, request: ChatRequest) -> list[SequenceRequest]:
         """The one sequence of a conversation; the model's template is run in a process of its own."""
         if self.template is None:
             raise ApiError(400, "this model has no chat template: /v1/completions continues texts")
-        text = self.chat.render(self.template.text, request.messages, self.template.variables, self.template.file)
-        return self._complete([_encode(self.tokenizer, text, self.places, special=False)], request.how)
+        variables = {**self.template.variables, **request.variables}
+        text = self.chat.render(self.template.text, request.messages, variables, self.template.file)
+        return self._complete([_encode(self.tokenizer, text, self.places, special=False)], request.how, joins=False)
 
-    def _complete(self, rows: Sequence[Sequence[int]], how: Continuation) -> list[SequenceRequest]:
+    def name_token(self, token: int) -> str:
+        """The text of a token alone."""
+        return self.tokenizer.decode([token], special=True)
+
+    def _complete(self, rows: Sequence[Sequence[int]], how: Continuation, *, joins: bool) -> list[SequenceRequest]:
         if how.max_tokens is not None and how.max_tokens > self.max_tokens:
             raise ApiError(400, f"max_tokens: at most {self.max_tokens:,} here, found {how.max_tokens:,}",
                            param="max_tokens")  # fmt: skip
         seed = secrets.randbits(63) if how.seed is None else how.seed % 2**64
-        sampling = Sampling(
-            self.sampling.temperature if how.temperature is None else how.temperature,
-            self.sampling.top_p if how.top_p is None else how.top_p,
-            seed,
+        sampling = replace(
+            self.sampling,
+            temperature=self.sampling.temperature if how.temperature is None else how.temperature,
+            top_p=self.sampling.top_p if how.top_p is None else how.top_p,
+            seed=seed,
+            **how.settings,
         )
+        grammars = self._make_grammars(how, len(rows) * how.count)
         return [
-            self._fit(SequenceRequest(row, 0, sampling, how.stops, n), how.max_tokens) for n, row in enumerate(rows)
-        ]
+            self._fit(
+                SequenceRequest(
+                    rows[n // how.count], 0, sampling, how.stops, n, end_tokens=how.end_tokens,
+                    ignores_ends=how.ignores_ends, min_tokens=how.min_tokens, joins=joins, logprobs=how.logprobs,
+                    grammar=grammars[n],
+                ),
+                how.max_tokens,
+            )
+            for n in range(len(rows) * how.count)
+        ]  # fmt: skip
+
+    def _make_grammars(self, how: Continuation, count: int) -> Sequence[TokenGrammar | None]:
+        """One of each text, where its form is to be that of a schema."""
+        if how.schema is None:
+            return [None] * count
+        if self.grammars is None:
+            raise ApiError(400, "response_format: this model has no grammars of JSON", param="response_format")
+        return self.grammars.make(how.schema, count)
 
     def _fit(self, request: SequenceRequest, requested: int | None) -> SequenceRequest:
         """The same with as many new tokens as asked for, or else as there is room for."""

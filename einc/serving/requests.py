@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from einc.serving.conversations import parse_messages, parse_variables
 from einc.serving.errors import ApiError
 from einc.serving.fields import RequestFields, wrong_field
-from einc_runtime.strict_json import describe_json
+from einc_runtime.generation.chat import Message
 
 MAX_INTEGER = 2**63 - 1
 MAX_TOKENS = 2**31
 MAX_TEMPERATURE = 2.0
 """As in OpenAI's API."""
+MAX_CHOICES, MAX_LIKELY, MAX_BIASES = 128, 20, 1024
+"""Answers to one prompt, likely tokens that are told with each token, and tokens with a bias."""
 MAX_STOPS, MAX_STOP = 16, 256
 """Stop texts, and characters of each: what was said is searched for them at every token."""
 MAX_TEXTS = 2048
@@ -21,22 +25,32 @@ MAX_TEXTS = 2048
 COMPLETION_TOKENS = 16
 """New tokens of a completion that names no number, as in OpenAI's API."""
 
-_MESSAGE_ROLES = ("system", "developer", "user", "assistant")
-_IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
+_IGNORED = (
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
+    "priority", "request_id", "cache_salt", "spaces_between_special_tokens", "include_reasoning", "verbosity",
+)  # fmt: skip
 """Fields that change nothing of an answer."""
-_SAMPLING = ("model", "temperature", "top_p", "seed", "stop", "stream", "stream_options", "max_tokens")
-_IGNORED_FIELDS: dict[str, tuple[object, ...]] = {
-    "n": (1,),
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "logit_bias": ({},),
-}
-_OF_COMPLETIONS = {**_IGNORED_FIELDS, "best_of": (1,), "echo": (False,), "suffix": ("",), "logprobs": ()}
-_OF_CHATS = {
-    **_IGNORED_FIELDS, "logprobs": (False,), "top_logprobs": (0,), "tools": ([],), "tool_choice": ("none", "auto"),
-    "functions": ([],), "function_call": ("none", "auto"), "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
+_TEXT_FIELDS = (
+    "model", "temperature", "top_p", "seed", "stop", "stream", "stream_options", "max_tokens", "n", "top_k", "min_p",
+    "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop_token_ids", "ignore_eos",
+    "min_tokens", "logprobs", "response_format",
+)  # fmt: skip
+_CHAT_FIELDS = (
+    "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice", "documents", "reasoning_effort",
+    "chat_template_kwargs", "add_generation_prompt",
+)  # fmt: skip
+_FIXED: dict[str, tuple[object, ...]] = {
+    "use_beam_search": (False,), "length_penalty": (1, 1.0), "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,), "return_token_ids": (False,), "prompt_logprobs": (), "truncate_prompt_tokens": (),
+    "echo": (False,), "best_of": (1,),
 }  # fmt: skip
+"""Fields of OpenAI's API and of vLLM that may only have values that ask for nothing."""
+_FIXED_IN_COMPLETIONS = {**_FIXED, "suffix": ("",), "add_special_tokens": (True,)}
+_FIXED_IN_CHATS = {
+    **_FIXED, "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],),
+    "add_special_tokens": (False,), "continue_final_message": (False,),
+}  # fmt: skip
+_RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 
 Prompt = str | tuple[int, ...]
 
@@ -54,6 +68,17 @@ class Continuation:
     is_stream: bool
     has_usage: bool
     """Whether a stream ends with the numbers of tokens."""
+    count: int = 1
+    """Answers to each prompt."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of `Sampling` that the request states."""
+    end_tokens: tuple[int, ...] = ()
+    ignores_ends: bool = False
+    min_tokens: int = 0
+    logprobs: int | None = None
+    """How many likely tokens are told with each token; None tells nothing."""
+    schema: str | None = None
+    """The JSON schema of the text, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +91,11 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A conversation, which the model goes on with."""
+    """A conversation, which the model goes on with; the template gets `variables`, too."""
 
-    messages: tuple[Mapping[str, str], ...]
+    messages: tuple[Message, ...]
     how: Continuation
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +110,23 @@ class EmbeddingRequest:
 def parse_completion(body: bytes) -> CompletionRequest:
     """The request of `/v1/completions`. Raises ApiError."""
     fields = RequestFields(body)
-    fields.require(_OF_COMPLETIONS)
-    fields.refuse_others((*_SAMPLING, *_IGNORED, *_OF_COMPLETIONS, "prompt"))
-    how = _parse_continuation(fields, "max_tokens", COMPLETION_TOKENS)
+    fields.require(_FIXED_IN_COMPLETIONS)
+    fields.refuse_others((*_TEXT_FIELDS, *_IGNORED, *_FIXED_IN_COMPLETIONS, "prompt"))
+    how = _parse_continuation(fields, "max_tokens", COMPLETION_TOKENS, fields.integer("logprobs", 0, MAX_LIKELY))
     return CompletionRequest(_parse_prompts(fields, "prompt"), how)
 
 
 def parse_chat(body: bytes) -> ChatRequest:
     """The request of `/v1/chat/completions`. Raises ApiError."""
     fields = RequestFields(body)
-    fields.require(_OF_CHATS)
-    fields.refuse_others((*_SAMPLING, *_IGNORED, *_OF_CHATS, "messages", "max_completion_tokens"))
+    fields.require(_FIXED_IN_CHATS)
+    fields.refuse_others((*_TEXT_FIELDS, *_IGNORED, *_FIXED_IN_CHATS, *_CHAT_FIELDS))
     name = "max_tokens" if fields.value("max_completion_tokens") is None else "max_completion_tokens"
-    how = _parse_continuation(fields, name, None)
-    messages = fields.value("messages")
-    if not isinstance(messages, list) or not messages:
-        raise wrong_field("messages", "expected a list of messages", messages)
-    return ChatRequest(tuple(_parse_message(f"messages[{at}]", message) for at, message in enumerate(messages)), how)
+    likely = fields.integer("top_logprobs", 0, MAX_LIKELY)
+    how = _parse_continuation(fields, name, None, (likely or 0) if fields.flag("logprobs") else None)
+    if likely and how.logprobs is None:
+        raise ApiError(400, "top_logprobs: they mean nothing without logprobs", param="top_logprobs")
+    return ChatRequest(parse_messages(fields), how, parse_variables(fields))
 
 
 def parse_embedding(body: bytes) -> EmbeddingRequest:
@@ -122,7 +148,7 @@ def _parse_model(fields: RequestFields) -> str:
     return model
 
 
-def _parse_continuation(fields: RequestFields, limit: str, default: int | None) -> Continuation:
+def _parse_continuation(fields: RequestFields, limit: str, default: int | None, logprobs: int | None) -> Continuation:
     top_p = fields.number("top_p", 0, 1)
     if top_p == 0:
         raise wrong_field("top_p", "expected a number above 0; temperature 0 takes the most likely token", 0)
@@ -140,7 +166,72 @@ def _parse_continuation(fields: RequestFields, limit: str, default: int | None) 
         stops=fields.strings("stop", MAX_STOPS, MAX_STOP),
         is_stream=is_stream,
         has_usage=_parse_stream_options(options),
+        count=fields.integer("n", 1, MAX_CHOICES) or 1,
+        settings=_parse_settings(fields),
+        end_tokens=_parse_tokens(fields, "stop_token_ids"),
+        ignores_ends=fields.flag("ignore_eos"),
+        min_tokens=fields.integer("min_tokens", 0, MAX_TOKENS) or 0,
+        logprobs=logprobs,
+        schema=_parse_format(fields),
     )
+
+
+def _parse_settings(fields: RequestFields) -> dict[str, Any]:
+    """Fields of `Sampling` that are there, with their names in it."""
+    top_k = fields.integer("top_k", -1, MAX_TOKENS)
+    repetition = fields.number("repetition_penalty", 0, 1e3)
+    if repetition == 0:
+        raise wrong_field("repetition_penalty", "expected a number above 0", 0)
+    stated = {
+        "top_k": None if top_k is None else max(0, top_k),
+        "min_p": fields.number("min_p", 0, 1),
+        "repetition_penalty": repetition,
+        "presence_penalty": fields.number("presence_penalty", -2, 2),
+        "frequency_penalty": fields.number("frequency_penalty", -2, 2),
+        "logit_bias": _parse_biases(fields),
+    }
+    return {name: value for name, value in stated.items() if value is not None}
+
+
+def _parse_biases(fields: RequestFields) -> dict[int, float] | None:
+    """What is added to the logits of tokens; JSON has their numbers as texts."""
+    biases = fields.value("logit_bias")
+    if biases is None:
+        return None
+    if not isinstance(biases, dict) or len(biases) > MAX_BIASES:
+        raise wrong_field("logit_bias", f"expected an object of at most {MAX_BIASES:,} tokens", biases)
+    for name, bias in biases.items():
+        if not (name.isascii() and name.isdigit() and len(name) < 10):
+            raise wrong_field("logit_bias", "expected numbers of tokens as names", name)
+        if not isinstance(bias, int | float) or isinstance(bias, bool) or not -100 <= bias <= 100:
+            raise wrong_field("logit_bias", "expected numbers from -100 to 100", bias)
+    return {int(name): float(bias) for name, bias in biases.items()}
+
+
+def _parse_tokens(fields: RequestFields, name: str) -> tuple[int, ...]:
+    tokens = fields.value(name)
+    if tokens is None:
+        return ()
+    if not isinstance(tokens, list) or len(tokens) > MAX_BIASES or not all(map(_is_token, tokens)):
+        raise wrong_field(name, f"expected a list of at most {MAX_BIASES:,} tokens", tokens)
+    return tuple(tokens)
+
+
+def _parse_format(fields: RequestFields) -> str | None:
+    """The JSON schema that `response_format` asks for, as JSON; None for any text."""
+    form = fields.value("response_format")
+    kind = "text" if form is None else form.get("type") if isinstance(form, dict) else form
+    if kind not in _RESPONSE_FORMATS:
+        raise wrong_field("response_format", f"expected an object with a type of {', '.join(_RESPONSE_FORMATS)}", kind)
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return '{"type": "object"}'
+    inner = form.get("json_schema")
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if not isinstance(schema, dict):
+        raise wrong_field("response_format", "expected a json_schema with an object as its schema", schema)
+    return json.dumps(schema)
 
 
 def _parse_stream_options(options: object) -> bool:
@@ -173,27 +264,3 @@ def _parse_prompt(name: str, row: object) -> Prompt:
 
 def _is_token(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _parse_message(where: str, message: object) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise wrong_field(where, "expected an object with role and content", message)
-    role = message.get("role")
-    if role not in _MESSAGE_ROLES:
-        raise wrong_field(f"{where}.role", f"expected one of {', '.join(_MESSAGE_ROLES)}", role)
-    for name, value in message.items():
-        if name not in ("role", "content", "name") and value not in (None, []):
-            raise ApiError(400, f"{where}: messages with {describe_json(name)} are not supported", param=where)
-    return {"role": "system" if role == "developer" else role, "content": _parse_content(where, message.get("content"))}
-
-
-def _parse_content(where: str, content: Any) -> str:
-    """A text, or parts of one."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise wrong_field(f"{where}.content", "expected a text", content)
-    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-    if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
-        raise wrong_field(f"{where}.content", "only parts of the type text are supported", content)
-    return "".join(map(str, texts))

@@ -15,7 +15,10 @@ import pytest
 
 from einc.serving import app as app_module
 from einc.serving import results as results_module
+from einc.serving.answers import TextAnswer
+from einc_runtime.generation.model_folder import ChatTemplate
 from einc_runtime.generation.sampling import Sampling
+from einc_runtime.generation.sequence_batch import NewToken, TokenLogprobs, find_logprobs
 from tests.support.serving_cases import CREATED, NAME, PLACES, WAIT, EchoBatch, LengthBatch, Server, make_scope
 
 COMPLETIONS, CHATS, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
@@ -69,6 +72,63 @@ def test_chats_are_written_in_the_template(echo: Server) -> None:
     assert (found["object"], choice["finish_reason"]) == ("chat.completion", "stop")
     short = echo.ask(CHATS, {**document, "max_completion_tokens": 2, "max_tokens": None}).json()
     assert (short["choices"][0]["message"]["content"], short["choices"][0]["finish_reason"]) == ("zy", "length")
+
+
+def test_what_clients_of_vllm_send_is_taken(serve: Callable[..., Server]) -> None:
+    batch = EchoBatch(2)
+    server = serve(batch)
+    ask = {
+        "model": NAME, "messages": HELLO, "top_k": -1, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.5,
+        "frequency_penalty": -0.5, "logit_bias": {"7": 3}, "stop_token_ids": [9], "ignore_eos": True, "min_tokens": 2,
+        "n": 2, "seed": 4, "priority": 1, "length_penalty": 1.0, "skip_special_tokens": True,
+        "response_format": {"type": "text"}, "logprobs": True, "top_logprobs": 2, "max_tokens": 3,
+    }  # fmt: skip
+    answer = server.ask(CHATS, ask).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert answer["usage"] == {"prompt_tokens": 11, "completion_tokens": 6, "total_tokens": 17}
+    first, second = sorted(batch.requests, key=lambda request: request.number)
+    assert first.sampling == Sampling(0.0, 1.0, 4, 0, 0.1, 1.1, 0.5, -0.5, {7: 3.0}) == second.sampling
+    assert (first.end_tokens, first.ignores_ends, first.min_tokens, first.logprobs) == ((9,), True, 2, 2)
+    assert (first.joins, first.number, second.number) == (False, 0, 1)
+    assert server.ask(COMPLETIONS, {"model": NAME, "prompt": ["a", "b"], "n": 2}).json()["choices"][2]["text"] == "b"
+    assert batch.requests[-1].joins
+
+
+def test_probabilities_are_told_in_both_forms() -> None:
+    told = TokenLogprobs(-0.5, ((97, -0.5), (98, -1.5)))
+    chat, completion = (TextAnswer(kind, "m", [3], chr) for kind in ("chat", "completion"))
+    for answer in (chat, completion):
+        answer.add(0, NewToken(0, 97, "", None, told))
+    likely = [{"token": t, "logprob": p, "bytes": [ord(t)]} for t, p in (("a", -0.5), ("b", -1.5))]
+    assert chat.whole()["choices"][0]["logprobs"] == {"content": [{**likely[0], "top_logprobs": likely}]}
+    expected = {"tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [{"a": -0.5, "b": -1.5}]}
+    assert completion.whole()["choices"][0]["logprobs"] == expected
+    assert completion.chunks(0, NewToken(0, 97, "", None, told))[0]["choices"][0]["logprobs"] == expected
+    wide = find_logprobs(np.array([0.0, 1.0, 3.0], "f4"), 1, 2)
+    assert np.isclose(np.exp(wide.logprob), np.exp(1) / np.exp([0, 1, 3]).sum())
+    assert [token for token, _ in wide.likely] == [2, 1]
+
+
+def test_templates_get_tools_and_variables(serve: Callable[..., Server]) -> None:
+    text = (
+        "{{ tools[0].function.name }} {{ reasoning_effort }} {{ enable_thinking }} "
+        "{% for m in messages %}{{ m.role[0] }}"
+        "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.x }}{% endif %}{{ m.tool_call_id }},{% endfor %}"
+    )
+    batch = EchoBatch(1)
+    server = serve(batch, template=ChatTemplate(text, {}, "template"))
+    call = {"id": "7", "type": "function", "function": {"name": "f", "arguments": '{"x": 5}'}}
+    messages = [
+        *HELLO, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "6", "tool_call_id": "7"},
+    ]  # fmt: skip
+    ask = {
+        "model": NAME, "messages": messages, "tools": [{"type": "function", "function": {"name": "g"}}],
+        "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False},
+    }  # fmt: skip
+    assert server.ask(CHATS, ask).status == 200
+    assert bytes(batch.requests[-1].tokens).decode() == "g low False u,a5,t7,"
+    assert server.ask(CHATS, {**ask, "tool_choice": "none"}).status == 400  # this template cannot do without
 
 
 def test_streams_say_the_same_in_chunks(echo: Server) -> None:
@@ -212,16 +272,31 @@ WRONG: list[tuple[str, Any, int, str, str | None]] = [
     (COMPLETIONS, {"stream": "yes"}, 400, "stream: expected true or false", "stream"),
     (COMPLETIONS, {"stream_options": {}}, 400, "they mean nothing without stream", "stream_options"),
     (COMPLETIONS, {"stream": True, "stream_options": 1}, 400, "expected an object with", "stream_options"),
-    (COMPLETIONS, {"n": 2}, 400, "n: only 1 is supported, found 2", "n"),
-    (COMPLETIONS, {"n": True}, 400, "n: only 1 is supported", "n"),
-    (COMPLETIONS, {"logprobs": 5}, 400, "logprobs: this is not supported, found 5", "logprobs"),
+    (COMPLETIONS, {"n": 7}, 400, "7 are too many at once: at most 6 run and wait", None),
+    (COMPLETIONS, {"n": True}, 400, "n: expected an integer from 1 to 128, found true", "n"),
+    (COMPLETIONS, {"logprobs": 21}, 400, "logprobs: expected an integer from 0 to 20, found 21", "logprobs"),
+    (COMPLETIONS, {"repetition_penalty": 0}, 400, "repetition_penalty: expected a number above 0", None),
+    (COMPLETIONS, {"logit_bias": {"a": 1}}, 400, "logit_bias: expected numbers of tokens", "logit_bias"),
+    (COMPLETIONS, {"logit_bias": {"1": 101}}, 400, "logit_bias: expected numbers from -100", "logit_bias"),
+    (COMPLETIONS, {"stop_token_ids": ["</s>"]}, 400, "stop_token_ids: expected a list of", "stop_token_ids"),
+    (COMPLETIONS, {"best_of": 2}, 400, "best_of: only 1 is supported, found 2", "best_of"),
+    (COMPLETIONS, {"skip_special_tokens": False}, 400, "only true is supported, found false", "skip_special_tokens"),
+    (COMPLETIONS, {"response_format": {"type": "json_schema"}}, 400, "expected a json_schema with", "response_format"),
+    (COMPLETIONS, {"response_format": {"type": "grammar"}}, 400, "a type of text, json_object, json_schema, found "
+     '"grammar"', "response_format"),
+    (COMPLETIONS, {"response_format": {"type": "json_object"}}, 400, "has no grammars of JSON", "response_format"),
+    (CHATS, {"messages": HELLO, "top_logprobs": 2}, 400, "they mean nothing without logprobs", "top_logprobs"),
+    (CHATS, {"messages": HELLO, "tool_choice": "required"}, 400, "only none and auto are supported", "tool_choice"),
+    (CHATS, {"messages": HELLO, "reasoning_effort": "huge"}, 400, "expected one of none, minimal", "reasoning_effort"),
+    (CHATS, {"messages": HELLO, "chat_template_kwargs": {"messages": []}}, 400, "without messages", None),
     (COMPLETIONS, {"promt": "a"}, 400, "there is no field 'promt'", "promt"),
     (CHATS, {"messages": []}, 400, "messages: expected a list of messages", "messages"),
-    (CHATS, {"messages": HELLO, "tools": [{}]}, 400, "tools: only a list of 0 items is supported", "tools"),
+    (CHATS, {"messages": HELLO, "tools": [1]}, 400, "tools: expected a list of objects", "tools"),
     (CHATS, {"messages": ["a"]}, 400, "messages[0]: expected an object with role", "messages[0]"),
-    (CHATS, {"messages": [{"role": "tool", "content": "a"}]}, 400, "messages[0].role: expected one of system", None),
+    (CHATS, {"messages": [{"role": "function", "content": "a"}]}, 400, "messages[0].role: expected one of", None),
     (CHATS, {"messages": [{"role": "user"}]}, 400, "messages[0].content: expected a text, found null", None),
-    (CHATS, {"messages": [{**HELLO[0], "tool_calls": [1]}]}, 400, '"tool_calls" are not supported', "messages[0]"),
+    (CHATS, {"messages": [{**HELLO[0], "tool_calls": [1]}]}, 400, "tool_calls: expected a list of objects", None),
+    (CHATS, {"messages": [{**HELLO[0], "audio": {"id": 1}}]}, 400, '"audio" are not supported', "messages[0]"),
     (CHATS, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "only parts of the type", None),
     (CHATS, {"messages": [{"role": "user", "content": "a" * 50}]}, 400, "56 tokens does not fit", None),
     (EMBEDDINGS, {"input": "a"}, 400, "'echo' continues texts (/v1/completions), and makes no vectors", None),

@@ -70,6 +70,10 @@ CASES = (
         large="torch",
     ),
     HintCase(RUNTIME + "generation/chat.py", write(RENDER), compiler=False),
+    HintCase(
+        RUNTIME + "generation/json_grammars.py",
+        write("from einc_runtime.generation.json_grammars import *; JsonGrammars('', 1, ()).make('', 0)"),
+    ),
     HintCase(RUNTIME + "cli/launching.py", (*RUN, "--ranks", "2")),
     HintCase(RUNTIME + "execution/ranks/mpi.py", RUN, {"PMI_RANK": "0", "PMI_SIZE": "2"}),
     HintCase(

@@ -12,6 +12,7 @@ import pytest
 from einc_runtime.errors import ArrayFault, KernelFault, MissingFault, UsageFault
 from einc_runtime.generation import chat, render_template
 from einc_runtime.generation.chat import ChatRenderer
+from einc_runtime.generation.json_grammars import MAX_SCHEMA, JsonGrammars
 from einc_runtime.generation.model_folder import ModelFolder, Pooling
 from einc_runtime.generation.sampling import GREEDY, Sampling, TokenSampler
 from einc_runtime.generation.text_stream import TextStream
@@ -298,3 +299,30 @@ def test_hostile_templates_are_one_error_each(template: str, message: str) -> No
     with pytest.raises(Exception) as found:  # noqa: PT011
         render_template.render(template, {"messages": []}, MAX_PROMPT)
     assert message in f"{type(found.value).__name__}: {found.value}"
+
+
+def test_texts_by_a_schema_are_json(tmp_path: Path) -> None:
+    """Whatever the logits are: tokens of bytes, drawn at random among those that a schema allows."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(["<end>"])
+    file = tmp_path / "tokenizer.json"
+    tokenizer.save(str(file))
+    grammars = JsonGrammars(str(file), 260, [256])
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}, "ok": {"type": "boolean"}},
+              "required": ["n", "ok"], "additionalProperties": False}  # fmt: skip
+    source = np.random.default_rng(3)
+    for grammar in grammars.make(json.dumps(schema), 3):
+        sampler, tokens = TokenSampler(Sampling(1.0), 0), []
+        for _ in range(200):
+            token = sampler.choose(source.normal(size=260), (), grammar.find_allowed())
+            if token == 256:
+                break
+            tokens.append(token)
+            if grammar.advance(token):
+                break
+        document = json.loads(bytes(tokens))
+        assert document.keys() == {"n", "ok"}
+        assert document["n"] <= 99
+    for wrong in ("{", '{"type": "thing"}', '{"pattern": "("}', '{"$ref": "http://x/y"}', "3" * (MAX_SCHEMA + 1)):
+        with pytest.raises(ArrayFault, match="JSON schema"):
+            grammars.make(wrong, 1)
