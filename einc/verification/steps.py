@@ -34,12 +34,17 @@ def count_starts(step: DecodeStep) -> list[list[int]]:
     """For each step, the position of the first new token in each sequence. At the end of a sequence that steps do not
     divide, tokens are computed a second time."""
     new, lens = step.tokens.new, step.tokens.lens
-    return [[min(k * new, length - new) for length in lens] for k in range(-(-max(lens) // new))]
+    return [[min(k * new, length - new) for length in lens] for k in range(_count_steps(step))]
+
+
+def _count_steps(step: DecodeStep) -> int:
+    """How many steps compute all tokens of the longest sequence."""
+    return -(-max(step.tokens.lens) // step.tokens.new)
 
 
 def can_be_tried(model: Graph, step: DecodeStep) -> bool:
     """Whether the model and all its steps are small enough to be computed in a few seconds."""
-    steps = len(count_starts(step))
+    steps = _count_steps(step)
     if len(model.nodes) + steps * len(step.graph.nodes) > MAX_TRIED_OPERATORS:
         return False
     return _count_work(model) + steps * _count_work(step.graph) <= MAX_TRIED_WORK
@@ -148,6 +153,9 @@ def _count_work(graph: Graph) -> int:
 
 
 def _list_work(graph: Graph) -> Iterator[int]:
+    """The bytes of each tensor, and the operations and bytes of each operator."""
+    for tensor in graph.tensors:
+        yield tensor.desc.type.size * tensor.desc.dtype.itemsize
     for node in graph.nodes:
         operator = node.operator
         (function,) = operator.build_spec(tuple(((0, index.extent),) for index in operator.indices)).functions

@@ -17,7 +17,7 @@ from einc.frontend import build
 from einc.graph.decode_step import StepRequest, derive_step
 from einc.graph.graph import Graph, TensorKind, dump_graph
 from einc.options import CompileOptions
-from einc.verification.steps import try_steps
+from einc.verification.steps import can_be_tried, try_steps
 from einc_runtime import Session
 from tests.support.graph_interpreter import interpret
 from tests.support.step_cases import REFUSED_STEPS, STEP_MODELS, write_refused
@@ -98,6 +98,14 @@ def test_all_refusals_are_told_together() -> None:
     with pytest.raises(ModelError) as caught:
         derive_step(read(text, None), StepRequest("tokens", 1))
     assert [finding.message.split("'")[1] for finding in caught.value.diagnostics] == ["a", "c"]
+
+
+@pytest.mark.parametrize("size", ["tokens = 1099511627776", "vocab = 1099511627776", "tokens = 7000"])
+def test_what_takes_long_is_not_tried(size: str) -> None:
+    """Many steps, a table of which few rows are read, or much work."""
+    name = size.partition(" ")[0]
+    model = build(STEP_MODELS["learned positions"], "model.ein", [(name, size.rpartition(" ")[2])])
+    assert not can_be_tried(model, derive_step(model, StepRequest("tokens", 1)))
 
 
 TWICE = write_refused("y = copy(x)").replace("i64[tokens]", "bool[tokens, tokens]")
