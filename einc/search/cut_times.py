@@ -106,10 +106,10 @@ def _mark_senders(inside: Array, labels: Array, complete: Array) -> Array:
     Not where a site of the set has the whole block, too.
     """
     kinds, number = _find_kinds(np.column_stack((labels, complete)))
-    kinds, whole = kinds[:, :-1], kinds[:, -1].astype(bool)
+    kinds, is_complete = kinds[:, :-1], kinds[:, -1].astype(bool)
     same_label = kinds[:, :, None] == kinds[:, None]
     held_inside = np.matmul(inside.astype(np.float64), same_label.astype(np.float64)) > 0
-    marks: Array = np.where(whole[:, None, None] & held_inside, 0.0, _mark_first(~inside, kinds))
+    marks: Array = np.where(is_complete[:, None, None] & held_inside, 0.0, _mark_first(~inside, kinds))
     return marks[number]
 
 

@@ -65,8 +65,8 @@ class ExchangeEstimator:
         result = np.zeros((2, len(produced), len(required)))
         step = max(1, MAX_OVERLAPS_AT_ONCE // (len(required) * self._sites**2))
         partial = producers.copies > 1
-        for alike, estimate in ((~partial, self._estimate_whole), (partial, self._estimate_partial)):
-            rows = np.flatnonzero(alike)
+        for selected, estimate in ((~partial, self._estimate_whole), (partial, self._estimate_partial)):
+            rows = np.flatnonzero(selected)
             for start in range(0, len(rows), step):
                 some = rows[start : start + step]
                 result[:, some] = estimate(_measure_traffic(producers.select(some), readers, itemsize))
