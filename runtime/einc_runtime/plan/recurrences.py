@@ -35,8 +35,11 @@ from einc_runtime.text import escape_text
 MAX_EQUATIONS = 64
 """The most equations, and the most reads of one, so that what is compared in pairs stays quick; an LSTM has ten."""
 
-MAX_STEP_VECTORS = 1 << 31
-"""The most index vectors that one equation has at one step, so that a short text cannot ask for endless memory."""
+MAX_VALUE_ELEMENTS = 1 << 28
+"""The most elements of a value at one step, which kernels keep, so that a short text cannot ask for endless memory."""
+
+MAX_STEP_VECTORS = 1 << 40
+"""The most index vectors that one equation has at one step."""
 
 RECURRENCE_TEXTS = ("equations", "reads", "programs", "aggregations")
 """The attributes that are lists of texts, one for each equation."""
@@ -349,7 +352,9 @@ def _check(recurrence: Recurrence) -> None:
             if read.before:
                 carried.add(read.source)
         vectors = math.prod(extents[name] for name in equation.all_loops if name != along)
-        _require(vectors <= MAX_STEP_VECTORS, f"equation {number} has too many index vectors")
+        elements = math.prod(extents[name] for name in equation.loops if name != along)
+        few = vectors <= MAX_STEP_VECTORS and elements <= MAX_VALUE_ELEMENTS
+        _require(few, f"equation {number} has too many index vectors")
         if isinstance(equation.initial, OperandRead):
             inside = set(equation.initial.loops) <= set(equation.loops) - {along}
             _require(inside, f"{equation.initial} is no element before the first step of {equation}")

@@ -140,6 +140,7 @@ LIES: list[tuple[str, dict[str, Any], str]] = [
     ("fold", {"kept": 2, "dims": ["i", "j"]}, "nothing is aggregated over"),
     ("recurrence", {"loops": "t=6 d=4 n=2"}, "of an operand of shape (6, 3)"),
     ("recurrence", {"loops": "t=6 d=4 n=3 e=2"}, "a loop has no use"),
+    ("recurrence", {"loops": "t=6 d=900000000 n=3"}, "too many index vectors"),
     ("recurrence", {"loops": ""}, "it has no loop"),
     ("recurrence", {"equations": ["f32[t, d, n] | 2[n]", "f32[t, d]"]}, "2[n] of an operand of shape (4,)"),
     ("recurrence", {"equations": ["f32[t, d, n] | 2[t]", "f32[t, d]"]}, "no element before the first step"),

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import FLOATS, Array, compute_type
+from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, store
 from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.numpy.lowering import Code, LoweredResult, Place, Register, StoredInput, lower
 from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator
-from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation, RecurrenceRead
+from einc_runtime.plan.recurrences import MAX_VALUE_ELEMENTS, OperandRead, RecurrenceEquation, RecurrenceRead
 from einc_runtime.plan.scalar_programs import ScalarLiteral
 
 ValueBuffers = Sequence[tuple[ScratchArray, ScratchArray]]
@@ -135,6 +136,8 @@ class _EquationEvaluator(_ValueReader):
         self.output = call.value_dtype(equation)
         self.code: Code = lower(steps, kinds, breadths, None if equation.aggregation else self.output)
         count = math.prod(self.shape)
+        if count > MAX_VALUE_ELEMENTS:
+            raise PlanFault(f"a step of a recurrence has {count:,} index vectors, too many for numpy")
         self.slots = [scratch.take((width * count,), np.dtype(np.uint8)) for width in self.code.slots]
 
     def bind(self, memory: Array, values: Sequence[tuple[Array, Array]], result: tuple[Array, Array]) -> Step:
