@@ -1,6 +1,7 @@
 """Quantized weights of published models: what the configuration says, and the names of their parts in files.
 
-Known are GPTQ, AWQ, and of compressed-tensors the formats pack-quantized and int-quantized. The names in the files say
+Known are GPTQ, AWQ, of compressed-tensors the formats pack-quantized, int-quantized and float-quantized, and fp8 with
+scales of blocks. The names in the files say
 which weights are quantized.
 """
 
@@ -14,6 +15,8 @@ from einc.importers.writing import StoredNames, StoredWeight
 from einc_runtime.strict_json import describe_json
 
 MAX_GROUP_SIZE = 2**20
+_FLOAT_FORMAT = "float-quantized"
+_WIDENED = "floats of 8 bits are widened when they are read, and what is multiplied with them is not rounded"
 _WEIGHT = ".weight"
 _HARMLESS_QUANTIZATION = (
     "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "dataset", "do_fuse",
@@ -63,7 +66,7 @@ def read_quantization(fields: ConfigFields) -> Quantization | None:
     if inner is None:
         return None
     method = inner.text("quant_method")
-    readers = {"gptq": _read_gptq, "awq": _read_awq, "compressed-tensors": _read_compressed}
+    readers = {"gptq": _read_gptq, "awq": _read_awq, "compressed-tensors": _read_compressed, "fp8": _read_blocks}
     if method not in readers:
         if method:
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
@@ -114,8 +117,28 @@ def _require_groups(fields: ConfigFields, quantization: Quantization) -> Quantiz
     return quantization
 
 
+def _read_blocks(fields: ConfigFields) -> None:
+    """Floats of 8 bits with a scale for each block, DeepSeek's layout: the reader of weights widens them."""
+    fields.require("fmt", ("e4m3",), "floats have 4 bits of an exponent")
+    fields.require("activation_scheme", ("dynamic",), "scales of activations are not stored")
+    fields.require("weight_block_size", ([128, 128],), "a block has 128 rows and 128 columns")
+    fields.value("scale_fmt", "dequantize")  # the type of scales says it, and weights are widened in any case
+    fields.note(_WIDENED)
+
+
+def _read_floats(fields: ConfigFields, weights: ConfigFields) -> None:
+    """Floats of 8 bits with a scale for each row, each block, or the whole tensor."""
+    weights.require("num_bits", (8,), "floats have 8 bits")
+    weights.require("type", ("float",), "weights are floats")
+    weights.require("symmetric", (True,), "there are no zero points")
+    weights.choice("strategy", {"channel": "channel", "tensor": "tensor", "block": "block"})
+    weights.require("block_structure", ([128, 128],), "a block has 128 rows and 128 columns")
+    fields.note(_WIDENED)
+
+
 def _read_compressed(fields: ConfigFields) -> Quantization | None:
-    fields.require("format", ("pack-quantized", "int-quantized"), "values of other formats are not integers in rows")
+    known = ("pack-quantized", "int-quantized", _FLOAT_FORMAT)
+    fields.require("format", known, "values of other formats are not integers in rows, or floats of 8 bits")
     fields.require("kv_cache_scheme", (), "caches are not quantized")
     schemes = fields.nested("config_groups")
     names = sorted(schemes.names()) if schemes is not None else []
@@ -126,6 +149,9 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     weights = scheme.nested("weights") if scheme is not None else None
     if scheme is None or weights is None:
         fields.fail("config_groups: the group has no weights")
+        return None
+    if fields.value("format") == _FLOAT_FORMAT:
+        _read_floats(fields, weights)
         return None
     rounds_inputs = _read_inputs(scheme.nested("input_activations"))
     scheme.require("output_activations", (), "activations are not quantized")

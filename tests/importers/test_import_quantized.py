@@ -101,7 +101,9 @@ BAD = {
     "checkpoint": ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format"),
     "version": ({**AWQ, "version": "gemv"}, "other versions have other orders"),
     "unknown": ({**AWQ, "quant_method": "gptq", "act_order": 3, "hyb_act": 1, "format": "marlin"}, "format: "),
-    "format": ({**PLAIN, "format": "float-quantized"}, "format"),
+    "format": ({**PLAIN, "format": "nvfp4-pack-quantized"}, "format"),
+    "floats of 8 bits": ({**PLAIN, "format": "float-quantized"}, 'type: "int" is not supported'),
+    "other blocks": ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "weight_block_size: a list"),
     "outputs": (
         {**PLAIN, "config_groups": {"group_0": {"weights": WEIGHTS, "output_activations": {"num_bits": 8}}}},
         "activations are not quantized",
@@ -127,3 +129,14 @@ BAD = {
 def test_other_forms_are_refused(name: str) -> None:
     quantization, message = BAD[name]
     assert any(message in fault for fault in faults(LLAMA | {"quantization_config": quantization}))
+
+
+def test_floats_of_8_bits_are_widened_when_they_are_read() -> None:
+    blocks = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": "channel"}
+    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": {"num_bits": 8, "type": "float"}}
+    rows = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": scheme}}
+    for quantization in (blocks, rows):
+        found = imported(LLAMA | WIDE | {"quantization_config": quantization})
+        assert found.text == imported(LLAMA | WIDE).text
+        assert any("floats of 8 bits are widened" in note for note in found.notes)

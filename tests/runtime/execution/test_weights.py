@@ -173,7 +173,8 @@ BROKEN = {
     "trailing bytes": (st({"w": entry()}, bytes(49)), "accounts for 48 bytes of data, and it has 49"),
     "huge shape": (st({"w": entry(shape=(1 << 61, 1 << 61))}), "in 48 bytes"),
     "72 dimensions": (st({"w": entry(shape=[1] * 70 + [3, 4])}), "'w' has 72 dimensions, and at most 32 can be read"),
-    "unknown dtype": (st({"w": entry("F8_E4M3")}), "weight 'w' should be f32[3, 4], found F8_E4M3[3, 4]"),
+    "unknown dtype": (st({"w": entry("U16")}), "weight 'w' should be f32[3, 4], found U16[3, 4]"),
+    "narrow dtype": (st({"w": entry("F8_E4M3")}), "'w' is F8_E4M3[3, 4] by its header, in 48 bytes"),
 }
 
 

@@ -44,6 +44,8 @@ _SAFETENSORS_DTYPES = {
     "I8": "i8", "U8": "i4x2",
 }  # fmt: skip
 
+_STORED_SIZES = {**ITEMSIZE, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+"""Bytes of an element, also of types that the runtime widens."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
@@ -153,7 +155,9 @@ class SafetensorsFile:
             raise self._fault(f"'{name[:100]}' has {len(fields.shape)} dimensions, and at most {MAX_RANK} can be read")
         begin, end = fields.data_offsets
         entry = SafetensorsEntry(_SAFETENSORS_DTYPES.get(fields.dtype, fields.dtype), fields.shape, begin, end)
-        if end < begin or (entry.dtype in ITEMSIZE and end - begin != math.prod(fields.shape) * ITEMSIZE[entry.dtype]):
+        if end < begin or (
+            entry.dtype in _STORED_SIZES and end - begin != math.prod(fields.shape) * _STORED_SIZES[entry.dtype]
+        ):
             described = f"{fields.dtype[:20]}{list(fields.shape)}"
             raise self._fault(f"'{name[:100]}' is {described} by its header, in {end - begin} bytes")
         return entry

@@ -7,7 +7,8 @@ shape is the declared one, or each of its dimensions is the product of consecuti
 The name of a weight in files may stand for a part of a tensor, or for several tensors: `qkv[8:16]` are the rows of
 `qkv` from 8 up to 16, and `experts.*.up` are `experts.0.up`, `experts.1.up` and so on, one for each position of the
 weight's first dimension. A tensor that has exactly this name comes first. Parts of quantized weights are converted from
-the layouts of published files: `gptq:NAME`, `awq:NAME`, and plain ones (`quantized_layouts`).
+the layouts of published files: `gptq:NAME`, `awq:NAME`, and plain ones (`quantized_layouts`). Floats of 8 and 4 bits
+are widened (`stored_floats`).
 
 Where no tensor has a weight's name, there may be parts of it, by its name in the plan or in files: `qkv[0:8, 16:32]` is
 one block, as `einc run --shards` writes them. Together they must have what is wanted of the weight (`parts`).
@@ -38,6 +39,7 @@ from einc_runtime.execution.data.quantized_layouts import split_layout, view_lay
 from einc_runtime.execution.data.random_arrays import RANDOM_PREFIX, make_random_array, parse_seed
 from einc_runtime.execution.data.safetensors import SafetensorsFile, open_folder
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
+from einc_runtime.execution.data.stored_floats import view_floats
 from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import Block, Bundle, Tensor
 from einc_runtime.text import did_you_mean
@@ -124,14 +126,16 @@ def is_grouping_of(stored: Sequence[int], declared: Sequence[int]) -> bool:
 def _open_path(path: str, stack: ExitStack) -> StoredArrays:
     if os.path.isdir(path):
         folder = open_folder(path)
-        return StoredArrays(folder, lambda name: _describe_safetensors_entry(folder[name], name))
+        plain = StoredArrays(folder, lambda name: _describe_safetensors_entry(folder[name], name))
+        return view_floats(plain, lambda name: folder[name].read_bytes(name))
     with open(path, "rb") as stream:
         zipped = stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
     if zipped or path.endswith(".npz"):
         archive = stack.enter_context(NpzFile.open(path))
         return StoredArrays(archive.members, lambda name: _describe_npz_member(archive, name))
     file = SafetensorsFile(path)
-    return StoredArrays(file.entries, lambda name: _describe_safetensors_entry(file, name))
+    plain = StoredArrays(file.entries, lambda name: _describe_safetensors_entry(file, name))
+    return view_floats(plain, file.read_bytes)
 
 
 def _open_mapping(arrays: Mapping[str, Any]) -> StoredArrays:
