@@ -150,9 +150,9 @@ def _find_token_index(operator: MappedOperator, forms: Sequence[TokenForm]) -> s
     for maps, form in zip(operator.input_maps, forms, strict=True):
         if isinstance(form, int):
             mapped = maps[form]
-            if mapped.index is None:
+            if mapped.index is None and not isinstance(operator, Reshape):
                 raise OperatorError("needs all tokens at once")
-            if mapped != DimMap(mapped.index):
+            if mapped.index is None or mapped != DimMap(mapped.index):
                 raise OperatorError("mixes the tokens with another dimension")
             found.add(mapped.index)
     if len(found) > 1:

@@ -145,6 +145,7 @@ REFUSED_STEPS = {
     "sums from a token on": ("y[t, c] = sum[k >= t](x[k, c])", "aggregates over later tokens"),
     "pairs": ("y[t, u] = sum[c](x[t, c] * x[u, c])", "joins every token with every token"),
     "merged": ("y = reshape(x, n=tokens * width)", "mixes the tokens with another dimension"),
+    "merged behind": ("y = reshape(transpose(x), n=width * tokens)", "mixes the tokens with another dimension"),
     "some tokens": ("y = slice(x, tokens=[2, 5])", "takes the tokens 2 to 4"),
     "tokens at data": ("y[t, c] = x[ids[t], c]", "reads tokens at positions that are data"),
     "the last for all": ("y[t, c] = x[t, c] - slice(x, tokens=[tokens - 1, tokens])[0, c]",
