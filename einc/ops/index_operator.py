@@ -17,6 +17,7 @@ from einc.core.intervals import Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
+from einc.ops.aggregates import require_laws
 from einc.ops.base import (
     Attributes,
     KernelCall,
@@ -300,6 +301,9 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> IndexOper
         raise OperatorError(fault.message) from None
     operator = IndexOperator(inputs, found, tuple(map(str, dims)))
     _derive(operator)
+    definition = find_definition(aggregation)
+    if definition is not None:
+        require_laws(definition, operator.scalar, operator.read_types, [desc.dtype for desc in operator.outputs])
     return operator
 
 

@@ -132,6 +132,18 @@ where_, most = argmax(x, "vocabulary")
 output best, at, where_, most
 """
 
+DEFINED = """
+dim rows = 3
+dim width = 12
+input x : f32[rows, width]
+aggregate logaddexp(a, b) { identity -inf; return max(a, b) + log1p(exp(-abs(a - b))) }
+l[i] = logaddexp[j](x[i, j])
+n[i], m[i], s[i] = moments[j](1.0, x[i, j], 0.0)
+least[j], at[j] = smallest[i](x[i, j], i)
+output l, m, least, at
+output v = s / n
+"""
+
 CASTS = """
 dim n = 6
 dim m = 7
@@ -306,6 +318,7 @@ CASES: dict[str, PlanCase] = {
         {"schedule": "synthesized"}),
     "rounded": PlanCase(ROUNDED.format(dtype="f32"), "host", 3, ("h=hidden/3", "g=width/3", "y=hidden/3")),
     "experts": PlanCase("moe", "dgx-a100", 4, (), {"schedule": "synthesized", **_preset(tokens=6, d_ff=8)}),
+    "defined": PlanCase(DEFINED, "dgx-a100", 4, ("l=j/4", "n=j/4", "least=i/3")),
     "largest": PlanCase(LARGEST, "host", 4, ("*=vocabulary/4",)),
     "casts": PlanCase(CASTS, "host", 5),
     "integers": PlanCase(INTEGERS, "host", 7),
