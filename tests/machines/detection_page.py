@@ -12,8 +12,9 @@ from pathlib import Path
 from einc.compiler import compile_model
 from einc.machines.catalogue import load_catalogue
 from einc.machines.detect import describe_machine
+from einc.machines.importers.pcie import find_socket_rate
 from einc.machines.load import format_machine, load_machine
-from einc.machines.model import Machine
+from einc.machines.model import Machine, Pair
 from einc.machines.rules import build_switch
 from einc.machines.visible.cuda_driver import ask_driver
 from einc.machines.visible.nvml import ask_nvml
@@ -30,7 +31,7 @@ MACHINES = (
     ("l40s-pcie4", "l40s"), ("geforce-4090x4", "rtx-4090"),
 )  # fmt: skip
 """Presets, and the GPU of each."""
-MODELS = (("chain A", "chain_a", None), ("block, 1K tokens", "llama_block", "b1x1k"))
+MODELS = (("chain C", "chain_c", None),)
 _BY_NAME = (("GB200", 72, 640.0), ("B200", 72, 640.0), ("H200", 8, 320.0), ("H100", 8, 320.0), ("A100", 8, 87.7))
 """AutoParallel's rule (meta-pytorch/autoparallel at a54c252): a part of the driver's name, GPUs of a node, GB/s."""
 _DEFAULT_GBS = 87.7
@@ -68,7 +69,11 @@ def detect_ours(preset: str, gpu: str, *, with_nvml: bool) -> Machine:
     driver = ask_driver(cuda)
     assert driver is not None
     links = ask_nvml([visible.bus_id for visible in driver.gpus], nvml) if with_nvml else None
-    return describe_machine(driver, VisibleSources(links)).machine
+    model = (
+        79 if preset == "dgx-1" else None
+    )  # its Xeon E5 of 2016; the processors of the others are AMD's or do not matter
+    socket_gbs = None if model is None else find_socket_rate("GenuineIntel", model)
+    return describe_machine(driver, VisibleSources(links, socket_gbs=socket_gbs)).machine
 
 
 def list_detections() -> list[tuple[str, Machine, dict[str, Machine], bool]]:
@@ -85,6 +90,11 @@ def list_detections() -> list[tuple[str, Machine, dict[str, Machine], bool]]:
 def format_rates(machine: Machine) -> str:
     rates = sorted({min(machine.resources[k].gbs for k in route) for route in machine.routes.values()})
     return f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g}"
+
+
+def list_shares(machine: Machine) -> list[tuple[float, tuple[Pair, ...]]]:
+    """What pairs share, names aside: two machines of the same GPUs with the same have the same plans."""
+    return sorted((resource.gbs, tuple(sorted(resource.pairs))) for resource in machine.resources)
 
 
 def time_on(real: Machine, planned_for: Machine, model: str, preset: str | None) -> float:
@@ -116,7 +126,10 @@ def write_page() -> str:
         for _, model, choice in MODELS:
             best = time_on(machine, machine, model, choice)
             for rule in ratios:
-                ratios[rule].append(f"{time_on(machine, seen[rule], model, choice) / best:.2f}")
+                same = list_shares(seen[rule]) == list_shares(machine)
+                ratio = 1.0 if same else time_on(machine, seen[rule], model, choice) / best
+                ratios[rule].append(f"{ratio:.2f}")
+        print(preset, ratios, flush=True)
         named = f"{format_rates(seen['name'])}{' (warns)' if warns else ''}"
         ours = [format_rates(seen["all"]), *ratios["all"], format_rates(seen["driver"])]
         cells = [f"`{preset}`", format_rates(machine), named, *ratios["name"], *ours]

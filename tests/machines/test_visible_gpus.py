@@ -12,8 +12,9 @@ from einc.machines.load import format_machine, load_machine, parse_machine
 from einc.machines.visible import cuda_driver, topologies
 from einc.machines.visible.cuda_driver import ask_driver
 from einc.machines.visible.nvml import ask_nvml
-from einc.machines.visible.pci_tree import read_pci_tree
+from einc.machines.visible.pci_tree import read_pci_tree, read_socket_rate
 from einc.machines.visible.topologies import VisibleSources
+from tests.machines import detection_page
 from tests.support.stand_in_driver import CUDA_NAMES, Card, StandInCuda, hide, list_systems, make_cards, make_driver
 from tests.support.topologies import new_style, peers, switched
 
@@ -183,6 +184,24 @@ def test_the_tree_of_pci_devices(tmp_path):
     ] or [(r.name, r.gbs) for r in routes[0, 2]] == [("pcie out 0", 31.51), ("pcie in 2", 15.75)]
 
 
+def test_the_rate_between_sockets_is_that_of_the_processor(tmp_path):
+    info = tmp_path / "cpuinfo"
+    rates = []
+    for vendor, model in (
+        ("GenuineIntel", 79),
+        ("GenuineIntel", 85),
+        ("GenuineIntel", 143),
+        ("AuthenticAMD", 1),
+        ("X", 1),
+    ):
+        info.write_text(
+            f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 6\nmodel\t\t: {model}\nmodel name\t: x\n"
+        )
+        rates.append(read_socket_rate(info))
+    assert rates == [6, 10, 22, 16, None]
+    assert read_socket_rate(tmp_path / "none") is None
+
+
 def test_tables_of_peers_are_read_with_the_links():
     """`nvidia-smi` has no say about peers where CUDA's driver has."""
     a6000 = load_catalogue()["rtx-a6000"]
@@ -195,3 +214,15 @@ def test_tables_of_peers_are_read_with_the_links():
     }
     machine = detected(cuda, run=lambda command: tables[command[1] if command[1] != "topo" else command[2]]).machine
     assert [(r.name, r.gbs) for r in machine.resources] == [("nv4 0>1", 56.24), ("nv4 1>0", 56.24)]
+
+
+def test_the_page_has_the_rates_that_both_rules_find():
+    lines = detection_page.PAGE.read_text(encoding="utf-8").splitlines()
+    rows = [line.split("|")[1:-1] for line in lines if line.startswith("| `")]
+    shown = {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]] for cells in rows}
+    for preset, machine, seen, warns in detection_page.list_detections():
+        real, named, *_, driver = shown.pop(preset)
+        assert real == detection_page.format_rates(machine)
+        assert named == detection_page.format_rates(seen["name"]) + " (warns)" * warns
+        assert driver == detection_page.format_rates(seen["driver"])
+    assert shown == {}

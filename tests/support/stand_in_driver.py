@@ -163,15 +163,19 @@ def make_driver(gpu: Gpu, machine: Machine | None, count: int) -> tuple[StandInC
         + [cards[peer].bus_id for peer in range(count) for _ in range(direct.get((site, peer), 0))]
         for site in range(count)
     ]
-    crossed = {} if machine is None else {
-        pair: {machine.resources[k].name.partition(" ")[0] for k in route} for pair, route in machine.routes.items()
-    }  # fmt: skip
-    near = {pair: _find_level(crossed.get(pair, {"pcie"})) for pair in pairs}
+    near = {pair: _find_level(machine, pair) for pair in pairs}
     return StandInCuda(cards, staged, linked), StandInNvml([card.bus_id for card in cards], links, near)
 
 
-def _find_level(kinds: set[str]) -> int:
-    return 50 if "socket" in kinds else 40
+def _find_level(machine: Machine | None, pair: Pair) -> int:
+    """NVML's word for how near two GPUs are: behind one switch, in one socket, or neither."""
+    groups = {
+        kind: [{a for a, _ in resource.pairs} for resource in machine.resources if resource.name.startswith(f"{kind} ")]
+        for kind in ("switch", "socket")
+    } if machine is not None else {"switch": [], "socket": []}  # fmt: skip
+    if any(set(pair) <= group for group in groups["switch"]):
+        return 10
+    return 40 if not groups["socket"] or any(set(pair) <= group for group in groups["socket"]) else 50
 
 
 def hide(driver: StandInCuda, visible: Sequence[int]) -> StandInCuda:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from einc.errors import MachineError
 from einc.machines.catalogue import Gpu, compute_pcie_gbs, find_by_device
-from einc.machines.importers.pcie import Lane, Way
+from einc.machines.importers.pcie import Lane, Way, find_socket_rate
 from einc.machines.importers.topology_facts import Topology
 from einc.machines.importers.xml_reader import Element
 from einc.machines.model import Pair
@@ -124,15 +124,6 @@ def _read_ways(gpus: Sequence[Element]) -> list[Way]:
     return ways
 
 
-_SOCKET_RATES = (
-    ("GenuineIntel", 106, 22.0),
-    ("GenuineIntel", 85, 10.0),
-    ("GenuineIntel", 0, 6.0),
-    ("AuthenticAMD", 0, 16.0),
-)
-"""Vendor, least model, GB/s between two sockets in one direction: what NCCL counts with (`src/graph/topo.h`)."""
-
-
 def _find_socket_rate(gpus: Sequence[Element]) -> float | None:
     """The rate between the sockets of the first CPU that says what it is."""
     for gpu in gpus:
@@ -141,7 +132,7 @@ def _find_socket_rate(gpus: Sequence[Element]) -> float | None:
             vendor, model = cpu.attributes["vendor"], _read_whole_number(cpu, "modelid")
             if model is None:
                 return None
-            return next((rate for name, least, rate in _SOCKET_RATES if name == vendor and model >= least), None)
+            return find_socket_rate(vendor, model)
     return None
 
 

@@ -16,6 +16,14 @@ from einc.machines.model import Pair, Resource
 SOCKET_GBS = 16.0
 """Between two sockets in one direction, where nothing else is known: what NCCL counts with for AMD's processors."""
 
+_SOCKET_RATES = (
+    ("GenuineIntel", 106, 22.0),
+    ("GenuineIntel", 85, 10.0),
+    ("GenuineIntel", 0, 6.0),
+    ("AuthenticAMD", 0, 16.0),
+)
+"""Vendor, least model, GB/s between two sockets in one direction: what NCCL counts with (`src/graph/topo.h`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -28,6 +36,11 @@ class Lane:
 
 Way = tuple[Lane, ...]
 """From the root down; the last lane is the slot of the GPU."""
+
+
+def find_socket_rate(vendor: str, model: int) -> float | None:
+    """GB/s between two sockets of a processor in one direction; None where nothing is known of it."""
+    return next((rate for name, least, rate in _SOCKET_RATES if name == vendor and model >= least), None)
 
 
 def build_ways(

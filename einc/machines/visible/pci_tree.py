@@ -1,4 +1,4 @@
-"""The tree of PCIe devices that Linux shows below `/sys`: what leads to each GPU, and how fast it is."""
+"""The tree of PCIe devices that Linux shows below `/sys`, which leads to each GPU; and the processor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from einc.machines.catalogue import compute_pcie_gbs
-from einc.machines.importers.pcie import Lane, Way
+from einc.machines.importers.pcie import Lane, Way, find_socket_rate
 
 _DEVICE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,2})?) ?GT/s.*")
@@ -35,6 +35,18 @@ def read_pci_tree(bus_ids: Sequence[str], root: Path = Path("/sys")) -> tuple[Wa
         lanes += [Lane(f"switch {numbers[bridge]}", "switch", _read_rate(bridge)) for bridge in chain[:-1]]
         ways.append((*lanes, Lane(f"pcie {site}", "slot", _read_rate(chain[-1]))))
     return tuple(ways)
+
+
+def read_socket_rate(path: Path = Path("/proc/cpuinfo")) -> float | None:
+    """What is known of the rate between two sockets of this computer's processor, by its vendor and model."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(4096)
+    except OSError:
+        return None
+    vendor = re.search(r"^vendor_id\s*: (\w{1,40})$", text, re.MULTILINE)
+    model = re.search(r"^model\s*: ([0-9]{1,6})$", text, re.MULTILINE)
+    return find_socket_rate(vendor[1], int(model[1])) if vendor and model else None
 
 
 def _read_rate(device: Path) -> float | None:

@@ -22,7 +22,7 @@ from einc.machines.load import load_machine
 from einc.machines.model import Machine, Pair
 from einc.machines.visible.cuda_driver import DriverFacts, VisibleGpu
 from einc.machines.visible.nvml import LinkFacts, ask_nvml, normalize_bus_id
-from einc.machines.visible.pci_tree import read_pci_tree
+from einc.machines.visible.pci_tree import read_pci_tree, read_socket_rate
 from einc.machines.visible.tools import Runner, ask_nvidia_smi, run_tool
 from einc_runtime.text import escape_text
 
@@ -37,6 +37,7 @@ class VisibleSources:
     links: LinkFacts | None = None
     ways: tuple[Way, ...] | None = None
     run: Runner = field(default=lambda command: None)
+    socket_gbs: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,9 @@ def describe_visible(driver: DriverFacts, sources: VisibleSources, *, known: boo
     told = [f"GPUs, memory and peers: CUDA's driver ({', '.join(dict.fromkeys(gpu.name for gpu in driver.gpus))})"]
     told += [f"rates: {text}" for text in dict.fromkeys(model.source for model in models if model is not None)]
     topology = Topology(
-        tuple(f"GPU{site}" for site in range(count)), models, {}, (0,) * count, (0,) * count, staged=driver.staged
-    )
+        tuple(f"GPU{site}" for site in range(count)), models, {}, (0,) * count, (0,) * count, staged=driver.staged,
+        socket_gbs=sources.socket_gbs,
+    )  # fmt: skip
     if count == 1:
         return VisibleTopology(topology, tuple(told), ())
     assumed: list[str] = []
@@ -186,4 +188,5 @@ def ask_everything(driver: DriverFacts) -> VisibleSources:
         ask_nvml(bus_ids) if distinct and len(bus_ids) > 1 else None,
         read_pci_tree(bus_ids),
         run_tool,
+        read_socket_rate(),
     )
