@@ -6,6 +6,7 @@ A text reads whole sequences. Steps of decoding are derived from it (`graph.deco
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 from einc.importers.common import ImportRequest
@@ -39,10 +40,17 @@ def write_decoder(
 ) -> list[str]:
     """The lines of the model's text after its heading."""
     outer, layer = (quantize_weights(model.quantization, table, stored) for table in list_weights(model))
-    stored.check([(outer, 1), (layer, model.n_layers)])
+    dense = [] if not model.dense else list_weights(_make_dense(model))[1]
+    sparse_layers = [n for n in range(model.n_layers) if n not in model.dense_layers]
+    stored.check([(outer, [0]), (layer, sparse_layers), (dense, model.dense_layers)])
+    if dense and model.quantization is not None:
+        fields.fail("quantization_config: it is not supported where only some layers have experts")
     lines = [*_write_heading(request), f"model {name}", "", *_write_numbers(model, request, fields), ""]
     lines += [*_write_inputs(request), "", *declare_weights(outer, model.dtype), ""]
-    return [*lines, *_write_layer(model, request, layer), "", *_write_body(model, request)]
+    lines += [*_write_layer(model, request, layer), ""]
+    if dense:
+        lines += [*_write_dense_layer(model, request, dense), ""]
+    return [*lines, *_write_body(model, request)]
 
 
 def _write_heading(request: ImportRequest) -> list[str]:
@@ -84,6 +92,7 @@ def _write_numbers(model: Decoder, request: ImportRequest, fields: ConfigFields)
         *([("d_attn", "heads_q * d_head", "")] if model.flat_heads else []),
         *([("experts", str(model.experts), "")] if model.experts else []),
         ("d_ff", str(model.d_ff), ""),
+        *([("d_dense", str(model.d_dense), "of layers without experts")] if model.dense else []),
         ("vocab", str(model.vocab), ""),
     ]
     if model.experts:
@@ -107,13 +116,24 @@ def _write_inputs(request: ImportRequest) -> list[str]:
     return declare_inputs(rows)
 
 
-def _write_layer(model: Decoder, request: ImportRequest, table: list[StoredWeight]) -> list[str]:
+def _write_layer(model: Decoder, request: ImportRequest, table: list[StoredWeight], name: str = "layer") -> list[str]:
     lines = [
-        f"block layer({_format_layer_arguments(model)}) {{",
+        f"block {name}({_format_layer_arguments(model)}) {{",
         *declare_weights(table, model.dtype, "    "),
         "",
     ]
     return [*lines, *wrap_lines(_write_attention(model)), *_write_mlp(model, request), "}"]
+
+
+def _make_dense(model: Decoder) -> Decoder:
+    """The same with one MLP in place of experts."""
+    return replace(model, experts=0, family=replace(model.family, experts=None))
+
+
+def _write_dense_layer(model: Decoder, request: ImportRequest, table: list[StoredWeight]) -> list[str]:
+    """The block of layers with one MLP, which has another width than experts have."""
+    lines = _write_layer(_make_dense(model), request, table, "dense_layer")
+    return [re.sub(r"\bd_ff\b", "d_dense", line) for line in lines]
 
 
 def _format_layer_arguments(model: Decoder, local: str = "local") -> str:
@@ -224,7 +244,15 @@ def _write_body(model: Decoder, request: ImportRequest) -> list[str]:
     scale = " * d_model ** 0.5" if model.family.scaled else ""
     lines = [f"x = embedding(ids, table){scale}", "repeat n_layers as i {"]
     arguments = _format_layer_arguments(model, model.local)
-    if request.caches:
+    if model.dense:
+        results = "x, keys, values" if request.caches else "x"
+        ends = "; output keys, values" * request.caches
+        lines += [
+            f"    repeat {model.dense} {{ {results} = dense_layer({arguments}){ends} }}",
+            f"    repeat 1 - {model.dense} {{ {results} = layer({arguments}){ends} }}",
+            "}",
+        ]
+    elif request.caches:
         lines += [f"    x, keys, values = layer({arguments})", "    output keys, values", "}"]
     else:
         lines += [f"    x = layer({arguments})", "}"]

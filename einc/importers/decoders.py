@@ -46,6 +46,9 @@ class Decoder:
     tied: bool
     longest: int
     quantization: Quantization | None = None
+    dense_layers: tuple[int, ...] = ()
+    dense: str = ""  # an expression that is 1 in layer i if it has one MLP among layers with experts; empty: none has
+    d_dense: int = 1  # the width of such an MLP
 
     @property
     def flat_heads(self) -> bool:
@@ -71,6 +74,7 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
     longest = fields.integer("max_position_embeddings", MAX_POSITIONS, family.longest)
     experts, picks, shares = _read_experts(fields, family)
     window, local = _read_window(fields, family, n_layers)
+    dense_layers = _read_dense(fields, n_layers) if family.some_dense else ()
     refuse_other_forms(fields)
     for name, values in family.only.items():
         fields.require(name, values, f"in a {family.kind} model it is {describe_json(values[0])}")
@@ -100,6 +104,9 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
         tied=fields.flag("tie_word_embeddings", family.tied),
         longest=longest,
         quantization=read_quantization(fields),
+        dense_layers=dense_layers,
+        dense=_write_layers(fields, [n in dense_layers for n in range(n_layers)]) if dense_layers else "",
+        d_dense=fields.integer("intermediate_size", MAX_EXTENT) if dense_layers else 1,
     )
 
 
@@ -127,6 +134,20 @@ def _read_experts(fields: ConfigFields, family: DecoderFamily) -> tuple[int, int
     if picks > count:
         fields.fail(f"num_experts_per_tok: expected at most the {count} {name}, found {picks}")
     return (count, picks, fields.flag("norm_topk_prob", False) if table.shares is None else table.shares)
+
+
+def _read_dense(fields: ConfigFields, n_layers: int) -> tuple[int, ...]:
+    """The layers that have one MLP: those that are listed, and all but each `step`-th one."""
+    step, listed = fields.integer("decoder_sparse_step", MAX_POSITIONS, 1), fields.value("mlp_only_layers")
+    numbers = [] if listed is None else listed
+    if not isinstance(numbers, list) or not all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+        fields.fail(f"mlp_only_layers: expected a list of numbers of layers, found {describe_json(listed)}")
+        return ()
+    dense = tuple(n for n in range(n_layers) if n in numbers or (n + 1) % step)
+    if len(dense) == n_layers:
+        fields.fail("decoder_sparse_step: no layer has experts, which is not supported")
+        return ()
+    return dense
 
 
 def _read_window(fields: ConfigFields, family: DecoderFamily, n_layers: int) -> tuple[int, str]:
@@ -208,7 +229,7 @@ def _write_layers(fields: ConfigFields, local: list[bool]) -> str:
         return f"min(1, (i + 1) % {period})"
     period = next(p for p in range(1, n_layers + 1) if local == [local[n % p] for n in range(n_layers)])
     if period > MAX_BITS:
-        fields.fail(f"layers with a window follow no pattern of at most {MAX_BITS} layers")
+        fields.fail(f"layers with a window or an MLP follow no pattern of at most {MAX_BITS} layers")
     bits = sum(mark << n for n, mark in enumerate(local[:period]))
     return f"{bits} // 2 ** {'i' if period == n_layers else f'(i % {period})'} % 2"
 

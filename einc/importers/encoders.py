@@ -106,7 +106,7 @@ def write_encoder(
     if tokens > model.longest:
         fields.fail(f"{tokens:,} tokens are more than its max_position_embeddings, {model.longest:,}")
     before, layer, after = (_match_spelling(stored, table) for table in _list_weights(model))
-    stored.check([([*before, *after], 1), (layer, model.n_layers)])
+    stored.check([([*before, *after], [0]), (layer, range(model.n_layers))])
     return [
         *_write_heading(request),
         f"model {name}",

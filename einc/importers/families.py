@@ -67,6 +67,7 @@ class DecoderFamily:
     offset: float = 0.0  # what was subtracted from the gains of norms before storing them
     scaled: bool = False  # embeddings are multiplied by the root of their width
     experts: Experts | None = None  # in place of one MLP
+    some_dense: bool = False  # `decoder_sparse_step` and `mlp_only_layers` say which layers have one MLP nevertheless
     norms: Norms = ("input_layernorm", None, "post_attention_layernorm", None)
     head_norms: str = ""  # queries and keys are normalized before rotation: "each" head, or "all" heads together
 
@@ -111,7 +112,7 @@ DECODER_FAMILIES = {
                 128, 8, "moe_intermediate_size", "mlp.gate.weight", "mlp.experts.*.gate_proj.weight",
                 "mlp.experts.*.up_proj.weight", "mlp.experts.*.down_proj.weight", shares=None,
             ),
-            head_norms="each", only={"decoder_sparse_step": (1,), "mlp_only_layers": ([],)},
+            head_norms="each", some_dense=True,
             harmless=("intermediate_size", "output_router_logits", "router_aux_loss_coef"),
         ),
         DecoderFamily(

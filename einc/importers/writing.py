@@ -132,17 +132,13 @@ class StoredNames:
             return base.endswith("_proj") and ".weight" in weight.stored
         return f"{base}{part}" in self._names
 
-    def check(self, tables: Sequence[tuple[Sequence[StoredWeight], int]]) -> None:
-        """Notes a problem for every weight that the files lack; each table comes with its number of layers."""
+    def check(self, tables: Sequence[tuple[Sequence[StoredWeight], Sequence[int]]]) -> None:
+        """Notes a problem for every weight that the files lack; each table comes with the numbers of its layers."""
         if self._names is None:
             self._fields.note("there are no weights beside it; their names are those that transformers gives")
             return
         expected = dict.fromkeys(
-            name
-            for table, layers in tables
-            for layer in range(layers)
-            for weight in table
-            for name in weight.files(layer)
+            name for table, layers in tables for layer in layers for weight in table for name in weight.files(layer)
         )
         missing = [name for name in expected if name not in self._names]
         known = sorted(self._names)[:_COMPARED]

@@ -354,3 +354,14 @@ def test_norms_stand_where_the_family_has_them() -> None:
     assert norms(GEMMA2) == (5, 5)
     assert norms(GEMMA3) == (7, 7)
     assert norms(OLMO2) == (5, 3)  # those of all heads together are sums and products
+
+
+def test_some_layers_have_one_mlp_among_those_with_experts() -> None:
+    """As `decoder_sparse_step` and `mlp_only_layers` say, whose weights are not those of experts."""
+    for change, dense in (({"decoder_sparse_step": 2}, [0, 2]), ({"mlp_only_layers": [1]}, [1])):
+        for request in (ImportRequest(), ImportRequest(caches=True)):
+            text = imported(QWEN3_MOE | change, request).text
+            names = file_names(text)
+            assert [n for n in range(3) if f"model.layers.{n}.mlp.gate_proj.weight" in names] == dense
+            assert [n for n in range(3) if f"model.layers.{n}.mlp.experts.6.up_proj.weight" not in names] == dense
+            assert imported(QWEN3_MOE | change, request, names).text == text
