@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-mpi test-mpi-slow test-processors test-arm test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-onnx test-mpi test-mpi-slow test-processors test-arm test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -42,6 +42,10 @@ help:  ## list the targets
 .venv/reference: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,reference]'
+	touch $@
+
+.venv/onnx: .venv/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,onnx]' onnxruntime
 	touch $@
 
 .venv/browser: .venv/dev
@@ -136,6 +140,9 @@ test-torch: .venv/reference  ## modules of PyTorch and tiny models of transforme
 
 test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py
+
+test-onnx: .venv/onnx  ## ONNX's own tests of its operators and models, imported; with ONNX Runtime beside it
+	$(PYTEST) -n $(JOBS) tests/importers/onnx/live_onnx.py
 
 test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
 	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py \

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einc.importers.arrays.attention import attend
+from einc.importers.arrays.attention import attend, find_seen_keys
 from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import make_extent
 from einc.importers.arrays.moving import reshape, transpose
@@ -320,6 +320,8 @@ def find_attention(program: ArrayProgram, array: Array, arguments: tuple[Any, ..
     if query.rank != 4 or key.rank != 4:
         return None
     if mask is not None and (mask.known is None or mask.rank < 2):
+        return None
+    if find_seen_keys(query.shape[-2], key.shape[-2], mask, False) is None:
         return None
     query, key, value = (cast(program, part, array.type) for part in (query, key, value))
     return attend(program, query, key, value, mask, False, scale, array.name)

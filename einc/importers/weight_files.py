@@ -11,6 +11,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from einc.core.tensor import DType
+from einc.importers.arrays.element_types import find_element_type
+
+TEXT_FILE = "model.ein"
+WEIGHT_FILE = "model.safetensors"
 
 _SAFETENSORS_CODES = {
     DType.F16: "F16", DType.BF16: "BF16", DType.F32: "F32", DType.F64: "F64", DType.I32: "I32", DType.I64: "I64",
@@ -50,3 +54,11 @@ def write_weights(stream: BinaryIO, weights: Sequence[WeightToWrite]) -> None:
         if dense.dtype.byteorder == ">":
             dense = dense.astype(dense.dtype.newbyteorder("<"))
         stream.write(memoryview(dense.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
+
+
+def describe_weight(name: str, array: np.ndarray[Any, np.dtype[Any]]) -> WeightToWrite:
+    """An array of a type of the language."""
+    type_ = find_element_type(array.dtype)
+    if type_ is None:
+        raise TypeError(f"weight {name} of type {array.dtype.name}")
+    return WeightToWrite(name, type_.carrier, array.shape, lambda: array)

@@ -84,6 +84,8 @@ WITH_JSON: dict[str, str] = {
     "einc library list": "",
     "einc quantize": "STORIES -o quantized",
     "einc import hf": "STORIES -o stories.ein",
+    "einc import onnx": "relu.onnx -o relu",
+    "einc import torch": "relu.pt2 -o relu",
     "einc-runtime run": "four.bin --inputs rand:0 --weights rand:1",
     "einc-runtime verify": "four.bin",
     "einc-runtime tune": "four.bin",
@@ -125,7 +127,12 @@ TO_STDOUT: dict[str, tuple[str, Callable[[bytes], object]]] = {
     "einc import hf": ("STORIES -o -", read_text),
     "einc-runtime run": ("four.bin --inputs rand:0 --weights rand:1 -o -", read_array),
 }
-NOT_TRIED = {"einc machine calibrate": "it takes a quarter of a minute", "einc quantize": "it writes a folder"}
+NOT_TRIED = {
+    "einc machine calibrate": "it takes a quarter of a minute",
+    "einc quantize": "it writes a folder",
+    "einc import onnx": "it writes a folder",
+    "einc import torch": "it writes a folder",
+}
 
 
 def list_commands(root: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:

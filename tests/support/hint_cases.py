@@ -69,6 +69,11 @@ CASES = (
         compiler=True,
         large="torch",
     ),
+    HintCase(
+        "einc/importers/onnx/files.py",
+        write("from einc.importers.onnx.files import load_onnx; load_onnx()"),
+        compiler=True,
+    ),
     HintCase(RUNTIME + "generation/chat.py", write(RENDER), compiler=False),
     HintCase(
         RUNTIME + "generation/json_grammars.py",

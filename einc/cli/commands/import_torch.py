@@ -37,7 +37,8 @@ def torch_command(path: str, target: str, as_json: bool) -> None:
     """
     from einc.importers.pytorch.archive import ExportArchive
     from einc.importers.pytorch.convert import convert_archive
-    from einc.importers.pytorch.importing import TEXT_FILE, WEIGHT_FILE, write_weight_file
+    from einc.importers.pytorch.importing import write_weight_file
+    from einc.importers.weight_files import TEXT_FILE, WEIGHT_FILE
 
     files.require_present(path)
     if os.path.lexists(target) and not os.path.isdir(target):

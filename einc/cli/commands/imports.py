@@ -18,6 +18,7 @@ group = LazyGroup(
     "import",
     {
         "hf": (f"{__name__}:hf_command", "Make a model from a Hugging Face folder."),
+        "onnx": ("einc.cli.commands.import_onnx:onnx_command", "Make a model and its weights from an ONNX file."),
         "torch": ("einc.cli.commands.import_torch:torch_command", "Make a model from a program of torch.export."),
     },
     help="Make models from other formats.",

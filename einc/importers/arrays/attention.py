@@ -24,7 +24,9 @@ def attend(
 
     A mask of booleans holds where a key is seen; one of floats is added. With `causal`, key i is seen from query i on.
     """
-    key, value = (_find_repeated_heads(program, array) for array in (key, value))
+    narrow = [_find_repeated_heads(program, array) for array in (key, value)]
+    if key.rank < 3 or narrow[0].shape[-3] == narrow[1].shape[-3]:
+        key, value = narrow
     seen = find_seen_keys(query.shape[-2], key.shape[-2], mask, causal)
     if seen is not None and query.rank in (3, 4) and key.rank == value.rank == query.rank:
         return _attend_packed(program, query, key, value, seen, scale, hint)

@@ -16,8 +16,8 @@ from einc.importers.arrays.scalar_forms import SCALAR_FORMS
 from einc.importers.arrays.values import Array, Shape, UnsupportedError, show_shape
 from einc_runtime.text import did_you_mean
 
-MAX_FOLDED = 2**28
-"""Elements of a result that is computed from known arrays as a model is imported."""
+MAX_FOLDED = 2**24
+"""Elements of a result that is larger than the known arrays that it is computed from, as a model is imported."""
 
 Write = Callable[[Sequence[str]], str]
 
@@ -47,6 +47,11 @@ def where(
     program: ArrayProgram, condition: Array, positive: Array | float, negative: Array | float, hint: str = "where"
 ) -> Array:
     """`positive` where the condition holds, else `negative`."""
+    if condition.scalar is not None:
+        chosen = positive if condition.scalar else negative
+        arrays = [operand for operand in (positive, negative) if isinstance(operand, Array)]
+        if isinstance(chosen, Array) and broadcast_shapes(condition.shape, *(a.shape for a in arrays)) == chosen.shape:
+            return chosen
     first, second = align_types(program, [positive, negative])
 
     def write(texts: Sequence[str]) -> str:
@@ -63,7 +68,7 @@ def cast(program: ArrayProgram, array: Array, type_: ElementType, hint: str = ""
     """The elements as another type: towards 0 from floats to integers, modulo 2**bits among integers."""
     if array.type is type_:
         return array
-    if array.known is not None and (array.known.dtype == object or array.known.size <= MAX_FOLDED):
+    if array.known is not None:
         if array.known.dtype == object:
             if not type_.is_integer:
                 raise UnsupportedError("an extent that depends on params, as a float", "give the params numbers")
@@ -82,6 +87,12 @@ def cast(program: ArrayProgram, array: Array, type_: ElementType, hint: str = ""
         return text if fits else type_.wrap(text)
 
     return map_elements(program, hint or "cast", write, [array], type_, None)
+
+
+def can_fold(size: int, arrays: Sequence[Array]) -> bool:
+    """Whether a result of so many elements is small, or no larger than one of the arrays that it is made of."""
+    sizes = [array.known.size for array in arrays if array.known is not None]
+    return size <= max(MAX_FOLDED, *sizes)
 
 
 def align_types(program: ArrayProgram, operands: Sequence[Array | float]) -> list[Array]:
@@ -121,14 +132,13 @@ def map_elements(
 ) -> Array:
     """A function of elements of arrays that broadcast; `write` makes its expression from the texts of the operands."""
     shape = broadcast_shapes(*(array.shape for array in arrays))
-    if fold is not None and all(array.known is not None for array in arrays):
-        size = math.prod(extent.value for extent in shape)
-        if size <= MAX_FOLDED:
-            with np.errstate(all="ignore"):
-                known = np.asarray(fold(*(array.known for array in arrays)))
-            if known.dtype == object and all(make_extent(element).is_number for element in known.ravel()):
-                known = np.array([make_extent(element).value for element in known.ravel()]).reshape(known.shape)
-            return program.constant(known if known.dtype == object else known.astype(type_.numpy), type_)
+    all_known = all(array.known is not None for array in arrays)
+    if fold is not None and all_known and can_fold(math.prod(extent.value for extent in shape), arrays):
+        with np.errstate(all="ignore"):
+            known = np.asarray(fold(*(array.known for array in arrays)))
+        if known.dtype == object and all(make_extent(element).is_number for element in known.ravel()):
+            known = np.array([make_extent(element).value for element in known.ravel()]).reshape(known.shape)
+        return program.constant(known if known.dtype == object else known.astype(type_.numpy), type_)
     literals = [write_literal(array) for array in arrays]
     if all(literals):
         literals[0] = ""

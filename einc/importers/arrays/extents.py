@@ -8,6 +8,13 @@ from dataclasses import dataclass
 
 Terms = tuple[tuple[tuple[str, ...], int], ...]
 
+MAX_TERMS = 100
+"""Products in a sum, and params in a product: what people write has a few."""
+MAX_EXTENT_TEXT = 2_000
+"""Characters of an extent that is no sum of products; repeated operations double it."""
+MAX_EXTENT_VALUE = 2**62
+"""The magnitude of values with the defaults of the params; dimensions are below 2**48."""
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:
@@ -19,6 +26,13 @@ class Extent:
 
     terms: Terms
     value: int
+
+    def __post_init__(self) -> None:
+        """Raises ArithmeticError for what is larger than any that is meant."""
+        texts = sum(len(param) for params, _ in self.terms for param in params)
+        longest = max((len(params) for params, _ in self.terms), default=0)
+        if max(len(self.terms), longest) > MAX_TERMS or texts > MAX_EXTENT_TEXT or abs(self.value) > MAX_EXTENT_VALUE:
+            raise ArithmeticError("an extent is too large, or too long as an expression")
 
     @staticmethod
     def number(value: int) -> Extent:

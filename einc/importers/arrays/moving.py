@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc.importers.arrays.element_types import ElementType
-from einc.importers.arrays.elementwise import MAX_FOLDED, broadcast_shapes, cast, list_indices
+from einc.importers.arrays.elementwise import broadcast_shapes, can_fold, cast, list_indices
 from einc.importers.arrays.extents import Extent, choose_larger, choose_smaller, make_extent, multiply_extents
 from einc.importers.arrays.naming import name_dimensions
 from einc.importers.arrays.program import ArrayProgram, recorded
@@ -106,7 +106,7 @@ def expand(program: ArrayProgram, array: Array, shape: Extents, hint: str = "exp
         return array
     sizes = [extent.value for extent in result]
     numbers = all(extent.is_number for extent in result)
-    if array.known is not None and math.prod(sizes) <= MAX_FOLDED and numbers:
+    if array.known is not None and can_fold(math.prod(sizes), [array]) and numbers:
         return _keep_known(program, array, np.broadcast_to(array.known, sizes))
     placed = program.place(array, hint)
     indices = name_dimensions(result)
@@ -144,9 +144,9 @@ def slice_axis(
     if array.known is not None and extent.is_number:
         places = first.value + step * np.arange(count.value)
         return _keep_known(program, array, np.take(array.known, places, axis))
-    if count.value == 0:
-        raise UnsupportedError(f"a slice of {show_shape(array.shape)} without elements")
     shape = (*array.shape[:axis], count, *array.shape[axis + 1 :])
+    if count.value == 0:
+        return program.constant(np.zeros([extent.value for extent in shape], array.type.numpy), array.type)
     if step == 1 and array.dims.count(array.dims[axis]) == 1:
         text = f"slice({{0}}, {array.dims[axis]}=[{first.text}, {last.text}])"
         return program.call(hint, text, [array], shape, array.type, array.dims)
@@ -193,7 +193,8 @@ def concat(program: ArrayProgram, arrays: Sequence[Array], axis: int, hint: str 
     arrays = [array for array in arrays if array.shape[axis] != make_extent(0)] or list(arrays[:1])
     if len(arrays) == 1:
         return arrays[0]
-    if all(array.known is not None for array in arrays):
+    size = sum(array.known.size for array in arrays if array.known is not None)
+    if all(array.known is not None for array in arrays) and can_fold(size, arrays):
         known = [array.known for array in arrays if array.known is not None]
         return program.constant(np.concatenate(known, axis), arrays[0].type)
     shapes = [(*array.shape[:axis], *array.shape[axis + 1 :]) for array in arrays]
@@ -236,7 +237,8 @@ def take(program: ArrayProgram, array: Array, positions: Array, axis: int, hint:
     """numpy's `take`: the dimensions of `positions` replace an axis. Negative positions count from the end."""
     axis = normalize_axis(axis, array.rank)
     extent = array.shape[axis]
-    if array.known is not None and positions.numbers is not None:
+    rows = array.known.size // max(1, extent.value) if array.known is not None else 0
+    if array.known is not None and positions.numbers is not None and can_fold(rows * positions.numbers.size, [array]):
         return _keep_known(program, array, np.asarray(np.take(array.known, positions.numbers, axis)))
     shape = (*array.shape[:axis], *positions.shape, *array.shape[axis + 1 :])
     numbers = positions.numbers

@@ -61,7 +61,7 @@ class ArrayProgram:
         return Extent.param(taken, default)
 
     def input(self, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
-        """An input; integers that the language does not have are given as those that carry them."""
+        """An input; integers that the language does not have are known as those that carry them."""
         array = self._declare("input", name, shape, type_)
         about = f"  # carries {type_.value}" if type_.is_widened or type_ is ElementType.U64 else ""
         self._inputs.append((array.name, _show_type(array), about))
@@ -195,6 +195,12 @@ class ArrayProgram:
         if len(self._statements) >= MAX_STATEMENTS:
             raise UnsupportedError(f"more than {MAX_STATEMENTS:,} statements")
         self._statements.append(statement)
+
+    def prefer_name(self, array: Array, name: str) -> None:
+        """What a computed array should be called in the text."""
+        declared = array.name in self._weights or array.name in (known for known, _, _ in self._inputs)
+        if array.name in self.names.bases and not declared:
+            self.names.bases[array.name] = make_identifier(name)
 
     def output(self, name: str, array: Array) -> str:
         """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""

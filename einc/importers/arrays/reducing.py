@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ def reduce(
         return reshape(program, reduce(program, array, operation, gone, False, hint), shape, hint or operation)
     numbers = array.numbers
     if numbers is not None and operation in FOLDED_REDUCTIONS:
-        folded = np.asarray(FOLDED_REDUCTIONS[operation](numbers, axis=tuple(gone)))
+        start = {} if numbers.size else {"initial": find_neutral(operation, array.type)}
+        folded = np.asarray(FOLDED_REDUCTIONS[operation](numbers, axis=tuple(gone), **start))
         return program.constant(folded.astype(array.type.numpy), array.type)
     if array.type.is_bool:
         wide = reduce(program, cast(program, array, ElementType.I32), operation, axes, False, hint)
@@ -59,6 +61,18 @@ def reduce(
     if operation in ("sum", "prod") and array.type.is_widened:
         text = array.type.wrap(text)
     return program.equation(hint or operation, name_dimensions(kept), text, [placed], kept, array.type)
+
+
+def find_neutral(operation: str, type_: ElementType) -> float | int | bool:
+    """What an aggregate of no elements is."""
+    if operation in ("sum", "prod"):
+        return int(operation == "prod")
+    if type_.is_bool:
+        return operation == "min"
+    if type_.is_float:
+        return -math.inf if operation == "max" else math.inf
+    low = 0 if type_.is_unsigned else -(2 ** (type_.bits - 1))
+    return low if operation == "max" else low + 2**type_.bits - 1
 
 
 def _name_kept(array: Array, gone: Sequence[int]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc.importers.arrays.elementwise import apply
+from einc.importers.arrays.elementwise import MAX_FOLDED, apply
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import reshape, write_number
 from einc.importers.arrays.naming import name_dimensions
@@ -163,23 +163,24 @@ def convolve_transposed(
     _require_windows(places, x)
     each = kernel.shape[1]
     channels = x.shape[1] // groups
-    split = (x.shape[0], make_extent(groups), each, *places)
-    batch = name_dimensions(split)[0]
+    batch = name_dimensions(x.shape)[0]
     reads, conditions = [], []
     for axis in range(axes):
         number, stride = axis + 2, windows.strides[axis]
         index = f"r{number}" if windows.sizes[axis] > 1 else "0"
-        shift = windows.pads[axis][0]
-        position = f"i{number} + {shift} - {_scale(windows.dilations[axis], index)}"
+        shift = f" + {windows.pads[axis][0]}" if windows.pads[axis][0] else ""
+        position = f"i{number}{shift}" + (f" - {_scale(windows.dilations[axis], index)}" if index != "0" else "")
         reads.append(f"({position}) // {stride}" if stride > 1 else position)
         conditions += [f"({position}) % {stride} == 0"] if stride > 1 else []
     inner = [f"r{axis + 2}" if size > 1 else "0" for axis, size in enumerate(windows.sizes)]
     channel = f"{channels.text} * i1 + r1" if groups > 1 else "r1"
+    group = ["i1="] if groups > 1 else []
     product = f"{{0}}[{_join(batch, channel, *reads)}, outside = 0] * {{1}}[{_join(channel, 'i0', *inner)}]"
     for condition in conditions:
         product = f"where({condition}, {product}, 0{'.0' if x.type.is_float else ''})"
     text = _sum([f"r1 = {channels.text}", *windows.loops()], product)
-    targets = [batch, "i1=", "i0=", *(f"i{axis + 2}=" for axis in range(axes))]
+    targets = [batch, *group, "i0=", *(f"i{axis + 2}=" for axis in range(axes))]
+    split = (x.shape[0], *([make_extent(groups)] if groups > 1 else []), each, *places)
     operands = [program.place(x), program.place(kernel)]
     parts = program.equation(hint, targets, text, operands, split, x.type)
     result = reshape(program, parts, [x.shape[0], each * groups, *places], hint)
@@ -218,6 +219,8 @@ def _count_windows(program: ArrayProgram, x: Array, windows: MovingWindows, axis
     extent = x.shape[axis + 2]
     if not extent.is_number:
         raise UnsupportedError("a mean of windows over a dimension that depends on params", "give the params numbers")
+    if windows.count(axis, extent).value * windows.sizes[axis] > MAX_FOLDED:
+        raise UnsupportedError(f"means of windows of {windows.sizes[axis]:,} elements")
     before, after = windows.pads[axis] if count_outside else (0, 0)
     starts = windows.strides[axis] * np.arange(windows.count(axis, extent).value) - windows.pads[axis][0]
     places = starts[:, None] + windows.dilations[axis] * np.arange(windows.sizes[axis])

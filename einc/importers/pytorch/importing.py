@@ -8,15 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from einc.importers.arrays.element_types import find_element_type
 from einc.importers.pytorch.archive import Elements, ExportArchive
 from einc.importers.pytorch.convert import ConvertedModule, convert_archive
 from einc.importers.pytorch.exporting import export_module
-from einc.importers.weight_files import WeightToWrite, write_weights
+from einc.importers.weight_files import TEXT_FILE, WEIGHT_FILE, WeightToWrite, describe_weight, write_weights
 from einc_runtime.disk import write_file
-
-TEXT_FILE = "model.ein"
-WEIGHT_FILE = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class TorchModel:
     def write(self, folder: str) -> None:
         """Writes `model.ein` and `model.safetensors` into a folder, which is made where it is missing."""
         os.makedirs(folder, exist_ok=True)
-        described = [_describe(name, array) for name, array in self.weights.items()]
+        described = [describe_weight(name, array) for name, array in self.weights.items()]
         write_file(os.path.join(folder, WEIGHT_FILE), lambda stream: write_weights(stream, described))
         write_file(os.path.join(folder, TEXT_FILE), lambda stream: stream.write(self.text.encode()))
 
@@ -73,14 +69,8 @@ def list_weights(archive: ExportArchive, converted: ConvertedModule) -> list[Wei
         WeightToWrite(name, archive.tensors[name].type.carrier, archive.tensors[name].shape, reader(name))
         for name in converted.stored
     ]
-    return stored + [_describe(name, array) for name, array in converted.weights.items()]
+    return stored + [describe_weight(name, array) for name, array in converted.weights.items()]
 
 
 def write_weight_file(stream: BinaryIO, archive: ExportArchive, converted: ConvertedModule) -> None:
     write_weights(stream, list_weights(archive, converted))
-
-
-def _describe(name: str, array: Elements) -> WeightToWrite:
-    type_ = find_element_type(array.dtype)
-    assert type_ is not None  # weights have types of the language
-    return WeightToWrite(name, type_.carrier, array.shape, lambda: array)
