@@ -46,7 +46,7 @@ _MIN_GROWN_ROUNDS = 3
 _MANY_SHAPES = 150
 """With more shapes there are fewer rounds on large machines."""
 
-_MANY_SITES = 16
+_MAX_FULLY_PRICED_SITES = 16
 """On more sites there are fewer rounds, as the price of all trees takes longer: about as the square of the sites."""
 
 _MAX_SPARE = 24
@@ -154,8 +154,8 @@ class _RouteFinder:
         self.grows = bool(large) and len(network.sites) > MAX_TERMINALS
         ends = sum([len(shape.holders) + len(shape.targets) for shape in large])
         self.max_rounds = min(MAX_GROWTH_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
-        if len(network.sites) > _MANY_SITES:
-            self.max_rounds = max(_MIN_GROWN_ROUNDS, self.max_rounds * _MANY_SITES // len(network.sites))
+        if len(network.sites) > _MAX_FULLY_PRICED_SITES:
+            self.max_rounds = max(_MIN_GROWN_ROUNDS, self.max_rounds * _MAX_FULLY_PRICED_SITES // len(network.sites))
         if shapes > _MANY_SHAPES and len(network.sites) > MAX_TERMINALS:
             self.max_rounds = min(self.max_rounds, max(_MIN_GROWN_ROUNDS, MAX_GROWTH_ROUNDS * _MANY_SHAPES // shapes))
 
