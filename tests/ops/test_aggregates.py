@@ -52,6 +52,7 @@ def test_results_are_what_numpy_says(name: str) -> None:
             assert difference(result, values, desc.dtype) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("f64")])
 def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operator, arrays, expected = find(name)
@@ -71,6 +72,7 @@ def test_machine_code_computes_the_same(name: str, monkeypatch: pytest.MonkeyPat
         assert difference(result, values, desc.dtype) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cut_computes_the_whole(name: str) -> None:
     operator, arrays, _ = find(name)
@@ -88,6 +90,7 @@ def test_restored_operators_equal_the_originals(name: str) -> None:
     assert registry.restore(operator.family, operator.inputs, dict(operator.attributes)) == operator
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("f32", "f16", "i32"))])
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
     plain, arrays, _ = find(name)

@@ -1,10 +1,12 @@
 """Machines whose GPUs have no peers: no random plan is faster than the chosen one, staging included."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from einc.compiler import compile_model
+from einc.errors import CapacityError
 from einc.machines.load import load_machine
 from einc.options import CompileOptions
 
@@ -25,9 +27,11 @@ def predict(model, preset, **options):
 )
 def test_no_random_plan_is_faster(model, preset, draws):
     best = predict(model, preset).predicted_ms
-    drawn = [
-        predict(model, preset, selector="random", seed=seed, schedule="naive").predicted_ms for seed in range(draws)
-    ]
+    drawn = []
+    for seed in range(draws):
+        with contextlib.suppress(CapacityError):  # some do not fit into a card
+            drawn.append(predict(model, preset, seed=seed, selector="random", schedule="naive").predicted_ms)
+    assert len(drawn) > draws // 2
     assert min(drawn) >= best * (1 - 1e-9)
 
 

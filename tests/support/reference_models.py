@@ -80,6 +80,20 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
          }},
     ),
     "olmo2": ("Olmo2", {"attention_bias": True, "pad_token_id": None}),
+    "qwen3-interleaved": (
+        "Qwen3",
+        {"head_dim": 10, "num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 4,
+         "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+    "qwen3-moe-dense": (
+        "Qwen3Moe",
+        {"num_hidden_layers": 4, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 11,
+         "head_dim": 10,
+         "decoder_sparse_step": 2, "mlp_only_layers": [3], "experts_implementation": "eager",
+         "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0,
+                             "original_max_position_embeddings": 32}},
+    ),
 }  # fmt: skip
 """Families that differ from those in a few places, which are compared in small sizes."""
 ENCODERS = {
