@@ -22,13 +22,16 @@ from einc.search.folding import Folded, time_left_out
 from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import Order, list_orders
 from einc.search.overlap import estimate_overlapped
-from einc.search.space import Assignment
+from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import UNITS_PER_MS, TimeProblem
 
 MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS = 60, 2560
 """Searches for exchanges after which no further plan is completed if there is no time limit, as they take most of the
 time: so many, and so many divided by the square of the number of operators. A plan of many takes more searches, and
 what overlaps matters less there."""
+
+MANY_SITES = 8
+"""On more sites a search takes longer, about as their square, and there are so many times fewer."""
 
 MAX_COMPLETED_PLANS = 40
 """Plans that are completed at most if there is no time limit, beside contenders and other orders of operators."""
@@ -79,6 +82,12 @@ class Completer:
         return self.scheduler.budget.left <= self._seconds
 
 
+def count_affordable_searches(space: SearchSpace) -> int:
+    """How many searches for exchanges the improvement of completed plans may take."""
+    searches = min(MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS // len(space.graph.nodes) ** 2)
+    return searches * MANY_SITES**2 // max(MANY_SITES, space.sites) ** 2
+
+
 def improve_completed(completer: Completer, tables: TimeProblem, report: Callable[[float], None]) -> EvaluatedPlan:
     """The fastest plan that is found from those that are completed; there is one at least.
 
@@ -93,7 +102,7 @@ def improve_completed(completer: Completer, tables: TimeProblem, report: Callabl
         pool.descend(start)
     pool.surround(best, times[best])
     tried = {evaluated.assignment for evaluated in times}
-    last_search = scheduler.searches + min(MAX_SEARCHES, MAX_SEARCHES_OF_PAIRS // len(evaluator.space.graph.nodes) ** 2)
+    last_search = scheduler.searches + count_affordable_searches(evaluator.space)
     for count, (estimate, assignment, order) in enumerate(pool.take(tried)):
         over = count == MAX_COMPLETED_PLANS or scheduler.searches >= last_search
         if completer.hurried or (over and not scheduler.budget.limited) or estimate > PROMISING * times[best]:

@@ -55,22 +55,25 @@ class HeldBytes:
 def measure_cuts(machine: Machine, sites: int) -> CutRates:
     """The sets of the first `sites` sites that data must enter, and how fast it does."""
     network = Network(machine, tuple(range(sites)))
-    sets = _list_sets(sites)
+    sets = _list_sets(network)
     inside = np.array([[site in members for site in range(sites)] for members in sets], dtype=bool)
     rates = np.array([network.entering(make_mask(members))[0] for members in sets])
     return CutRates(inside.reshape(-1, sites), REACHED_LINK_PART * rates, REACHED_LINK_PART * network.total_capacity)
 
 
-def _list_sets(sites: int) -> list[tuple[int, ...]]:
-    """All sets but the empty and the full one; of many sites, single ones and runs, and what each of them leaves."""
-    everyone = tuple(range(sites))
-    if sites <= MAX_CUT_SITES:
-        return [some for count in range(1, sites) for some in itertools.combinations(everyone, count)]
-    runs, length = set[tuple[int, ...]](), 1
-    while length < sites:
-        runs.update(everyone[at : at + length] for at in range(0, sites, length))
-        length *= 2
-    return sorted(runs | {tuple(site for site in everyone if site not in run) for run in runs})
+def _list_sets(network: Network) -> list[tuple[int, ...]]:
+    """All sets but the empty and the full one; of many sites, those of every level of the network, and what they leave.
+
+    Where many sites have no levels between single ones and all, runs of sites stand for them.
+    """
+    everyone = network.sites
+    if len(everyone) <= MAX_CUT_SITES:
+        return [some for count in range(1, len(everyone)) for some in itertools.combinations(everyone, count)]
+    sets = {cluster for level in network.levels for cluster in level if len(cluster) < len(everyone)}
+    if all(len(cluster) == 1 for cluster in sets):
+        lengths = [1 << power for power in range((len(everyone) - 1).bit_length())]
+        sets = {everyone[at : at + length] for length in lengths for at in range(0, len(everyone), length)}
+    return sorted(sets | {tuple(site for site in everyone if site not in members) for members in sets})
 
 
 def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
@@ -90,10 +93,10 @@ def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
 
 def _mark_first(inside: Array, labels: Array) -> Array:
     """Per exchange and set of sites, 1 for each site of the set that is the first one there with its label."""
-    kinds, number = np.unique(labels, axis=0, return_inverse=True)
+    kinds, number = _find_kinds(labels)
     before = np.tri(labels.shape[1], k=-1, dtype=bool) & (kinds[:, :, None] == kinds[:, None])
     taken = np.matmul(inside.astype(np.float64), before.transpose(0, 2, 1).astype(np.float64)) > 0
-    marks: Array = (inside & ~taken).astype(np.float64)[number.reshape(-1)]
+    marks: Array = (inside & ~taken).astype(np.float64)[number]
     return marks
 
 
@@ -102,6 +105,20 @@ def _mark_senders(inside: Array, labels: Array, complete: Array) -> Array:
 
     Not where a site of the set has the whole block, too.
     """
-    same_label = labels[:, :, None] == labels[:, None]
+    kinds, number = _find_kinds(np.column_stack((labels, complete)))
+    kinds, is_complete = kinds[:, :-1], kinds[:, -1].astype(bool)
+    same_label = kinds[:, :, None] == kinds[:, None]
     held_inside = np.matmul(inside.astype(np.float64), same_label.astype(np.float64)) > 0
-    return np.where(complete[:, None, None] & held_inside, 0.0, _mark_first(~inside, labels))
+    marks: Array = np.where(is_complete[:, None, None] & held_inside, 0.0, _mark_first(~inside, kinds))
+    return marks[number]
+
+
+def _find_kinds(rows: Array) -> tuple[Array, Array]:
+    """The distinct rows of natural numbers, and for every row the position of its equal."""
+    packed = np.ascontiguousarray(rows, dtype=np.int32)
+    _, first, number = np.unique(
+        packed.view(np.dtype((np.void, packed.itemsize * packed.shape[1]))).ravel(),
+        return_index=True,
+        return_inverse=True,
+    )
+    return rows[first], number

@@ -64,35 +64,36 @@ class ExchangeEstimator:
         producers, readers = _stack(produced, self._sites), _stack(required, self._sites)
         result = np.zeros((2, len(produced), len(required)))
         step = max(1, MAX_OVERLAPS_AT_ONCE // (len(required) * self._sites**2))
-        for start in range(0, len(produced), step):
-            some = producers.select(slice(start, start + step))
-            result[:, start : start + step] = self._estimate(_measure_traffic(some, readers, itemsize))
+        partial = producers.copies > 1
+        for selected, estimate in ((~partial, self._estimate_whole), (partial, self._estimate_partial)):
+            rows = np.flatnonzero(selected)
+            for start in range(0, len(rows), step):
+                some = rows[start : start + step]
+                result[:, some] = estimate(_measure_traffic(producers.select(some), readers, itemsize))
         return result
 
-    def _estimate(self, traffic: _Traffic) -> Array:
+    def _estimate_whole(self, traffic: _Traffic) -> Array:
+        """What it takes to bring blocks that are whole: straight, and if sites may pass on what they got, so that no
+        sender is the bottleneck."""
         arriving = traffic.crossing.sum(axis=2)
         latency = np.where(arriving.any(axis=2), self._transfer_ms, 0.0)
-        partial = traffic.copies > 1
-        # What is here already is copied beside what arrives, unless all parts are aggregated into one place anyway.
-        mixed = ~partial[:, None, None] & (traffic.local > 0) & (arriving > 0)
+        # What is here already is copied beside what arrives.
+        mixed = (traffic.local > 0) & (arriving > 0)
         copying = np.where(mixed, self._kernel_ms + 2 * traffic.local / self._hbm, 0.0).max(axis=2)
         plain = np.maximum(self._time_links(traffic.crossing) + latency, copying)
-        passed = self._pass_on(traffic, latency, copying, plain)
-        if not partial.any():
-            return np.stack((plain, passed))
-        blocks = (traffic.crossing > 0).sum(axis=2) + (traffic.local > 0)
-        parts = np.ceil(blocks / np.maximum(traffic.copies, 1)[:, None, None])
-        combined = self._kernel_ms * parts + (arriving + traffic.local + traffic.needed) / self._hbm
-        gathered = plain + np.where(partial[:, None, None] & (traffic.needed > 0), combined, 0.0).max(axis=2)
-        reduced = np.minimum(gathered, self._combine_once(traffic))
-        return np.stack((gathered, np.where(partial[:, None], reduced, passed)))
-
-    def _pass_on(self, traffic: _Traffic, latency: Array, copying: Array, plain: Array) -> Array:
-        """The time if sites may pass on what they got, so that no sender is the bottleneck."""
-        arriving = traffic.crossing.sum(axis=2)
         moving = self._move(traffic, arriving.max(axis=2), arriving.sum(axis=2))
-        passed: Array = np.minimum(plain, np.maximum(moving + latency, copying))
-        return passed
+        return np.stack((plain, np.minimum(plain, np.maximum(moving + latency, copying))))
+
+    def _estimate_partial(self, traffic: _Traffic) -> Array:
+        """What it takes to combine partial copies: at every reader, and also once, before the results are sent on."""
+        arriving = traffic.crossing.sum(axis=2)
+        latency = np.where(arriving.any(axis=2), self._transfer_ms, 0.0)
+        blocks = (traffic.crossing > 0).sum(axis=2) + (traffic.local > 0)
+        parts = np.ceil(blocks / traffic.copies[:, None, None])
+        combining = self._kernel_ms * parts + (arriving + traffic.local + traffic.needed) / self._hbm
+        gathered = self._time_links(traffic.crossing) + latency
+        gathered += np.where(traffic.needed > 0, combining, 0.0).max(axis=2)
+        return np.stack((gathered, np.minimum(gathered, self._combine_once(traffic))))
 
     def _move(self, traffic: _Traffic, received: Array, moved: Array) -> Array:
         """The time of moving alone, from the bytes that a site receives at most, and from all that are moved."""
@@ -105,7 +106,7 @@ class ExchangeEstimator:
 
     def _combine_once(self, traffic: _Traffic) -> Array:
         """The time if every element is combined at one site, evenly spread, and then sent to its other readers."""
-        copies = np.maximum(traffic.copies, 1)[:, None]
+        copies = traffic.copies[:, None]
         # A producer site's bytes count once, however many readers take them; partial copies of one element also do.
         distinct = np.maximum(traffic.crossing.max(axis=3), traffic.local).sum(axis=2) / copies
         readers = np.maximum(1.0, traffic.needed.sum(axis=2) / np.maximum(distinct, 1.0))
@@ -141,7 +142,7 @@ class _Blocks:
     replicas: Array
     first: Array
 
-    def select(self, some: slice) -> _Blocks:
+    def select(self, some: Array) -> _Blocks:
         return _Blocks(*(getattr(self, each.name)[some] for each in fields(self)))
 
 

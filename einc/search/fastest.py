@@ -27,7 +27,7 @@ from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.plan_report import Contender, MemoryPoint
-from einc.search.completion import Completer, improve_completed
+from einc.search.completion import MANY_SITES, Completer, improve_completed
 from einc.search.descent import descend
 from einc.search.evaluation import EvaluatedPlan, Evaluator, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
@@ -51,7 +51,8 @@ MAX_SEARCH_EFFORT = 15_000
 
 MAX_COMPLETED, MAX_COMPLETED_UNEVEN = 3, 6
 """Plans that are completed with synthesized exchanges: more where some pairs of sites have wider links than others, as
-promises are less exact there, and all of them of a graph that is built as a whole there."""
+promises are less exact there, and all of them of a graph that is built as a whole there; but not on more than
+MANY_SITES sites."""
 
 WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.02, 0.995, 1.25
 """A further plan is completed if it promises at most this part of the time of the best so far, as promises are not
@@ -315,10 +316,15 @@ class _Search:
         waiting = [name for name in names if name in spread_plans.values()]
         if not self._even:
             worth = WORTH_COMPLETING_UNEVEN
-        if not self._even or self._space.once:  # at least the paper's plan, so that no simpler selector does better
+        few = self._space.sites <= MANY_SITES
+        if (
+            few and not self._even
+        ) or self._space.once:  # at least the paper's plan, so that no simpler selector does better
             paper_plan = spread_plans[replace(self._evaluated_plans.get(PAPER, self._best), spread=True)]
             waiting.sort(key=lambda name: name != paper_plan)
-        most = MAX_COMPLETED if self._even else math.inf if self._folded is None else MAX_COMPLETED_UNEVEN
+        most: float = MAX_COMPLETED
+        if few and not self._even:
+            most = math.inf if self._folded is None else MAX_COMPLETED_UNEVEN
         for name in waiting:
             if len(times) >= most or (times and not self._budget.left):
                 break

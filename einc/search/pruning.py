@@ -1,7 +1,7 @@
 """The candidates that are worth a table: on many sites, tables of all pairs of candidates would take too long.
 
 A candidate whose kernels alone make every plan slower than one that is known need not be looked at. Of the others, the
-fastest MAX_CANDIDATES of each operator are.
+fastest MAX_CANDIDATES of each operator are, and fewer on very many sites.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from einc.search.tables import build_time_problems, time_candidates
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MANY_SITES = 16
+MANY_SITES = 8
 """On more sites, candidates are dropped."""
 
-MAX_CANDIDATES = 64
-"""Candidates of an operator that are looked at on many sites."""
+MAX_CANDIDATES, AT_SITES = 64, 16
+"""Candidates of an operator that are looked at on up to AT_SITES sites. The time of a table grows with the square of
+their number and with that of the sites; on more sites, fewer are looked at, so that it grows as the sites do."""
 
 MIN_CANDIDATES, FOR_ALL = 12, 60.0
-"""With a time limit of FOR_ALL seconds or more MAX_CANDIDATES are looked at, and fewer, down to MIN_CANDIDATES, with
-less: the tables grow with the square of the number."""
+"""With a time limit of FOR_ALL seconds or more as many are looked at, and fewer, down to MIN_CANDIDATES, with less."""
 
 SLACK = 1.25
 """Plans may be slower than the fastest known one by this factor, as the tables do not see everything."""
@@ -48,7 +48,8 @@ def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: fl
         _, promises = build_time_problems(graph, options, machine, space.sites, once=space.once)
         return sum_times(promises, (0,) * len(options))
 
-    most = max(MIN_CANDIDATES, int(MAX_CANDIDATES * min(1.0, seconds / FOR_ALL)))
+    affordable = MAX_CANDIDATES * math.sqrt(AT_SITES / max(AT_SITES, space.sites))
+    most = max(MIN_CANDIDATES, int(affordable * min(1.0, seconds / FOR_ALL)))
     times: dict[int, Array] = {}
     for node, options in zip(graph.nodes, problem.candidates, strict=True):
         if id(options) not in times:

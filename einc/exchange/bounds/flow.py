@@ -32,10 +32,11 @@ import numpy as np
 from einc.exchange.bounds.certificate import format_latency
 from einc.exchange.bounds.demands import DemandClass, DemandSet
 from einc.exchange.linear import LinearProgram
-from einc.exchange.network import Network, ResourcePrices, enters, list_sites
-from einc.machines.model import Pair
+from einc.exchange.network import Network, ResourcePrices, list_sites
 
 RowKind = Literal["enter", "leave", "receive"]
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,6 @@ class FlowRow:
     kind: RowKind
     sites: int
     weight: float
-
-    def covers(self, pair: Pair) -> bool:
-        """Whether transfers of the pair count in the row."""
-        if self.kind == "leave":
-            return bool(self.sites >> pair[0] & 1) and not self.sites >> pair[1] & 1
-        return enters(pair, self.sites)
 
 
 def is_satisfied(row: FlowRow, demand: DemandClass) -> bool:
@@ -78,9 +73,10 @@ class FlowWitness:
         capacity = network.priced_capacity(prices)
         if not all(price >= 0 for price in prices.values()) or not capacity:
             return 0.0
+        pairs = _PricedPairs(network, prices)
         total = 0.0
         for position, rows in _group_by_demand(self.rows).items():
-            total += _prove_share(demands.family[position], rows, prices, network)
+            total += _prove_share(demands.family[position], rows, pairs)
         return _drop_last_digits(total / capacity + network.transfer_latency) if total > 0 else 0.0
 
     def explain(self, demands: DemandSet, network: Network) -> str:
@@ -99,20 +95,45 @@ def _group_by_demand(rows: Iterable[FlowRow]) -> dict[int, list[FlowRow]]:
     return grouped
 
 
-def _prove_share(demand: DemandClass, rows: list[FlowRow], prices: ResourcePrices, network: Network) -> float:
+class _PricedPairs:
+    """The pairs of sites that can talk, with the price of each, and which of them count in a row."""
+
+    def __init__(self, network: Network, prices: ResourcePrices) -> None:
+        self.sites = network.sites
+        self.prices: Matrix = np.array([network.price(pair, prices) for pair in network.paths])
+        number = {site: position for position, site in enumerate(network.sites)}
+        ends = np.array([[number[site] for site in pair] for pair in network.paths], np.int64).reshape(-1, 2)
+        self._sources, self._targets = ends.T
+        self._known: dict[tuple[RowKind, int], Matrix] = {}
+
+    def mark(self, row: FlowRow) -> Matrix:
+        """For every pair 1 if its transfers count in the row, otherwise 0."""
+        key = row.kind, row.sites
+        if key not in self._known:
+            inside = np.array([bool(row.sites >> site & 1) for site in self.sites])
+            source, target = inside[self._sources], inside[self._targets]
+            crossed = source & ~target if row.kind == "leave" else target & ~source
+            self._known[key] = crossed.astype(np.float64)
+        return self._known[key]
+
+
+def _prove_share(demand: DemandClass, rows: list[FlowRow], pairs: _PricedPairs) -> float:
     """The bytes, times their price, that the rows of a demand prove; weights beyond the prices are scaled down."""
     if not all(row.weight >= 0 and is_satisfied(row, demand) for row in rows):
         return 0.0
-    scale = 1.0
-    for pair in network.paths:
-        early = sum(row.weight for row in rows if row.kind != "receive" and row.covers(pair))
-        late = sum(row.weight for row in rows if row.kind != "leave" and row.covers(pair))
-        weight = max(early, late)
-        if weight:
-            scale = min(scale, network.price(pair, prices) / weight)
+    early, late = np.zeros_like(pairs.prices), np.zeros_like(pairs.prices)
+    for row in rows:
+        weights = row.weight * pairs.mark(row)
+        if row.kind != "receive":
+            early += weights
+        if row.kind != "leave":
+            late += weights
+    needed = np.maximum(early, late)
+    used = needed > 0
+    scale = min(1.0, float((pairs.prices[used] / needed[used]).min(initial=1.0)))
     first = [row for row in rows if row.kind != "enter"]
     counted_twice = max(
-        (sum(row.weight for row in first if row.sites >> site & 1) for site in network.sites), default=0.0
+        (sum(row.weight for row in first if row.sites >> site & 1) for site in pairs.sites), default=0.0
     )
     return demand.size * scale * max(0.0, sum(row.weight for row in rows) - counted_twice)
 
@@ -143,9 +164,6 @@ def solve_flow(demands: DemandSet, network: Network) -> FlowWitness | None:
         if not program.solve() or not program.add_violated():
             break
     return program.make_witness()
-
-
-Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class _CutMatrices:

@@ -46,6 +46,9 @@ _MIN_GROWN_ROUNDS = 3
 _MANY_SHAPES = 150
 """With more shapes there are fewer rounds on large machines."""
 
+_MAX_FULLY_PRICED_SITES = 16
+"""On more sites there are fewer rounds, as the price of all trees takes longer: about as the square of the sites."""
+
 _MAX_SPARE = 24
 """Routes of a large shape beyond this many are kept only if they carry much."""
 
@@ -151,6 +154,8 @@ class _RouteFinder:
         self.grows = bool(large) and len(network.sites) > MAX_TERMINALS
         ends = sum([len(shape.holders) + len(shape.targets) for shape in large])
         self.max_rounds = min(MAX_GROWTH_ROUNDS, max(_MIN_GROWN_ROUNDS, _MAX_GROWN_ENDS // max(1, ends)))
+        if len(network.sites) > _MAX_FULLY_PRICED_SITES:
+            self.max_rounds = max(_MIN_GROWN_ROUNDS, self.max_rounds * _MAX_FULLY_PRICED_SITES // len(network.sites))
         if shapes > _MANY_SHAPES and len(network.sites) > MAX_TERMINALS:
             self.max_rounds = min(self.max_rounds, max(_MIN_GROWN_ROUNDS, MAX_GROWTH_ROUNDS * _MANY_SHAPES // shapes))
 
