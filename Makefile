@@ -46,6 +46,7 @@ help:  ## list the targets
 
 .venv/onnx: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,onnx]' onnxruntime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/onnx magika rapidocr-onnxruntime silero-vad
 	touch $@
 
 .venv/browser: .venv/dev
@@ -143,7 +144,7 @@ test-reference-slow: .venv/reference  ## the same comparison for more numbers of
 	$(PYTEST) -n $(JOBS) -m slow tests/reference/live_decoders.py tests/reference/live_encoders.py
 
 test-onnx: .venv/onnx  ## ONNX's own tests of its operators and models, imported; with ONNX Runtime beside it
-	$(PYTEST) -n $(JOBS) tests/importers/onnx/live_onnx.py
+	$(PYTEST) -n $(JOBS) tests/importers/onnx/live_onnx.py tests/importers/onnx/live_public_weights.py
 
 test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
 	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py \

@@ -48,8 +48,7 @@ def run_graph(
 ) -> dict[str, Elements]:
     """The outputs of the model by their names in the file."""
     session = Session(compiled(graph.text, sites, **definitions))
-    known = {tensor.name for tensor in session.bundle.tensors}
-    session.load_all([(name, array) for name, array in graph.weights.items() if name in known])
+    session.load_weights(graph.weights)
     results = session.run({graph.inputs[name]: carry(array) for name, array in feeds.items() if name in graph.inputs})
     return {name: results[spelled] for name, spelled in graph.outputs.items()}
 

@@ -12,8 +12,8 @@ MAX_TERMS = 100
 """Products in a sum, and params in a product: what people write has a few."""
 MAX_EXTENT_TEXT = 2_000
 """Characters of an extent that is no sum of products; repeated operations double it."""
-MAX_EXTENT_VALUE = 2**62
-"""The magnitude of values with the defaults of the params; dimensions are below 2**48."""
+MAX_EXTENT_VALUE = 2**70
+"""The magnitude of values with the defaults of the params: more than that of i64, whose ends stand for no bound."""
 
 
 @dataclass(frozen=True, slots=True)

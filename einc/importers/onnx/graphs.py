@@ -149,8 +149,8 @@ class _GraphImport:
         return self.program.input(info.name, shape, type_)
 
     def _read_dimension(self, name: str, axis: int, dim: Any) -> Extent:
-        if dim.HasField("dim_value"):
-            if dim.dim_value < 0:
+        if dim.HasField("dim_value") and dim.dim_value != -1:  # -1 is an extent that is not known
+            if dim.dim_value < -1:
                 raise UnsupportedError(f"dimension {axis} of input '{escape_text(name)}' is {dim.dim_value}")
             return Extent.number(dim.dim_value)
         key = dim.dim_param or f"{name}_{axis}"
