@@ -114,6 +114,12 @@ CASES: dict[str, IndexCase] = {
     "ramp_from_a_number": IndexCase(
         "x : T[]", 'y[i = 9] = x[] + cast(i, "T")', lambda x: x + np.arange(9), dtypes=("f32", "f64", "i32")
     ),
+    "product_with_a_new_index": IndexCase(
+        "x : T[tokens, d]; w : T[d]",
+        "y[i = 2, tokens] = sum[d](x[tokens, d] * w[d])",
+        lambda x, w: np.stack([x @ w, x @ w]),
+        dtypes=("f32", "bf16"),
+    ),
     "conv1d_causal": IndexCase(
         "x : T[tokens, d]; k : T[d, 4]",
         "y[tokens, d] = sum[r](x[tokens + r - 3, d, outside = 0] * k[d, r])",

@@ -230,7 +230,9 @@ class IndexCall:
         mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}
         factor = scalar.product_factor
         tensors = all(isinstance(program.reads[number], TensorRead) for number in read) and len(views) == len(read)
-        if program.aggregation == "sum" and len(views) > 1 and tensors and factor is not None:
+        # A product has all indices of its result in its operands.
+        is_product = tensors and {name for view in views for name in view.names}.issuperset(program.result)
+        if program.aggregation == "sum" and len(views) > 1 and is_product and factor is not None:
             if factor == 1:
                 return Invocation("contract", {"equation": equation, **mark}, arrays, [self.output])
             if dtype_name(self.output) in FLOATS:
