@@ -137,7 +137,7 @@ test-reference: .venv/reference  ## compare with transformers and torch, live, o
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/reference/live_arrays.py tests/reference/live_integers.py tests/reference/live_library.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
 
 test-torch: .venv/reference  ## modules and operators of PyTorch and tiny models of transformers, exported, imported and compared
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check expecttest
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt expecttest
 	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_torch_steps.py tests/importers/live_families.py tests/importers/live_operators.py
 
 test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
