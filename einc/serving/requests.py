@@ -193,7 +193,7 @@ def _parse_settings(fields: RequestFields) -> dict[str, Any]:
     return {name: value for name, value in stated.items() if value is not None}
 
 
-def _parse_biases(fields: RequestFields) -> dict[int, float] | None:
+def _parse_biases(fields: RequestFields) -> tuple[tuple[int, float], ...] | None:
     """What is added to the logits of tokens; JSON has their numbers as texts."""
     biases = fields.value("logit_bias")
     if biases is None:
@@ -205,7 +205,7 @@ def _parse_biases(fields: RequestFields) -> dict[int, float] | None:
             raise wrong_field("logit_bias", "expected numbers of tokens as names", name)
         if not isinstance(bias, int | float) or isinstance(bias, bool) or not -100 <= bias <= 100:
             raise wrong_field("logit_bias", "expected numbers from -100 to 100", bias)
-    return {int(name): float(bias) for name, bias in biases.items()}
+    return tuple(sorted({int(name): float(bias) for name, bias in biases.items()}.items()))
 
 
 def _parse_tokens(fields: RequestFields, name: str) -> tuple[int, ...]:

@@ -77,6 +77,7 @@ def run(name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.Monk
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_time_has_a_range_or_is_not_measured(
     name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.MonkeyPatch
@@ -88,6 +89,7 @@ def test_a_time_has_a_range_or_is_not_measured(
         assert RANGE.search(text), text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_say_where_times_come_from(
     name: str, folder: tuple[str, Path], einc: Run, monkeypatch: pytest.MonkeyPatch

@@ -188,6 +188,7 @@ def run(folder: Path, command: str, arguments: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", WITH_JSON)
 def test_a_document_is_all_that_a_command_prints(command: str, folder: Path) -> None:
     done = run(folder, command, f"{WITH_JSON[command]} --json")
@@ -195,6 +196,7 @@ def test_a_document_is_all_that_a_command_prints(command: str, folder: Path) -> 
     assert b"the end prints" in done.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", TO_STDOUT)
 def test_a_file_is_all_that_a_command_writes_to_standard_output(command: str, folder: Path) -> None:
     arguments, read = TO_STDOUT[command]

@@ -44,6 +44,7 @@ def test_the_reference_is_what_numpy_says(name: str) -> None:
         assert difference(result, known.astype(result.dtype), desc.dtype) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_factorization_implements_the_operator(name: str) -> None:
     operator, arrays, _ = find(name)

@@ -217,8 +217,10 @@ def test_the_client_raises_what_is_wrong(stories: Running) -> None:
     assert found.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="continues texts"):
         client.embeddings.create(model="stories", input="a")
-    with pytest.raises(openai.BadRequestError, match="n: only 1 is supported"):
-        client.completions.create(model="stories", prompt="a", n=3)
+    with pytest.raises(openai.BadRequestError, match="n: "):
+        client.completions.create(model="stories", prompt="a", n=1000)
+    several = client.completions.create(model="stories", prompt=FOX, n=3, max_tokens=2)
+    assert [choice.index for choice in several.choices] == [0, 1, 2]
 
 
 def test_chats_have_the_samples_of_the_folder(chatty: Path, plans: Path, alone: Callable[..., Any]) -> None:

@@ -87,7 +87,7 @@ def test_what_clients_of_vllm_send_is_taken(serve: Callable[..., Server]) -> Non
     assert [choice["index"] for choice in answer["choices"]] == [0, 1]
     assert answer["usage"] == {"prompt_tokens": 11, "completion_tokens": 6, "total_tokens": 17}
     first, second = sorted(batch.requests, key=lambda request: request.number)
-    assert first.sampling == Sampling(0.0, 1.0, 4, 0, 0.1, 1.1, 0.5, -0.5, {7: 3.0}) == second.sampling
+    assert first.sampling == Sampling(0.0, 1.0, 4, 0, 0.1, 1.1, 0.5, -0.5, ((7, 3.0),)) == second.sampling
     assert (first.end_tokens, first.ignores_ends, first.min_tokens, first.logprobs) == ((9,), True, 2, 2)
     assert (first.joins, first.number, second.number) == (False, 0, 1)
     assert server.ask(COMPLETIONS, {"model": NAME, "prompt": ["a", "b"], "n": 2}).json()["choices"][2]["text"] == "b"

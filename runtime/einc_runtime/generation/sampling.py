@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +31,7 @@ class Sampling:
     Before that, logits change: those of tokens in the text so far, the prompt included, are divided by the
     `repetition_penalty` where they are positive, and multiplied by it where they are negative; those of tokens that
     were made are lowered by the `presence_penalty`, and by the `frequency_penalty` for each time. Last, `logit_bias` is
-    added.
+    added: tokens and what is added to the logit of each.
     """
 
     temperature: float = 0.0
@@ -42,7 +42,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -99,7 +99,7 @@ class TokenSampler:
             changed[seen_or_read] = np.where(values > 0, values / penalty, values * penalty)
         changed[seen] -= how.presence_penalty
         changed[seen] -= how.frequency_penalty * np.fromiter(self._counts.values(), np.float64, len(seen))
-        for token, bias in how.logit_bias.items():
+        for token, bias in how.logit_bias:
             changed[token] += bias
         return changed
 

@@ -119,7 +119,8 @@ class SequenceBatch:
             raise UsageFault(f"expected one new token at least, found {request.max_tokens}")
         if request.stops and self._tokenizer is None:
             raise UsageFault("stop texts need a tokenizer")
-        if not all(0 <= token < self._vocabulary for token in (*request.end_tokens, *request.sampling.logit_bias)):
+        named = (*request.end_tokens, *(token for token, _ in request.sampling.logit_bias))
+        if not all(0 <= token < self._vocabulary for token in named):
             raise UsageFault(f"end tokens and biases: there are {self._vocabulary:,} tokens, from 0 on")
 
     def start(self, slot: int, request: SequenceRequest) -> None:

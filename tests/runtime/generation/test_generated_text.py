@@ -245,7 +245,7 @@ def test_penalties_and_cuts_are_those_of_their_definitions() -> None:
     assert [read.choose(logits) for _ in range(3)] == [4, 1, 0]  # 1.0, 1.5, -2.0, 0.5, 1.9; 4 is 0.95 then; 1 is 0.75
     seen = TokenSampler(Sampling(presence_penalty=0.3, frequency_penalty=0.2), 0, [0])
     assert [seen.choose(logits) for _ in range(5)] == [0, 4, 0, 1, 4]
-    assert TokenSampler(Sampling(logit_bias={3: 5.0}), 0).choose(logits) == 3
+    assert TokenSampler(Sampling(logit_bias=((3, 5.0),)), 0).choose(logits) == 3
     assert TokenSampler(GREEDY, 0).choose(logits, (0, 4)) == 1
     assert TokenSampler(GREEDY, 0).choose(logits, (), np.array([0, 0, 1, 1, 0], bool)) == 3
     for sampling, tokens in ((Sampling(1.0, top_k=2), {0, 4}), (Sampling(1.0, min_p=0.5), {0, 1, 4})):

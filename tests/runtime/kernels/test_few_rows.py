@@ -163,6 +163,7 @@ PANELS = [
 """Rows that are dense, or neighbours at each position, or in several dimensions; results that must be copied."""
 
 
+@pytest.mark.sampled(3)
 @WIDE
 @pytest.mark.parametrize(
     ("equation", "extents"), PANELS, ids=[f"{equation} {n}" for n, (equation, _) in enumerate(PANELS)]

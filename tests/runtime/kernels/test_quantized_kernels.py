@@ -60,6 +60,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_products_are_sums_of_products_with_the_weight(case: tuple[int, int, bool, int, int, int, str]) -> None:
     bits, group, zeros, rows, columns, depth, kind = case
