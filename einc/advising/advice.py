@@ -12,7 +12,6 @@ from einc.advising.planning import AdviceOption, Offer, plan_options
 from einc.advising.workloads import Workload
 
 Objective = Literal["latency", "throughput", "cost"]
-OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "cost")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """The catalogue of GPUs: what their makers say of them, one row of `catalogue.json` for each.
 
 A row is a starting point: what is measured of one's own GPUs belongs in a machine file. `source` names the data sheet
-that rates, memory bandwidth, links and PCIe are from, `memory_source` what said how much memory there is. A GPU is
-found by a name that drivers, tools and people give it. No name is guessed: the error says what is similar.
+by which rates, memory bandwidth, links and PCIe can be checked (docs/gpus.md says which were not), `memory_source` what
+said how much memory there is, or that nothing did. A GPU is found by a name that drivers, tools and people give it. No
+name is guessed: the error says what is similar.
 """
 
 from __future__ import annotations

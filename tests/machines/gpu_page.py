@@ -24,6 +24,10 @@ TFLOP/s are those of dense products; of 16 bits and less those of the units for 
 data sheet tells. "GiB" is what programs can allocate, less the 1 GiB that plans leave free. `measured` GPUs have
 kernels whose times were fitted to measurements, others such that are scaled from the data sheet.
 
+The column of data sheets names where a figure can be checked. Rates of GPUs that are not `measured`, of 8 and 4 bits,
+and PCI ids were entered without the sheets at hand, and nobody has compared them since. The same holds for the names of
+clouds below.
+
 | GPU | GiB | GB/s | f16 or bf16 | f32 | f64 | f8 | i8 | f4 | kernels | data sheet |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- |
 """
