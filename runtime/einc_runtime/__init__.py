@@ -18,6 +18,7 @@ TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the r
 if TYPE_CHECKING:
     from einc_runtime.errors import RuntimeFault
     from einc_runtime.execution.data.dlpack import as_dlpack
+    from einc_runtime.execution.proved_plans import prove
     from einc_runtime.execution.session import Session
     from einc_runtime.execution.session_pool import SessionPool
     from einc_runtime.execution.shared_buffers import SharedBuffers
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from einc_runtime.generation.sampling import Sampling
     from einc_runtime.generation.tokenizer import TextTokenizer
     from einc_runtime.plan.codec import decode, encode, read_bundle
-    from einc_runtime.plan.proof import prove
     from einc_runtime.plan.schema import Bundle
 
 __all__ = [
@@ -46,7 +46,7 @@ _MODULES = {
     "open_sessions": "generation.generator",
     "decode": "plan.codec",
     "encode": "plan.codec",
-    "prove": "plan.proof",
+    "prove": "execution.proved_plans",
     "read_bundle": "plan.codec",
 }
 

@@ -73,8 +73,8 @@ def _read_plan(payload: bytes) -> object:
 
 
 def _prove_plan(payload: bytes) -> None:
+    from einc_runtime.execution.proved_plans import prove
     from einc_runtime.plan.codec import decode, seal
-    from einc_runtime.plan.proof import prove
 
     prove(decode(seal(payload)))
 

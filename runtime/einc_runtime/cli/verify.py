@@ -32,7 +32,7 @@ UNPROVED_BY_THE_RUNTIME = (_FIGURES_UNPROVED, _MODEL_CLAIM)
 UNPROVED_BY_ANY = (
     "that the kernels of this machine compute what their names and attributes say",
     "the rounding of sums inside of kernels; between tasks, it is that of the order in which aggregations name copies",
-    "that aggregations which the model defines are associative: `einc` tries them on random values",
+    "that aggregations which the model defines are associative: their laws are tried on random values",
     "what the executors make of the tasks when they leave out copies or merge tasks",
 )
 """`docs/proof.md` says of each why it is not proved, and what stands for a proof."""
@@ -90,7 +90,8 @@ def verify_command(
 
 def verify_plan(plan: str, weights: str | None, ranks: Ranks, as_json: bool, further: Further) -> None:
     """Prove, and report what was proved and what was not. Raises PlanFault and, for weights, ArrayFault."""
-    from einc_runtime.plan.proof import PROVED, prove
+    from einc_runtime.execution.proved_plans import prove
+    from einc_runtime.plan.proof import PROVED
 
     with show_phases() as phase:
         phase("reading the plan")

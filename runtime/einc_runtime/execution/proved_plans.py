@@ -15,6 +15,7 @@ from pathlib import Path
 
 from einc_runtime import disk
 from einc_runtime.plan import codec, proof
+from einc_runtime.plan.aggregate_definitions import DEFINED, DEFINED_EXACT
 from einc_runtime.plan.schema import Bundle
 
 MAX_REMEMBERED_PROOFS = 1000
@@ -24,20 +25,31 @@ MAX_SMALL_TASKS = 300
 """Plans of so few tasks are proved in less time than it takes to look for their proof, some milliseconds."""
 
 
+def prove(bundle: Bundle, *, decoded: bool = False) -> None:
+    """The whole proof: that of the plan (`plan.proof`), and the laws of aggregations that it defines, which are tried.
+
+    Raises PlanFault at the first thing that does not hold. A plan that is `decoded` has been validated.
+    """
+    (proof.prove_decoded if decoded else proof.prove)(bundle)
+    if any(operation.aggregations[0] in (DEFINED, DEFINED_EXACT) for operation in bundle.operations):
+        from einc_runtime.kernels.numpy.laws import prove_laws
+
+        prove_laws(bundle)
+
+
 def require_proof(bundle: Bundle, *, decoded: bool = False) -> bool:
     """Proves a plan, or finds that this has been done before; then the result is true. A plan that is `decoded` comes
     from `codec.decode`, which has validated it.
 
     Raises PlanFault where the plan cannot be proved. A folder that cannot be used only costs time.
     """
-    prove = proof.prove_decoded if decoded else proof.prove
     if len(bundle.tasks) <= MAX_SMALL_TASKS:
-        prove(bundle)
+        prove(bundle, decoded=decoded)
         return False
     mark = _find_mark(bundle)
     if mark is not None and disk.is_own(mark):
         return True
-    prove(bundle)
+    prove(bundle, decoded=decoded)
     if mark is not None:
         _remember(mark)
     return False
@@ -58,11 +70,12 @@ def _find_mark(bundle: Bundle) -> Path | None:
 
 @cache
 def _hash_program() -> bytes | None:
-    """A hash of all that decides whether a plan is proved: the runtime's sources of plans and kernels."""
+    """A hash of all that decides whether a plan is proved: the runtime's sources of plans, kernels and laws."""
     root = Path(proof.__file__).parents[1]
     digest = hashlib.sha256()
     try:
         files = sorted(path for folder in ("plan", "kernels") for path in (root / folder).rglob("*.py"))
+        files.append(root / "laws.py")
         for path in files:
             text = path.read_bytes()
             digest.update(f"{path.relative_to(root)} {len(text)}\n".encode() + text)

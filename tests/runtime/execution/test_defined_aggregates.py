@@ -14,6 +14,7 @@ from einc.errors import UsageError
 from einc.logical.pins import parse_pin
 from einc.options import CompileOptions
 from einc_runtime.errors import PlanFault
+from einc_runtime.execution import proved_plans
 from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.rewrites import kernel_splitting
 from einc_runtime.execution.session import Session
@@ -101,3 +102,31 @@ def test_another_definition_is_a_lie() -> None:
     ]
     with pytest.raises(PlanFault, match="defined_exact"):
         validate(msgspec.structs.replace(bundle, tasks=tuple(tasks)))
+
+
+def test_the_proof_tries_the_laws() -> None:
+    """A definition that breaks a law, in all attributes alike, is refused by the proof of the runtime: what blocks and
+    tasks contribute follows from it, but each cut would have a result of its own."""
+    bundle = compile_cut(2, ("l", "least"))
+    proved_plans.prove(bundle)
+    lies = {
+        "logaddexp": [("-inf", "0.5", "its identity 0.5 changes values"), ("sub x0 x1", "add x0 x1", "associative")],
+        "smallest": [("min x1 x3", "copy x1", "is not commutative"), ("[inf", "[3.0", "its identity")],
+    }
+    for name, changes in lies.items():
+        position, operation = next((k, o) for k, o in enumerate(bundle.operations) if o.title.startswith(name))
+        text = str(operation.attributes["aggregation"])
+        for old, new, law in changes:
+            assert old in text, text
+            changed = {"aggregation": text.replace(old, new, 1)}
+            lie = msgspec.structs.replace(
+                operation,
+                attributes={**operation.attributes, **changed},
+                kernel_attributes={**operation.kernel_attributes, **changed},
+            )
+            operations = (*bundle.operations[:position], lie, *bundle.operations[position + 1 :])
+            plan = msgspec.structs.replace(bundle, operations=operations)
+            prove(plan)  # what is derived from the definition fits it
+            with pytest.raises(PlanFault, match=f"aggregate '{name}'.*{law}") as caught:
+                Session(plan)
+            assert f"operations[{position}]" in caught.value.render()
