@@ -71,8 +71,8 @@ def require_laws(use: AggregateUse, evaluate: Evaluate, combining: AggregateDefi
 
     a, b, c = (draw() for _ in range(3))
     law = f"aggregate '{definition.name}': its identity {_write(identity)} changes values"
-    for what, sides in (("combined with it", (identity, a)), ("with it on the right", (a, identity))):
-        _require_equal(use, law, (a,), (what, _combine(definition, types, evaluate, *sides)), ("alone", a))
+    for manner, sides in (("combined with it", (identity, a)), ("with it on the right", (a, identity))):
+        _require_equal(use, law, (a,), (manner, _combine(definition, types, evaluate, *sides)), ("alone", a))
     law = f"aggregate '{definition.name}' is not associative"
     grouped = ("(a, b), c", combine(combine(a, b), c)), ("a, (b, c)", combine(a, combine(b, c)))
     _require_equal(use, law, (a, b, c), *grouped)
@@ -115,12 +115,12 @@ def _require_equal(
         if same.all():
             continue
         at = int(np.argmin(same))
-        given = ", ".join(f"{letter} = {_write(values, at)}" for letter, values in zip("abc", operands, strict=False))
-        results = " and ".join(f"{what} gives {_write(values, at)}" for what, values in (left, right))
+        example = ", ".join(f"{letter} = {_write(values, at)}" for letter, values in zip("abc", operands, strict=False))
+        results = " and ".join(f"{manner} gives {_write(values, at)}" for manner, values in (left, right))
         hint = "declare it: commutative = false" if "commutative" in law else None
         if is_exact and is_float:
             hint = "leave out `exact = true` if results differ by rounding"
-        raise PlanFault(f"{law}: for {given}, {results}", hint=hint)
+        raise PlanFault(f"{law}: for {example}, {results}", hint=hint)
 
 
 def _are_near(x: Array, y: Array, inputs: Sequence[Array], tolerance: float) -> Array:
@@ -136,10 +136,10 @@ def _draw(rng: np.random.Generator, dtype: str) -> Array:
     """Elements of a type: small whole numbers, which are often equal, and other ones between them."""
     if dtype == "bool":
         return rng.integers(0, 2, SAMPLES).astype(np.bool_)
-    whole = rng.integers(-4, 5, SAMPLES)
+    integers = rng.integers(-4, 5, SAMPLES)
     if dtype in INTEGERS:
-        return whole.astype(storage_dtype(dtype))
-    values = np.where(rng.integers(0, 2, SAMPLES) > 0, whole, rng.normal(0, 2, SAMPLES))
+        return integers.astype(storage_dtype(dtype))
+    values = np.where(rng.integers(0, 2, SAMPLES) > 0, integers, rng.normal(0, 2, SAMPLES))
     return values.astype(np.float64 if dtype == "f64" else np.float32).astype(storage_dtype(dtype))
 
 
