@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -19,10 +18,10 @@ from einc.compiler import Compiled, compile_model
 from einc.errors import CapacityError
 from einc.generation.decoder_plans import make_pins
 from einc.generation.plan_cache import hash_request
-from einc.machines.model import BYTES_PER_MS, Machine
 from einc.options import CompileOptions
-from einc.plan_reading.timing import Timing, read_plan_machine, time_plan
-from einc.predict.costs import TaskCost, TaskKind, compute_task_costs
+from einc.plan_reading.limits import Limit, find_limit
+from einc.plan_reading.timing import read_plan_machine, time_plan
+from einc.predict.costs import compute_task_costs
 from einc.predict.ranges import name_rates
 from einc_runtime import disk
 from einc_runtime.plan.schema import ITEMSIZE, Bundle
@@ -33,10 +32,6 @@ MAX_KEPT_FIGURES = 20_000
 
 MAX_FIGURES_BYTES = 1_000_000
 """Of a file: the cuts of the weights are the longest part of it."""
-
-Limit = Literal["computing", "memory", "exchanges"]
-"""What most of the critical path of a plan is spent on: operations, reading and writing the memory of a site, or moving
-and combining what sites have for one another."""
 
 
 class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,31 +107,6 @@ def describe_figures(bundle: Bundle) -> Figures:
         state_bytes=sum(math.prod(t.shape) * ITEMSIZE[t.dtype] for t in bundle.tensors if t.kind == STATE),
         weight_cuts=tuple((pin.pattern, pin.cut) for pin in make_pins(bundle)),
     )
-
-
-def find_limit(
-    costs: tuple[TaskCost, ...], timing: Timing, machine: Machine
-) -> tuple[Limit, float] | tuple[None, None]:
-    """What takes most of the critical path, and which part of it; None for a plan that was not timed."""
-    if timing.times is None or not timing.critical:
-        return None, None
-    spent: dict[Limit, float] = {"computing": 0.0, "memory": 0.0, "exchanges": 0.0}
-    for position in timing.critical:
-        cost = costs[position]
-        if cost.kind is not TaskKind.FENCE:
-            spent[_find_task_limit(cost, machine)] += timing.times.ends[position] - timing.times.starts[position]
-    total = sum(spent.values())
-    limit = max(spent, key=lambda name: spent[name])
-    return (limit, spent[limit] / total) if total > 0 else (None, None)
-
-
-def _find_task_limit(cost: TaskCost, machine: Machine) -> Limit:
-    """A kernel is limited by what takes longer at the peaks of its site: its operations or its bytes."""
-    if cost.kind is not TaskKind.KERNEL:
-        return "exchanges"
-    site = machine.sites[cost.site]
-    computing_ms = cost.flops / site.peak(cost.precision) * 1e3
-    return "computing" if computing_ms > cost.size / (site.hbm_gbs * BYTES_PER_MS) else "memory"
 
 
 def find_figures_folder() -> Path:

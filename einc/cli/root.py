@@ -43,6 +43,5 @@ root = LazyGroup(
         "einc run ffn.bin --inputs x=rand:0 --weights rand:1 -o y.npy",
     ),
     params=[version_option("einc")],
-    no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

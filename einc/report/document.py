@@ -20,7 +20,7 @@ from einc.predict.ranges import name_rates
 from einc.report.choices import describe_choices
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
-from einc.report.times import describe_label_time, describe_time, describe_unlisted_peaks
+from einc.report.times import describe_label_time, describe_limit, describe_time, describe_unlisted_peaks
 from einc.report.weights import describe_tensor, describe_weights
 from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.regions import region_bytes
@@ -98,6 +98,7 @@ def explain(
         "rates": name_rates(timer.machine),
         "references": describe_references(bundle, plan, timer.machine),
         "time": describe_time(timing),
+        "limit": describe_limit(bundle, timer.machine, timing),
         "baselines": describe_baselines(report),
         "contenders": describe_contenders(report, machine),
         "memory_points": describe_memory_points(report, machine),

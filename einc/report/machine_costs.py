@@ -65,12 +65,12 @@ def add_ratios(rows: Sequence[Document]) -> list[Document]:
 
 def format_table(rows: Sequence[Document]) -> list[str]:
     """The rows as lines of text."""
-    lines = [["machine", "sites", "predicted ms", "range", "kernels", "exchange", "peak memory", "cost", "ratio"]]
+    lines = [["machine", "sites", "predicted ms", "range", "kernels", "exchange", "memory", "ratio"]]
     notes = []
     for row in rows:
         name = [row["machine"], str(row["devices"])]
         if row["error"] is not None:
-            lines.append([*name, *["-"] * 7])
+            lines.append([*name, *["-"] * 6])
             notes.append(f"{row['machine']}: {row['error']}")
             continue
         if row["note"] is not None:
@@ -78,9 +78,8 @@ def format_table(rows: Sequence[Document]) -> list[str]:
         parts = (row[part] for part in ("predicted_ms", "compute_ms", "exchange_ms"))
         predicted, *times = ("-" if part is None else f"{part:.3f}" for part in parts)
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        memory, cost = format_memory(row["memory_bytes"]), f"{row['total_cost']:,}"
-        lines.append([*name, predicted, _format_range(row), *times, memory, cost, ratio])
-    return [*align_columns(lines, right=range(1, 9)), *dict.fromkeys(notes)]
+        lines.append([*name, predicted, _format_range(row), *times, format_memory(row["memory_bytes"]), ratio])
+    return [*align_columns(lines, right=range(1, 8)), *dict.fromkeys(notes)]
 
 
 def _format_range(row: Document) -> str:

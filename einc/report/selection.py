@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einc.options import FASTEST
-from einc.report.tables import align_columns, describe_trust
+from einc.report.tables import align_columns, describe_trust, format_ms
 from einc_runtime.text import format_memory, shorten
 
 Document = dict[str, Any]
@@ -43,7 +43,7 @@ _OTHER_SELECTORS = {
 
 
 def summarize_selection(document: Document) -> list[str]:
-    """Lines on how the plan was chosen, and what the paper's cost would have chosen."""
+    """Lines on how the plan was chosen, and what a faster one lacks."""
     if document["selector"] != FASTEST:
         return [_OTHER_SELECTORS[document["selector"]]] if document["selector"] in _OTHER_SELECTORS else []
     rows = [row for row in document["contenders"] if row["predicted_ms"] is not None]
@@ -63,7 +63,7 @@ def summarize_selection(document: Document) -> list[str]:
         if len(plans) == 1:
             some = f"the only plan {'of these that fits' if fitting else 'that was built'}"
         lines = [f"{some}: {description}"]
-    return [*lines, *_describe_larger(document), *_compare_with_paper(document)]
+    return [*lines, *_describe_larger(document)]
 
 
 def find_fastest_too_large(document: Document) -> Document | None:
@@ -79,7 +79,7 @@ def _describe_larger(document: Document) -> list[str]:
     if larger is None:
         return []
     needed = format_memory(larger["memory_bytes"])
-    return [f"a faster plan does not fit: {larger['predicted_ms']:,.3f} ms would take {needed} per site"]
+    return [f"a faster plan does not fit: {format_ms(larger['predicted_ms'])} would take {needed} per site"]
 
 
 def describe_contender(name: str) -> str:
@@ -91,45 +91,26 @@ def _name(name: str) -> tuple[str, str]:
     return _PLAN_NAMES.get(name, (name, f"the well-known plan {name}"))
 
 
-def _compare_with_paper(document: Document) -> list[str]:
-    """What the plan takes that is best by the paper's cost."""
-    paper = _find_paper(document)
-    if paper is None:
-        return []
-    if paper["chosen"] or _is_same(paper, document):
-        return ["the paper's cost would choose this plan, too"]
-    took = _find_times(paper)
-    now = document["predicted_ms"]
-    times = f", {_format_span([ms / now for ms in took], 2)} times as long" if now else ""
-    total = document["total_cost"]
-    elements = f", with {paper['total_cost'] / total:.2g} times the elements" if total else ""
-    return [f"the paper's cost would choose a plan of {_format_span(took)} ms{times}{elements}"]
-
-
 def describe_choice(document: Document) -> str:
     """What a plan takes, in a few words; of plans that were not chosen by time also the paper's cost."""
     memory = f"{format_memory(max(document['memory_bytes']))} per site"
-    predicted = f"predicted {document['predicted_ms']:.3f} ms{describe_trust(document)}"
+    predicted = f"predicted {format_ms(document['predicted_ms'])}{describe_trust(document)}"
     if document["selector"] != FASTEST:
         proof = "" if document["exact"] else ", not proved least"
         return f"{predicted}, {memory}, cost {document['total_cost']:,}{proof}"
-    paper, larger = _find_paper(document), find_fastest_too_large(document)
-    notes = []
-    if paper is not None and paper["fits"] is not False and not paper["chosen"] and not _is_same(paper, document):
-        notes.append(f"by the paper's cost: {_format_span(_find_times(paper))} ms")
-    if larger is not None:
-        needed = format_memory(larger["memory_bytes"])
-        notes.append(f"{larger['predicted_ms']:,.3f} ms does not fit: it would take {needed} per site")
-    said = f" ({'; '.join(notes)})" if notes else ""
-    return f"{predicted}{said}, {memory}"
+    larger = find_fastest_too_large(document)
+    if larger is None:
+        return f"{predicted}, {memory}"
+    needed = f"{format_ms(larger['predicted_ms'])} would take {format_memory(larger['memory_bytes'])} per site"
+    return f"{predicted}, {memory} ({needed}, which does not fit)"
 
 
-def _find_paper(document: Document) -> Document | None:
+def find_paper_contender(document: Document) -> Document | None:
     """The contender that the paper's cost chooses, if it was predicted."""
     return next((x for x in document["contenders"] if x["name"] == "paper" and x["predicted_ms"] is not None), None)
 
 
-def _is_same(row: Document, document: Document) -> bool:
+def is_chosen_plan(row: Document, document: Document) -> bool:
     """Whether a contender takes what the chosen one does."""
     fields = ("predicted_ms", "memory_bytes", "total_cost")
     return any(
@@ -138,13 +119,13 @@ def _is_same(row: Document, document: Document) -> bool:
     )
 
 
-def _find_times(row: Document) -> tuple[float, float]:
+def find_times(row: Document) -> tuple[float, float]:
     """Between which times a contender is predicted to end, in ms, with the exchanges that the plan was to have."""
     highest = row["predicted_ms"]
     return highest if row["promised_ms"] is None else row["promised_ms"], highest
 
 
-def _format_span(ends: Sequence[float], digits: int = 3) -> str:
+def format_span(ends: Sequence[float], digits: int = 3) -> str:
     """Two numbers as one text: `0.144 to 0.357`."""
     low, high = (f"{end:,.{digits}f}" for end in ends)
     return low if low == high else f"{low} to {high}"
@@ -168,8 +149,8 @@ def group_contenders(document: Document) -> tuple[list[EqualPlans], list[tuple[s
     no time, each with the reason."""
     rows = [row for row in document["contenders"] if row["predicted_ms"] is not None]
     groups: dict[tuple[float, float, int, int], list[Document]] = {}
-    for row in sorted(rows, key=lambda row: (not row["chosen"], _find_times(row))):
-        groups.setdefault((*_find_times(row), row["memory_bytes"], row["total_cost"]), []).append(row)
+    for row in sorted(rows, key=lambda row: (not row["chosen"], find_times(row))):
+        groups.setdefault((*find_times(row), row["memory_bytes"], row["total_cost"]), []).append(row)
     equal_plans = []
     for (low, high, memory, cost), group in groups.items():
         equal_names = [
@@ -183,16 +164,17 @@ def group_contenders(document: Document) -> tuple[list[EqualPlans], list[tuple[s
     return equal_plans, [(_name(row["name"])[0], row["reason"]) for row in missing if row["reason"] not in known]
 
 
-def format_contenders(document: Document, strong: Emphasis) -> list[str]:
+def format_contenders(document: Document, strong: Emphasis, *, paper: bool = False) -> list[str]:
     """The table of the plans that the search considered, the fastest first; equal plans stand in one row."""
     groups, missing = group_contenders(document)
     if not groups:
         return []
-    table = [["plans considered", "predicted", "per site", "paper's cost", ""]]
+    table = [["plans considered", "predicted", "per site", *(["paper's cost"] if paper else []), ""]]
     for group in groups:
-        span = _format_span((group.low_ms, group.high_ms))
-        table.append([group.names, f"{span} ms", format_memory(group.memory), f"{group.cost:,}", group.remark])
-    lines = align_columns(table)
+        span = format_span((group.low_ms, group.high_ms))
+        cost = [f"{group.cost:,}"] if paper else []
+        table.append([group.names, f"{span} ms", format_memory(group.memory), *cost, group.remark])
+    lines = align_columns(table, right=range(1, len(table[0]) - 1))
     lines += [f"  not tried: {name}, {shorten(reason, MAX_SHOWN_REASON)}" for name, reason in missing]
     if any(" to " in row[1] for row in table):
         lines.append(

@@ -30,7 +30,7 @@ def align_columns(rows: Sequence[Sequence[str]], right: Container[int] = (1, 2, 
 
 
 def summarize_time(document: Document) -> str:
-    """One line: the predicted time, and what its critical path consists of."""
+    """One line: what the critical path consists of."""
     if document["time"] is None:
         known = document["predicted_ms"]
         told = "" if known is None else f"; predicted {known:.3f} ms{describe_trust(document)} when it was made"
@@ -38,7 +38,13 @@ def summarize_time(document: Document) -> str:
     critical = document["time"]["critical"]
     named = (("kernels", "compute_ms"), ("combining and copying", "combine_ms"), ("transfers", "transfer_ms"))
     parts = ", ".join(f"{name} {critical[part]:.3f}" for name, part in named)
-    return f"predicted {document['predicted_ms']:.3f} ms{describe_trust(document)}; along the critical path: {parts}"
+    return f"along the critical path, in ms: {parts}"
+
+
+def format_ms(ms: float) -> str:
+    """A time in three digits, as `0.188 ms` or `12.5 ms`; of a second and more in whole milliseconds."""
+    digits = 0 if ms <= 0 else max(0, 2 - math.floor(math.log10(ms)))
+    return f"{ms:,.{digits}f} ms"
 
 
 def format_roughly(ms: float) -> str:
@@ -100,17 +106,20 @@ def tabulate_times(document: Document, groups: Sequence[Sequence[Document]]) -> 
 
 
 def describe_links(document: Document) -> list[str]:
-    """The resources that would take longest for their traffic at full rate."""
+    """The resources that would take longest for their traffic at full rate; those that carry the same are one row."""
     if document["time"] is None:
         return []
     links = sorted(document["time"]["links"], key=lambda link: (-link["full_ms"], link["name"]))
     if not links:
         return []
     predicted = document["predicted_ms"] or 1.0
+    alike: dict[tuple[int, float, float], list[str]] = {}
+    for link in links:
+        alike.setdefault((link["bytes"], link["full_ms"], link["busy_ms"]), []).append(link["name"])
     lines = [
-        f"  {link['name']}: {format_memory(link['bytes'])}, {link['full_ms']:.3f} ms at full rate"
-        f" ({link['full_ms'] / predicted:.0%} of the time), in use for {link['busy_ms']:.3f} ms"
-        for link in links[:MAX_LISTED_ITEMS]
+        f"  {names[0] if len(names) == 1 else f'{names[0]} (x{len(names)})'}: {format_memory(size)}, {full:.3f} ms at"
+        f" full rate ({full / predicted:.0%} of the time), in use for {busy:.3f} ms"
+        for (size, full, busy), names in list(alike.items())[:MAX_LISTED_ITEMS]
     ]
     return ["busiest links", *lines]
 
@@ -131,3 +140,8 @@ def format_cut(part: Document) -> str:
     cut = " ".join(f"{name}/{len(parts)}" for name, parts in part["intervals"].items() if len(parts) > 1) or "whole"
     replicas = part.get("replicas", 1)
     return cut if replicas == 1 else f"{cut} ({replicas} sites each)"
+
+
+def count_bytes_moved(document: Document) -> int:
+    """The bytes that all transfers of a plan move."""
+    return sum(part["moves"]["bytes"] for part in (*document["ops"], *document["outputs"]))

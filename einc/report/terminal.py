@@ -14,15 +14,25 @@ from einc.machines.picture import format_ranges
 from einc.options import FASTEST
 from einc.report.choices import format_choices
 from einc.report.grid import draw_grid
+from einc.report.paper_costs import (
+    COST_PARTS,
+    compare_with_paper,
+    format_cheapest,
+    format_costs,
+    format_operation_cost,
+    sum_cost_parts,
+)
 from einc.report.selection import format_contenders, format_memory_points, summarize_selection
 from einc.report.summary import summarize_plan
 from einc.report.tables import (
     align_columns,
+    count_bytes_moved,
     describe_links,
     describe_operator_time,
     describe_trust,
     format_baselines,
     format_cut,
+    format_ms,
     summarize_time,
     tabulate_times,
 )
@@ -48,34 +58,36 @@ _STARTS = {
 }
 
 
-def format_overview(document: Document, strong: Emphasis = str) -> str:
-    """The whole plan: totals, a table of all operators, and a section for each kind of them."""
+def format_overview(document: Document, strong: Emphasis = str, *, paper: bool = False) -> str:
+    """The whole plan: what it takes and why, a table of all operators, and a section for each kind of them.
+
+    The paper's cost is shown of plans that were chosen by it, and where `paper` asks for it.
+    """
+    paper = paper or document["selector"] != FASTEST
     groups = _group_alike(document["ops"])
-    lines = [strong(_format_heading(document)), *_format_totals(document), ""]
-    lines += [*format_contenders(document, strong), *format_memory_points(document, strong)]
+    head, *advice = summarize_plan(document, groups)
+    lines = [strong(head), *advice, "", *_format_totals(document, paper), ""]
+    lines += [*format_contenders(document, strong, paper=paper), *format_memory_points(document, strong)]
     times = _format_times(document, groups, strong)
-    lines += [*times, *([""] if times else []), *_format_table(groups, strong), *_format_costs(document)]
+    lines += [*times, *([""] if times else []), *_format_table(groups, strong, paper)]
+    lines += format_costs(document) if paper else []
     shown = sorted(sorted(range(len(groups)), key=lambda g: (_rank(groups[g]), g))[:MAX_SECTIONS])
     for g in shown:
-        lines += ["", *_format_section(groups[g], document["devices"], strong)]
+        lines += ["", *_format_section(groups[g], document["devices"], strong, paper=paper)]
     if len(shown) < len(groups):
         left = len(groups) - len(shown)
         lines += ["", f"{left} shorter kinds of operators have no section here; --op NAME shows any operator."]
     lines += ["", *_format_inputs(document, strong), *_format_weights(document["weights"], strong)]
-    lines += _format_outputs(document, strong)
-    summary = summarize_plan(document, groups)
-    lines += ["", strong(summary[0]), *summary[1:]] if summary else []
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_format_outputs(document, strong)]) + "\n"
 
 
 def format_operator(document: Document, strong: Emphasis = str) -> str:
     """One operator, the only one in `document`, with all its blocks."""
     (operation,) = document["ops"]
     lines = [
-        strong(_format_heading(document)),
-        summarize_time(document),
+        strong(format_heading(document)),
         "",
-        *_format_section([operation], document["devices"], strong, complete=True),
+        *_format_section([operation], document["devices"], strong, complete=True, paper=True),
         "",
     ]
     for spec in operation["specs"]:
@@ -94,62 +106,39 @@ def format_operator(document: Document, strong: Emphasis = str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def format_comparison(document: Document, against: Document, names: tuple[str, str], strong: Emphasis = str) -> str:
-    """Two plans side by side: totals, and the operators that differ."""
-    first, second = names
-    lines = [strong(f"A = {first}: {_format_heading(document)}")]
-    lines += [strong(f"B = {second}: {_format_heading(against)}"), ""]
-    rows = [["", "A", "B", "B - A"]]
-    a_ms, b_ms = document["predicted_ms"], against["predicted_ms"]
-    if a_ms is not None and b_ms is not None:
-        times = (f"{plan['predicted_ms']:,.3f}{describe_trust(plan)}" for plan in (document, against))
-        rows.append(["predicted ms", *times, f"{b_ms - a_ms:+,.3f}"])
-    totals = [
-        ("most bytes on a site", max(document["memory_bytes"]), max(against["memory_bytes"])),
-        ("bytes moved", _count_bytes_moved(document), _count_bytes_moved(against)),
-        ("paper's cost", document["total_cost"], against["total_cost"]),
-        *(
-            (f"  {part}", _sum_costs(document, part), _sum_costs(against, part))
-            for part in ("repartition", "join", "aggregation")
-        ),
-    ]
-    rows += [[name, f"{a:,}", f"{b:,}", f"{b - a:+,}"] for name, a, b in totals]
-    lines += [*align_columns(rows), ""]
-    first_operations, second_operations = ({op["name"]: op for op in plan["ops"]} for plan in (document, against))
-    differing = [["operator", "cut in A", "cut in B", "ms in A", "ms in B", "cost A", "cost B"]]
-    for name in [*first_operations, *(name for name in second_operations if name not in first_operations)]:
-        a, b = first_operations.get(name), second_operations.get(name)
-        if a is None or b is None or format_cut(a) != format_cut(b) or _sum_cost_parts(a) != _sum_cost_parts(b):
-            differing.append([name, *(format_cut(x) if x else "-" for x in (a, b)),
-                              *(f"{x['time']['critical_ms']:.3f}" if x and x["time"] else "-" for x in (a, b)),
-                              *(f"{_sum_cost_parts(x):,}" if x else "-" for x in (a, b))])  # fmt: skip
-    lines += align_columns(differing, right=(3, 4, 5, 6)) if len(differing) > 1 else ["every operator is cut alike"]
-    return "\n".join(lines) + "\n"
+def format_heading(document: Document) -> str:
+    """The model, the machine and the time of a plan, and how it was chosen."""
+    known = document["predicted_ms"]
+    time = "" if known is None else f", predicted {format_ms(known)}{describe_trust(document)}"
+    place = f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
+    return f"{place}{time}{_format_options(document)}"
 
 
-def _format_heading(document: Document) -> str:
-    return (
-        f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
-        f" (selector {document['selector']}, schedule {document['schedule']}"
-        f"{', inputs once' if document['input_placement'] == 'once' else ''})"
-    )
+def _format_options(document: Document) -> str:
+    """The options that a plan was made with, where they are not the usual ones."""
+    usual = {"selector": FASTEST, "schedule": "synthesized", "input_placement": "replicated"}
+    named = [f"{name.replace('_', ' ')} {document[name]}" for name, value in usual.items() if document[name] != value]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def _rank(group: Sequence[Document]) -> tuple[float, int]:
     """The smaller, the more a kind of operators matters: by its part of the critical path, then by its cost."""
     critical = sum(operation["time"]["critical_ms"] for operation in group if operation["time"] is not None)
-    return -round(critical, 6), -_sum_cost_parts(group[0]) * len(group)
+    return -round(critical, 6), -sum_cost_parts(group[0]) * len(group)
 
 
-def _format_totals(document: Document) -> list[str]:
+def _format_totals(document: Document, paper: bool) -> list[str]:
+    options = _format_options(document)
     memory, limit = document["memory_bytes"], document["memory_limit"]
     allowed = "" if limit is None else f" of {format_memory(limit)} that it may take"
     return [
+        *([f"made with other options than the usual ones{options}"] if options else []),
         summarize_time(document),
         *summarize_selection(document),
+        *(compare_with_paper(document) if paper else []),
         *format_choices(document),
         *format_baselines(document["baselines"]),
-        f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(_count_bytes_moved(document))}",
+        f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(count_bytes_moved(document))}",
         *_format_exchanges(document),
         f"inputs and weights: {_STARTS[document['input_placement']]}",
         *_format_restrictions(document),
@@ -166,17 +155,6 @@ def _format_restrictions(document: Document) -> list[str]:
         promise = "reproducible: the same bits for any number of sites and any cuts"
         return [promise if price is None else f"{promise}; a plan that is not{pins and ',' + pins + ','} {price}"]
     return [] if price is None else [f"a plan{pins} {price}"]
-
-
-def _format_costs(document: Document) -> list[str]:
-    """The paper's cost of the whole plan. Only a plan that was chosen by it can be said to cost least."""
-    pinned = " with these pins" if any(operation["pin"] for operation in document["ops"]) else ""
-    proof = f"no plan{pinned} costs less; " if document["exact"] else ""
-    parts = ", ".join(f"{part} {_sum_costs(document, part):,}" for part in ("repartition", "join", "aggregation"))
-    total = f"paper's cost {document['total_cost']:,} elements: {parts}"
-    if document["selector"] == FASTEST or document["cut_cost"] is None:
-        return [total]
-    return [total, f"  ({proof}the cut heuristic finds {document['cut_cost']:,})"]
 
 
 def _format_exchanges(document: Document) -> list[str]:
@@ -214,19 +192,18 @@ def _group_alike(operations: Sequence[Document]) -> list[list[Document]]:
     return list(groups.values())
 
 
-def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis) -> list[str]:
-    rows = [["operator", "", "cut", "moved", "repartition", "join", "aggregation"]]
+def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis, paper: bool) -> list[str]:
+    rows = [["operator", "", "cut", "moved", *(COST_PARTS if paper else ())]]
     for group in groups:
         first = group[0]
         name = first["name"] if len(group) == 1 else f"{first['name']} (x{len(group)})"
-        cost = first["cost"]
         rows.append(
             [
                 name,
                 shorten(first["op"], 28),
                 format_cut(first) + (" (pinned)" if first["pin"] else ""),
                 format_memory(first["moves"]["bytes"]) if first["moves"]["bytes"] else "-",
-                *(f"{cost[part]:,}" for part in ("repartition", "join", "aggregation")),
+                *(f"{first['cost'][part]:,}" for part in (COST_PARTS if paper else ())),
             ]
         )
     lines = align_columns(rows, right=(3, 4, 5, 6))
@@ -242,7 +219,9 @@ def _format_times(document: Document, groups: Sequence[Sequence[Document]], stro
     return [strong(table[0]), *table[1:], *(["", strong(links[0]), *links[1:]] if links else [])]
 
 
-def _format_section(group: Sequence[Document], sites: int, strong: Emphasis, complete: bool = False) -> list[str]:
+def _format_section(
+    group: Sequence[Document], sites: int, strong: Emphasis, *, complete: bool = False, paper: bool
+) -> list[str]:
     """The decisions for the first of a group of equal operators."""
     operation = group[0]
     title = f"{', '.join(operation['outputs'])} = {operation['op']}({', '.join(operation['inputs'])})"
@@ -260,15 +239,10 @@ def _format_section(group: Sequence[Document], sites: int, strong: Emphasis, com
         lines.append(f"  {used} of {sites} sites work; idle: {format_ranges(idle)}")
     lines.append(f"  {describe_operator_time(operation)}")
     lines.append(f"  {_format_movement(operation)}")
-    cost = operation["cost"]
-    together = f"  combined by {operation['aggregate']}" if cost["aggregation"] else ""
-    lines.append(
-        f"  paper's cost {_sum_cost_parts(operation):,} = repartition {cost['repartition']:,} + join {cost['join']:,}"
-        f" + aggregation {cost['aggregation']:,}{together}"
-    )
+    lines += [f"  {format_operation_cost(operation)}"] if paper else []
     if operation["pin"] is not None:
         lines.append(f"  pinned to {operation['pin']}")
-    return [*lines, *_format_alternatives(operation)]
+    return [*lines, *_format_alternatives(operation, paper)]
 
 
 def _format_movement(operation: Document) -> str:
@@ -291,30 +265,15 @@ def _format_moves(part: Document) -> str:
     return f"moves {format_memory(moves['bytes'])} in {format_count(moves['transfers'], 'transfer')}"
 
 
-def _format_alternatives(operation: Document) -> list[str]:
+def _format_alternatives(operation: Document, paper: bool) -> list[str]:
     """The best other cuts of an operator: by time, if the plan was chosen by time, and by the paper's cost."""
-    alternative, faster = operation["next_best"], operation["next_fastest"]
+    faster = operation["next_fastest"]
     if faster is None:
-        return [f"  next best: {_format_alternative(alternative, _sum_cost_parts(operation))}"]
+        return [f"  next best: {format_cheapest(operation)}"]
     more = faster["more_ms"]
     time = f"about {abs(more):.3f} ms {'more' if more >= 0 else 'less'}" if round(abs(more), 3) else "about as fast"
     lines = [f"  next best by time: {format_cut(faster)}, {time}"]
-    if alternative is not None:
-        more = alternative["more"]
-        cost = f"{abs(more):,} elements {'more' if more > 0 else 'less'}" if more else "as many elements"
-        lines.append(f"  next best by the paper's cost: {format_cut(alternative)}, {cost}")
-    return lines
-
-
-def _format_alternative(alternative: Document | None, now: int) -> str:
-    """The cheapest other cut of an operator that costs `now` elements."""
-    if alternative is None:
-        return "there is no other cut"
-    more = alternative["more"]
-    if more == 0:
-        return f"{format_cut(alternative)} costs as much"
-    share = f" ({more / now:+.0%} of this operator's cost)" if now else ""
-    return f"{format_cut(alternative)}, the plan then costs {abs(more):,} {'more' if more > 0 else 'less'}{share}"
+    return [*lines, *([f"  next best by the paper's cost: {format_cheapest(operation)}"] if paper else [])]
 
 
 def _format_inputs(document: Document, strong: Emphasis) -> list[str]:
@@ -381,19 +340,6 @@ def _format_weights(rows: Sequence[Document], strong: Emphasis) -> list[str]:
 def _format_range(counts: Sequence[int]) -> str:
     low, high = format_memory(min(counts)), format_memory(max(counts))
     return low if low == high else f"{low} to {high}"
-
-
-def _sum_cost_parts(operation: Document) -> int:
-    cost: dict[str, int] = operation["cost"]
-    return cost["repartition"] + cost["join"] + cost["aggregation"]
-
-
-def _sum_costs(document: Document, part: str) -> int:
-    return sum(operation["cost"][part] for operation in document["ops"])
-
-
-def _count_bytes_moved(document: Document) -> int:
-    return sum(part["moves"]["bytes"] for part in (*document["ops"], *document["outputs"]))
 
 
 def _format_block(block: list[list[int]]) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from einc.machines.model import Machine
+from einc.plan_reading.limits import find_limit, find_peak_parts
 from einc.plan_reading.timing import Label, Timing, read_plan_machine, time_plan
 from einc.predict.breakdown import LabelTime
+from einc.predict.costs import compute_task_costs
 from einc.predict.ranges import name_rates
 from einc_runtime.plan.schema import Bundle
 
@@ -44,6 +46,19 @@ def describe_time(timing: Timing) -> Document | None:
             if link.carried
         ],
     }
+
+
+def describe_limit(bundle: Bundle, machine: Machine, timing: Timing) -> Document | None:
+    """What takes most of the critical path, and how much of the peak rates of all sites the plan reaches. None for a
+    plan that was not timed, and where sites share cores, whose rates are no peaks of one site."""
+    if machine.cores is not None or not timing.predicted_ms:
+        return None
+    costs = compute_task_costs(bundle)
+    limit, part = find_limit(costs, timing, machine)
+    if limit is None:
+        return None
+    computing, reading = find_peak_parts(costs, timing.predicted_ms, machine)
+    return {"by": limit, "part": part, "peak_flops_part": computing, "peak_memory_part": reading}
 
 
 def describe_prediction(bundle: Bundle) -> Document:

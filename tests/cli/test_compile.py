@@ -302,7 +302,7 @@ def test_where_inputs_start_is_chosen_kept_and_told(einc: Callable[..., Any], tm
     assert {weight["copies"] for weight in found["once"]["weights"]} == {1}
     moved = {name: sum(op["moves"]["bytes"] for op in document["ops"]) for name, document in found.items()}
     assert moved["once"] > moved["replicated"]
-    assert ", inputs once)" in einc("explain", target).out
+    assert "input placement once)" in einc("explain", target).out
     assert "every block lies on one site when the clock starts" in einc("explain", target).out
     assert einc("compile", MODELS / "chain_c.ein", "--input-placement", "twice", "-o", target).code == 2
 

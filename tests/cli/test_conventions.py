@@ -41,10 +41,16 @@ def test_every_help_has_an_example_of_its_own(path: tuple[str, ...], einc: Calla
     assert "--debug" in result.out
 
 
+@pytest.mark.parametrize("arguments", [(), ("models",), ("machine",), ("exprog",)])
+def test_without_a_command_the_help_is_what_is_told(arguments: tuple[str, ...], einc: Callable[..., Any]) -> None:
+    result = einc(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.rstrip() == einc(*arguments, "--help").out.rstrip()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("nonsense",),
         ("compile",),
         ("compile", "m.ein", "--nonsense"),

@@ -12,6 +12,7 @@ import pytest
 from einc.machines.load import parse_machine
 from einc.machines.model import MS_PER_US
 from einc.plan_reading.timing import read_plan_machine, time_plan
+from einc.report.tables import format_ms
 from einc_runtime.execution.trace import task_kind
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.schema import Bundle, KernelTask, TransferTask
@@ -65,8 +66,13 @@ def test_one_operator_has_the_times_that_it_has_in_the_whole(plan: Path, einc: C
 def test_the_terminal_says_where_the_time_goes(plan: Path, einc: Callable[..., Any]) -> None:
     document = einc("explain", plan, "--json").json()
     text = einc("explain", plan).out
-    assert f"predicted {document['predicted_ms']:.3f} ms" in text
     lines = text.splitlines()
+    assert f": {format_ms(document['predicted_ms'])}" in lines[0]
+    limit = document["limit"]
+    assert lines[1].startswith(f"limited by {limit['by']}, {limit['part']:.0%} of the time")
+    assert 0 < limit["peak_flops_part"] < 1
+    assert 0 < limit["peak_memory_part"] < 1
+    assert lines[2].startswith("to try: ")
     table = lines[lines.index(next(line for line in lines if line.startswith("time in ms"))) :]
     shown = {line.split("  ")[0].strip(): line for line in table[1 : table.index("")]}
     assert set(shown) >= {op["name"] for op in document["ops"]} | {"idle at the end"}

@@ -9,6 +9,7 @@ import pytest
 from einc.compiler import compile_model
 from einc.options import CompileOptions
 from einc.report.document import explain
+from einc.report.paper_costs import compare_with_paper
 from einc.report.selection import describe_choice, format_contenders, format_memory_points, summarize_selection
 
 TEXT = """model m
@@ -63,10 +64,12 @@ def test_equal_plans_stand_in_one_row_and_the_chosen_one_first() -> None:
     assert lines[3].endswith("does not fit")
     assert lines[4] == "  not tried: single, about 9 ms by the time tables"
     assert any("a to b" in line for line in lines)
-    first, second = summarize_selection(found)
-    assert first == "the fastest by predicted time of 3 plans that fit: the optimum of the time tables"
-    assert second.endswith("3.000 to 8.000 ms, 1.50 to 4.00 times as long, with 0.25 times the elements")
-    assert describe_choice(found) == "predicted 2.000 ms (by the paper's cost: 3.000 to 8.000 ms), 1 MiB per site"
+    assert summarize_selection(found) == [
+        "the fastest by predicted time of 3 plans that fit: the optimum of the time tables"
+    ]
+    (told,) = compare_with_paper(found)
+    assert told.endswith("3.000 to 8.000 ms, 1.50 to 4.00 times as long, with 0.25 times the elements")
+    assert describe_choice(found) == "predicted 2.00 ms, 1 MiB per site"
 
 
 def test_a_faster_plan_that_does_not_fit_is_named_as_such() -> None:
@@ -76,8 +79,8 @@ def test_a_faster_plan_that_does_not_fit_is_named_as_such() -> None:
         row("data", 1.2, 5 << 32, fits=False),
         row("single", 4.0, 1 << 35, fits=False),
     )
-    assert "a faster plan does not fit: 1.200 ms would take 20 GiB per site" in summarize_selection(found)
-    told = "predicted 2.000 ms (1.200 ms does not fit: it would take 20 GiB per site), 1 MiB per site"
+    assert "a faster plan does not fit: 1.20 ms would take 20 GiB per site" in summarize_selection(found)
+    told = "predicted 2.00 ms, 1 MiB per site (1.20 ms would take 20 GiB per site, which does not fit)"
     assert describe_choice(found) == told
     slower = document(row("time", 2.0, cost=200, chosen=True), row("single", 4.0, 1 << 35, fits=False))
     assert not any("does not fit" in line for line in [*summarize_selection(slower), describe_choice(slower)])
@@ -89,8 +92,8 @@ def test_tables_that_were_not_minimized_are_not_called_exact() -> None:
     missing = row("time", None, reason="its tables would be too large")
     lacking = document(row("paper", 2.0, chosen=True), missing)
     assert "minimized exactly" not in "\n".join(format_contenders(lacking, str))
-    assert summarize_selection(lacking)[1] == "the paper's cost would choose this plan, too"
-    assert describe_choice(lacking) == "predicted 2.000 ms, 1 MiB per site"
+    assert compare_with_paper(lacking) == ["the paper's cost would choose this plan, too"]
+    assert describe_choice(lacking) == "predicted 2.00 ms, 1 MiB per site"
 
 
 def test_a_baseline_that_was_taken() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from einc.compiler import compile_model
 from einc.options import CompileOptions
+from einc.report.comparison import format_comparison
 from einc.report.document import explain
-from einc.report.terminal import format_comparison, format_operator, format_overview
+from einc.report.terminal import format_operator, format_overview
 
 GOLDEN = Path(__file__).with_name("golden_explain.txt")
 TEXT = """model small
@@ -37,6 +38,7 @@ def test_explanations_read_as_agreed(update_golden: bool) -> None:
     found = "\n".join(
         [
             format_overview(document(5), strong),
+            format_overview(document(2), strong, paper=True),
             format_operator(document(5, "p"), strong),
             format_comparison(document(5), document(2), ("five", "two"), strong),
         ]

@@ -47,6 +47,7 @@ MAX_TRACE_BYTES = 1 << 28
 @click.option("--op", "operator", metavar="NAME", help="Show one operator with all its blocks.")
 @click.option("--preamble", metavar="NAME", help="Print the preamble of one exchange, to write a program for it.")
 @click.option("--all-specs", is_flag=True, help="Show every cut that was considered.")
+@click.option("--paper", is_flag=True, help="Show the paper's cost, in elements, beside the times.")
 @click.option("--against", "--compare", "against", metavar="PLAN2", help="Compare with another plan.")
 @click.option("--html", metavar="FILE", help="Write a page with pictures that a browser shows.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="What is printed.  [default: text]")
@@ -111,6 +112,7 @@ class ExplainRequest:
     html: str | None
     form: str | None
     trace: str | None
+    paper: bool
 
     @property
     def makes_page(self) -> bool:
@@ -150,7 +152,8 @@ class ExplainRequest:
 def _read_request(source: str, arguments: dict[str, Any]) -> ExplainRequest:
     """Takes what is not about the compilation out of the arguments. `--json` is short for `--format json`."""
     fields = {
-        name: arguments.pop(name) for name in ("operator", "preamble", "all_specs", "against", "html", "form", "trace")
+        name: arguments.pop(name)
+        for name in ("operator", "preamble", "all_specs", "against", "html", "form", "trace", "paper")
     }
     if arguments.pop("as_json"):
         if fields["form"] not in (None, "json"):
@@ -213,16 +216,16 @@ def _require_operator(bundle: Bundle, name: str) -> None:
 
 
 def _format_text(request: ExplainRequest, document: dict[str, Any], against: dict[str, Any] | None) -> str:
-    from einc.report import terminal
+    from einc.report import comparison, terminal
 
     def strong(text: str) -> str:
         return click.style(text, bold=True) if output.use_colours() else text
 
     if against is not None:
-        return terminal.format_comparison(document, against, (request.source, request.against or ""), strong)
+        return comparison.format_comparison(document, against, (request.source, request.against or ""), strong)
     if request.operator is not None:
         return terminal.format_operator(document, strong)
     if request.all_specs:
         parts = [terminal.format_operator({**document, "ops": [op]}, strong) for op in document["ops"]]
         return "\n".join(parts)
-    return terminal.format_overview(document, strong)
+    return terminal.format_overview(document, strong, paper=request.paper)

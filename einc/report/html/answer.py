@@ -147,7 +147,7 @@ def _list_reasons(document: Document, quantities: Mapping[str, Any]) -> list[str
     if document["exact"]:
         lines.append("it is proved that no plan costs less by the paper's cost")
     if document["time"] is not None:
-        lines.append(summarize_time(document).partition("; ")[2])
+        lines.append(summarize_time(document))
     if quantities["bound_ms"]:
         lines.append("each exchange has a proved lower bound; the section on exchanges says what proves it")
     lines.append(_SOURCES[document["rates"]])

@@ -51,8 +51,18 @@ class LazyGroup(_Helpful, click.Group):
     """A group over a table: for every command, `module:attribute` and one line of help."""
 
     def __init__(self, name: str, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        super().__init__(name, **kwargs)
+        super().__init__(name, no_args_is_help=False, **kwargs)
         self.table = table
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Without a command, the help goes to standard error, and the exit code is that of wrong usage: versions of
+        click differ in both."""
+        if not args and not ctx.resilient_parsing:
+            from einc_runtime.cli import failures, output
+
+            output.note(ctx.get_help())
+            ctx.exit(failures.USAGE)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)
