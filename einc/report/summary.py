@@ -18,10 +18,10 @@ def summarize_plan(document: Document, groups: Sequence[Sequence[Document]]) -> 
 
     `groups` are the operators that differ in their names only.
     """
-    place = f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
+    heading = f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
     if document["time"] is None or not document["predicted_ms"]:
-        return [place]
-    return [f"{place}: {_describe_time(document)}", _describe_limit(document), _suggest(document, groups)]
+        return [heading]
+    return [f"{heading}: {_describe_time(document)}", _describe_limit(document), _suggest(document, groups)]
 
 
 def _describe_time(document: Document) -> str:

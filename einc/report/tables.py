@@ -113,13 +113,13 @@ def describe_links(document: Document) -> list[str]:
     if not links:
         return []
     predicted = document["predicted_ms"] or 1.0
-    alike: dict[tuple[int, float, float], list[str]] = {}
+    names_by_traffic: dict[tuple[int, float, float], list[str]] = {}
     for link in links:
-        alike.setdefault((link["bytes"], link["full_ms"], link["busy_ms"]), []).append(link["name"])
+        names_by_traffic.setdefault((link["bytes"], link["full_ms"], link["busy_ms"]), []).append(link["name"])
     lines = [
         f"  {names[0] if len(names) == 1 else f'{names[0]} (x{len(names)})'}: {format_memory(size)}, {full:.3f} ms at"
         f" full rate ({full / predicted:.0%} of the time), in use for {busy:.3f} ms"
-        for (size, full, busy), names in list(alike.items())[:MAX_LISTED_ITEMS]
+        for (size, full, busy), names in list(names_by_traffic.items())[:MAX_LISTED_ITEMS]
     ]
     return ["busiest links", *lines]
 

@@ -110,8 +110,8 @@ def format_heading(document: Document) -> str:
     """The model, the machine and the time of a plan, and how it was chosen."""
     known = document["predicted_ms"]
     time = "" if known is None else f", predicted {format_ms(known)}{describe_trust(document)}"
-    place = f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
-    return f"{place}{time}{_format_options(document)}"
+    heading = f"{document['model']} on {format_count(document['devices'], 'site')} of {document['machine']}"
+    return f"{heading}{time}{_format_options(document)}"
 
 
 def _format_options(document: Document) -> str:
