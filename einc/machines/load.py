@@ -23,7 +23,7 @@ from einc.errors import MachineError, ReadError, UsageError
 from einc.machines.catalogue import Gpu, find_by_name, list_names, load_catalogue, suggest_names
 from einc.machines.datasheets import load_unit_gpu, scale_gpu
 from einc.machines.gpu import GpuRates, check_gpu
-from einc.machines.model import KernelRate, Machine, Resource, Site
+from einc.machines.model import CPU_STEP, KernelRate, Machine, Resource, Site
 from einc.machines.rules import add_peak, check_pairs, expand_rules
 from einc.machines.schema import (
     MAX_MACHINE_TEXT,
@@ -139,9 +139,10 @@ def _build_machine(file: MachineFile, open_count: int | None) -> Machine:
     for name, count in Counter(resource.name for resource in resources).most_common(1):
         if count > 1:
             raise MachineError(f"resources: two resources have the name {name!r}")
+    is_cpu = file.name == HOST or not isinstance(file.cores, UnsetType)
     return Machine(
         file.name,
-        sites,
+        tuple(replace(site, step=CPU_STEP) for site in sites) if is_cpu else sites,
         resources,
         file.latency_us.transfer,
         file.latency_us.kernel,

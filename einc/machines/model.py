@@ -33,12 +33,33 @@ class KernelRate:
 
 
 @dataclass(frozen=True, slots=True)
+class StepLatency:
+    """What a step that waits for the one before takes at least, in nanoseconds: to load what it reads, and for each
+    scalar function, and each level of a tree, in its longest chain."""
+
+    load_ns: float = 0.0
+    function_ns: float = 0.0
+    level_ns: float = 0.0
+
+
+GPU_STEP = StepLatency(load_ns=280.0, function_ns=2.3, level_ns=15.0)
+"""Of one launch that goes through all steps. A step's loads cannot begin before the stores of the step before, so each
+waits for the memory: some 470 cycles on A100 and H100 (Luo et al., arXiv:2402.13499), 280 ns at 1.7 GHz. A dependent
+addition or multiplication takes 4 cycles, and a level of a tree a shuffle between threads, 23 cycles, and that."""
+
+CPU_STEP = StepLatency(load_ns=1.7, function_ns=1.3, level_ns=0.0)
+"""Of one vector of lanes, whose values lie in the first cache: 5 cycles to store and load them again, and 4 for each
+addition or multiplication, at 3 GHz (Agner Fog's tables of instructions, for Skylake and Zen alike). Sums are chains of
+additions, which count as operations."""
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """One processor: HBM bandwidth in GB/s (10^9 bytes), memory in bytes, peak FLOP/s per dtype name.
 
     `kernels` has measured rates by the kind of a task, in ascending order: the name of a kernel, `aggregate`, `copy`,
     `transfer`, or a name with a dtype, as in `contract.f16`. What is not listed takes what was measured of the GPU of
-    this name, if anything was, and else what the peaks say.
+    this name, if anything was, and else what the peaks say. `step` is what steps that wait for each other take.
     """
 
     hbm_gbs: float
@@ -47,6 +68,7 @@ class Site:
     kernels: tuple[tuple[str, KernelRate], ...] = ()
     gpu_name: str = ""
     gpu: GpuRates | None = None
+    step: StepLatency = GPU_STEP
 
     def peak(self, precision: str) -> float:
         """FLOP/s at a precision; what the file does not list runs as f32 does, and without f32 nothing limits it.
@@ -119,7 +141,12 @@ class Machine:
     def ideal(self) -> Machine:
         """The same machine with all latencies zero, and GPUs and links at their peaks, for the paper's figures."""
         sites = tuple(
-            replace(site, kernels=tuple((name, replace(rate, us=0.0)) for name, rate in site.kernels), gpu=None)
+            replace(
+                site,
+                kernels=tuple((name, replace(rate, us=0.0)) for name, rate in site.kernels),
+                gpu=None,
+                step=StepLatency(),
+            )
             for site in self.sites
         )
         resources = tuple(

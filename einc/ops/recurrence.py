@@ -22,6 +22,7 @@ from einc.ops.scalar import resolve_program
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.recurrence import recurrence
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
+from einc_runtime.plan.recurrence_steps import MAX_TILE_ELEMENTS, count_tile, measure_chain
 from einc_runtime.plan.recurrences import (
     RECURRENCE_TEXTS,
     OperandRead,
@@ -34,6 +35,7 @@ from einc_runtime.plan.recurrences import (
     parse_recurrence,
 )
 from einc_runtime.plan.scalar_programs import ScalarLiteral
+from einc_runtime.plan.work import RecurrenceWork
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -117,6 +119,16 @@ class RecurrenceOperator(MappedOperator):
             * (sum(step.function != "copy" for step in equation.scalar.steps) + bool(equation.aggregation))
             for equation in self.program.equations
         )
+
+    def work(self, function: FunctionSpec) -> RecurrenceWork:
+        """The steps of a block, and what each of them waits for."""
+        shapes = ([block.shape for block in blocks] for blocks in (function.inputs, function.outputs))
+        program, extents = self.program, measure_loops(self.program, *shapes)
+        depth, levels = measure_chain(program, extents)
+        fits = count_tile(program, extents) <= MAX_TILE_ELEMENTS
+        launches = 0 if fits else len(program.equations) + len(program.results)
+        lanes = math.prod(extents[name] for name in program.independent_loops)
+        return RecurrenceWork(extents[program.along], lanes, depth, levels, launches)
 
     @property
     def precision(self) -> str:

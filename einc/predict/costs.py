@@ -9,7 +9,7 @@ from typing import NamedTuple
 from einc.core.spec import FunctionSpec
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
 from einc.ops.base import Operator
-from einc.predict.kernel_times import KernelKind, classify, time_kernel_us
+from einc.predict.kernel_times import KernelKind, classify, time_kernel_us, time_recurrence_us
 from einc_runtime.plan.joint_aggregation import DEFINITIONS
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes
 from einc_runtime.plan.schema import (
@@ -22,7 +22,7 @@ from einc_runtime.plan.schema import (
     Operation,
     TransferTask,
 )
-from einc_runtime.plan.work import Work
+from einc_runtime.plan.work import RecurrenceWork, Work
 
 
 class TaskKind(enum.Enum):
@@ -124,22 +124,28 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) ->
     If the machine file has measured rates for such tasks, this is what they say. Else a combining task takes the
     latency, and its bytes at the memory's sustained rate. A kernel takes the latency, and the longer of the two times
     for computing and for moving its bytes; and if its GPU was measured, what its size takes there (`kernel_times`), if
-    that is longer.
+    that is longer. Steps of a recurrence that wait for each other take their time on any machine.
     """
+    waiting = 0.0
+    if isinstance(cost.work, RecurrenceWork):
+        waiting = MS_PER_US * time_recurrence_us(cost.work, cost.flops, site, kernel_latency_us)
     rate = site.find_rate(cost.task, cost.precision)
     if rate is not None:
-        return rate.compute_ms(cost.flops, cost.size)
+        return max(rate.compute_ms(cost.flops, cost.size), waiting)
     latency = kernel_latency_us * MS_PER_US
     if cost.kind is not TaskKind.KERNEL:
         return latency + cost.size / (site.sustained_gbs * BYTES_PER_MS)
     moving = cost.size / (site.hbm_gbs * BYTES_PER_MS)
     computing = cost.flops / site.peak(cost.precision) * 1e3 if cost.flops else 0.0
-    at_peak = latency + max(moving, computing)
+    at_peak = latency + max(moving, computing, waiting)
     if site.gpu is None:
         return at_peak
     share = site.peak(cost.precision) / site.peak(site.gpu.products[0].dtype)
     width = float(ITEMSIZE.get(cost.precision, 4))  # type: ignore[call-overload]
     measured = MS_PER_US * time_kernel_us(site.gpu, cost.work, cost.size, cost.precision, width, share)
-    if classify(cost.work, site.gpu) == KernelKind.MEMORY:  # a launch was not measured apart for these
+    if classify(cost.work, site.gpu) in (
+        KernelKind.MEMORY,
+        KernelKind.RECURRENCE,
+    ):  # a launch was not measured apart for these
         measured += latency
     return max(measured, at_peak)

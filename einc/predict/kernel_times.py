@@ -22,7 +22,8 @@ from einc.machines.gpu import (
     PrefillRates,
     ProductRates,
 )
-from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork, Work
+from einc.machines.model import Site
+from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork, RecurrenceWork, Work
 
 PRODUCT_TILES = ((16, 64), (64, 64), (128, 32), (64, 128), (128, 128), (128, 256))
 """Tiles of a product, rows by columns. The time is the least over them, as a library's heuristic picks the best."""
@@ -44,6 +45,10 @@ CACHE_POWER = 4.0
 MAX_REMEMBERED_TIMES = 1 << 16
 """A limit of memory: times of so many different calls of kernels are kept."""
 
+RECURRENCE_ERROR = 0.5
+"""No recurrence was measured on a GPU. What a step loads may come from the second cache in half of the time, and what
+several programs of a multiprocessor load may wait for each other."""
+
 Sizes = Mapping[str, float]
 
 _Rates = TypeVar("_Rates", bound=MeasuredRates)
@@ -53,6 +58,7 @@ class KernelKind:
     """What errors are stated for."""
 
     PRODUCT, PREFILL, DECODE, EXPERTS, MEMORY = "product", "prefill", "decode", "experts", "memory"
+    RECURRENCE = "recurrence"
 
 
 def find_rates(listed: tuple[_Rates, ...], dtype: str) -> _Rates | None:
@@ -70,6 +76,8 @@ def classify(work: Work | None, gpu: GpuRates) -> str:
     """Which of the forms times a kernel."""
     if isinstance(work, ProductWork):
         return KernelKind.PRODUCT
+    if isinstance(work, RecurrenceWork):
+        return KernelKind.RECURRENCE
     if isinstance(work, ExpertsWork) and gpu.experts:
         return KernelKind.EXPERTS
     if isinstance(work, AttentionWork) and gpu.prefill:
@@ -80,6 +88,8 @@ def classify(work: Work | None, gpu: GpuRates) -> str:
 def find_error(work: Work | None, precision: str, gpu: GpuRates) -> float:
     """Within which part of the predicted time four in five kernels of this kind were measured."""
     kind = classify(work, gpu)
+    if kind == KernelKind.RECURRENCE:
+        return RECURRENCE_ERROR
     listed: Mapping[str, tuple[MeasuredRates, ...]] = {
         KernelKind.PREFILL: gpu.prefill, KernelKind.DECODE: gpu.decode, KernelKind.EXPERTS: gpu.experts
     }  # fmt: skip
@@ -114,6 +124,21 @@ def time_kernel_us(
         return time_prefill_us(prefill, work, size, scale)
     rates = gpu.products[0]
     return size / (rates.memory_tbs * 1e6)
+
+
+def time_recurrence_us(work: RecurrenceWork, flops: int, site: Site, kernel_latency_us: float) -> float:
+    """Microseconds of steps that wait for each other.
+
+    Each has launches of its own, or else loads what it reads and goes through its longest chain. Of one launch, a
+    program has one lane at least: where there are fewer lanes than multiprocessors, operations take longer, too.
+    """
+    if work.launches:
+        return work.steps * work.launches * kernel_latency_us
+    latency = site.step
+    waiting = latency.load_ns + work.depth * latency.function_ns + work.levels * latency.level_ns
+    units = 1 if site.gpu is None else site.gpu.products[0].multiprocessors
+    computing = flops / (site.peak("f32") * min(1.0, max(1, work.lanes) / units))
+    return max(work.steps * waiting * 1e-3, computing * 1e6)
 
 
 def _scale(rates: MeasuredRates, precision: str, peak_share: float) -> float:

@@ -8,9 +8,12 @@ import pytest
 
 from einc.core.intervals import ShardableIndex
 from einc.core.tensor import DType, TensorDesc
+from einc.frontend import build
+from einc.graph.fuse import fuse
 from einc.ops import registry
 from einc.ops.base import Operator
-from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork
+from einc.ops.recurrence import RecurrenceOperator
+from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork, RecurrenceWork
 from tests.support.operator_cases import structural
 from tests.support.quantized_cases import quantized
 from tests.support.transformer_cases import cases
@@ -158,3 +161,30 @@ def test_the_work_of_experts_has_their_share_of_the_picks() -> None:
     assert operator.work(whole(operator)) == ExpertsWork(8, 128, 16, 32)
     chosen = tuple(index.intervals(2 if index.name == "e" else 1) for index in operator.indices)
     assert [operator.work(half) for half in operator.build_spec(chosen).functions] == [ExpertsWork(4, 64, 16, 32)] * 2
+
+
+SCAN = """
+dim t = 40; dim d = 6; dim n = 5
+input x : f32[t, d]
+input b : f32[t, n]
+weight w : f32[{width}, {width}]
+h[t, d, n] = exp(-x[t, d]) * h[t - 1, d, n, outside = 0] + b[t, n]
+y[t, d] = sum[n](h[t, d, n] * b[t, n])
+z[t, k = {width}] = tanh(sum[j](w[k, j] * z[t - 1, j, outside = 0.5]) + y[t, 0])
+output y, z
+"""
+
+
+def test_the_work_of_a_recurrence_is_what_its_steps_wait_for() -> None:
+    """exp, negation, product and sum; a product and three levels for five terms; its channels are independent lanes.
+    The second one joins its own values, so that it has no lanes, and with 128 of them is too large for registers."""
+    for width, launches in ((64, 0), (128, 3)):
+        nodes = {node.name: node.operator for node in fuse(build(SCAN.format(width=width), "m.ein")).nodes}
+        scan, network = nodes["y"], nodes["z"]
+        assert isinstance(scan, RecurrenceOperator)
+        assert scan.work(whole(scan)) == RecurrenceWork(40, 6, 5, 3, 0)
+        half = scan.build_spec(tuple(i.intervals(2 if i.name == "d" else 1) for i in scan.indices)).functions[1]
+        assert scan.work(half) == RecurrenceWork(40, 3, 5, 3, 0)
+        assert isinstance(network, RecurrenceOperator)
+        work = network.work(whole(network))
+        assert (work.steps, work.lanes, work.levels, work.launches) == (40, 1, width.bit_length() - 1, launches)

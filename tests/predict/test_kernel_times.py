@@ -19,7 +19,7 @@ from einc.machines.load import load_gpu, load_machine
 from einc.machines.model import Site
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 from einc.predict.kernel_times import time_decode_us, time_kernel_us, time_prefill_us, time_product_us
-from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork
+from einc_runtime.plan.work import AttentionWork, ExpertsWork, ProductWork, RecurrenceWork
 from tests.rates.fit import fit_unit
 from tests.rates.kinds import KINDS, MeasuredShapes
 from tests.rates.measurements import Measured
@@ -203,3 +203,27 @@ def test_any_size_that_a_plan_may_state_has_a_time(work: ProductWork | Attention
         stated = msgspec.structs.replace(work, **{field: count})
         time = time_kernel_us(gpu, stated, 1000, "bf16", 2.0, 1.0)
         assert 0 < time < np.inf, field
+
+
+def test_steps_of_a_recurrence_wait_for_each_other() -> None:
+    """On a GPU, a thousand steps take a thousand times what a load and a chain do; and at least their operations on as
+    many multiprocessors as there are lanes, and at least their bytes. With launches of their own, they take these."""
+    machine = load_machine("dgx-h100")
+    site = machine.sites[0]
+
+    def predict(work: RecurrenceWork, flops: int = 1000, size: int = 1000, kernel_us: float = 0.0) -> float:
+        cost = TaskCost(TaskKind.KERNEL, 0, (), size, flops, task="recurrence", work=work)
+        return compute_occupied_ms(cost, site, kernel_us)
+
+    lone = RecurrenceWork(1000, 1, 2, 0, 0)
+    assert predict(lone) == pytest.approx(1000 * (280 + 2 * 2.3) * 1e-6)
+    assert predict(RecurrenceWork(3000, 1, 4, 2, 0)) == pytest.approx(3000 * (280 + 4 * 2.3 + 2 * 15) * 1e-6)
+    flops = 10**12
+    assert predict(lone, flops) == pytest.approx(132 * flops / site.peak("f32") * 1e3)
+    assert predict(RecurrenceWork(1000, 4096, 2, 0, 0), flops) == pytest.approx(flops / site.peak("f32") * 1e3)
+    assert predict(lone, size=10**12) == pytest.approx(10**12 / site.sustained_gbs * 1e-6)
+    assert predict(RecurrenceWork(1000, 1, 2, 0, 3), kernel_us=2.0) == pytest.approx(0.002 + 6.0)
+    assert predict(RecurrenceWork(0, 0, 0, 0, 0)) > 0
+    cores = load_machine("host", 1).sites[0]
+    cost = TaskCost(TaskKind.KERNEL, 0, (), 1000, 1000, task="recurrence", work=lone)
+    assert compute_occupied_ms(cost, cores, 0.0) == pytest.approx(1000 * (1.7 + 2 * 1.3) * 1e-6)

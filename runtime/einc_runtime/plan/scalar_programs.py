@@ -140,6 +140,15 @@ class ScalarProgram:
             steps.append(FunctionStep(function, tuple(_parse_operand(word, position) for word in words)))
         return ScalarProgram(arity, tuple(steps))
 
+    @property
+    def depth(self) -> int:
+        """How many functions are in its longest chain; copies are none."""
+        depths: list[int] = []
+        for step in self.steps:
+            before = (depths[x.position] for x in step.operands if isinstance(x, EarlierStep))
+            depths.append(max(before, default=0) + (step.function != "copy"))
+        return max(depths)
+
     def without_unread(self) -> tuple[ScalarProgram, tuple[int, ...]]:
         """The same program without inputs that no step reads, and the positions of those that are left."""
         read = {x.position for step in self.steps for x in step.operands if isinstance(x, ScalarInput)}

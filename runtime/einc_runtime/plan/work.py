@@ -48,4 +48,18 @@ class ExpertsWork(WorkRecord, frozen=True, tag="experts"):
     depth: int
 
 
-Work = ProductWork | AttentionWork | ExpertsWork
+class RecurrenceWork(WorkRecord, frozen=True, tag="recurrence"):
+    """`steps` that wait for each other, at `lanes` positions that do not.
+
+    The longest chain of a step has `depth` scalar functions and, where it aggregates, `levels` of trees. Where what a
+    step computes is too large for the registers of a program, each step has `launches`; else there are none of its own.
+    """
+
+    steps: int
+    lanes: int
+    depth: int
+    levels: int
+    launches: int
+
+
+Work = ProductWork | AttentionWork | ExpertsWork | RecurrenceWork

@@ -17,7 +17,7 @@ from einc_runtime.plan.schema import (
     TransferTask,
 )
 from einc_runtime.plan.validation import validate
-from einc_runtime.plan.work import ExpertsWork, ProductWork
+from einc_runtime.plan.work import ExpertsWork, ProductWork, RecurrenceWork
 from tests.support.changed_plans import changed, parse
 from tests.support.handmade_plans import box as b
 from tests.support.handmade_plans import two_site_plan
@@ -55,6 +55,8 @@ LIES = [
     ("operations[0].functions[0].flops", -1, "operations[0].functions[0].flops", "between"),
     ("operations[1].functions[0].traffic", 1 << 63, "operations[1].functions[0].traffic", "between"),
     ("operations[1].functions[0].work", ProductWork(1, 4, -2, 3), "operations[1].functions[0].work.columns", "between"),
+    ("operations[0].functions[0].work", RecurrenceWork(8, 1, 2, -1, 0), "operations[0].functions[0].work.levels",
+     "between"),
     ("operations[0].functions[0].work", ExpertsWork(-1, 1, 2, 3), "operations[0].functions[0].work.experts", "between"),
     ("tensors[0].name", "", "tensors[0].name", "printable"),
     ("tensors[0].name", "w", "tensors", "'w' occurs here twice"),

@@ -28,11 +28,9 @@ from einc_runtime.kernels.triton.source import (
 )
 from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS
 from einc_runtime.plan.index_patterns import find_identity
+from einc_runtime.plan.recurrence_steps import MAX_TILE_ELEMENTS, count_tile
 from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation, ValueRead
 from einc_runtime.plan.scalar_programs import ScalarLiteral
-
-MAX_TILE_ELEMENTS = 1 << 13
-"""Elements of the largest tile that is held in registers."""
 
 LEAST_TILE_ELEMENTS = 128
 """Elements that keep the threads of a program busy."""
@@ -44,10 +42,9 @@ ONE = ""
 def build_recurrence(invocation: Invocation[Array], ordered: bool = False) -> LaunchSequence:
     """One launch where tiles fit into registers. Raises PlanFault for an invocation that is no recurrence."""
     call = RecurrenceCall.parse(invocation)
-    source = _RecurrenceSource(call, ordered)
-    if source.largest > MAX_TILE_ELEMENTS:
+    if count_tile(call.recurrence, call.extents) > MAX_TILE_ELEMENTS:
         return launch_steps(call, ordered)
-    return LaunchSequence((source.assemble(),))
+    return LaunchSequence((_RecurrenceSource(call, ordered).assemble(),))
 
 
 def build_ordered_recurrence(invocation: Invocation[Array]) -> LaunchSequence:
