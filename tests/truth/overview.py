@@ -62,6 +62,12 @@ def tabulate_targets() -> str:
     for what, factor in paper.TARGETS.items():
         found = [f"{factor - 1:.0%}", f"{ratios[what]:.2f}", paper.say_met(ratios[what], factor)]
         rows.append([f"the paper's plans on 8 A100: {what}", *found])
+    replays = paper.read_replays()[paper.ONCE]
+    for name in paper.REPLAYS[1:]:
+        ratios = paper.list_replay_ratios(replays[name])
+        for what, factor in paper.TARGETS.items():
+            found = [f"{factor - 1:.0%}", f"{ratios[what]:.2f}", paper.say_met(ratios[what], factor)]
+            rows.append([f"the same, replayed with {name}: {what}", *found])
     return format_table(("measured over predicted", "within", "found", "target"), rows)
 
 

@@ -3,15 +3,16 @@
     python -m tests.truth.paper [--render]
 
 predicts the plans of the paper's Experiments 1 and 2 on eight A100s, and writes them beside the times that the paper
-prints. `--render` compiles nothing and writes the page of what is known. Ratios that the paper measured on V100s are
-held against docs/experiments/experiment-4.json.
+prints; the same plans are also replayed as the paper's system runs them (`paper_system`). `--render` compiles nothing
+and writes the page of what is known. Ratios that the paper measured on V100s are held against
+docs/experiments/experiment-4.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
@@ -21,6 +22,7 @@ from einc.options import CompileOptions
 from einc.predict.breakdown import find_critical_chain
 from einc.predict.costs import TaskKind, compute_task_costs
 from einc.predict.timeline import time_tasks
+from einc_runtime.plan.schema import InputPlacement
 from tests.bench.experiments import paper
 from tests.bench.experiments.configurations import (
     BLOCKS,
@@ -35,13 +37,21 @@ from tests.bench.experiments.configurations import (
 from tests.bench.experiments.descriptions import Experiment
 from tests.bench.experiments.pages import format_json, put, read_json
 from tests.bench.experiments.runner import run
+from tests.truth.paper_system import Launches, replay, slow_memory
 from tests.truth.planning import measure_plan
 from tests.truth.ratios import format_table, mean_ratio
+
+Replays = dict[str, dict[str, dict[str, float]]]
+"""Milliseconds by where inputs lie, by `REPLAYS`, and by workload."""
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, DATA, PARTS_DATA = (DOCS / "truth" / name for name in ("paper.md", "paper.json", "paper-parts.json"))
 EXCHANGES = DOCS / "experiments" / "experiment-4.json"
-ONCE, REPLICATED = "once", "replicated"
+ONCE: InputPlacement = "once"
+REPLICATED: InputPlacement = "replicated"
+MEMORY = "its GPU's memory"
+"""A replay without the kernels that are added."""
+REPLAYS = (MEMORY, *(each.value for each in Launches))
 MIDDLE = ("b1x8k", "b8x1k", "b128x1k")
 """The workloads whose times the paper does not print, but whose geometric mean follows from what it prints."""
 SHARDED = ("sequence", "data")
@@ -63,10 +73,10 @@ CONFIGURATIONS = (
 EXPERIMENT = Experiment(0, "what the paper measured on eight A100s", CONFIGURATIONS)
 
 
-def compile_block(workload: str) -> Compiled:
-    """The paper's plan of a block, with copies of inputs inside the clock."""
+def compile_block(workload: str, placement: InputPlacement = ONCE) -> Compiled:
+    """The paper's plan of a block, with copies of inputs inside the clock unless they are replicated."""
     options = CompileOptions(
-        machine="dgx-a100", preset=workload, selector="eindecomp", schedule="synthesized", input_placement="once"
+        machine="dgx-a100", preset=workload, selector="eindecomp", schedule="synthesized", input_placement=placement
     )
     return compile_model((MODELS / "llama_block.ein").read_text(encoding="utf-8"), "llama_block.ein", options)
 
@@ -108,6 +118,47 @@ def list_ratios(outcomes: Outcomes) -> dict[str, float]:
         title: measured / predicted_ms(outcomes, workloads, ONCE, "eindecomp")
         for title, workloads, measured in list_comparisons()
     }
+
+
+def list_replay_ratios(times: Mapping[str, float]) -> dict[str, float]:
+    """Measured over replayed time of the same workloads as `list_ratios`."""
+    return {
+        title: measured / geometric_mean(times[workload] for workload in workloads)
+        for title, workloads, measured in list_comparisons()
+    }
+
+
+def tabulate_replays(outcomes: Outcomes, replays: Replays) -> str:
+    """Measured over replayed time, with the milliseconds."""
+    rows = []
+    for placement in (ONCE, REPLICATED):
+        plan = {workload: predicted_ms(outcomes, (workload,), placement, "eindecomp") for workload in BLOCKS}
+        for name, times in (("einc's plan", plan), *((name, replays[placement][name]) for name in REPLAYS)):
+            means = [geometric_mean(times[workload] for workload in each) for _, each, _ in list_comparisons()]
+            ratios = list_replay_ratios(times).values()
+            cells = [f"{ratio:.2f} ({ms:.2f} ms)" for ratio, ms in zip(ratios, means, strict=True)]
+            rows.append([placement, name if name == "einc's plan" else f"and {name}", *cells])
+    return format_table(("inputs", "what is run", *(title for title, _, _ in list_comparisons())), rows, 2)
+
+
+def explain_replay(replays: Replays, replayed: dict[str, dict[str, int]]) -> list[str]:
+    """What is met with the replays, and what of the shortest workload is left."""
+    lines = []
+    for name in REPLAYS[1:]:
+        whole, short, long = (list_replay_ratios(replays[ONCE][name])[title] for title in TARGETS)
+        replicated = list_replay_ratios(replays[REPLICATED][name])["all five, geometric mean"]
+        left, counts = paper.EINSUMMABLE_MS[SHORT] - replays[ONCE][name][SHORT], replayed[name]
+        lines.append(
+            f"With {name}, inputs once: all five {whole:.2f} (within 15%: {say_met(whole, 1.15)}; with inputs "
+            f"replicated {replicated:.2f}: {say_met(replicated, 1.15)}), {TITLES[SHORT]} {short:.2f} (within 30%: "
+            f"{say_met(short, 1.3)}), {TITLES[LONG]} {long:.2f} (within 30%: {say_met(long, 1.3)})."
+        )
+        lines.append(
+            f"{TITLES[SHORT]}, with {name}: {counts['added']} kernels are added, the CUDA graph has {counts['nodes']} "
+            f"nodes on 8 GPUs, and its end waits for {counts['waits']} of them, one after the other. {left:.2f} ms are "
+            f"left, {1e3 * left / counts['waits']:.1f} us for each of these."
+        )
+    return lines
 
 
 def tabulate_own(outcomes: Outcomes) -> str:
@@ -229,13 +280,37 @@ def read_outcomes() -> Outcomes:
     return read_json(DATA.read_text(encoding="utf-8"))
 
 
+def read_replays() -> Replays:
+    replays: Replays = json.loads(PARTS_DATA.read_text(encoding="utf-8"))["replays"]
+    return replays
+
+
 def write_parts() -> None:
     """What the times of the paper's plans are made of: milliseconds by kind, and how many tasks decide the end."""
     compiled = {workload: compile_block(workload) for workload in BLOCKS}
     kinds = {workload: measure_plan(compiled[workload]).kinds for workload in (SHORT, LONG)}
     tasks = {workload: count_critical_tasks(each) for workload, each in compiled.items()}
-    text = json.dumps({"kinds": kinds, "tasks": tasks}, indent=1)
-    PARTS_DATA.write_text(text + "\n", encoding="utf-8")
+    replays, replayed = replay_all(compiled)
+    document = {"kinds": kinds, "tasks": tasks, "replays": replays, "replayed": replayed}
+    PARTS_DATA.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def replay_all(compiled: dict[str, Compiled]) -> tuple[Replays, dict[str, dict[str, int]]]:
+    """The times of all replays; and of the shortest workload the nodes of the graph, those added, and those that its
+    end waits for. `compiled` are the plans with inputs once."""
+    replays: Replays = {placement: {name: {} for name in REPLAYS} for placement in (ONCE, REPLICATED)}
+    replayed: dict[str, dict[str, int]] = {}
+    for placement, workload in product((ONCE, REPLICATED), BLOCKS):
+        plan = compiled[workload] if placement == ONCE else compile_block(workload, placement)
+        times = replays[placement]
+        costs, machine = compute_task_costs(plan.program), slow_memory(plan.target.machine)
+        times[MEMORY][workload] = time_tasks(costs, machine).predicted_ms
+        for launches in Launches:
+            run = replay(plan, launches)
+            times[launches.value][workload] = run.times.predicted_ms
+            if (placement, workload) == (ONCE, SHORT):
+                replayed[launches.value] = run.count()
+    return replays, replayed
 
 
 def fill_page(page: str) -> str:
@@ -243,7 +318,10 @@ def fill_page(page: str) -> str:
     outcomes = read_outcomes()
     parts = json.loads(PARTS_DATA.read_text(encoding="utf-8"))
     page = put(page, "own", tabulate_own(outcomes))
+    replays, replayed = parts.pop("replays"), parts.pop("replayed")
     page = put(page, "findings", "\n".join(f"- {finding}" for finding in list_findings(outcomes, **parts)))
+    page = put(page, "replays", tabulate_replays(outcomes, replays))
+    page = put(page, "replay findings", "\n".join(f"- {line}" for line in explain_replay(replays, replayed)))
     page = put(page, "rivals", tabulate_rivals(outcomes))
     page = put(page, "chains", tabulate_chains(outcomes))
     return put(page, "exchanges", tabulate_exchanges(read_json(EXCHANGES.read_text(encoding="utf-8"))))
