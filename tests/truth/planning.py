@@ -15,6 +15,8 @@ from typing import Any
 
 from einc.compiler import Compiled, compile_model
 from einc.errors import CapacityError, MachineError
+from einc.generation.decoder_plans import TOKEN_DIMENSION
+from einc.graph.decode_step import StepRequest
 from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc.plan_report import read_report
@@ -70,23 +72,21 @@ class Planned:
 def plan_step(step: Step) -> Planned:
     """The fastest plan that einc finds for a step of a model, and the one with the cuts of Megatron."""
     text = import_model(step)
-    baselines = ("megatron",) if step.gpus > 1 else ()
-    options = CompileOptions(machine=MACHINE_OF[step.system], devices=step.gpus, baselines=baselines)
+    options = CompileOptions(
+        machine=MACHINE_OF[step.system],
+        devices=step.gpus,
+        baselines=("megatron",) if step.gpus > 1 else (),
+        step=StepRequest(TOKEN_DIMENSION, 1) if step.kind == DECODE else None,
+    )
     return measure_plan(compile_model(text, f"{step.model}.ein", options))
 
 
 def import_model(step: Step) -> str:
-    """The text of the step, as `einc import hf` writes it."""
+    """The text of the model, as `einc import hf` writes it; a decode step is derived from it."""
     from einc.importers.common import ImportRequest
     from einc.importers.hf import import_hf
 
-    decodes = step.kind == DECODE
-    request = ImportRequest(
-        batch=step.batch,
-        tokens=None if decodes else step.length,
-        decode=decodes,
-        cache=step.length if decodes else None,
-    )
+    request = ImportRequest(batch=step.batch, tokens=step.length, logits="all" if step.kind == DECODE else None)
     with tempfile.TemporaryDirectory() as folder:
         config = (write_config(step.model, Path(folder)) / "config.json").read_bytes()
     return import_hf(config, step.model, step.model, request, None).text

@@ -9,8 +9,9 @@ import pytest
 from einc.machines.catalogue import require_by_name
 from einc.machines.load import build_gpu_site, load_machine
 from tests.truth import exchanges, overview, paper, steps
+from tests.truth.cases import DECODE, Step
 from tests.truth.fitting import read_parameters
-from tests.truth.planning import MACHINE_OF
+from tests.truth.planning import MACHINE_OF, plan_step
 from tests.truth.ratios import is_within, spread
 from tests.truth.reasons import explain
 from tests.truth.replaying import replay
@@ -34,6 +35,11 @@ def test_committed_replays_are_those_of_the_committed_parameters() -> None:
     for each in exchanges.read_data()[0][7:200:40]:
         found = replay(model, each.row.collective, each.row.size, each.row.gpus)
         assert found == pytest.approx(each.us, abs=0.01)
+
+
+def test_a_committed_step_is_what_is_planned() -> None:
+    step = Step("llama-3.1-8b", "h100_sxm", 1, DECODE, 1, 8192)
+    assert plan_step(step).ms == pytest.approx(steps.read_data()[0][step].ms, abs=0.001)
 
 
 @pytest.mark.parametrize(("system", "key"), [("a100_sxm", "a100-80gb"), ("h200_sxm", "h200"), ("b200_sxm", "b200")])
