@@ -7,10 +7,9 @@ means the same. What nothing needs any more is left out of the text. What is not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from einc.importers.arrays.attention import attend, find_seen_keys
 from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import make_extent
 from einc.importers.arrays.moving import reshape, transpose
@@ -18,12 +17,11 @@ from einc.importers.arrays.products import einsum, matmul, multiply_picked
 from einc.importers.arrays.program import ArrayProgram, Origin
 from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
 from einc.importers.arrays.values import Array
+from einc.importers.attention_lifting import find_attention
+from einc.importers.origins import find_scaled, is_near, pairs
 from einc.importers.rotary_lifting import find_rotary
 
 Rule = Callable[[ArrayProgram, Array, tuple[Any, ...]], Array | None]
-
-_RELATIVE_ERROR = 1e-4
-"""How far numbers of formulas in programs are from exact ones, as 0.044715 and 0.7978845608 of gelu."""
 
 
 def lift(program: ArrayProgram, array: Array) -> Array:
@@ -36,32 +34,6 @@ def lift(program: ArrayProgram, array: Array) -> Array:
         if lifted is not None:
             return lifted
     return array
-
-
-def find_scaled(program: ArrayProgram, value: Any, operation: str = "mul") -> tuple[Array, float] | None:
-    """The array and the number of which an array is the product, or the sum with `operation` add."""
-    operands = program.find_origin(value, operation)
-    if operands is None:
-        return None
-    for first, second in (operands[:2], operands[1::-1]):
-        number = _read_number(second)
-        if number is not None and isinstance(first, Array) and _read_number(first) is None:
-            return first, number
-    return None
-
-
-def _read_number(value: Any) -> float | None:
-    scalar = value.scalar if isinstance(value, Array) else value
-    return float(scalar) if isinstance(scalar, int | float) and not isinstance(scalar, bool) else None
-
-
-def _is_near(value: float, expected: float) -> bool:
-    return math.isclose(value, expected, rel_tol=_RELATIVE_ERROR)
-
-
-def _pairs(operands: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Two operands in both orders."""
-    return [(operands[0], operands[1]), (operands[1], operands[0])]
 
 
 # ---- views ----
@@ -79,7 +51,7 @@ def move_reshape(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]
     if source.rank != 2 or array.rank < 2 or array.shape[-1] != source.shape[-1]:
         return None
     summands = program.find_origin(source, "add")
-    for product, bias in _pairs(summands) if summands is not None else []:
+    for product, bias in pairs(summands) if summands is not None else []:
         if isinstance(bias, Array) and bias.rank == 1 and isinstance(product, Array) and product.rank == 2:
             wide = _widen_product(program, product, array)
             if wide is not None:
@@ -137,7 +109,7 @@ def _is_wider(wide: Array, narrow: Array) -> bool:
 
 def find_rms_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
     """x * rsqrt(mean(x * x) + eps), or x / sqrt(...), over the last axis."""
-    for x, factor in _pairs(arguments):
+    for x, factor in pairs(arguments):
         inside = program.find_origin(factor, "rsqrt")
         eps = find_scaled(program, inside[0], "add") if inside is not None else None
         if eps is None or not isinstance(x, Array) or not _is_mean_square(program, eps[0], x):
@@ -169,7 +141,7 @@ def _is_mean_square(program: ArrayProgram, value: Any, x: Array) -> bool:
 
 def scale_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
     """A norm without a gain, times a gain of its last axis."""
-    for gain, norm in _pairs(arguments):
+    for gain, norm in pairs(arguments):
         operands = program.find_origin(norm, "rms_norm")
         if operands is None or operands[1] is not None or not isinstance(gain, Array) or gain.type is not norm.type:
             continue
@@ -197,7 +169,7 @@ def scale_layer_norm(program: ArrayProgram, array: Array, arguments: tuple[Any, 
 
 def find_gelu(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
     """0.5 x (1 + erf(x / sqrt(2))), and 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), in any order of factors."""
-    for half, gate in _pairs(arguments):
+    for half, gate in pairs(arguments):
         scaled = find_scaled(program, half)
         shifted = find_scaled(program, gate, "add")
         if scaled is None or shifted is None or scaled[1] != 0.5 or shifted[1] != 1.0:
@@ -208,7 +180,7 @@ def find_gelu(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -
             return apply(program, "gelu_tanh", scaled[0], hint=array.name)
     halved = find_scaled(program, array)
     if halved is not None and halved[1] == 0.5:  # 0.5 * (x * (1 + ...))
-        for x, gate in _pairs(program.find_origin(halved[0], "mul") or (None, None)):
+        for x, gate in pairs(program.find_origin(halved[0], "mul") or (None, None)):
             shifted = find_scaled(program, gate, "add")
             if shifted is None or shifted[1] != 1.0 or not isinstance(x, Array):
                 continue
@@ -225,17 +197,17 @@ def _is_erf(program: ArrayProgram, value: Array, x: Array) -> bool:
     if scaled is None and inside is not None:
         divided = find_scaled(program, inside[0], "div")
         scaled = (divided[0], 1 / divided[1]) if divided is not None else None
-    return scaled is not None and scaled[0].name == x.name and _is_near(scaled[1], math.sqrt(0.5))
+    return scaled is not None and scaled[0].name == x.name and is_near(scaled[1], math.sqrt(0.5))
 
 
 def _is_tanh(program: ArrayProgram, value: Array, x: Array) -> bool:
     inside = program.find_origin(value, "tanh")
     scaled = find_scaled(program, inside[0]) if inside is not None else None
-    if scaled is None or not _is_near(scaled[1], math.sqrt(2 / math.pi)):
+    if scaled is None or not is_near(scaled[1], math.sqrt(2 / math.pi)):
         return False
-    for first, second in _pairs(program.find_origin(scaled[0], "add") or (None, None)):
+    for first, second in pairs(program.find_origin(scaled[0], "add") or (None, None)):
         cubed = find_scaled(program, second)
-        if isinstance(first, Array) and first.name == x.name and cubed is not None and _is_near(cubed[1], 0.044715):
+        if isinstance(first, Array) and first.name == x.name and cubed is not None and is_near(cubed[1], 0.044715):
             return _is_power(program, cubed[0], x, 3)
     return False
 
@@ -252,12 +224,12 @@ def _is_power(program: ArrayProgram, value: Any, x: Array, power: int) -> bool:
         return raised == (x, float(power))
     return any(
         isinstance(factor, Array) and factor.name == x.name and _is_power(program, left, x, power - 1)
-        for left, factor in _pairs(program.find_origin(value, "mul") or (None, None))
+        for left, factor in pairs(program.find_origin(value, "mul") or (None, None))
     )
 
 
 def find_silu(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    for x, gate in _pairs(arguments):
+    for x, gate in pairs(arguments):
         inside = program.find_origin(gate, "sigmoid")
         if inside is not None and isinstance(x, Array) and inside[0].name == x.name:
             return apply(program, "silu", x, hint=array.name)
@@ -292,16 +264,18 @@ def skip_expansion(program: ArrayProgram, array: Array, arguments: tuple[Any, ..
 
 def find_experts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
     """Products with matrices that are picked by data, one for each row: w[picks] [s, n, k] with [s, k, 1], or rows
-    [s, 1, k] with w[picks] [s, k, n]."""
+    [s, 1, k] with w[picks] [s, k, n]; the latter also with slots: rows [t, s or 1, 1, k] with w[picks] [t, s, k, n]."""
     left, right = arguments[:2]
+    if array.rank == 4:
+        return _find_slots_of_experts(program, array, left, right)
     if array.rank != 3:
         return None
     for picked, rows, axes in ((left, right, (0, 1, 2)), (right, left, (0, 2, 1))):
         taken = program.find_origin(picked, "take")
-        if taken is None or taken[2] != 0 or taken[0].rank != 3 or taken[1].rank != 1:
+        if taken is None or not _are_experts(program, taken, 1):
             continue
         vectors = rows.shape[2] if picked is left else rows.shape[1]
-        if vectors != make_extent(1) or taken[1].known is not None or not program.is_weight(taken[0]):
+        if vectors != make_extent(1):
             continue
         flat = reshape(program, rows, [rows.shape[0], picked.shape[2] if picked is left else picked.shape[1]])
         matrices = transpose(program, taken[0], axes, "experts")
@@ -310,55 +284,28 @@ def find_experts(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]
     return None
 
 
-def find_attention(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """softmax(q k^T * scale + mask) v, where softmax and the mask may be of another type."""
-    weights, value = arguments[:2]
-    weights = _skip(program, weights, "cast")
-    normed = program.find_origin(weights, "softmax")
-    if normed is None or array.rank != 4 or value.rank != 4 or normed[1:2] not in ((-1,), (3,)):
+def _find_slots_of_experts(program: ArrayProgram, array: Array, rows: Array, picked: Array) -> Array | None:
+    turned = program.find_origin(picked, "transpose")
+    if turned is not None and [axis % 4 for axis in turned[1]] != [0, 1, 3, 2]:
         return None
-    scores = _skip(program, normed[0], "cast")
-    mask: Array | None = None
-    added = program.find_origin(scores, "add")
-    if added is not None and all(isinstance(part, Array) for part in added[:2]):
-        inner = [part for part in added[:2] if _find_scores(program, part) is not None]
-        if len(inner) != 1:
-            return None
-        mask = added[1] if inner[0] is added[0] else added[0]
-        scores = inner[0]
-    product = _find_scores(program, scores)
-    if product is None:
+    taken = program.find_origin(turned[0] if turned is not None else picked, "take")
+    if taken is None or not _are_experts(program, taken, 2) or rows.rank != 4 or rows.shape[2] != make_extent(1):
         return None
-    query, key, scale = product
-    if query.rank != 4 or key.rank != 4:
+    tokens, slots = taken[1].shape
+    if rows.shape[0] != tokens or rows.shape[1] not in (slots, make_extent(1)):
         return None
-    if mask is not None and (mask.known is None or mask.rank < 2):
-        return None
-    if find_seen_keys(query.shape[-2], key.shape[-2], mask, False) is None:
-        return None
-    query, key, value = (cast(program, part, array.type) for part in (query, key, value))
-    return attend(program, query, key, value, mask, False, scale, array.name)
+    each = [tokens, rows.shape[3]] if rows.shape[1] == make_extent(1) else [tokens, slots, rows.shape[3]]
+    matrices = transpose(program, taken[0], (0, 1, 2) if turned is not None else (0, 2, 1), "experts")
+    product = multiply_picked(program, reshape(program, rows, each), matrices, taken[1], array.name)
+    return reshape(program, product, array.shape, array.name)
 
 
-def _skip(program: ArrayProgram, value: Any, operation: str) -> Any:
-    operands = program.find_origin(value, operation)
-    return operands[0] if operands is not None else value
-
-
-def _find_scores(program: ArrayProgram, value: Any) -> tuple[Array, Array, float] | None:
-    """Queries, keys and the factor of q k^T * factor."""
-    value, scale = _skip(program, value, "cast"), 1.0
-    for operation in ("mul", "div"):
-        scaled = find_scaled(program, value, operation)
-        if scaled is not None:
-            value, scale = scaled[0], scaled[1] if operation == "mul" else 1 / scaled[1]
-            break
-    product = program.find_origin(value, "matmul")
-    keys = program.find_origin(product[1], "transpose") if product is not None else None
-    if product is None or keys is None or product[1].rank != 4:
-        return None
-    order = [axis % 4 for axis in keys[1]]
-    return product[0], transpose(program, keys[0], [*order[:2], order[3], order[2]], "keys"), scale
+def _are_experts(program: ArrayProgram, taken: tuple[Any, ...], rank: int) -> bool:
+    """Whether matrices of a weight were taken by picks of this rank that are data."""
+    matrices, picks, axis = taken[:3]
+    return bool(
+        axis == 0 and matrices.rank == 3 and picks.rank == rank and picks.known is None and program.is_weight(matrices)
+    )
 
 
 _LIFTING_RULES: dict[str, tuple[Rule, ...]] = {

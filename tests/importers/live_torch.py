@@ -30,6 +30,19 @@ class Computation(nn.Module):
         return self.function(*tensors)
 
 
+def write_steps(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, 1:5:2] = x[:, :2] * 2
+    return y
+
+
+def turn(x: Tensor) -> Tensor:
+    """Rotary positions of neighbouring elements, as complex numbers."""
+    angles = torch.outer(torch.arange(x.shape[1]), 0.5 ** torch.arange(x.shape[2] // 2))
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(2)
+
+
 class Tied(nn.Module):
     """One weight under two names, a buffer that is not saved, and two results."""
 
@@ -84,6 +97,15 @@ MODULES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
         ]),
         (draw(3, 4), torch.tensor([[0, 1, 2, 3], [4, 0, 1, 2], [1, 2, 3, 0]])),
     ),
+    "writes at positions": (
+        Computation(lambda x, at: [
+            x.masked_scatter(x > 0, x * 3), x.index_put((at[0],), x[:3] * 2),
+            x.index_put((at[0], at[1]), x[:3, 0], accumulate=True), x[torch.tensor([True, False, True, True])],
+            write_steps(x), torch.zeros(4, 5, dtype=torch.bool).scatter(1, at[:, :1].T % 5, True),
+        ]),
+        (draw(4, 5), torch.tensor([[2, 0, 3], [4, 4, 1]])),
+    ),
+    "complex numbers": (Computation(lambda x: turn(x)), (draw(2, 5, 6),)),
     "aggregates": (
         Computation(lambda x: [
             x.var(1), x.std(), x.max(1)[0], x.argmax(0), x.cumsum(1), x.softmax(0), x.log_softmax(-1), x.logsumexp(1),
@@ -131,6 +153,35 @@ def test_attention(mask: str, heads: int) -> None:
         )
 
     compare(Computation(attend), (q, k, v, *([masks[mask]] if mask in masks else [])))
+
+
+def spell(form: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention [batch, heads, tokens, d] as models write it out."""
+    heads, tokens = q.shape[1:3]
+    scores = q @ k.transpose(-1, -2) * 0.4
+    hidden = torch.full((tokens, tokens), torch.finfo(scores.dtype).min).triu(1)
+    if form == "a soft cap":
+        scores = torch.tanh(scores / 3.0) * 3.0
+    if form == "ALiBi":
+        scores = scores + 0.5 ** torch.arange(1, heads + 1)[:, None, None] * torch.arange(tokens)
+    if form == "a window":
+        hidden = hidden + torch.full((tokens, tokens), torch.finfo(scores.dtype).min / 2).tril(-3)
+    if form == "a choice":
+        scores = torch.where(torch.ones(tokens, tokens, dtype=torch.bool).tril(), scores, hidden.min())
+    else:
+        scores = scores + hidden
+    if form != "sinks":
+        return scores.softmax(-1) @ v
+    column = v[0, :, 0, 0].reshape(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    both = torch.cat([scores, column], -1)
+    return (both - both.max(-1, keepdim=True)[0]).softmax(-1)[..., :-1] @ v
+
+
+@pytest.mark.parametrize("form", ["a soft cap", "ALiBi", "a window", "a choice", "sinks"])
+def test_attention_that_is_spelled_out(form: str) -> None:
+    model = compare(Computation(lambda *t: spell(form, *t)), (draw(2, 4, 5, 6), draw(2, 4, 5, 6), draw(2, 4, 5, 3)))
+    assert " attention(" in model.text
+    assert "softmax(" not in model.text
 
 
 @pytest.mark.parametrize("type_", [torch.float16, torch.bfloat16, torch.float64])

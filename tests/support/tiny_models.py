@@ -30,22 +30,52 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("rotary_dim", "rope_dim", "state_size", "mamba_d_state", "mamba_n_heads", "time_step_rank"), 4),
     **dict.fromkeys(("conv_kernel", "chunk_size", "mamba_chunk_size", "lora_rank", "laurel_rank", "block_size"), 4),
     **dict.fromkeys(("sliding_window", "index_topk"), 4),
-    **dict.fromkeys(("linear_num_value_heads", "linear_num_key_heads", "index_n_heads", "expand"), 2),
+    **dict.fromkeys(("linear_num_value_heads", "linear_num_key_heads", "expand"), 2),
+    **dict.fromkeys(("index_n_heads",), 16),  # with few, scores of the indexer are equal: 0
     **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "mamba_n_groups", "n_groups"), 1),
     **dict.fromkeys(("first_k_dense_replace",), 1),
-    "num_key_value_heads": 2, "attention_window": [4, 4], "use_cache": False, "pad_token_id": 0, "bos_token_id": 1,
+    "num_key_value_heads": 2, "attention_window": [4, 4], "use_cache": False, "is_decoder": True,
+    "rescale_every": 0, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2,
 }  # fmt: skip
 """What fields of configurations are made, where a configuration has them."""
 
+_ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
+_HYBRID = {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2, "num_key_value_heads": 4}
+_SHARED_CACHES = {
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+}  # fmt: skip
+
 OF_FAMILIES: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _ROTARY}, "layer_types": ["full_attention"] * 2},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
+    },
     "dots3_note": {"text_config": {"num_key_value_heads": 4}},
     "dots3_note_text": {"num_key_value_heads": 4},
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "zaya": {"num_experts_per_tok": 1},
-    "xmod": {"default_language": "en_XX"},
     "falcon_h1": {"mamba_d_ssm": 64},
-}
+    "gemma3n_text": _SHARED_CACHES | {"activation_sparsity_pattern": [0.95, 0.0] * 2, "intermediate_size": [48] * 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "mamba2": {"num_heads": 8},
+    "prophetnet": {
+        "num_encoder_layers": 2, "num_decoder_layers": 2, "num_encoder_attention_heads": 4,
+        "num_decoder_attention_heads": 4, "num_buckets": 8, "relative_max_distance": 16,
+    },
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 4,
+        "indexer_compress_ratio": 2, "hc_lowrank": 8, "hc_count": 2,
+    },
+    "reformer": {
+        "is_decoder": True, "attn_layers": ["local"] * 2, "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16],
+        "attention_head_size": 8, "feed_forward_size": 48, "local_attn_chunk_length": 4,
+    },
+    "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
+    "zamba": _HYBRID | {"attention_hidden_size": 64, "mamba_dt_rank": 4},
+    "zamba2": _HYBRID | {"n_mamba_heads": 8, "attention_hidden_size": 64},
+    "zaya": {"num_experts_per_tok": 1},
+}  # fmt: skip
 """Fields that a family needs otherwise."""
 
 

@@ -33,6 +33,20 @@ def attend(
     return _attend_plainly(program, query, key, value, mask, causal, scale, hint)
 
 
+def attend_seen(
+    program: ArrayProgram, query: Array, key: Array, value: Array, seen: str, scale: float, hint: str,
+    sinks: Array | None = None,
+) -> Array:  # fmt: skip
+    """The same of three or four dimensions each, for arguments of einc's attention that say who sees whom.
+
+    With `sinks` [heads], a score for each head stands beside all keys and has no value.
+    """
+    narrow = [_find_repeated_heads(program, array) for array in (key, value)]
+    if key.rank == 4 and narrow[0].shape[1] == narrow[1].shape[1]:
+        key, value = narrow
+    return _attend_packed(program, query, key, value, seen, scale, hint, sinks)
+
+
 def find_seen_keys(queries: Extent, keys: Extent, mask: Array | None, causal: bool) -> str | None:
     """The arguments of einc's attention that say which keys a query sees, if they can; None otherwise."""
     if mask is None:
@@ -69,8 +83,9 @@ def describe_table(table: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> st
 
 
 def _attend_packed(
-    program: ArrayProgram, query: Array, key: Array, value: Array, seen: str, scale: float, hint: str
-) -> Array:
+    program: ArrayProgram, query: Array, key: Array, value: Array, seen: str, scale: float, hint: str,
+    sinks: Array | None = None,
+) -> Array:  # fmt: skip
     """Batches one after another along the tokens, as einc's attention has them."""
     batch = query.shape[0] if query.rank == 4 else make_extent(1)
     queries, keys = query.shape[-2], key.shape[-2]
@@ -84,8 +99,22 @@ def _attend_packed(
     text = f"attention({{0}}, {{1}}, {{2}}{seen}{lengths}, scale={scale!r})"
     shape = (heads, queries * batch, width)
     dims = (q.dims[0], q.dims[1], v.dims[2])
-    packed = program.call(hint, text, [q, k, v], shape, query.type, dims)
+    if sinks is None:
+        packed = program.call(hint, text, [q, k, v], shape, query.type, dims)
+    else:
+        lse_type = ElementType.F64 if query.type is ElementType.F64 else ElementType.F32
+        results = [(shape, query.type, dims), (shape[:2], lse_type, dims[:2])]
+        plain, lse = program.calls(hint, text, [q, k, v], results)
+        packed = _weigh_against_sinks(program, plain, lse, sinks)
     return _unpack(program, packed, query, width, hint)
+
+
+def _weigh_against_sinks(program: ArrayProgram, packed: Array, lse: Array, sinks: Array) -> Array:
+    """Results, whose weights were normalized over the keys, normalized over keys and sinks: times
+    exp(lse) / (exp(lse) + exp(sink))."""
+    wide = unsqueeze(program, cast(program, sinks, lse.type), [1])
+    share = apply(program, "sigmoid", apply(program, "sub", lse, wide), hint="share")
+    return apply(program, "mul", packed, unsqueeze(program, cast(program, share, packed.type), [2]), hint=packed.name)
 
 
 def _pack(program: ArrayProgram, array: Array) -> Array:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from einc.importers.arrays.naming import NameTable
 from einc.importers.arrays.repeats import Count, DeclaredWeight, Repeat, Statement, find_repeats
 from einc.importers.writing import wrap_lines
+from einc.ops.registry import is_callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,10 @@ def _count(count: Count, index: str) -> str:
 
 
 def _name_block(repeat: Repeat) -> str:
-    """What the weights' names have before the number of the iteration, in the singular."""
+    """What the weights' names have before the number of the iteration, in the singular, unless an operator has it."""
     before = repeat.weights[0].stored.partition("{}")[0] if repeat.weights else ""
     word = ["", *re.findall("[A-Za-z]+", before)][-1].lower().removesuffix("s")
-    return word if len(word) > 2 else "layer"
+    return word if len(word) > 2 and not is_callable(word) else "layer"
 
 
 def _write_block(parts: TextParts, repeat: Repeat, block: str, counts: Sequence[Count]) -> list[str]:

@@ -41,6 +41,8 @@ SCALAR_TYPES = {
     28: ElementType.U16, 34: ElementType.U32, 35: ElementType.U64,
 }  # fmt: skip
 """The numbers of element types in the JSON (torch/_export/serde/schema.py, version 8)."""
+COMPLEX_TYPES = {9: ElementType.F16, 10: ElementType.F32, 11: ElementType.F64}
+"""The same of complex numbers, with the type of their two parts."""
 
 _END_OF_DIRECTORY = b"PK\x05\x06"
 _STRIDED = 7

@@ -15,6 +15,7 @@ from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 from einc.importers.lifting import lift
 from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
 from einc.importers.pytorch.aten import ATEN, find_operator
+from einc.importers.pytorch.aten.complex_numbers import ComplexArray, call_complex, find_parts
 from einc.importers.pytorch.aten.table import Call
 from einc.importers.pytorch.exported import (
     Argument,
@@ -26,7 +27,7 @@ from einc.importers.pytorch.exported import (
     read_graph,
     read_nested_graph,
 )
-from einc.importers.pytorch.in_place import SharedElements, is_in_place, name_without_writing
+from einc.importers.pytorch.in_place import SharedElements, is_in_place, name_without_writing, read_operator
 from einc.importers.pytorch.symbols import find_symbol, read_extent
 from einc_runtime.text import did_you_mean, escape_text
 
@@ -77,9 +78,7 @@ class _Conversion:
             array = self._read_placeholder(placeholder)
             self._values[placeholder.name] = array
             inputs += [array.name] if placeholder.kind == "input" else []
-        for position, node in enumerate(self._graph.nodes):
-            self._shared.position = position
-            self._convert_nodes([node])
+        self._convert_nodes(self._graph.nodes, self._graph.outputs)
         outputs = self._write_outputs()
         program = self._program
         text = program.text()
@@ -94,6 +93,8 @@ class _Conversion:
         if value is None:
             raise self._problem(f"the input {placeholder.name} has no type")
         type_ = self._read_type(value, placeholder.name)
+        if value.is_complex:
+            raise self._problem(f"{placeholder.name} has complex numbers; einc has them inside of a module alone")
         if placeholder.kind == "input":
             shape = self._read_shape(value, placeholder.name)
             return self._program.input(placeholder.name, shape, type_)
@@ -136,9 +137,13 @@ class _Conversion:
 
     # ---- nodes ----
 
-    def _convert_nodes(self, nodes: Sequence[ExportedNode]) -> None:
-        for node in nodes:
-            if node.outputs:  # what has no result asserts something that the export knew
+    def _convert_nodes(self, nodes: Sequence[ExportedNode], results: Sequence[Argument]) -> None:
+        """Converts what the results need; what is left out may assert something that the export knew."""
+        needed = _find_needed(nodes, results)
+        for position, node in enumerate(nodes):
+            if nodes is self._graph.nodes:
+                self._shared.position = position
+            if position in needed:
                 self._convert(node)
 
     def _convert(self, node: ExportedNode) -> None:
@@ -147,11 +152,15 @@ class _Conversion:
             return
         target = name_without_writing(node.target) if is_in_place(node.target) else node.target
         operator = find_operator(target)
-        if operator is None:
-            raise self._refuse(node, *_describe_missing(node.target))
         try:
             inputs = {argument.name: self._read_argument(argument.arg) for argument in node.inputs}
-            results = self._run(node, operator.call, inputs)
+            if any(find_parts(value) for value in inputs.values()):
+                name, function = read_operator(target), operator.call if operator is not None else None
+                results = self._run(node, lambda call, arguments: call_complex(name, call, function, arguments), inputs)
+            elif operator is None:
+                raise self._refuse(node, *_describe_missing(node.target))
+            else:
+                results = self._run(node, operator.call, inputs)
         except UnsupportedError as error:
             raise self._refuse(node, error.message, error.hint) from None
         self._bind(node, results)
@@ -183,7 +192,7 @@ class _Conversion:
         self._graph = replace(
             before, tensors={**before.tensors, **graph.tensor_values}, sizes={**before.sizes, **graph.sym_int_values}
         )
-        self._convert_nodes(graph.nodes)
+        self._convert_nodes(graph.nodes, graph.outputs)
         results = [self._values.get(name) for name in _list_names(graph.outputs)]
         self._graph, self._values = before, values
         self._bind(node, results)
@@ -207,6 +216,10 @@ class _Conversion:
     def _check(self, node: ExportedNode, name: str, value: Any) -> None:
         """What a node computes must have the type and the extents that the graph says."""
         expected = self._graph.tensors.get(name)
+        if isinstance(value, ComplexArray) and expected is not None and expected.is_complex:
+            value = value.real
+        elif isinstance(value, ComplexArray) or (expected is not None and expected.is_complex):
+            raise self._refuse(node, "its result is complex, or real, against what the graph says")
         if expected is None or not isinstance(value, Array):
             return
         sizes = [size.as_int for size in expected.sizes]
@@ -303,6 +316,17 @@ def _find_last_reads(graph: ExportedGraph) -> dict[str, int]:
     for position, node in enumerate(graph.nodes):
         last |= dict.fromkeys(_list_names([argument.arg for argument in node.inputs]), position)
     return last | dict.fromkeys(_list_names(graph.outputs), len(graph.nodes))
+
+
+def _find_needed(nodes: Sequence[ExportedNode], results: Sequence[Argument]) -> set[int]:
+    """The positions of the nodes that results depend on; what writes over a tensor is always one of them."""
+    names, needed = set(_list_names(results)), set()
+    for position in range(len(nodes) - 1, -1, -1):
+        node = nodes[position]
+        if is_in_place(node.target) or not names.isdisjoint(_list_names(node.outputs)):
+            needed.add(position)
+            names.update(_list_names([argument.arg for argument in node.inputs]))
+    return needed
 
 
 def find_line(node: ExportedNode) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from einc.errors import ReadError
 from einc.importers.arrays.element_types import ElementType
-from einc.importers.pytorch.archive import MAX_DIMENSIONS, SCALAR_TYPES
+from einc.importers.pytorch.archive import COMPLEX_TYPES, MAX_DIMENSIONS, SCALAR_TYPES
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import escape_text
 
@@ -47,8 +47,13 @@ class ExportedTensor(msgspec.Struct):
     sizes: Annotated[list[Size], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
     @property
+    def is_complex(self) -> bool:
+        return self.dtype in COMPLEX_TYPES
+
+    @property
     def type(self) -> ElementType | None:
-        return SCALAR_TYPES.get(self.dtype)
+        """The element type; that of both parts of complex numbers."""
+        return SCALAR_TYPES.get(self.dtype) or COMPLEX_TYPES.get(self.dtype)
 
 
 class NamedArgument(msgspec.Struct):

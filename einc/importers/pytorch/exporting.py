@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from einc_runtime.installing import suggest_packages
 
 _EXPERTS_FIELD = "_experts_implementation"
 """The field of a configuration that says how experts are computed (transformers/integrations/moe.py)."""
+_EXPERTS_OF_EINC = "einc"
 
 
 def export_module(
@@ -44,17 +46,41 @@ def export_module(
             raise ModelError([Diagnostic(problem)]) from error
 
 
+def _compute_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
+    """The results [tokens, d] of the experts that tokens pick, with an interface of transformers (integrations/moe.py).
+
+    Tokens and the slots of their experts stay dimensions of their own, so that a decode step can be derived.
+    """
+
+    def project(rows: Any, name: str) -> Any:
+        matrices = getattr(self, name)[top_k_index]
+        turned = matrices if self.is_transposed else matrices.transpose(-1, -2)
+        product = (rows.unsqueeze(-2) @ turned).squeeze(-2)
+        return product + getattr(self, f"{name}_bias")[top_k_index] if self.has_bias else product
+
+    inner = project(hidden_states.unsqueeze(1), "gate_up_proj" if self.has_gate else "up_proj")
+    outer = project(self._apply_gate(inner) if self.has_gate else self.act_fn(inner), "down_proj")
+    if self.has_post_expert_norm:
+        outer = self.post_expert_norm(outer)
+    return (outer * top_k_weights.unsqueeze(-1)).sum(1).to(hidden_states.dtype)
+
+
 @contextmanager
 def _choose_experts(module: Any) -> Iterator[None]:
     """Models of transformers take the matrices that each token picks, and do not sort tokens by them: that is what
     einc has an operator for."""
     configs = {id(config): config for part in module.modules() if (config := getattr(part, "config", None)) is not None}
-    changed = [
-        (config, getattr(config, _EXPERTS_FIELD)) for config in configs.values() if hasattr(config, _EXPERTS_FIELD)
-    ]
+    interfaces = sys.modules.get("transformers.integrations.moe")
+    changed = (
+        [(config, getattr(config, _EXPERTS_FIELD)) for config in configs.values() if hasattr(config, _EXPERTS_FIELD)]
+        if interfaces is not None
+        else []
+    )
+    if interfaces is not None:
+        interfaces.ALL_EXPERTS_FUNCTIONS.register(_EXPERTS_OF_EINC, _compute_experts)
     try:
         for config, _ in changed:
-            setattr(config, _EXPERTS_FIELD, "batched_mm")
+            setattr(config, _EXPERTS_FIELD, _EXPERTS_OF_EINC)
         yield
     finally:
         for config, before in changed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from einc.importers.pytorch.aten import (
     attention,
+    complex_numbers,
     elementwise,
     experts,
     indexing,
@@ -19,7 +20,9 @@ from einc.importers.pytorch.aten import (
 )
 from einc.importers.pytorch.aten.table import AtenOperator, collect_operators
 
-_SUBJECTS = (attention, elementwise, experts, indexing, making, moving, networks, products, reducing, symbolic)
+_SUBJECTS = (
+    attention, complex_numbers, elementwise, experts, indexing, making, moving, networks, products, reducing, symbolic
+)  # fmt: skip
 ATEN = {name: operator for module in _SUBJECTS for name, operator in collect_operators(module).items()}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
 import numpy as np
 
 from einc.importers.arrays.element_types import ElementType
@@ -274,6 +277,21 @@ def convert_softplus(call: Call, self_: Array, beta: float = 1, threshold: float
 def convert_hardsigmoid(call: Call, self_: Array) -> Array:
     moved = apply(call.program, "add", self_, 3.0)
     return combine(call, "div", convert_clamp(call, moved, 0, 6), 6.0)
+
+
+@aten("erfinv")
+def convert_inverse_error(call: Call, self_: Array) -> Array:
+    """Of numbers that are known alone, as thresholds of normal distributions are."""
+    if self_.numbers is None:
+        raise UnsupportedError("erfinv of numbers that are data")
+
+    def invert(number: float) -> float:
+        if abs(number) < 1:
+            return NormalDist().inv_cdf((number + 1) / 2) / math.sqrt(2)
+        return math.copysign(math.inf, number) if abs(number) == 1 else math.nan
+
+    elements = [invert(float(number)) for number in self_.numbers.ravel()]
+    return call.program.constant(np.array(elements).reshape(self_.numbers.shape), call.type, call.hint)
 
 
 @aten("prelu", "_prelu_kernel")

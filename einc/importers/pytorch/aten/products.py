@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from einc.importers.arrays.moving import transpose
+from einc.importers.arrays.elementwise import apply
+from einc.importers.arrays.moving import transpose, unsqueeze
 from einc.importers.arrays.products import einsum, matmul
 from einc.importers.arrays.values import Array
 from einc.importers.pytorch.aten.elementwise import combine
@@ -51,7 +52,8 @@ def convert_einsum(call: Call, equation: str, tensors: list[Array], path: object
 
 @aten("outer")
 def convert_outer(call: Call, self_: Array, vec2: Array) -> Array:
-    return einsum(call.program, "i,j->ij", [self_, vec2], call.hint)
+    column = unsqueeze(call.program, call.cast(self_), [1])
+    return apply(call.program, "mul", column, call.cast(vec2), hint=call.hint)
 
 
 def transpose_last(call: Call, array: Array) -> Array:
