@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +55,7 @@ class ServeArguments:
     drain: float
     reproducible: bool
     ignored: tuple[str, ...]
+    tokenizer: str | None
     plans: str | None
 
 
@@ -95,7 +95,7 @@ def _load_decoder(
     from einc.serving.models import TextModel
 
     with files.reading(chosen.folder):
-        folder = ModelFolder(chosen.folder)
+        folder = ModelFolder(chosen.folder, chosen.tokenizer)
         tokenizer = folder.read_tokenizer()
         end_tokens, sampling = folder.read_end_tokens(tokenizer), folder.read_sampling()
         template = _find_template(folder)
@@ -106,7 +106,7 @@ def _load_decoder(
     slots = DecoderSlots(step, pieces)
     engine = Engine(SequenceBatch(slots, tokenizer, end_tokens), chosen.queue)
     most = min(chosen.max_tokens or places, places)
-    grammars = JsonGrammars(os.path.join(chosen.folder, "tokenizer.json"), slots.vocabulary, end_tokens)
+    grammars = JsonGrammars(tokenizer.document, slots.vocabulary, end_tokens)
     return TextModel(engine, tokenizer, template, chat, sampling, places, most, slots.times, grammars)
 
 
@@ -116,7 +116,7 @@ def _load_encoder(chosen: ServeArguments, source: DecoderSource, phase: Callable
     if chosen.max_tokens is not None:
         raise UsageError("--max-tokens means nothing for an encoder, which continues no text")
     with files.reading(chosen.folder):
-        folder = ModelFolder(chosen.folder)
+        folder = ModelFolder(chosen.folder, chosen.tokenizer)
         tokenizer, pooling = folder.read_tokenizer(), folder.read_pooling()
     encoder = EncoderSource(source.config, source.where, source.name, source.stored, pooling, source.ignored)
     places = _choose_places(chosen.context, encoder.write_model(1, 1)[1])

@@ -33,6 +33,10 @@ ignore_option = click.option(
     "--ignore", "ignored", metavar="FIELD", multiple=True, help="Accept a field of config.json that einc does not know."
 )
 
+tokenizer_option = click.option(
+    "--tokenizer", metavar="DIR2", help="A folder whose files about text come before those of the model."
+)
+
 
 class Seconds(ParamType):
     """A time to wait, above 0."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 import click
 
-from einc.cli.model_folders import CONFIGURATION, read_configuration, read_stored_names
+from einc.cli.model_folders import read_published_model
 from einc.generation.decoder_plans import (
     MAX_SEQUENCES,
     DecoderPlans,
@@ -64,6 +63,7 @@ class GenerateArguments:
     system: str | None
     as_ids: bool
     ignored: tuple[str, ...]
+    tokenizer: str | None
     plans: str | None
     ranks: int | None
     sites_per_rank: int | tuple[int, ...] | None
@@ -105,7 +105,7 @@ def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bund
     clock = _Clock()
     source = read_source(chosen.folder, chosen.ignored)
     with files.reading(chosen.folder):
-        folder = ModelFolder(chosen.folder)
+        folder = ModelFolder(chosen.folder, chosen.tokenizer)
         tokenizer = None if chosen.as_ids else folder.read_tokenizer()
         end_tokens, sampling = folder.read_end_tokens(tokenizer), _choose_sampling(chosen, folder.read_sampling())
         rows = _read_prompts(chosen, folder, tokenizer)
@@ -172,13 +172,12 @@ class _Clock:
 
 
 def read_source(folder: str, ignored: tuple[str, ...]) -> DecoderSource:
-    """What plans of a folder's decoder are made from, without the fields `ignored` of its configuration. Raises
-    UsageFault where there are no weights."""
-    config, stored = read_configuration(folder), read_stored_names(folder)
-    if stored is None:
+    """What plans of the decoder in a folder or GGUF file are made from, without the fields `ignored` of its
+    configuration. Raises UsageFault where there are no weights."""
+    model = read_published_model(folder)
+    if model.stored is None:
         raise UsageFault("there is no .safetensors file in this folder", where=folder)
-    name = os.path.basename(os.path.abspath(folder))
-    return DecoderSource(config, os.path.join(folder, CONFIGURATION), name, stored, ignored)
+    return DecoderSource(model.config, model.where, model.name, model.stored, ignored)
 
 
 def open_cache(folder: str | None) -> PlanCache:

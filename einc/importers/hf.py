@@ -54,7 +54,8 @@ def import_hf(
     architecture = _read_architecture(fields)
     files = StoredNames(stored, fields)
     longest = 0
-    lines = comment_lines(f"{escape_text(name)}: {architecture or 'a model'}, imported from its config.json.", "")
+    source = "its config.json" if where.endswith("config.json") else "a GGUF file"
+    lines = comment_lines(f"{escape_text(name)}: {architecture or 'a model'}, imported from {source}.", "")
     if architecture is not None:
         decodes = architecture in decoders.DECODER_ARCHITECTURES
         for option in decoders.ENCODER_OPTIONS if decodes else encoders.DECODER_OPTIONS:

@@ -83,6 +83,7 @@ WITH_JSON: dict[str, str] = {
     "einc models list": "",
     "einc library list": "",
     "einc quantize": "STORIES -o quantized",
+    "einc import gguf": "STORIES -o stories.ein",
     "einc import hf": "STORIES -o stories.ein",
     "einc import onnx": "relu.onnx -o relu",
     "einc import torch": "relu.pt2 -o relu",
@@ -124,6 +125,7 @@ TO_STDOUT: dict[str, tuple[str, Callable[[bytes], object]]] = {
     "einc exprog export": ("swap.exprog --format mscclpp-json -o -", read_algorithm),
     "einc machine import": ("hosts.txt --hbm-gbs 100 --memory-gib 8 --network-gbs 10 -o -", read_machine),
     "einc models copy": ("swap -o -", read_exprog),
+    "einc import gguf": ("STORIES -o -", read_text),
     "einc import hf": ("STORIES -o -", read_text),
     "einc-runtime run": ("four.bin --inputs rand:0 --weights rand:1 -o -", read_array),
 }

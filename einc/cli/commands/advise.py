@@ -11,7 +11,7 @@ import click
 
 from einc.cli.compare_machines import split_sites
 from einc.cli.files import read_text
-from einc.cli.model_folders import CONFIGURATION, read_configuration, read_stored_names
+from einc.cli.model_folders import CONFIGURATION, read_published_model
 from einc.cli.options import Definition, Seconds, complete_machines
 from einc.errors import UsageError
 from einc.options import CompileOptions
@@ -224,17 +224,16 @@ def _read_workload(question: AdviseArguments) -> Workload:
     from einc.advising.workloads import TextWorkload, read_folder_workload
 
     is_configuration = os.path.basename(question.model) == CONFIGURATION
-    if os.path.isdir(question.model) or is_configuration:
+    if os.path.isdir(question.model) or is_configuration or question.model.endswith(".gguf"):
         folder = (os.path.dirname(question.model) or os.curdir) if is_configuration else question.model
         of_texts = ("-D", question.definitions), ("--preset", question.preset), ("--users-param", question.users_param)
         for option, value in of_texts:
             if value:
                 raise UsageError(f"{option} is for model texts, and {question.model} is a published model")
-        name = os.path.basename(os.path.abspath(folder))
-        config = (read_configuration(folder), os.path.join(folder, CONFIGURATION))
+        model = read_published_model(folder)
         lengths = (question.prompt or 1024, question.answer or 256)
-        stored = read_stored_names(folder)
-        return read_folder_workload(name, config, stored, question.users or (1,), lengths, question.ignored)
+        config = (model.config, model.where)
+        return read_folder_workload(model.name, config, model.stored, question.users or (1,), lengths, question.ignored)
     for option, tokens in (("--prompt", question.prompt), ("--answer", question.answer)):
         if tokens is not None:
             raise UsageError(f"{option} is for published models; -D sets the params of a model text")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from einc.cli.options import ignore_option, machine_option
+from einc.cli.options import ignore_option, machine_option, tokenizer_option
 from einc_runtime.cli.base import Devices, EincCommand, examples, json_option, ranks_option, shares_option
 from einc_runtime.cli.blas import load_numpy
 
@@ -21,7 +21,7 @@ from einc_runtime.cli.blas import load_numpy
         "einc generate qwen3-0.6b 'One' 'Two' 'Three' --sites 8 --temperature 0.7 --seed 1 --json",
     ),
 )
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR|FILE.gguf")
 @click.argument("prompts", metavar="PROMPT...", nargs=-1, required=True)
 @machine_option()
 @click.option("--sites", type=Devices(), help="How many sites of it, or which ones.  [default: all; of a CPU one]")
@@ -36,6 +36,7 @@ from einc_runtime.cli.blas import load_numpy
 @click.option("--system", metavar="TEXT", help="With --chat: what the model is told before.")
 @click.option("--ids", "as_ids", is_flag=True, help="Prompts and results are tokens, such as 1,15,7; no tokenizer.")
 @ignore_option
+@tokenizer_option
 @click.option("--plans", metavar="FOLDER", help="Where plans are kept.  [default: in the user's cache folder]")
 @ranks_option
 @shares_option

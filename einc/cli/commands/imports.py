@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
-from einc.cli.model_folders import CONFIGURATION, read_configuration, read_stored_names
+from einc.cli.model_folders import read_published_model
 from einc.cli.options import ignore_option
 from einc.errors import ModelError, UsageError
 from einc_runtime.cli import output
@@ -17,6 +16,7 @@ from einc_runtime.cli.progress import show_phases
 group = LazyGroup(
     "import",
     {
+        "gguf": (f"{__name__}:hf_command", "Make a model from a GGUF file."),
         "hf": (f"{__name__}:hf_command", "Make a model from a Hugging Face folder."),
         "onnx": ("einc.cli.commands.import_onnx:onnx_command", "Make a model and its weights from an ONNX file."),
         "torch": ("einc.cli.commands.import_torch:torch_command", "Make a model from a program of torch.export."),
@@ -29,13 +29,14 @@ group = LazyGroup(
 @click.command(
     "hf",
     cls=EincCommand,
-    short_help="Make a model from a Hugging Face folder.",
+    short_help="Make a model from a Hugging Face folder or a GGUF file.",
     epilog=examples(
         "einc import hf llama-3-8b --tokens 2048 --batch 4 -o llama.ein",
+        "einc import gguf qwen3-0.6b-q8_0.gguf -o qwen3.ein",
         "einc import hf all-MiniLM-L6-v2 --pool mean --normalize --batch 32 -o embed.ein",
     ),
 )
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR|FILE.gguf")
 @click.option("-o", "--output", "target", metavar="MODEL.ein", required=True, help="The model to write.")
 @click.option("--batch", type=click.IntRange(1, 2**20), default=1, help="How many sequences.  [default: 1]")
 @click.option(
@@ -57,7 +58,8 @@ group = LazyGroup(
 @ignore_option
 @json_option
 def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> None:
-    """Make a model from a Hugging Face folder: from its config.json and the names in its safetensors files.
+    """Make a model from a Hugging Face folder: from its config.json and the names in its safetensors files; or from the
+    metadata and the names of tensors in a GGUF file. `einc run --weights` reads the weights where they lie.
 
     Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become texts that read whole
     sequences; `einc compile --step tokens=1` derives a step over key/value caches from one. Encoders (BERT) return
@@ -75,12 +77,10 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
     output.require_outputs([target], [folder])
     with show_phases() as phase:
         phase("reading the configuration and the names of weights")
-        config = read_configuration(folder)
-        name = os.path.basename(os.path.abspath(folder))
-        where = os.path.join(folder, CONFIGURATION)
-        imported = import_hf(config, where, name, request, read_stored_names(folder))
+        model = read_published_model(folder)
+        imported = import_hf(model.config, model.where, model.name, request, model.stored)
         phase("checking the model")
-        _check_model(imported.text, where)
+        _check_model(imported.text, model.where)
         output.write_text(target, imported.text)
     for note in imported.notes:
         output.note(f"einc: {note}")

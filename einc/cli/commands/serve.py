@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from einc.cli.options import Seconds, ignore_option, machine_option
+from einc.cli.options import Seconds, ignore_option, machine_option, tokenizer_option
 from einc_runtime.cli.base import Devices, EincCommand, examples
 from einc_runtime.cli.blas import load_numpy
 
@@ -21,7 +21,7 @@ from einc_runtime.cli.blas import load_numpy
         "einc serve all-MiniLM-L6-v2 --port 8001",
     ),
 )
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR|FILE.gguf")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one.  [default: 8000]")
 @click.option("--host", default="127.0.0.1", help="The address to listen at.  [default: 127.0.0.1]")
 @click.option("--name", help="What requests call the model.  [default: the folder's name]")
@@ -37,6 +37,7 @@ from einc_runtime.cli.blas import load_numpy
 @click.option("--drain", type=Seconds(), default=30.0, help="Time to finish requests at the end.  [default: 30]")
 @click.option("--reproducible", is_flag=True, help="The same bits for any batch and any number of sites.")
 @ignore_option
+@tokenizer_option
 @click.option("--plans", metavar="FOLDER", help="Where plans are kept.  [default: in the user's cache folder]")
 def serve_command(**arguments: Any) -> None:
     """Answer requests as OpenAI's API does: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models.

@@ -23,11 +23,12 @@ MAX_SCHEMA = 1 << 18
 class JsonGrammars:
     """Makes grammars for a tokenizer, which is read when the first one is wanted. Threads may share it.
 
-    `file` is a tokenizer.json, `vocabulary` the number of logits, and `end_tokens` those that may end a text.
+    `tokenizer` is the text of a tokenizer.json, `vocabulary` the number of logits, and `end_tokens` those that may end
+    a text.
     """
 
-    def __init__(self, file: str, vocabulary: int, end_tokens: Collection[int]) -> None:
-        self._file, self._vocabulary, self._end_tokens = file, vocabulary, list(end_tokens)
+    def __init__(self, tokenizer: str, vocabulary: int, end_tokens: Collection[int]) -> None:
+        self._document, self._vocabulary, self._end_tokens = tokenizer, vocabulary, list(end_tokens)
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
 
@@ -45,7 +46,7 @@ class JsonGrammars:
             )
         with self._lock:
             if self._tokenizer is None:
-                self._tokenizer = LLTokenizer(self._file, self._vocabulary, self._end_tokens or None)
+                self._tokenizer = LLTokenizer(self._document, self._vocabulary, self._end_tokens or None)
         try:
             matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_json_schema(schema), log_level=0)
         except ValueError as error:

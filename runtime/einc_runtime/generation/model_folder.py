@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from einc_runtime.errors import ArrayFault, ReadFault, UsageFault
+from einc_runtime.execution.data.gguf_file import is_gguf
+from einc_runtime.generation.gguf_texts import TEXT_FILES, TOKENIZER, GgufTexts
 from einc_runtime.generation.sampling import Sampling
 from einc_runtime.generation.tokenizer import TextTokenizer
 from einc_runtime.strict_json import parse_json
@@ -39,19 +41,21 @@ class Pooling:
 
 
 class ModelFolder:
-    """The files beside a model's weights. Nothing in them is executed but a chat template, in its sandbox."""
+    """The files beside a model's weights, or what a GGUF file says in their place; those of the folder `tokenizer` come
+    first. Nothing in them is executed but a chat template, in its sandbox."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, tokenizer: str | None = None) -> None:
         self._folder = folder
+        self._directories = [directory for directory in (tokenizer, folder) if directory is not None]
+        self._gguf = GgufTexts(folder) if is_gguf(folder) else None
 
     def read_tokenizer(self) -> TextTokenizer:
         """Raises UsageFault where there is no tokenizer.json."""
-        file = os.path.join(self._folder, "tokenizer.json")
-        if not os.path.isfile(file):
+        if (file := self._find(TOKENIZER)) is None:
             raise UsageFault(
                 "there is no tokenizer.json", where=self._folder, hint="--ids reads prompts that are tokens already"
             )
-        return TextTokenizer(file)
+        return TextTokenizer(self._folder if self._is_inside(file) else file)
 
     def read_end_tokens(self, tokenizer: TextTokenizer | None = None) -> tuple[int, ...]:
         """The tokens that end a text: what generation_config.json says, else config.json; and the end token that
@@ -62,7 +66,7 @@ class ModelFolder:
             if value is not None:
                 tokens = value if isinstance(value, list) else [value]
                 if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
-                    raise ArrayFault("eos_token_id: expected tokens", where=os.path.join(self._folder, name))
+                    raise ArrayFault("eos_token_id: expected tokens", where=self._find(name))
                 break
         named = self._read_special_tokens().get("eos_token")
         known = tokenizer.find_token(named) if tokenizer is not None and named is not None else None
@@ -73,7 +77,7 @@ class ModelFolder:
         is true; otherwise the most likely one is taken, after the repetition penalty."""
         settings = self._read_json("generation_config.json", finite=False)
         is_drawn = settings.get("do_sample") is True
-        where = os.path.join(self._folder, "generation_config.json")
+        where = self._find("generation_config.json")
         names = (
             ("temperature", "top_p", "top_k", "min_p", "repetition_penalty") if is_drawn else ("repetition_penalty",)
         )
@@ -95,7 +99,7 @@ class ModelFolder:
         if not modules:
             return Pooling("mean", True)
         kinds = [str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else "?" for module in modules]
-        where = os.path.join(self._folder, "modules.json")
+        where = self._find("modules.json")
         if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
             raise UsageFault(
                 f"its modules are {', '.join(map(escape_text, kinds))}",
@@ -113,7 +117,7 @@ class ModelFolder:
         if len(chosen) != 1 or chosen[0] not in _POOLINGS.values():
             raise UsageFault(
                 f"it pools by {', '.join(map(escape_text, chosen)) or 'nothing'}",
-                where=os.path.join(self._folder, path, "config.json"),
+                where=self._find(os.path.join(path, "config.json")),
                 hint="mean and cls are supported (pooling_mode_mean_tokens and pooling_mode_cls_token)",
             )
         return Pooling(chosen[0], len(kinds) == 3)
@@ -121,9 +125,8 @@ class ModelFolder:
     def read_chat_template(self) -> ChatTemplate:
         """Raises UsageFault where there is none."""
         settings, variables = self._read_json("tokenizer_config.json"), self._read_special_tokens()
-        file, name = os.path.join(self._folder, "chat_template.jinja"), "tokenizer_config.json"
-        if os.path.isfile(file):
-            return ChatTemplate(self._read("chat_template.jinja").decode("utf-8", "replace"), variables, file)
+        if (file := self._find("chat_template.jinja")) is not None:
+            return ChatTemplate(self._read(file).decode("utf-8", "replace"), variables, file)
         template = settings.get("chat_template")
         if isinstance(template, list):  # several, with names
             named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
@@ -132,7 +135,7 @@ class ModelFolder:
             raise UsageFault(
                 "there is no chat template", where=self._folder, hint="leave --chat out: it is no chat model"
             )
-        return ChatTemplate(template, variables, os.path.join(self._folder, name))
+        return ChatTemplate(template, variables, self._find("tokenizer_config.json") or self._folder)
 
     def _read_special_tokens(self) -> dict[str, str]:
         """The special tokens that tokenizer_config.json names; what it lacks, special_tokens_map.json may have."""
@@ -148,19 +151,29 @@ class ModelFolder:
 
     def _read_json(self, name: str, kind: type = dict, *, finite: bool = True) -> Any:
         """The object, or the list, in a file; an empty one where there is no such file."""
-        file = os.path.join(self._folder, name)
-        if not os.path.isfile(file):
+        file = self._find(name)
+        if file is None:
             return kind()
         try:
-            document = parse_json(self._read(name), finite=finite)
+            document = parse_json(self._read(file), finite=finite)
         except ValueError as error:
             raise ArrayFault(str(error), where=file) from None
         if not isinstance(document, kind):
             raise ArrayFault(f"expected {'a list' if kind is list else 'an object in braces'}", where=file)
         return document
 
-    def _read(self, name: str) -> bytes:
-        file = os.path.join(self._folder, name)
+    def _find(self, name: str) -> str | None:
+        """The path of a file; None where there is none. Files that a GGUF file stands for are taken to be in it."""
+        paths = [os.path.join(directory, name) for directory in self._directories]
+        inside = self._gguf is not None and name in TEXT_FILES
+        return next((path for path in paths if os.path.isfile(path)), paths[-1] if inside else None)
+
+    def _is_inside(self, file: str) -> bool:
+        return self._gguf is not None and not os.path.isfile(file)
+
+    def _read(self, file: str) -> bytes:
+        if self._gguf is not None and self._is_inside(file):
+            return self._gguf.read(os.path.basename(file))
         with open(file, "rb") as stream:
             data = stream.read(MAX_FOLDER_FILE_BYTES + 1)
         if len(data) > MAX_FOLDER_FILE_BYTES:

@@ -1,4 +1,5 @@
-"""A model's own tokenizer, from its tokenizer.json: the library `tokenizers` reads it, and executes nothing."""
+"""A model's own tokenizer, from its tokenizer.json, or from the vocabulary of a GGUF file: the library `tokenizers`
+reads it, and executes nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from einc_runtime.errors import ArrayFault, MissingFault, ReadFault
+from einc_runtime.execution.data.gguf_file import is_gguf
+from einc_runtime.generation.gguf_texts import TOKENIZER, GgufTexts
 from einc_runtime.installing import suggest_extra
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ MAX_PROMPT = 4 << 20
 
 
 class TextTokenizer:
-    """Text to tokens, and tokens to text. `file` is read at once.
+    """Text to tokens, and tokens to text. `file` is read at once; `document` is the tokenizer.json as a text.
 
     `byte_tokens` are those that stand for one byte each, where what has no other token is written with them.
     """
@@ -29,12 +32,10 @@ class TextTokenizer:
         except ImportError:
             hint = suggest_extra("generate")
             raise MissingFault("reading tokenizer.json needs the package tokenizers", hint=hint) from None
-        with open(file, "rb") as stream:
-            data = stream.read(MAX_TOKENIZER_BYTES + 1)
-        if len(data) > MAX_TOKENIZER_BYTES:
-            raise ReadFault(f"it has more than {MAX_TOKENIZER_BYTES >> 20} MiB", where=file)
+        data = GgufTexts(file).read(TOKENIZER) if is_gguf(file) else _read_bounded(file)
         try:
-            self._tokenizer: Tokenizer = Tokenizer.from_str(data.decode("utf-8"))
+            self.document = data.decode("utf-8")
+            self._tokenizer: Tokenizer = Tokenizer.from_str(self.document)
             self._tokenizer.no_padding()
             self._tokenizer.no_truncation()
         except Exception as error:  # the library raises nothing more special
@@ -72,3 +73,11 @@ class TextTokenizer:
         """The special token of this text, which no text that is made contains; None where there is none."""
         added = self._tokenizer.get_added_tokens_decoder().items()
         return next((int(number) for number, token in added if token.special and token.content == text), None)
+
+
+def _read_bounded(file: str) -> bytes:
+    with open(file, "rb") as stream:
+        data = stream.read(MAX_TOKENIZER_BYTES + 1)
+    if len(data) > MAX_TOKENIZER_BYTES:
+        raise ReadFault(f"it has more than {MAX_TOKENIZER_BYTES >> 20} MiB", where=file)
+    return data

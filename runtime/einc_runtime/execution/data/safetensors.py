@@ -1,8 +1,7 @@
 """Reads safetensors files and folders of them strictly: the whole header is limited and checked.
 
 The format is eight bytes of header length, a JSON header, and data that the header's offsets must cover without gaps
-or overlaps. This reader leaves tensors on disk until they are needed. It does not map files: where another program cuts
-a mapped file short, reading what is gone ends the process by SIGBUS.
+or overlaps. This reader leaves tensors on disk until they are needed.
 
 Which files of a folder belong to the model is as in transformers: `model.safetensors` alone, where it exists; else
 those that an index (`model.safetensors.index.json`) names, with the file of every tensor. Without both, all files with
@@ -15,7 +14,6 @@ import json
 import math
 import os
 import struct
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,8 @@ import msgspec
 import numpy as np
 
 from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
-from einc_runtime.errors import ArrayFault, MissingFault, raise_together
+from einc_runtime.errors import ArrayFault, raise_together
+from einc_runtime.execution.data.stored_bytes import StoredBytes
 from einc_runtime.plan.schema import MAX_RANK
 from einc_runtime.strict_json import parse_json
 
@@ -35,9 +34,6 @@ SINGLE_FILE = "model.safetensors"
 MAX_INDEX_BYTES = 64 * 2**20
 MAX_SAFETENSORS_HEADER_BYTES = 100_000_000
 """The limit of the format itself."""
-
-MAX_READ_BYTES = 1 << 28
-"""As much is read in one call, which some systems limit, and between two of which an interrupt is noticed."""
 
 _SAFETENSORS_DTYPES = {
     "F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64", "I32": "i32", "I64": "i64", "BOOL": "bool",
@@ -85,8 +81,7 @@ class SafetensorsFile:
                 raise self._fault(f"it says that its header has {length} bytes, but the whole file has {size}")
             self.entries = self._read_header(stream.read(length), size - 8 - length)
             self._start = 8 + length
-            self._file = os.dup(stream.fileno())
-            weakref.finalize(self, os.close, self._file)
+            self._bytes = StoredBytes(path, stream)
 
     def array(self, name: str) -> Array:
         """A tensor of a type that the runtime has. Raises ArrayFault where the file has become shorter."""
@@ -106,26 +101,10 @@ class SafetensorsFile:
 
     def read_into(self, name: str, memory: Array) -> None:
         """Reads the bytes of a tensor into a dense array of as many bytes. Raises ArrayFault as `array` does."""
-        self._fill(self.entries[name], memory.reshape(-1).view(np.uint8))
+        self._bytes.fill(self._start + self.entries[name].begin, memory.reshape(-1).view(np.uint8))
 
     def _read(self, entry: SafetensorsEntry) -> Array:
-        try:
-            data: Array = np.empty(entry.end - entry.begin, np.uint8)
-        except MemoryError:
-            raise MissingFault(
-                f"{entry.end - entry.begin:,} bytes of memory are not available", where=self.path
-            ) from None
-        self._fill(entry, data)
-        return data
-
-    def _fill(self, entry: SafetensorsEntry, data: Array) -> None:
-        memory, done = memoryview(data), 0  # type: ignore[arg-type]
-        while done < len(memory):
-            piece = memory[done : done + MAX_READ_BYTES]
-            count = os.preadv(self._file, [piece], self._start + entry.begin + done)
-            if count == 0:
-                raise self._fault("it has become shorter while it was read")
-            done += count
+        return self._bytes.read(self._start + entry.begin, entry.end - entry.begin)
 
     def _read_header(self, header: bytes, available: int) -> dict[str, SafetensorsEntry]:
         try:

@@ -1,4 +1,4 @@
-"""Weights by name from a safetensors file or a folder of them, an .npz file, a mapping, or random (`rand:SEED`).
+"""Weights by name from a safetensors file or a folder of them, a GGUF or .npz file, a mapping, or random (`rand:SEED`).
 
 All problems with a source are reported together, before any data is read. A stored array has the declared type, or is
 float32 and rounded to the declared floating type, or has a narrower floating type that the declared one contains. Its
@@ -33,6 +33,8 @@ import numpy as np
 from einc_runtime.dtypes import FLOATS, Array, find_dtype_name, storage_dtype
 from einc_runtime.errors import raise_together
 from einc_runtime.execution.data.dlpack import as_array
+from einc_runtime.execution.data.gguf_file import GgufFile, is_gguf
+from einc_runtime.execution.data.gguf_weights import view_gguf
 from einc_runtime.execution.data.npy import NpzFile, describe_tensor
 from einc_runtime.execution.data.parts import TensorPart, find_parts, join_parts
 from einc_runtime.execution.data.quantized_layouts import split_layout, view_layout
@@ -128,6 +130,8 @@ def _open_path(path: str, stack: ExitStack) -> StoredArrays:
         folder = open_folder(path)
         plain = StoredArrays(folder, lambda name: _describe_safetensors_entry(folder[name], name))
         return view_floats(plain, lambda name: folder[name].read_bytes(name))
+    if is_gguf(path):
+        return view_gguf(GgufFile(path))
     with open(path, "rb") as stream:
         zipped = stream.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
     if zipped or path.endswith(".npz"):
