@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-onnx test-mpi test-mpi-slow test-processors test-arm test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-onnx test-mpi test-mpi-slow test-processors test-arm test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks bench-planning testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -255,6 +255,9 @@ bench-optimality: .venv/dev  ## whether random or well-known plans are predicted
 
 bench-peaks: .venv/dev  ## what plans for the peaks of GPUs cost, as GPUs were measured: docs/peaks.md
 	$(BIN)/python -m tests.bench.peaks --write
+
+bench-planning: .venv/dev  ## how long planning takes, on up to 72 sites: docs/planning-speed.md
+	$(BIN)/python -m tests.bench.planning --write
 
 testbed: .venv/mpi  ## run exchange programs and plans in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed

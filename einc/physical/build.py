@@ -93,7 +93,7 @@ def build_fast(plan: LogicalPlan, machine: Machine, scheduler: SynthesizingSched
     started = time.monotonic()
     naive = build(plan, machine, scheduler.naive, records, check_memory=False)
     took, limit = time.monotonic() - started, naive.predicted_ms
-    for scope in SearchScope:
+    for scope in scheduler.scopes:
         if scheduler.budget.left < 2 * took and fits(naive, machine):
             return naive
         scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs))

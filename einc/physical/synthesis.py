@@ -140,6 +140,11 @@ class SynthesizingScheduler:
         self._results: dict[tuple[object, ...], SearchResult] = {}
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
 
+    @property
+    def scopes(self) -> tuple[SearchScope, ...]:
+        """What may be searched for, the most first. Where no placement is searched for, only bodies are."""
+        return tuple(SearchScope) if self._sites <= MAX_SEARCHED_SITES else (SearchScope.BODY, SearchScope.NOTHING)
+
     def restart(self, scope: SearchScope, exchanges: int) -> None:
         """Begins with another plan, or with the same one under another scope.
 

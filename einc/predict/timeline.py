@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from einc.errors import MachineError
 from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid, find_private_capacities
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.predict.alike import NO_LANE, Lanes, merge_alike
 from einc.predict.cores import list_run_tasks, schedule_on_cores
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 from einc_runtime.plan.regions import ExecutablePlan
@@ -53,15 +54,22 @@ def time_tasks(costs: Sequence[TaskCost], machine: Machine, effort: float = math
     if machine.cores is not None:
         schedule = schedule_on_cores(costs, machine)
         return PlanTimeline(max(schedule.ends, default=0.0), schedule.starts, schedule.ends, schedule.cores)
-    run = _Simulation(costs, machine)
+    lanes = find_lanes(costs, machine)
+    merged = merge_alike(costs, lanes, machine)
+    if merged is None:
+        run = _Simulation(costs, machine, lanes)
+        run.run(effort)
+        return PlanTimeline(max(run.ends, default=0.0), tuple(run.starts), tuple(run.ends))
+    run = _Simulation(merged.costs, machine, merged.lanes)
     run.run(effort)
-    return PlanTimeline(max(run.ends, default=0.0), tuple(run.starts), tuple(run.ends))
+    starts, ends = (tuple([times[c] for c in merged.classes]) for times in (run.starts, run.ends))
+    return PlanTimeline(max(run.ends, default=0.0), starts, ends)
 
 
 class _Simulation:
     """One simulation. `run` goes from one instant to the next, ends tasks, and `begin` starts those that can start."""
 
-    def __init__(self, costs: Sequence[TaskCost], machine: Machine) -> None:
+    def __init__(self, costs: Sequence[TaskCost], machine: Machine, lanes: Lanes) -> None:
         self.costs = costs
         self.now = 0.0
         self.starts = [0.0] * len(costs)
@@ -71,12 +79,8 @@ class _Simulation:
         for position, cost in enumerate(costs):
             for before in cost.after:
                 self.followers[before].append(position)
-        self.lanes = _find_lanes(costs, machine)
-        capacity = [resource.gbs * BYTES_PER_MS for resource in machine.resources]
-        routes = tuple(dict.fromkeys(self.lanes.values()))
-        number = {route: lane for lane, route in enumerate(routes)}
-        self.lane_of = {pair: number[route] for pair, route in self.lanes.items()}
-        self.fluid = Fluid(capacity, routes, find_private_capacities(capacity, routes))
+        self.lanes = lanes.of_tasks
+        self.fluid = Fluid(lanes.capacity, lanes.routes, find_private_capacities(lanes.capacity, lanes.routes))
         self.transfer_latency = machine.transfer_latency_us * MS_PER_US
         self.machine = machine
         self.waiting: list[list[int]] = [[] for _ in machine.sites]  # by site: heap of tasks that could run
@@ -161,14 +165,18 @@ class _Simulation:
 
     def join(self, position: int, cost: TaskCost) -> None:
         self.moving += 1
-        self.fluid.join(self.lane_of[cost.site, cost.target], cost.size, (position, 0), self.now)
+        self.fluid.join(self.lanes[position], cost.size, (position, 0), self.now)
 
 
-def _find_lanes(costs: Sequence[TaskCost], machine: Machine) -> dict[tuple[int, int], tuple[int, ...]]:
+def find_lanes(costs: Sequence[TaskCost], machine: Machine) -> Lanes:
     """The resources that the transfers of each pair of sites cross."""
     routes = machine.routes
     pairs = sorted({(cost.site, cost.target) for cost in costs if cost.kind is TaskKind.TRANSFER})
     for source, target in pairs:
         if (source, target) not in routes:
             raise MachineError(f"no resource of {machine.name} connects site {source} with site {target}")
-    return {pair: routes[pair] for pair in pairs}
+    used = tuple(dict.fromkeys(routes[pair] for pair in pairs))
+    number = {route: lane for lane, route in enumerate(used)}
+    lane_of = {pair: number[routes[pair]] for pair in pairs}
+    of_tasks = [lane_of[cost.site, cost.target] if cost.kind is TaskKind.TRANSFER else NO_LANE for cost in costs]
+    return Lanes(of_tasks, used, [resource.gbs * BYTES_PER_MS for resource in machine.resources])

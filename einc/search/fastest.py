@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+
+from threadpoolctl import threadpool_limits
 
 from einc.errors import InternalError
 from einc.graph.graph import Graph
@@ -98,6 +101,28 @@ def find_fastest(
     `input_placement` says where inputs and weights lie before the clock starts. Raises MachineError where no plan's
     sites can talk, and UsageError for pins that are not possible.
     """
+    with limit_threads(sites):
+        return _find_fastest(graph, machine, sites, naive, budget, seed, pins, input_placement, progress, report)
+
+
+def limit_threads(sites: int) -> AbstractContextManager[object]:
+    """Where there are many sites, one thread for matrix products: theirs are many and small, and threads that wait for
+    each other take several times as much of the processor, most of all where other programs run."""
+    return threadpool_limits(1, user_api="blas") if sites > MANY_SITES else nullcontext()
+
+
+def _find_fastest(
+    graph: Graph,
+    machine: Machine,
+    sites: int,
+    naive: bool,
+    budget: SearchBudget,
+    seed: int,
+    pins: Sequence[Pin],
+    input_placement: InputPlacement,
+    progress: Progress,
+    report: Report,
+) -> SelectedPlan:
     budget.begin()
     search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
     search.start()
@@ -317,6 +342,10 @@ class _Search:
         if not self._even:
             worth = WORTH_COMPLETING_UNEVEN
         few = self._space.sites <= MANY_SITES
+        likely = math.inf
+        if not few:  # searches take long, and gain little of what a plan is slower before: see WORTH_COMPLETING_UNEVEN
+            waiting.sort(key=lambda name: self._evaluated_plans[name].rank)
+            likely = WORTH_COMPLETING_UNEVEN * self._evaluated_plans[waiting[0]].predicted_ms
         if (
             few and not self._even
         ) or self._space.once:  # at least the paper's plan, so that no simpler selector does better
@@ -329,6 +358,8 @@ class _Search:
             if len(times) >= most or (times and not self._budget.left):
                 break
             evaluated = self._evaluated_plans[name]
+            if times and evaluated.predicted_ms > likely:
+                continue
             if self._folded is not None and evaluated.excess:
                 continue  # a few layers of it fit, and the whole does not
             if self._promise(evaluated) <= worth * min(times.values(), default=math.inf):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from einc.machines.model import Machine, Pair
 from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
-from einc.predict.timeline import _Simulation
+from einc.predict.timeline import _Simulation, find_lanes
 from einc_runtime.execution.ranks.cpu_part import measure_chains
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.plan.regions import writes_of
@@ -64,7 +64,7 @@ class _RanksSimulation(_Simulation):
     """One simulation, in which the transfers of a pair go one after the other."""
 
     def __init__(self, costs: Sequence[TaskCost], machine: Machine) -> None:
-        super().__init__(costs, machine)
+        super().__init__(costs, machine, find_lanes(costs, machine))
         self.queues: dict[Pair, deque[int]] = {}
 
     def join(self, position: int, cost: TaskCost) -> None:

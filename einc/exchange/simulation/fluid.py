@@ -20,7 +20,8 @@ Job = tuple[int, int]
 
 
 class Fluid:
-    """Lanes of jobs; the jobs of a lane cross the same resources and always have the same rate.
+    """Lanes of jobs; the jobs of a lane cross the same resources and always have the same rate. Of a resource that a
+    lane names several times, each of its jobs takes as many shares.
 
     Capacities are in bytes per ms; times in ms never decrease from call to call. After jobs have joined or left,
     `balance` must be called before `upcoming`. With `update_all` every `balance` brings all lanes up to date and
@@ -121,10 +122,10 @@ class Fluid:
             if not self._private[lane]:
                 for resource in self._routes[lane]:
                     self._load[resource] -= gone
-                    if not marks:
-                        self._users[resource].remove(lane)
+                    if not marks:  # a lane may take several shares of a resource
+                        self._users[resource].discard(lane)
                         if not self._users[resource]:
-                            self._used.remove(resource)
+                            self._used.discard(resource)
                 if not marks:
                     self._sharing.remove(lane)
         return done
