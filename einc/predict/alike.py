@@ -91,7 +91,7 @@ class _Refinement:
         self.sites: Words = _mix(np.array(_number(machine.sites), np.uint64))
         # Crossings: a transfer, and a resource of its route.
         moves = np.flatnonzero([kind is TaskKind.TRANSFER for kind in kinds])
-        routes = [lanes.routes[lanes.of_tasks[move]] for move in moves]
+        routes = [lanes.routes[lanes.of_tasks[move]] for move in moves.tolist()]
         self.moves: Ints = np.repeat(moves, [len(route) for route in routes])
         self.crossed: Ints = np.array([resource for route in routes for resource in route], np.int64)
         self.resources: Words = _mix(np.array(_number(lanes.capacity), np.uint64))
