@@ -41,7 +41,7 @@ _MAX_ROUNDS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class TaskLanes:
     """What every task crosses: its route or NO_LANE, the resources of every route, and the bytes per ms of these.
 
     A route that names a resource several times takes as many shares of it.
@@ -57,11 +57,11 @@ class MergedTasks:
     """One task of every class, what these cross, and the class of every task of the plan."""
 
     costs: tuple[TaskCost, ...]
-    lanes: Lanes
+    lanes: TaskLanes
     classes: tuple[int, ...]
 
 
-def merge_alike(costs: Sequence[TaskCost], lanes: Lanes, machine: Machine) -> MergedTasks | None:
+def merge_alike(costs: Sequence[TaskCost], lanes: TaskLanes, machine: Machine) -> MergedTasks | None:
     """One task of each class of those that start and end together; None if there are too many classes to gain."""
     if len(machine.sites) < MIN_ALIKE_SITES or not costs:
         return None
@@ -74,7 +74,7 @@ def merge_alike(costs: Sequence[TaskCost], lanes: Lanes, machine: Machine) -> Me
 class _Refinement:
     """The colours of tasks, sites and resources, refined until they do not change any more."""
 
-    def __init__(self, costs: Sequence[TaskCost], lanes: Lanes, machine: Machine) -> None:
+    def __init__(self, costs: Sequence[TaskCost], lanes: TaskLanes, machine: Machine) -> None:
         self.costs, self.lanes = costs, lanes
         self.tasks = np.array(_number([cost._replace(site=0, target=0, after=()) for cost in costs]), np.uint64)
         kinds = [cost.kind for cost in costs]
@@ -146,7 +146,7 @@ class _Refinement:
         )
         return MergedTasks(merged, self._merge_lanes(numbered, len(order)), tuple(numbered.tolist()))
 
-    def _merge_lanes(self, classes: Ints, count: int) -> Lanes:
+    def _merge_lanes(self, classes: Ints, count: int) -> TaskLanes:
         """For every class of transfers the classes of resources that it crosses, with the shares that it takes.
 
         Of a resource, a class takes as many shares as there are transfers of it that cross this resource.
@@ -167,7 +167,7 @@ class _Refinement:
         routes = tuple(dict.fromkeys(tuple(route) for route in crossed_by if route))
         position = {route: lane for lane, route in enumerate(routes)}
         capacity = [self.lanes.capacity[int(f)] / max(1, g) for f, g in zip(first, common, strict=True)]
-        return Lanes([position.get(tuple(route), NO_LANE) for route in crossed_by], routes, capacity)
+        return TaskLanes([position.get(tuple(route), NO_LANE) for route in crossed_by], routes, capacity)
 
 
 _WAITED = np.uint64(0x9E3779B97F4A7C15)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from einc.errors import MachineError
 from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid, find_private_capacities
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
-from einc.predict.alike import NO_LANE, Lanes, merge_alike
+from einc.predict.alike import NO_LANE, TaskLanes, merge_alike
 from einc.predict.cores import list_run_tasks, schedule_on_cores
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
 from einc_runtime.plan.regions import ExecutablePlan
@@ -69,7 +69,7 @@ def time_tasks(costs: Sequence[TaskCost], machine: Machine, effort: float = math
 class _Simulation:
     """One simulation. `run` goes from one instant to the next, ends tasks, and `begin` starts those that can start."""
 
-    def __init__(self, costs: Sequence[TaskCost], machine: Machine, lanes: Lanes) -> None:
+    def __init__(self, costs: Sequence[TaskCost], machine: Machine, lanes: TaskLanes) -> None:
         self.costs = costs
         self.now = 0.0
         self.starts = [0.0] * len(costs)
@@ -168,7 +168,7 @@ class _Simulation:
         self.fluid.join(self.lanes[position], cost.size, (position, 0), self.now)
 
 
-def find_lanes(costs: Sequence[TaskCost], machine: Machine) -> Lanes:
+def find_lanes(costs: Sequence[TaskCost], machine: Machine) -> TaskLanes:
     """The resources that the transfers of each pair of sites cross."""
     routes = machine.routes
     pairs = sorted({(cost.site, cost.target) for cost in costs if cost.kind is TaskKind.TRANSFER})
@@ -179,4 +179,4 @@ def find_lanes(costs: Sequence[TaskCost], machine: Machine) -> Lanes:
     number = {route: lane for lane, route in enumerate(used)}
     lane_of = {pair: number[routes[pair]] for pair in pairs}
     of_tasks = [lane_of[cost.site, cost.target] if cost.kind is TaskKind.TRANSFER else NO_LANE for cost in costs]
-    return Lanes(of_tasks, used, [resource.gbs * BYTES_PER_MS for resource in machine.resources])
+    return TaskLanes(of_tasks, used, [resource.gbs * BYTES_PER_MS for resource in machine.resources])
