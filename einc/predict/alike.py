@@ -173,16 +173,16 @@ class _Refinement:
 _WAITED = np.uint64(0x9E3779B97F4A7C15)
 """Keeps what a task waits for apart from what it is next to in other ways: the odd constant of splitmix64."""
 
-_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
-_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_MIX_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_MIX_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 """The finalizer of splitmix64 (Steele, Lea and Flood, 2014), which mixes all bits of a word."""
 
 
 def _mix(words: Words) -> Words:
     mixed = words + _WAITED
-    mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _FACTORS[0]
-    mixed = (mixed ^ (mixed >> _SHIFTS[1])) * _FACTORS[1]
-    return mixed ^ (mixed >> _SHIFTS[2])
+    mixed = (mixed ^ (mixed >> _MIX_SHIFTS[0])) * _MIX_FACTORS[0]
+    mixed = (mixed ^ (mixed >> _MIX_SHIFTS[1])) * _MIX_FACTORS[1]
+    return mixed ^ (mixed >> _MIX_SHIFTS[2])
 
 
 def _number(values: Sequence[Any]) -> list[int]:
