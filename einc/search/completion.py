@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+
+from threadpoolctl import threadpool_limits
 
 from einc.errors import CapacityError
 from einc.graph.graph import Graph
@@ -44,6 +46,33 @@ MAX_DESCENT_STEPS = 50
 
 PROMISING = 1.03
 """A plan is completed if its estimate is at most this part of the best time so far."""
+
+
+MAX_COMPLETED, MAX_COMPLETED_UNEVEN = 3, 6
+"""Plans that are completed with synthesized exchanges: more where some pairs of sites have wider links than others, as
+promises are less exact there, and all of them of a graph that is built as a whole there; but not on more than
+MANY_SITES sites."""
+
+WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.02, 0.995, 1.25
+"""A further plan is completed if it promises at most this part of the time of the best so far, as promises are not
+exact: of a graph that is built as a whole, of a folded one, where it takes longer, and where some pairs of sites have
+wider links than others, since promises are less exact there."""
+
+
+def limit_completed(sites: int, *, even: bool, folded: bool) -> tuple[float, float]:
+    """How many contenders are completed at most, and what part of the best time a further one may promise; `even` says
+    whether all links are equally wide."""
+    if even:
+        return MAX_COMPLETED, WORTH_COMPLETING_FOLDED if folded else WORTH_COMPLETING
+    if sites > MANY_SITES:
+        return MAX_COMPLETED, WORTH_COMPLETING_UNEVEN
+    return MAX_COMPLETED_UNEVEN if folded else math.inf, WORTH_COMPLETING_UNEVEN
+
+
+def limit_threads(sites: int) -> AbstractContextManager[object]:
+    """Where there are many sites, one thread for matrix products: theirs are many and small, and threads that wait for
+    each other take several times as much of the processor, most of all where other programs run."""
+    return threadpool_limits(1, user_api="blas") if sites > MANY_SITES else nullcontext()
 
 
 class Completer:

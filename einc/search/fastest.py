@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-
-from threadpoolctl import threadpool_limits
 
 from einc.errors import InternalError
 from einc.graph.graph import Graph
@@ -30,7 +27,15 @@ from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.plan_report import Contender, MemoryPoint
-from einc.search.completion import MANY_SITES, Completer, improve_completed
+from einc.search.completion import (
+    MANY_SITES,
+    MAX_COMPLETED,
+    WORTH_COMPLETING_UNEVEN,
+    Completer,
+    improve_completed,
+    limit_completed,
+    limit_threads,
+)
 from einc.search.descent import descend
 from einc.search.evaluation import EvaluatedPlan, Evaluator, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
@@ -51,16 +56,6 @@ a price on memory, and what the improvement made of the best."""
 
 MAX_SEARCH_EFFORT = 15_000
 """Tasks that the search may build and predict where no time limit was given: about a second's worth."""
-
-MAX_COMPLETED, MAX_COMPLETED_UNEVEN = 3, 6
-"""Plans that are completed with synthesized exchanges: more where some pairs of sites have wider links than others, as
-promises are less exact there, and all of them of a graph that is built as a whole there; but not on more than
-MANY_SITES sites."""
-
-WORTH_COMPLETING, WORTH_COMPLETING_FOLDED, WORTH_COMPLETING_UNEVEN = 1.02, 0.995, 1.25
-"""A further plan is completed if it promises at most this part of the time of the best so far, as promises are not
-exact: of a graph that is built as a whole, of a folded one, where it takes longer, and where some pairs of sites have
-wider links than others, since promises are less exact there."""
 
 MAX_ATTEMPTS = 4
 """Plans of many layers that are built as a whole, if the first do not fit although plans of a few layers said so."""
@@ -102,38 +97,17 @@ def find_fastest(
     sites can talk, and UsageError for pins that are not possible.
     """
     with limit_threads(sites):
-        return _find_fastest(graph, machine, sites, naive, budget, seed, pins, input_placement, progress, report)
-
-
-def limit_threads(sites: int) -> AbstractContextManager[object]:
-    """Where there are many sites, one thread for matrix products: theirs are many and small, and threads that wait for
-    each other take several times as much of the processor, most of all where other programs run."""
-    return threadpool_limits(1, user_api="blas") if sites > MANY_SITES else nullcontext()
-
-
-def _find_fastest(
-    graph: Graph,
-    machine: Machine,
-    sites: int,
-    naive: bool,
-    budget: SearchBudget,
-    seed: int,
-    pins: Sequence[Pin],
-    input_placement: InputPlacement,
-    progress: Progress,
-    report: Report,
-) -> SelectedPlan:
-    budget.begin()
-    search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
-    search.start()
-    search.improve()
-    scheduler = SynthesizingScheduler(machine, sites, budget=budget, seed=seed, report=report)
-    for _ in range(MAX_ATTEMPTS):
-        result = search.finish_naive() if naive else search.finish_synthesized(scheduler)
-        if result.program is not None or not search.make_stricter(result.plan):
-            break
-    budget.end()
-    return result
+        budget.begin()
+        search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
+        search.start()
+        search.improve()
+        scheduler = SynthesizingScheduler(machine, sites, budget=budget, seed=seed, report=report)
+        for _ in range(MAX_ATTEMPTS):
+            result = search.finish_naive() if naive else search.finish_synthesized(scheduler)
+            if result.program is not None or not search.make_stricter(result.plan):
+                break
+        budget.end()
+        return result
 
 
 class _Search:
@@ -335,12 +309,10 @@ class _Search:
         """Completes the contenders that promise most. The times in ms of those that fit, by their names."""
         names = self._rank_by_promise()
         times: dict[str, float] = {}
-        worth = WORTH_COMPLETING if self._folded is None else WORTH_COMPLETING_FOLDED
+        most, worth = limit_completed(self._space.sites, even=self._even, folded=self._folded is not None)
         # Where using idle sites makes no difference to the time, nothing runs beside anything else: that is one plan.
         spread_plans = {replace(self._evaluated_plans[name], spread=True): name for name in reversed(names)}
         waiting = [name for name in names if name in spread_plans.values()]
-        if not self._even:
-            worth = WORTH_COMPLETING_UNEVEN
         few = self._space.sites <= MANY_SITES
         likely = math.inf
         if not few:  # searches take long, and gain little of what a plan is slower before: see WORTH_COMPLETING_UNEVEN
@@ -351,9 +323,6 @@ class _Search:
         ) or self._space.once:  # at least the paper's plan, so that no simpler selector does better
             paper_plan = spread_plans[replace(self._evaluated_plans.get(PAPER, self._best), spread=True)]
             waiting.sort(key=lambda name: name != paper_plan)
-        most: float = MAX_COMPLETED
-        if few and not self._even:
-            most = math.inf if self._folded is None else MAX_COMPLETED_UNEVEN
         for name in waiting:
             if len(times) >= most or (times and not self._budget.left):
                 break
