@@ -1,0 +1,138 @@
+"""The gradient of attention, from its saved log-sum-exp (T. Dao et al., FlashAttention, 2022), in index equations.
+
+With the shares p = exp(s - lse) of the scores s, and D = sum(do * o) - dlse for each query:
+
+    dv = p^T do        ds = p * (do v^T - D)        dq = scale * ds k        dk = scale * ds^T q
+
+Sequences of equal length are a dimension; otherwise all pairs of a query and a key are computed, and those of different
+sequences are left out.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from einc.ops.attention import Attention
+from einc.training.joins import reshape
+from einc.training.packed_sequences import write_by_sequence, write_sequence_numbers
+from einc.training.tape import NodeGradient
+
+_QUERIES = "h, g, b, q"
+"""Heads of keys, the query heads that share each, sequences, and queries."""
+_PAIRS = "h, g, b, q, k"
+
+
+def differentiate_attention(node: NodeGradient) -> None:
+    """Adds the gradients of queries, keys and values."""
+    operator = node.operator
+    assert isinstance(operator, Attention)
+    group, sequences = operator.queries.shape[0] // operator.keys.shape[0], _count_sequences(operator)
+    q, o, lse, k, v = (
+        _unpack(node, name, sequences, group if name_has_queries else 0)
+        for name, name_has_queries in (
+            (node.node.inputs[0], True),
+            (node.node.outputs[0], True),
+            (node.node.outputs[1], True),
+            (node.node.inputs[1], False),
+            (node.node.inputs[2], False),
+        )
+    )
+    scale = repr(operator.scale)
+    scores = node.write(f"s[{_PAIRS}] = sum[d]({scale} * q[{_QUERIES}, d] * k[h, b, k, d])", q=q, k=k)
+    if operator.softcap:
+        scores = node.write(f"c[{_PAIRS}] = {operator.softcap!r} * tanh(s[{_PAIRS}] / {operator.softcap!r})", s=scores)
+    seen, tensors = _say_what_is_seen(node, operator, sequences)
+    share = f"exp(s[{_PAIRS}] - lse[{_QUERIES}])"
+    if seen:
+        share = f"where({seen}, {share}, 0.0)"
+    shares = node.write(f"p[{_PAIRS}] = {share}", s=scores, lse=lse, **tensors)
+    do = None if node.outputs[0] is None else _unpack(node, node.outputs[0], sequences, group)
+    if node.wanted[2] and do is not None:
+        _put(node, 2, node.write(f"dv[h, b, k, e] = sum[g, q](p[{_PAIRS}] * o[{_QUERIES}, e])", p=shares, o=do))
+    if not (node.wanted[0] or node.wanted[1]):
+        return
+    terms, given = [], {"p": shares}
+    if do is not None:
+        given["g"] = node.write(f"g[{_PAIRS}] = sum[e](o[{_QUERIES}, e] * v[h, b, k, e])", o=do, v=v)
+        given["d"] = node.write(f"d[{_QUERIES}] = sum[e](g[{_QUERIES}, e] * o[{_QUERIES}, e])", g=do, o=o)
+        terms.append(f"g[{_PAIRS}] - d[{_QUERIES}]")
+    if node.outputs[1] is not None:
+        given["l"] = _unpack(node, node.outputs[1], sequences, group)
+        terms.append(f"l[{_QUERIES}]")
+    slope = f"p[{_PAIRS}] * ({' + '.join(terms)})"
+    if operator.softcap:
+        given["s"] = scores
+        slope = f"{slope} * (1.0 - s[{_PAIRS}] * s[{_PAIRS}] / {operator.softcap**2!r})"
+    if seen:  # what nobody sees may be anything, also not a number
+        slope = f"where({seen}, {slope}, 0.0)"
+    ds = node.write(f"ds[{_PAIRS}] = {slope}", **given, **tensors)
+    if node.wanted[0]:
+        text = f"dq[{_QUERIES}, d] = sum[k]({scale} * s[{_PAIRS}] * k[h, b, k, d])"
+        _put(node, 0, node.write(text, s=ds, k=k))
+    if node.wanted[1]:
+        text = f"dk[h, b, k, d] = sum[g, q]({scale} * s[{_PAIRS}] * q[{_QUERIES}, d])"
+        _put(node, 1, node.write(text, s=ds, q=q))
+
+
+def _count_sequences(operator: Attention) -> int:
+    """The extent of the dimension of sequences: 1 where they have different lengths."""
+    alike = len(set(operator.q_lens)) == 1 == len(set(operator.k_lens))
+    return len(operator.q_lens) if alike else 1
+
+
+def _unpack(node: NodeGradient, name: str, sequences: int, group: int) -> str:
+    """[heads, tokens, ...] as [heads, group, sequences, tokens, ...], or without a group where it is 0; in f32 at
+    least."""
+    name = node.widen(name)
+    desc = node.desc(name)
+    (heads, tokens), rest = desc.shape[:2], desc.shape[2:]
+    shared = (heads // group, group) if group else (heads,)
+    names = (("h", "g") if group else ("h",)) + ("b", "t") + ("e",) * len(rest)
+    return reshape(node.builder, name, names, (*shared, sequences, tokens // sequences, *rest))
+
+
+def _put(node: NodeGradient, k: int, gradient: str) -> None:
+    desc = node.operator.inputs[k]
+    node.put(k, reshape(node.builder, gradient, desc.dims, desc.shape))
+
+
+def _say_what_is_seen(node: NodeGradient, operator: Attention, sequences: int) -> tuple[str, dict[str, str]]:
+    """The condition under which a query sees a key, empty where it always does, and the tensors in it."""
+    conditions: list[str] = []
+    tensors: dict[str, str] = {}
+    names = dict(zip(operator.extras, node.node.inputs[3:], strict=True))
+    packed = len(operator.q_lens) > sequences
+    if packed:
+        tensors["qn"], tensors["kn"] = (write_sequence_numbers(node, x) for x in (operator.q_lens, operator.k_lens))
+        conditions.append("qn[q] == kn[k]")
+    if operator.causal or operator.window:
+        place, key = _say_places(node, operator, sequences, tensors)
+        conditions += [f"{key} <= {place}"] if operator.causal else []
+        conditions += [f"{place} - {key} < {operator.window}"] if operator.window else []
+    if "mask" in names:
+        tensors["m"] = reshape(node.builder, names["mask"], ("b", "k"), (sequences, operator.keys.shape[1] // sequences))
+        conditions.append("m[b, k]")
+    text = conditions[0] if conditions else ""
+    for condition in conditions[1:]:
+        text = f"and({text}, {condition})"
+    return text, tensors
+
+
+def _say_places(node: NodeGradient, operator: Attention, sequences: int, tensors: dict[str, str]) -> tuple[str, str]:
+    """Where a query and a key are in their sequence, in terms of `q` and `k`."""
+    packed = len(operator.q_lens) > sequences
+    starts = [0, *accumulate(operator.k_lens)][:-1]
+    key = "k"
+    if packed:
+        tensors["ks"] = write_by_sequence(node, operator.k_lens, starts)
+        key = "(k - ks[k])"
+    if operator.positions is not None:
+        name = node.node.inputs[3 + operator.extras.index("positions")]
+        shape = (sequences, operator.queries.shape[1] // sequences)
+        tensors["at"] = node.call("cast", reshape(node.builder, name, ("b", "q"), shape), dtype="i64")
+        return "at[b, q]", key
+    if packed:
+        pairs = zip(operator.q_lens, operator.k_lens, [0, *accumulate(operator.q_lens)][:-1], strict=True)
+        tensors["qs"] = write_by_sequence(node, operator.q_lens, [k - q - start for q, k, start in pairs])
+        return "(q + qs[q])", key
+    return f"(q + {operator.k_lens[0] - operator.q_lens[0]})", key

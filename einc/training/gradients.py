@@ -1,0 +1,139 @@
+"""The gradients of a scalar with respect to weights, as further operators of the same graph.
+
+Reverse mode: nodes are visited from the last to the first, and each adds to the gradients of its inputs what follows
+from those of its outputs. The rule of each family of operators is written in operators of the language
+(`einc.training.rules`), so that the result is a graph like any other, which is cut, proved and run as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from einc.errors import Diagnostic, ModelError, OperatorError, UsageError
+from einc.graph.builder import GraphBuilder
+from einc.graph.graph import Graph, GraphTensor, TensorKind, verify_graph
+from einc.ops.equation import build_equation
+from einc.ops.scalar import ProgramBuilder
+from einc.training.rules import find_rule
+from einc.training.tape import NodeGradient, Tape
+from einc_runtime.plan.scalar_programs import ScalarInput
+from einc_runtime.text import did_you_mean
+
+GRADIENT = "{}.gradient"
+"""The name of the output that has the gradient of a tensor."""
+MAX_REFUSALS = 50
+
+
+def derive_gradients(graph: Graph, loss: str, wrt: Sequence[str] | None = None) -> Graph:
+    """The graph with the outputs `loss` and, for each tensor w of `wrt`, `w.gradient`.
+
+    `loss` is an output of the graph, one float. `wrt` are inputs or weights of floats, by default all weights on which
+    the loss depends. Raises UsageError for names that are none of these, and ModelError with every operator that has no
+    gradient.
+    """
+    chosen = _choose(graph, loss, wrt)
+    builder, gradients = add_gradients(graph, loss, chosen)
+    result = GraphBuilder(graph.name)
+    del result
+    builder.save(loss)
+    for name in chosen:
+        if not builder.is_computed(gradients[name]):
+            raise UsageError(f"the gradient of '{name}' is not computed")
+        builder.save(builder.rename(gradients[name], GRADIENT.format(name)))
+    derived = builder.build()
+    verify_graph(derived)
+    return derived
+
+
+def add_gradients(graph: Graph, loss: str, wrt: Sequence[str]) -> tuple[GraphBuilder, dict[str, str]]:
+    """A builder that has the graph without its outputs, and its gradients; and their names by those of `wrt`."""
+    builder = copy_graph(graph)
+    tape = Tape(builder, {loss: _add_one(builder, loss)})
+    reached = _find_reached(graph, wrt)
+    table = graph.tensor_table()
+    findings: list[Diagnostic] = []
+    for node in reversed(graph.nodes):
+        outputs = tuple(tape.gradients.get(name) for name in node.outputs)
+        wanted = tuple(name in reached and table[name].desc.dtype.is_float for name in node.inputs)
+        if not any(wanted) or not any(outputs):
+            continue
+        try:
+            find_rule(node.operator)(NodeGradient(tape, node, outputs, wanted))
+        except OperatorError as fault:
+            message = f"no gradient can be derived: '{node.name}' ({node.operator.title}) {fault.message}"
+            findings.append(Diagnostic(message, node.span, fault.hint))
+    if findings:
+        raise ModelError(findings[:MAX_REFUSALS])
+    return builder, {name: tape.gradients[name] for name in wrt}
+
+
+def copy_graph(graph: Graph) -> GraphBuilder:
+    """A builder with the tensors and nodes of a graph, and no outputs."""
+    builder = GraphBuilder(graph.name)
+    declare = {TensorKind.INPUT: builder.input, TensorKind.STATE: builder.state}
+    for tensor in graph.tensors:
+        if tensor.kind is TensorKind.WEIGHT:
+            builder.weight(tensor.name, tensor.desc, tensor.stored, tensor.span)
+        elif tensor.kind is not TensorKind.VALUE:
+            declare[tensor.kind](tensor.name, tensor.desc, tensor.span)
+    for node in graph.nodes:
+        builder.apply(node.operator, node.inputs, node.outputs, node.span)
+    return builder
+
+
+def _choose(graph: Graph, loss: str, wrt: Sequence[str] | None) -> list[str]:
+    """The names of what gradients are of; checks them and the loss."""
+    table = graph.tensor_table()
+    if loss not in graph.outputs:
+        hint = did_you_mean(loss, graph.outputs) or f"the outputs of {graph.name} are {', '.join(graph.outputs)[:200]}"
+        raise UsageError(f"{graph.name} has no output '{loss:.80}' that could be the loss", hint=hint)
+    desc = table[loss].desc
+    if desc.shape or not desc.dtype.is_float:
+        raise UsageError(
+            f"the loss '{loss}' is {desc}, expected one float", hint=f'add up what it has: output loss = mean({loss}, "dimension")'
+        )
+    needed = _find_needed(graph, loss)
+    if wrt is None:
+        return [t.name for t in graph.tensors if t.kind is TensorKind.WEIGHT and t.desc.dtype.is_float and t.name in needed]
+    declared = [tensor.name for tensor in graph.tensors if tensor.kind is not TensorKind.VALUE]
+    for name in wrt:
+        _check(name, table.get(name), declared, needed, loss)
+    return list(dict.fromkeys(wrt))
+
+
+def _check(name: str, tensor: GraphTensor | None, declared: Sequence[str], needed: Iterable[str], loss: str) -> None:
+    if tensor is None or tensor.kind is TensorKind.VALUE:
+        hint = did_you_mean(name, declared) or "gradients are those of inputs and weights"
+        raise UsageError(f"there is no input or weight '{name:.80}'", hint=hint)
+    if not tensor.desc.dtype.is_float:
+        raise UsageError(f"'{name}' is {tensor.desc}, and only floats have gradients")
+    if name not in needed:
+        raise UsageError(f"'{loss}' does not depend on '{name}', so that it has no gradient")
+
+
+def _find_needed(graph: Graph, name: str) -> set[str]:
+    """All tensors from which a tensor is computed."""
+    needed = {name}
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+    return needed
+
+
+def _find_reached(graph: Graph, names: Iterable[str]) -> set[str]:
+    """All tensors that are computed from some tensors, and these."""
+    reached = set(names)
+    for node in graph.nodes:
+        if reached.intersection(node.inputs):
+            reached.update(node.outputs)
+    return reached
+
+
+def _add_one(builder: GraphBuilder, loss: str) -> str:
+    """The gradient of the loss itself: 1, whatever the loss is."""
+    desc = builder.desc(loss)
+    steps = ProgramBuilder(1)
+    same, differs = (steps.add(name, ScalarInput(0), ScalarInput(0)) for name in ("eq", "ne"))
+    one = steps.add(f"cast:{desc.dtype.value}", steps.add("or", same, differs))
+    operator = build_equation([(desc, ())], [], steps.program(one), None)
+    return builder.apply(operator, (loss,), (GRADIENT.format(loss),))[0]

@@ -1,0 +1,169 @@
+"""Gradients of softmax, norms, lookups, experts, rotations, means of sequences, and of what selects elements."""
+
+from __future__ import annotations
+
+import math
+
+from einc.ops import registry
+from einc.ops.embedding import Embedding
+from einc.ops.expert_matmul import ExpertMatmul
+from einc.ops.meanpool import MeanPool
+from einc.ops.norm import Norm
+from einc.ops.rope import Rope
+from einc.ops.selection import Argmax, TopK
+from einc.ops.softmax import Softmax
+from einc.training.joins import Join, TensorAccess, reshape
+from einc.training.packed_sequences import write_sequence_numbers
+from einc.training.scatter import write_scatter
+from einc.training.tape import NodeGradient
+from einc_runtime.plan.index_programs import Position
+
+
+def _list_indices(rank: int) -> list[str]:
+    return [f"i{axis}" for axis in range(rank)]
+
+
+def differentiate_softmax(node: NodeGradient) -> None:
+    """y * (g - sum(g * y))."""
+    operator = node.operator
+    assert isinstance(operator, Softmax)
+    names = _list_indices(operator.tensor.rank)
+    whole = ", ".join(names)
+    kept = ", ".join(name for axis, name in enumerate(names) if axis != operator.axis)
+    y, g = (node.widen(name) for name in (node.node.outputs[0], node.gradient))
+    dot = node.write(f"dot[{kept}] = sum[{names[operator.axis]}](g[{whole}] * y[{whole}])", g=g, y=y)
+    node.put(0, node.write(f"dx[{whole}] = y[{whole}] * (g[{whole}] - dot[{kept}])", g=g, y=y, dot=dot))
+
+
+def differentiate_norm(node: NodeGradient) -> None:
+    """With n the normalized elements, r the factor by which they were scaled, and h = g * (gain + offset):
+    r * (h - n * mean(h * n)), and without the mean of h where the norm takes that of x."""
+    operator = node.operator
+    assert isinstance(operator, Norm)
+    rank, width = operator.operands[0].rank, operator.operands[0].shape[-1]
+    names = _list_indices(rank)
+    whole, rows, last = ", ".join(names), ", ".join(names[:-1]), names[-1]
+    x, gain, g = (node.widen(name) for name in (*node.node.inputs[:2], node.gradient))
+    if operator.kind == "layernorm":
+        mean = node.write(f"m[{rows}] = sum[{last}](x[{whole}] / {float(width)})", x=x)
+        x = node.write(f"c[{whole}] = x[{whole}] - m[{rows}]", x=x, m=mean)
+    square = node.write(f"s[{rows}] = sum[{last}](x[{whole}] * x[{whole}] / {float(width)})", x=x)
+    factor = node.write(f"r[{rows}] = rsqrt(s[{rows}] + {operator.eps!r})", s=square)
+    if node.wanted[0]:
+        h = node.write(f"h[{whole}] = g[{whole}] * (gain[{last}] + {operator.offset!r})", g=g, gain=gain)
+        dot = node.write(
+            f"d[{rows}] = sum[{last}](h[{whole}] * x[{whole}] / {float(width)}) * r[{rows}] * r[{rows}]",
+            h=h, x=x, r=factor,
+        )  # fmt: skip
+        if operator.kind == "layernorm":
+            mean = node.write(f"m[{rows}] = sum[{last}](h[{whole}] / {float(width)})", h=h)
+            h = node.write(f"c[{whole}] = h[{whole}] - m[{rows}]", h=h, m=mean)
+        text = f"dx[{whole}] = r[{rows}] * (h[{whole}] - x[{whole}] * d[{rows}])"
+        node.put(0, node.write(text, r=factor, h=h, x=x, d=dot))
+    over = f"sum[{rows}]" if rows else ""
+    if node.wanted[1]:
+        text = f"dg[{last}] = {over}(g[{whole}] * x[{whole}] * r[{rows}])"
+        node.put(1, node.write(text, g=g, x=x, r=factor))
+    if len(node.wanted) > 2 and node.wanted[2]:
+        node.put(2, node.write(f"db[{last}] = {over}(g[{whole}])", g=g))
+
+
+def differentiate_embedding(node: NodeGradient) -> None:
+    """Each row of the table has the sum of the gradients of the places that looked it up."""
+    operator = node.operator
+    assert isinstance(operator, Embedding)
+    count = math.prod(operator.ids.shape)
+    width = operator.table.shape[1]
+    ids = reshape(node.builder, node.node.inputs[0], ["n"], [count])
+    gradient = reshape(node.builder, node.gradient, ["n", "width"], [count, width])
+    join = Join({"n": count, "width": width})
+    join.read(ids, node.desc(ids), ["n"])
+    access = TensorAccess(node.node.inputs[1], operator.table, (Position((("@0", 1),)), Position((("width", 1),))))
+    value = join.read(gradient, node.desc(gradient), ["n", "width"])
+    node.put(1, write_scatter(node.builder, join, access, value, node.name_of(1)))
+
+
+def differentiate_expert_matmul(node: NodeGradient) -> None:
+    """Of rows: the product with the transposed matrices; of a matrix: products of the rows that picked it."""
+    operator = node.operator
+    assert isinstance(operator, ExpertMatmul)
+    x, weight, picks = node.node.inputs
+    if node.wanted[0]:
+        transposed = node.write("w[e, k, n] = w[e, n, k]", w=weight)
+        rows = node.call("expert_matmul", node.gradient, transposed, picks)
+        if operator.tensor.rank == 2:
+            rows = node.write("dx[t, k] = sum[s](r[t, s, k])", r=rows)
+        node.put(0, rows)
+    if node.wanted[1]:
+        row = "x[t, k]" if operator.tensor.rank == 2 else "x[t, s, k]"
+        chosen = node.write(
+            f"c[t, s, e = {operator.weight.shape[0]}, n] = where(picks[t, s] == e, g[t, s, n], 0.0)",
+            picks=picks, g=node.gradient,
+        )  # fmt: skip
+        node.put(1, node.write(f"dw[e, n, k] = sum[t, s](c[t, s, e, n] * {row})", c=chosen, x=x))
+
+
+def differentiate_rope(node: NodeGradient) -> None:
+    """The rotation by the opposite angle: that by the angle, between two changes of the sign of the second halves."""
+    operator = node.operator
+    assert isinstance(operator, Rope)
+    turned = _negate_second_half(node, node.gradient)
+    inputs = (turned, *node.node.inputs[1:])
+    turn = registry.restore(operator.family, tuple(map(node.desc, inputs)), operator.attributes)
+    node.put(0, _negate_second_half(node, node.apply(turn, *inputs)[0]))
+
+
+def _negate_second_half(node: NodeGradient, name: str) -> str:
+    desc = node.desc(name)
+    names = _list_indices(desc.rank)
+    whole = ", ".join(names)
+    return node.write(
+        f"y[{whole}] = where({names[-1]} < {desc.shape[-1] // 2}, x[{whole}], -x[{whole}])", x=name
+    )
+
+
+def differentiate_meanpool(node: NodeGradient) -> None:
+    """Each token that counts has its share of the gradient of its sequence."""
+    operator = node.operator
+    assert isinstance(operator, MeanPool)
+    mask = node.node.inputs[1]
+    sequences = write_sequence_numbers(node, operator.seq_lens)
+    count = len(operator.seq_lens)
+    dtype = node.desc(node.gradient).dtype.value
+    counts = node.write(
+        f'n[s = {count}] = sum[t](cast(and(mask[t], number[t] == s), "{dtype}"))', mask=mask, number=sequences
+    )
+    text = "dx[t, c] = where(mask[t], g[number[t], c] / n[number[t]], 0.0)"
+    node.put(0, node.write(text, mask=mask, number=sequences, g=node.gradient, n=counts))
+
+
+def differentiate_argmax(node: NodeGradient) -> None:
+    """Of the values: the element at the index has the gradient."""
+    operator = node.operator
+    assert isinstance(operator, Argmax)
+    gradient = node.outputs[1]
+    if gradient is None:
+        return
+    names = _list_indices(operator.tensor.rank)
+    kept = ", ".join(name for axis, name in enumerate(names) if axis != operator.axis)
+    at, extent = names[operator.axis], operator.tensor.shape[operator.axis]
+    whole = ", ".join(f"{name} = {extent}" if name == at else name for name in names)
+    text = f"dx[{whole}] = where(at[{kept}] == {at}, g[{kept}], 0.0)"
+    node.put(0, node.write(text, at=node.node.outputs[0], g=gradient))
+
+
+def differentiate_topk(node: NodeGradient) -> None:
+    """Of the values: the element at each index has the gradient."""
+    operator = node.operator
+    assert isinstance(operator, TopK)
+    rank, axis = operator.tensor.rank, operator.axis
+    names = _list_indices(rank)
+    places = [*(name for at, name in enumerate(names) if at != axis), "k"]
+    extents = dict(zip(places, operator.outputs[0].shape, strict=True))
+    join = Join(extents)
+    indices = node.node.outputs[1]
+    join.read(indices, node.desc(indices), places)
+    value = join.read(node.gradient, node.desc(node.gradient), places)
+    positions = tuple(Position((("@0", 1),)) if at == axis else Position(((names[at], 1),)) for at in range(rank))
+    access = TensorAccess(node.node.inputs[0], operator.tensor, positions)
+    node.put(0, write_scatter(node.builder, join, access, value, node.name_of(0)))

@@ -1,0 +1,51 @@
+"""Which rule makes the gradients of which family of operators. A family that vanishes is a row that vanishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from einc.errors import OperatorError
+from einc.ops.base import Operator
+from einc.training.attention_gradients import differentiate_attention
+from einc.training.join_gradients import differentiate_equation, differentiate_index_program
+from einc.training.layer_gradients import (
+    differentiate_argmax,
+    differentiate_embedding,
+    differentiate_expert_matmul,
+    differentiate_meanpool,
+    differentiate_norm,
+    differentiate_rope,
+    differentiate_softmax,
+    differentiate_topk,
+)
+from einc.training.move_gradients import differentiate_concat, differentiate_reshape, differentiate_slice
+from einc.training.tape import NodeGradient
+
+Rule: TypeAlias = Callable[[NodeGradient], None]
+"""Adds to the gradients of a node's inputs what follows from those of its outputs. Raises OperatorError."""
+
+RULES: dict[str, Rule] = {
+    "argmax": differentiate_argmax,
+    "attention": differentiate_attention,
+    "concat": differentiate_concat,
+    "embedding": differentiate_embedding,
+    "equation": differentiate_equation,
+    "expert_matmul": differentiate_expert_matmul,
+    "index": differentiate_index_program,
+    "meanpool": differentiate_meanpool,
+    "norm": differentiate_norm,
+    "reshape": differentiate_reshape,
+    "rope": differentiate_rope,
+    "slice": differentiate_slice,
+    "softmax": differentiate_softmax,
+    "topk": differentiate_topk,
+}
+
+
+def find_rule(operator: Operator) -> Rule:
+    """The rule of an operator; raises OperatorError where it has none."""
+    rule = RULES.get(operator.family)
+    if rule is None:
+        raise OperatorError("has no gradient", hint="only what the loss needs must have one")
+    return rule
