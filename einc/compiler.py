@@ -261,10 +261,23 @@ def compile_model(
 
 
 def read_model(text: str, file: str, options: CompileOptions) -> Graph:
-    """The graph of a model text, or of the decode step that is derived from it, before fusion. Raises ModelError."""
+    """The graph of a model text, or of what is derived from it, before fusion. Raises ModelError."""
     from einc.frontend import build
 
-    graph = build(text, file, options.definitions, options.preset, options.dtype)
+    return derive(build(text, file, options.definitions, options.preset, options.dtype), options)
+
+
+def derive(graph: Graph, options: CompileOptions) -> Graph:
+    """The graph, or its decode step, or the graph with its gradients, as the options say. Raises ModelError for an
+    operator that has none, UsageError for options that contradict each other."""
+    if options.gradients is not None and options.train is None:
+        raise UsageError("gradients are those of a loss", hint="name the output that is the loss: --train LOSS")
+    if options.train is not None:
+        from einc.training.gradients import derive_gradients
+
+        if options.step is not None:
+            raise UsageError("a decode step has no gradients", hint="leave out --step or --train")
+        return derive_gradients(graph, options.train, options.gradients)
     if options.step is None:
         return graph
     from einc.graph.decode_step import derive_step

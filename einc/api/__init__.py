@@ -14,10 +14,10 @@ it. Dimensions are matched by position, as in numpy.
     result = graph.offload(y)
 """
 
-from einc.api.compiling import compileGraph, createGraph, tensorDesc
+from einc.api.compiling import compileGraph, createGraph, grad, tensorDesc
 from einc.api.graph import Graph
 from einc.api.models import compile
 from einc.api.plan import Plan
 from einc.api.tensor import Tensor
 
-__all__ = ["Graph", "Plan", "Tensor", "compile", "compileGraph", "createGraph", "tensorDesc"]
+__all__ = ["Graph", "Plan", "Tensor", "compile", "compileGraph", "createGraph", "grad", "tensorDesc"]

@@ -18,12 +18,14 @@ from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, CompileOptions,
 from einc_runtime.text import did_you_mean
 
 if TYPE_CHECKING:
+    from einc.api.tensor import Tensor
     from einc.compiler import Compiled
     from einc.exchange.synthesis.proposers import Proposer
     from einc.graph.decode_step import StepRequest
 
-_TEXT_OPTIONS = {"definitions", "preset", "dtype", "step"}
-"""Options about model texts; in a graph, Python decides these, and a step is derived from the graph."""
+_TEXT_OPTIONS = {"definitions", "preset", "dtype", "step", "train", "gradients"}
+"""Options about model texts; in a graph, Python decides these, a step is derived from the graph, and `grad` adds
+gradients to it."""
 
 
 def createGraph(name: str = "graph") -> Graph:
@@ -84,6 +86,15 @@ def compileGraph(
     return graph._take_plan(compiled)
 
 
+def grad(graph: Graph, loss: Tensor, wrt: Sequence[Tensor]) -> list[Tensor]:
+    """Adds the gradients of a loss to a graph: of each tensor of `wrt`, an input or weight of floats, one of its shape.
+
+    `loss` is one float that the graph computes. Raises ModelError with every operator that has no gradient, UsageError
+    for tensors that have none.
+    """
+    return graph._add_gradients(loss, wrt)
+
+
 def warn_of_assumptions(compiled: Compiled) -> None:
     """Warns the caller of the API where the machine was found by itself, and something about it was assumed."""
     if compiled.options.machine is None and compiled.target.assumed is not None:
@@ -121,6 +132,8 @@ def read_options(
         raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {where!r:.80}")
     if "step" in values:
         values["step"] = _read_step(values["step"])
+    if "gradients" in values:
+        values["gradients"] = tuple(values["gradients"])
     pins, exchanges = values.get("pins", {}), values.get("exchanges", {})
     values |= {
         "devices": devices if devices is None or isinstance(devices, int) else tuple(devices),

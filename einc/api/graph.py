@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from einc.api.arguments import check_name, check_size
@@ -133,6 +133,18 @@ class Graph(GraphOperators):
         self._missing = {tensor.name for tensor in bundle.tensors if tensor.kind == "input"}
         self._plan = Plan(bundle, tuple(compiled.proposals), compiled.graph)
         return self._plan
+
+    def _add_gradients(self, loss: Tensor, wrt: Sequence[Tensor]) -> list[Tensor]:
+        """What `einc.grad` does."""
+        from einc.training.gradients import add_gradients, choose_tensors
+
+        self._require_open()
+        self._descs(loss, *wrt)
+        if not self._builder.is_computed(loss.name):
+            raise UsageError(f"the loss '{loss.name}' is not computed")
+        names = choose_tensors(self._builder.build(), loss.name, [tensor.name for tensor in wrt])
+        gradients = add_gradients(self._builder, loss.name, names)
+        return [self._find(gradients[tensor.name]) for tensor in wrt]
 
     def _build(self) -> ComputationGraph:
         """The graph as the compiler takes it."""

@@ -125,6 +125,26 @@ def step_option(function: F) -> F:
     return click.option("--step", type=StepSize(), help=text)(function)
 
 
+class NameList(ParamType):
+    """Names of tensors, separated by commas."""
+
+    name = "W1,W2"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in str(value).split(","))
+
+
+def training_options(function: F) -> F:
+    """Adds `--train` and `--gradients`."""
+    function = click.option(
+        "--gradients", type=NameList(), help="With --train: of which inputs and weights.  [default: all weights]"
+    )(function)
+    text = "Add the gradients of the output LOSS, one float: an output NAME.gradient for each weight."
+    return click.option("--train", metavar="LOSS", help=text)(function)
+
+
 class PinList(ParamType):
     """`PATTERN=CUT`, or `@FILE` for a file with one of these a line."""
 
@@ -195,6 +215,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
     click.option("-D", "definitions", type=Definition(), multiple=True, help="Replace a param or dim of the model."),
     click.option("--preset", metavar="NAME", help="Apply a preset of the model."),
     step_option,
+    training_options,
     click.option("--dtype", metavar="DTYPE", help="Replace the floating dtypes of the model: f16, bf16, f32 or f64."),
     click.option(
         "--selector",

@@ -31,23 +31,24 @@ def derive_gradients(graph: Graph, loss: str, wrt: Sequence[str] | None = None) 
     the loss depends. Raises UsageError for names that are none of these, and ModelError with every operator that has no
     gradient.
     """
-    chosen = _choose(graph, loss, wrt)
-    builder, gradients = add_gradients(graph, loss, chosen)
-    result = GraphBuilder(graph.name)
-    del result
+    if loss not in graph.outputs:
+        hint = did_you_mean(loss, graph.outputs) or f"the outputs of {graph.name} are {', '.join(graph.outputs)[:200]}"
+        raise UsageError(f"{graph.name} has no output '{loss:.80}' that could be the loss", hint=hint)
+    chosen = choose_tensors(graph, loss, wrt)
+    builder = copy_graph(graph)
+    gradients = add_gradients(builder, loss, chosen)
     builder.save(loss)
     for name in chosen:
-        if not builder.is_computed(gradients[name]):
-            raise UsageError(f"the gradient of '{name}' is not computed")
         builder.save(builder.rename(gradients[name], GRADIENT.format(name)))
     derived = builder.build()
     verify_graph(derived)
     return derived
 
 
-def add_gradients(graph: Graph, loss: str, wrt: Sequence[str]) -> tuple[GraphBuilder, dict[str, str]]:
-    """A builder that has the graph without its outputs, and its gradients; and their names by those of `wrt`."""
-    builder = copy_graph(graph)
+def add_gradients(builder: GraphBuilder, loss: str, wrt: Sequence[str]) -> dict[str, str]:
+    """Adds the gradients of a loss to a graph under construction. Returns their names by those of `wrt`, which
+    `choose_tensors` has checked. Raises ModelError with every operator that has no gradient."""
+    graph = builder.build()
     tape = Tape(builder, {loss: _add_one(builder, loss)})
     reached = _find_reached(graph, wrt)
     table = graph.tensor_table()
@@ -64,7 +65,10 @@ def add_gradients(graph: Graph, loss: str, wrt: Sequence[str]) -> tuple[GraphBui
             findings.append(Diagnostic(message, node.span, fault.hint))
     if findings:
         raise ModelError(findings[:MAX_REFUSALS])
-    return builder, {name: tape.gradients[name] for name in wrt}
+    for name in wrt:
+        if name not in tape.gradients:
+            raise UsageError(f"'{loss}' depends on '{name}' only through integers, comparisons or steps: no gradient")
+    return {name: tape.gradients[name] for name in wrt}
 
 
 def copy_graph(graph: Graph) -> GraphBuilder:
@@ -81,20 +85,18 @@ def copy_graph(graph: Graph) -> GraphBuilder:
     return builder
 
 
-def _choose(graph: Graph, loss: str, wrt: Sequence[str] | None) -> list[str]:
-    """The names of what gradients are of; checks them and the loss."""
+def choose_tensors(graph: Graph, loss: str, wrt: Sequence[str] | None) -> list[str]:
+    """The names of what gradients are of: `wrt`, or all weights of floats on which a loss depends. Raises UsageError
+    for a loss that is not one float, and for what has no gradient."""
     table = graph.tensor_table()
-    if loss not in graph.outputs:
-        hint = did_you_mean(loss, graph.outputs) or f"the outputs of {graph.name} are {', '.join(graph.outputs)[:200]}"
-        raise UsageError(f"{graph.name} has no output '{loss:.80}' that could be the loss", hint=hint)
     desc = table[loss].desc
     if desc.shape or not desc.dtype.is_float:
-        raise UsageError(
-            f"the loss '{loss}' is {desc}, expected one float", hint=f'add up what it has: output loss = mean({loss}, "dimension")'
-        )
+        hint = f'make it one number: mean({loss}, "dimension", ...)'
+        raise UsageError(f"the loss '{loss}' is {desc}, expected one float", hint=hint)
     needed = _find_needed(graph, loss)
     if wrt is None:
-        return [t.name for t in graph.tensors if t.kind is TensorKind.WEIGHT and t.desc.dtype.is_float and t.name in needed]
+        weights = [tensor for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT and tensor.name in needed]
+        return [tensor.name for tensor in weights if tensor.desc.dtype.is_float]
     declared = [tensor.name for tensor in graph.tensors if tensor.kind is not TensorKind.VALUE]
     for name in wrt:
         _check(name, table.get(name), declared, needed, loss)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import DType
 from einc.errors import OperatorError
 from einc.ops.equation import Equation
 from einc.ops.index_operator import IndexOperator
@@ -151,7 +151,3 @@ _SHARES = {
 }
 """What each value gets of the gradient of its aggregate, by aggregation."""
 
-
-def describe_like(desc: TensorDesc) -> str:
-    """The indices of all dimensions of a tensor, for index equations: `i0, i1`."""
-    return ", ".join(f"i{axis}" for axis in range(desc.rank))

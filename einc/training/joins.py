@@ -17,7 +17,7 @@ from einc.ops import registry
 from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
-from einc.ops.scalar import ProgramBuilder
+from einc.ops.scalar import ProgramBuilder, make_literal
 from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, TensorRead
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
 
@@ -184,7 +184,7 @@ def add_position(join: Join, position: Position) -> Operand:
         term = term if factor == 1 else join.steps.add("mul", term, factor)
         total = term if total is None else join.steps.add("add", total, term)
     if total is None:
-        raise ValueError("a position without terms")
+        return make_literal(position.constant)
     total = total if position.constant == 0 else join.steps.add("add", total, position.constant)
     total = total if position.divisor == 1 else join.steps.add("floordiv", total, position.divisor)
     return total if position.modulus == 0 else join.steps.add("mod", total, position.modulus)

@@ -98,7 +98,7 @@ def differentiate_expert_matmul(node: NodeGradient) -> None:
         row = "x[t, k]" if operator.tensor.rank == 2 else "x[t, s, k]"
         chosen = node.write(
             f"c[t, s, e = {operator.weight.shape[0]}, n] = where(picks[t, s] == e, g[t, s, n], 0.0)",
-            picks=picks, g=node.gradient,
+            picks=node.call("cast", picks, dtype="i64"), g=node.gradient,
         )  # fmt: skip
         node.put(1, node.write(f"dw[e, n, k] = sum[t, s](c[t, s, e, n] * {row})", c=chosen, x=x))
 

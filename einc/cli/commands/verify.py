@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from einc.cli.files import read_text
-from einc.cli.options import Definition, step_option
+from einc.cli.options import Definition, step_option, training_options
 from einc.errors import ModelError
 from einc.options import CompileOptions
 from einc_runtime.cli.base import EincCommand, examples, json_option
@@ -44,6 +44,7 @@ _NO_MODEL = "that the plan computes a certain model (--model MODEL.ein proves it
 @click.option("--preset", metavar="NAME", help="As the plan was compiled, with --model.")
 @click.option("--dtype", metavar="DTYPE", help="As the plan was compiled, with --model.")
 @step_option
+@training_options
 @weights_option
 @ranks_option
 @assignment_option
@@ -55,6 +56,8 @@ def verify_command(
     preset: str | None,
     dtype: str | None,
     step: StepRequest | None,
+    train: str | None,
+    gradients: tuple[str, ...] | None,
     weights: str | None,
     ranks: bool,
     sites_per_rank: tuple[int, ...] | int | None,
@@ -69,9 +72,11 @@ def verify_command(
     decode step that is derived from it. Steps of a small model are also computed, with random numbers, and compared
     with what the model computes of all tokens. The last lines say what is not proved.
     """
-    if model is None and (definitions or preset is not None or dtype is not None or step is not None):
-        raise click.UsageError("-D, --preset, --dtype and --step say how a model is read: give --model, too")
-    options = CompileOptions(definitions=definitions, preset=preset, dtype=dtype, step=step)
+    if model is None and (definitions or preset is not None or dtype is not None or step or train):
+        raise click.UsageError("-D, --preset, --dtype, --step and --train say how a model is read: give --model, too")
+    options = CompileOptions(
+        definitions=definitions, preset=preset, dtype=dtype, step=step, train=train, gradients=gradients
+    )
     reading = None if model is None else ModelReading(read_text(model), model, options)
     graph = None if reading is None else reading.build()
 
@@ -86,6 +91,7 @@ def verify_command(
         phase("comparing it with the model")
         verify_model(bundle, graph)
         derived = "" if step is None else "the decode step that is derived from "
+        derived = derived if train is None else "the gradients that are derived from "
         claim = f"its operations and tensors are those of {derived}{model}, no more and no less"
         if step is None:
             return (_FIGURES_CLAIM, claim), unproved
