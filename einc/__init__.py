@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from einc.importers.pytorch.importing import from_torch
 
 __all__ = [
-    "Graph", "Plan", "Tensor", "__version__", "compile", "compileGraph", "createGraph", "from_torch", "grad", "tensorDesc",
+    "Graph", "Plan", "Tensor", "__version__", "compile", "compileGraph", "createGraph", "from_torch", "grad",
+    "tensorDesc",
 ]  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from einc.training.joins import reshape
 from einc.training.packed_sequences import write_by_sequence, write_sequence_numbers
 from einc.training.tape import NodeGradient
 
-_QUERIES = "h, g, b, q"
+_QUERY_INDICES = "h, g, b, q"
 """Heads of keys, the query heads that share each, sequences, and queries."""
-_PAIRS = "h, g, b, q, k"
+_SCORE_INDICES = "h, g, b, q, k"
 
 
 def differentiate_attention(node: NodeGradient) -> None:
@@ -38,46 +38,56 @@ def differentiate_attention(node: NodeGradient) -> None:
         )
     )
     scale = repr(operator.scale)
-    scores = node.write(f"s[{_PAIRS}] = sum[d]({scale} * q[{_QUERIES}, d] * k[h, b, k, d])", q=q, k=k)
+    scores = node.write(f"s[{_SCORE_INDICES}] = sum[d]({scale} * q[{_QUERY_INDICES}, d] * k[h, b, k, d])", q=q, k=k)
     if operator.softcap:
-        scores = node.write(f"c[{_PAIRS}] = {operator.softcap!r} * tanh(s[{_PAIRS}] / {operator.softcap!r})", s=scores)
+        scores = node.write(
+            f"c[{_SCORE_INDICES}] = {operator.softcap!r} * tanh(s[{_SCORE_INDICES}] / {operator.softcap!r})", s=scores
+        )
     seen, tensors = _say_what_is_seen(node, operator, sequences)
-    share = f"exp(s[{_PAIRS}] - lse[{_QUERIES}])"
+    share = f"exp(s[{_SCORE_INDICES}] - lse[{_QUERY_INDICES}])"
     if seen:
         share = f"where({seen}, {share}, 0.0)"
-    shares = node.write(f"p[{_PAIRS}] = {share}", s=scores, lse=lse, **tensors)
+    shares = node.write(f"p[{_SCORE_INDICES}] = {share}", s=scores, lse=lse, **tensors)
     do = None if node.outputs[0] is None else _unpack(node, node.outputs[0], sequences, group)
-    if node.wanted[2] and do is not None:
-        _put(node, 2, node.write(f"dv[h, b, k, e] = sum[g, q](p[{_PAIRS}] * o[{_QUERIES}, e])", p=shares, o=do))
-    if not (node.wanted[0] or node.wanted[1]):
+    if node.needs[2] and do is not None:
+        _put(
+            node,
+            2,
+            node.write(f"dv[h, b, k, e] = sum[g, q](p[{_SCORE_INDICES}] * o[{_QUERY_INDICES}, e])", p=shares, o=do),
+        )
+    if not (node.needs[0] or node.needs[1]):
         return
-    terms, given = [], {"p": shares}
+    terms, tensors_of_slope = [], {"p": shares}
     if do is not None:
-        given["g"] = node.write(f"g[{_PAIRS}] = sum[e](o[{_QUERIES}, e] * v[h, b, k, e])", o=do, v=v)
-        given["d"] = node.write(f"d[{_QUERIES}] = sum[e](g[{_QUERIES}, e] * o[{_QUERIES}, e])", g=do, o=o)
-        terms.append(f"g[{_PAIRS}] - d[{_QUERIES}]")
+        tensors_of_slope["g"] = node.write(
+            f"g[{_SCORE_INDICES}] = sum[e](o[{_QUERY_INDICES}, e] * v[h, b, k, e])", o=do, v=v
+        )
+        tensors_of_slope["d"] = node.write(
+            f"d[{_QUERY_INDICES}] = sum[e](g[{_QUERY_INDICES}, e] * o[{_QUERY_INDICES}, e])", g=do, o=o
+        )
+        terms.append(f"g[{_SCORE_INDICES}] - d[{_QUERY_INDICES}]")
     if node.outputs[1] is not None:
-        given["l"] = _unpack(node, node.outputs[1], sequences, group)
-        terms.append(f"l[{_QUERIES}]")
-    slope = f"p[{_PAIRS}] * ({' + '.join(terms)})"
+        tensors_of_slope["l"] = _unpack(node, node.outputs[1], sequences, group)
+        terms.append(f"l[{_QUERY_INDICES}]")
+    slope = f"p[{_SCORE_INDICES}] * ({' + '.join(terms)})"
     if operator.softcap:
-        given["s"] = scores
-        slope = f"{slope} * (1.0 - s[{_PAIRS}] * s[{_PAIRS}] / {operator.softcap**2!r})"
+        tensors_of_slope["s"] = scores
+        slope = f"{slope} * (1.0 - s[{_SCORE_INDICES}] * s[{_SCORE_INDICES}] / {operator.softcap**2!r})"
     if seen:  # what nobody sees may be anything, also not a number
         slope = f"where({seen}, {slope}, 0.0)"
-    ds = node.write(f"ds[{_PAIRS}] = {slope}", **given, **tensors)
-    if node.wanted[0]:
-        text = f"dq[{_QUERIES}, d] = sum[k]({scale} * s[{_PAIRS}] * k[h, b, k, d])"
+    ds = node.write(f"ds[{_SCORE_INDICES}] = {slope}", **tensors_of_slope, **tensors)
+    if node.needs[0]:
+        text = f"dq[{_QUERY_INDICES}, d] = sum[k]({scale} * s[{_SCORE_INDICES}] * k[h, b, k, d])"
         _put(node, 0, node.write(text, s=ds, k=k))
-    if node.wanted[1]:
-        text = f"dk[h, b, k, d] = sum[g, q]({scale} * s[{_PAIRS}] * q[{_QUERIES}, d])"
+    if node.needs[1]:
+        text = f"dk[h, b, k, d] = sum[g, q]({scale} * s[{_SCORE_INDICES}] * q[{_QUERY_INDICES}, d])"
         _put(node, 1, node.write(text, s=ds, q=q))
 
 
 def _count_sequences(operator: Attention) -> int:
     """The extent of the dimension of sequences: 1 where they have different lengths."""
-    alike = len(set(operator.q_lens)) == 1 == len(set(operator.k_lens))
-    return len(operator.q_lens) if alike else 1
+    have_equal_lengths = len(set(operator.q_lens)) == 1 == len(set(operator.k_lens))
+    return len(operator.q_lens) if have_equal_lengths else 1
 
 
 def _unpack(node: NodeGradient, name: str, sequences: int, group: int) -> str:
@@ -85,10 +95,10 @@ def _unpack(node: NodeGradient, name: str, sequences: int, group: int) -> str:
     least."""
     name = node.widen(name)
     desc = node.desc(name)
-    (heads, tokens), rest = desc.shape[:2], desc.shape[2:]
+    (heads, tokens), widths = desc.shape[:2], desc.shape[2:]
     shared = (heads // group, group) if group else (heads,)
-    names = (("h", "g") if group else ("h",)) + ("b", "t") + ("e",) * len(rest)
-    return reshape(node.builder, name, names, (*shared, sequences, tokens // sequences, *rest))
+    names = (("h", "g") if group else ("h",)) + ("b", "t") + ("e",) * len(widths)
+    return reshape(node.builder, name, names, (*shared, sequences, tokens // sequences, *widths))
 
 
 def _put(node: NodeGradient, k: int, gradient: str) -> None:
@@ -106,11 +116,13 @@ def _say_what_is_seen(node: NodeGradient, operator: Attention, sequences: int) -
         tensors["qn"], tensors["kn"] = (write_sequence_numbers(node, x) for x in (operator.q_lens, operator.k_lens))
         conditions.append("qn[q] == kn[k]")
     if operator.causal or operator.window:
-        place, key = _say_places(node, operator, sequences, tensors)
-        conditions += [f"{key} <= {place}"] if operator.causal else []
-        conditions += [f"{place} - {key} < {operator.window}"] if operator.window else []
+        query_place, key = _say_places(node, operator, sequences, tensors)
+        conditions += [f"{key} <= {query_place}"] if operator.causal else []
+        conditions += [f"{query_place} - {key} < {operator.window}"] if operator.window else []
     if "mask" in names:
-        tensors["m"] = reshape(node.builder, names["mask"], ("b", "k"), (sequences, operator.keys.shape[1] // sequences))
+        tensors["m"] = reshape(
+            node.builder, names["mask"], ("b", "k"), (sequences, operator.keys.shape[1] // sequences)
+        )
         conditions.append("m[b, k]")
     text = conditions[0] if conditions else ""
     for condition in conditions[1:]:

@@ -20,9 +20,9 @@ _Rule = Callable[[ProgramBuilder, Sequence[Operand], Operand, Operand], Sequence
 """From the operands of a step, its result and the gradient of that, the gradient of each operand: None is 0."""
 
 _LN2 = math.log(2)
-_CUBE = 0.044715
+_CUBE_FACTOR = 0.044715
 """The factor of the cube in the tanh approximation of gelu (Hendrycks and Gimpel, 2016)."""
-_SCALE = math.sqrt(2 / math.pi)
+_TANH_SCALE = math.sqrt(2 / math.pi)
 """The factor of the argument of its tanh."""
 
 
@@ -43,18 +43,18 @@ def add_derivatives(
     values = builder.insert_all(program, inputs)
     known: dict[Operand, Operand] = {}  # of each operand of the program, the gradient so far
     steps = len(program.steps)
-    for place, gradient in enumerate(gradients, steps - len(gradients)):
+    for step_number, gradient in enumerate(gradients, steps - len(gradients)):
         if gradient is not None:
-            _accumulate(builder, known, EarlierStep(place), gradient)
-    for place in range(steps - 1, -1, -1):
-        gradient = known.get(EarlierStep(place))
-        if gradient is None or not results[place].is_float:
+            _accumulate(builder, known, EarlierStep(step_number), gradient)
+    for step_number in range(steps - 1, -1, -1):
+        gradient = known.get(EarlierStep(step_number))
+        if gradient is None or not results[step_number].is_float:
             continue
-        step = program.steps[place]
+        step = program.steps[step_number]
         operands = [_find_value(x, inputs, values) for x in step.operands]
         kinds = [_find_type(x, types, results) for x in step.operands]
-        found = _differentiate(builder, step.function, operands, kinds, values[place], gradient)
-        for operand, kind, part in zip(step.operands, kinds, found, strict=True):
+        slopes = _differentiate(builder, step.function, operands, kinds, values[step_number], gradient)
+        for operand, kind, part in zip(step.operands, kinds, slopes, strict=True):
             if part is not None and kind is not None and kind.is_float:
                 _accumulate(builder, known, operand, part)
     return [known.get(ScalarInput(k)) for k in range(len(inputs))]
@@ -72,9 +72,9 @@ def _differentiate(
         kind = kinds[0]
         widened = kind is not None and kind.is_float
         return [builder.add(f"{CAST}{kind.value}", gradient) if widened and kind is not None else None]
-    if function in _CONSTANT:
+    if function in _STEPPED:
         return [None] * len(operands)
-    rule = _RULES.get(function)
+    rule = _DERIVATIVES.get(function)
     if rule is None:
         raise OperatorError(f"has the function '{function}', which has no derivative")
     return rule(builder, operands, result, gradient)
@@ -124,8 +124,8 @@ def _extreme(function: str) -> _Rule:
     ) -> Sequence[Operand | None]:
         left, right = operands
         half = b.add("where", b.add("eq", left, right), b.add("mul", gradient, 0.5), 0.0)
-        other = {"gt": "lt", "lt": "gt"}[function]
-        return [b.add("where", b.add(name, left, right), gradient, half) for name in (function, other)]
+        opposite = {"gt": "lt", "lt": "gt"}[function]
+        return [b.add("where", b.add(name, left, right), gradient, half) for name in (function, opposite)]
 
     return apply
 
@@ -151,9 +151,9 @@ def _slope_of_gelu(b: ProgramBuilder, x: Operand, _: Operand) -> Operand:
 
 def _slope_of_gelu_tanh(b: ProgramBuilder, x: Operand, _: Operand) -> Operand:
     square = b.add("mul", x, x)
-    inner = b.add("mul", b.add("mul", x, b.add("add", b.add("mul", square, _CUBE), 1.0)), _SCALE)
+    inner = b.add("mul", b.add("mul", x, b.add("add", b.add("mul", square, _CUBE_FACTOR), 1.0)), _TANH_SCALE)
     height = b.add("tanh", inner)
-    slope = b.add("mul", b.add("add", b.add("mul", square, 3 * _CUBE), 1.0), _SCALE)
+    slope = b.add("mul", b.add("add", b.add("mul", square, 3 * _CUBE_FACTOR), 1.0), _TANH_SCALE)
     bent = b.add("mul", b.add("mul", x, 0.5), b.add("mul", _one_minus_square(b, height), slope))
     return b.add("add", b.add("add", b.add("mul", height, 0.5), 0.5), bent)
 
@@ -218,14 +218,16 @@ def _find_angle(
     return [b.add("mul", share, width), b.add("neg", b.add("mul", share, height))]
 
 
-_CONSTANT = frozenset(
-    ("floor", "ceil", "round", "trunc", "sign", "isnan", "isinf", "isfinite", "floordiv")
-    + ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not")
-    + ("bitand", "bitor", "bitxor", "shiftleft", "shiftright")
+_STEPPED = frozenset(
+    (
+        *("floor", "ceil", "round", "trunc", "sign", "isnan", "isinf", "isfinite", "floordiv"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"),
+        *("bitand", "bitor", "bitxor", "shiftleft", "shiftright"),
+    )
 )
 """Functions that are constant between their steps, or have no floats."""
 
-_RULES: dict[str, _Rule] = {
+_DERIVATIVES: dict[str, _Rule] = {
     "copy": lambda b, x, y, g: [g],
     "neg": lambda b, x, y, g: [b.add("neg", g)],
     "add": lambda b, x, y, g: [g, g],
@@ -254,9 +256,7 @@ _RULES: dict[str, _Rule] = {
     "atan": lambda b, x, y, g: [b.add("div", g, _square_plus_one(b, x[0]))],
     "tanh": _scale(lambda b, x, y: _one_minus_square(b, y)),
     "sigmoid": _scale(lambda b, x, y: b.add("mul", y, b.add("sub", 1.0, y))),
-    "erf": _scale(
-        lambda b, x, y: b.add("mul", b.add("exp", b.add("neg", b.add("mul", x, x))), 2 / math.sqrt(math.pi))
-    ),
+    "erf": _scale(lambda b, x, y: b.add("mul", b.add("exp", b.add("neg", b.add("mul", x, x))), 2 / math.sqrt(math.pi))),
     "gelu": _scale(_slope_of_gelu),
     "gelu_tanh": _scale(_slope_of_gelu_tanh),
     "silu": _scale(_slope_of_silu),
@@ -265,4 +265,4 @@ _RULES: dict[str, _Rule] = {
 
 def list_differentiable() -> Iterator[str]:
     """The functions that have a derivative, those that are constant included."""
-    yield from sorted({*_RULES, *_CONSTANT})
+    yield from sorted({*_DERIVATIVES, *_STEPPED})

@@ -55,11 +55,11 @@ def add_gradients(builder: GraphBuilder, loss: str, wrt: Sequence[str]) -> dict[
     findings: list[Diagnostic] = []
     for node in reversed(graph.nodes):
         outputs = tuple(tape.gradients.get(name) for name in node.outputs)
-        wanted = tuple(name in reached and table[name].desc.dtype.is_float for name in node.inputs)
-        if not any(wanted) or not any(outputs):
+        has_gradient = tuple(name in reached and table[name].desc.dtype.is_float for name in node.inputs)
+        if not any(has_gradient) or not any(outputs):
             continue
         try:
-            find_rule(node.operator)(NodeGradient(tape, node, outputs, wanted))
+            find_rule(node.operator)(NodeGradient(tape, node, outputs, has_gradient))
         except OperatorError as fault:
             message = f"no gradient can be derived: '{node.name}' ({node.operator.title}) {fault.message}"
             findings.append(Diagnostic(message, node.span, fault.hint))
@@ -136,6 +136,6 @@ def _add_one(builder: GraphBuilder, loss: str) -> str:
     desc = builder.desc(loss)
     steps = ProgramBuilder(1)
     same, differs = (steps.add(name, ScalarInput(0), ScalarInput(0)) for name in ("eq", "ne"))
-    one = steps.add(f"cast:{desc.dtype.value}", steps.add("or", same, differs))
-    operator = build_equation([(desc, ())], [], steps.program(one), None)
+    unit = steps.add(f"cast:{desc.dtype.value}", steps.add("or", same, differs))
+    operator = build_equation([(desc, ())], [], steps.program(unit), None)
     return builder.apply(operator, (loss,), (GRADIENT.format(loss),))[0]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from einc.core.tensor import DType
 from einc.errors import OperatorError
 from einc.ops.equation import Equation
 from einc.ops.index_operator import IndexOperator
 from einc.training.derivatives import add_derivatives
-from einc.training.joins import Join, TensorAccess, write_join
+from einc.training.joins import JoinDraft, TensorAccess, write_join
 from einc.training.scatter import write_scatter
 from einc.training.tape import NodeGradient
 from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_programs import IndexRead, Position
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
 
-_EXACT = frozenset(("copy", "where", "neg", "abs", "relu", "max", "min", "eq", "ne", "lt", "le", "gt", "ge"))
+_BITWISE_EQUAL = frozenset(("copy", "where", "neg", "abs", "relu", "max", "min", "eq", "ne", "lt", "le", "gt", "ge"))
 """Functions that make the same bits wherever they are computed."""
 
 
@@ -42,9 +43,7 @@ def differentiate_index_program(node: NodeGradient) -> None:
     reads: list[TensorAccess | IndexRead] = [
         read
         if isinstance(read, IndexRead)
-        else TensorAccess(
-            node.node.inputs[read.operand], operator.operands[read.operand], read.positions, read.outside
-        )
+        else TensorAccess(node.node.inputs[read.operand], operator.operands[read.operand], read.positions, read.outside)
         for read in program.reads
     ]
     _differentiate(node, program.extents, program.kept, reads, operator.scalar, program.aggregation)
@@ -60,7 +59,7 @@ def _differentiate(
 ) -> None:
     """Adds the gradients of all tensors that are read."""
     result = tuple(loops)[:kept]
-    join = Join(dict(loops), list(reads))
+    join = JoinDraft(dict(loops), list(reads))
     types = [read.desc.dtype if isinstance(read, TensorAccess) else DType.I64 for read in reads]
     inputs: list[Operand] = list(map(ScalarInput, range(len(reads))))
     if find_definition(aggregation) is not None:
@@ -72,12 +71,12 @@ def _differentiate(
     gradient: Operand = join.read(node.gradient, output, result)
     if aggregation in ("max", "min", "prod"):
         value = join.steps.insert(scalar, inputs)
-        gradient = _SHARES[aggregation](node, join, value, gradient, list(zip(result, output.dims, strict=True)))
+        gradient = _SHARE_RULES[aggregation](node, join, value, gradient, list(zip(result, output.dims, strict=True)))
     parts = add_derivatives(join.steps, scalar, inputs, types, [gradient])
-    wanted = {name for name, is_wanted in zip(node.node.inputs, node.wanted, strict=True) if is_wanted}
+    wanted_tensors = {name for name, is_wanted in zip(node.node.inputs, node.needs, strict=True) if is_wanted}
     totals: dict[TensorAccess, Operand] = {}
     for read, part in zip(reads, parts, strict=True):
-        if part is not None and isinstance(read, TensorAccess) and read.tensor in wanted:
+        if part is not None and isinstance(read, TensorAccess) and read.tensor in wanted_tensors:
             before = totals.get(read)
             totals[read] = part if before is None else join.steps.add("add", before, part)
     for access, total in totals.items():
@@ -89,12 +88,12 @@ def _differentiate(
 
 
 def _is_exact(scalar: ScalarProgram) -> bool:
-    return all(step.function in _EXACT for step in scalar.steps)
+    return all(step.function in _BITWISE_EQUAL for step in scalar.steps)
 
 
 def _split(
     node: NodeGradient,
-    join: Join,
+    join: JoinDraft,
     result: Sequence[str],
     scalar: ScalarProgram,
     types: Sequence[DType],
@@ -105,18 +104,23 @@ def _split(
     inputs: list[Operand] = list(map(ScalarInput, range(len(reads))))
     value = join.steps.insert(scalar, inputs)
     stored = write_join(node.builder, join, value, [(loop, loop) for loop in join.loops], "")
-    whole = Join(dict(join.loops))
-    element = whole.read(stored, node.desc(stored), tuple(join.loops))
+    unreduced = JoinDraft(dict(join.loops))
+    element = unreduced.read(stored, node.desc(stored), tuple(join.loops))
     dims = node.desc(node.gradient).dims
-    gradient: Operand = whole.read(node.gradient, node.desc(node.gradient), result)
-    share = _SHARES[aggregation](node, whole, element, gradient, list(zip(result, dims, strict=True)))
-    passed = write_join(node.builder, whole, share, [(loop, loop) for loop in join.loops], "")
-    inner = NodeGradient(node.tape, node.node, (passed,), node.wanted)
+    gradient: Operand = unreduced.read(node.gradient, node.desc(node.gradient), result)
+    share = _SHARE_RULES[aggregation](node, unreduced, element, gradient, list(zip(result, dims, strict=True)))
+    passed = write_join(node.builder, unreduced, share, [(loop, loop) for loop in join.loops], "")
+    inner = NodeGradient(node.tape, node.node, (passed,), node.needs)
     _differentiate(inner, join.loops, len(join.loops), reads, scalar, "")
 
 
 def _share_extreme(
-    node: NodeGradient, join: Join, value: Operand, gradient: Operand, result: list[tuple[str, str]], aggregation: str
+    node: NodeGradient,
+    join: JoinDraft,
+    value: Operand,
+    gradient: Operand,
+    result: list[tuple[str, str]],
+    aggregation: str,
 ) -> Operand:
     """Of the largest or smallest: equal values share its gradient evenly."""
     chosen = write_join(node.builder, join, value, result, aggregation)
@@ -129,25 +133,27 @@ def _share_extreme(
 
 
 def _share_product(
-    node: NodeGradient, join: Join, value: Operand, gradient: Operand, result: list[tuple[str, str]]
+    node: NodeGradient, join: JoinDraft, value: Operand, gradient: Operand, result: list[tuple[str, str]]
 ) -> Operand:
     """Of a product: the product of all others, also where some are 0."""
     steps = join.steps
     is_zero = steps.add("eq", value, 0.0)
     zeros = write_join(node.builder, join, steps.add("where", is_zero, steps.add("add", value, 1.0), 0.0), result)
-    rest = write_join(node.builder, join, steps.add("where", is_zero, 1.0, value), result, "prod")
+    nonzero = write_join(node.builder, join, steps.add("where", is_zero, 1.0, value), result, "prod")
     loops = [loop for loop, _ in result]
-    count, product = join.read(zeros, node.desc(zeros), loops), join.read(rest, node.desc(rest), loops)
-    others = steps.add("mul", gradient, product)
-    beside = steps.add("where", steps.add("eq", count, 0.0), steps.add("div", others, value), 0.0)
-    alone = steps.add("where", steps.add("eq", count, 1.0), others, 0.0)
+    count, product = (
+        join.read(zeros, node.desc(zeros), loops),
+        join.read(nonzero, node.desc(nonzero), loops),
+    )
+    product_gradient = steps.add("mul", gradient, product)
+    beside = steps.add("where", steps.add("eq", count, 0.0), steps.add("div", product_gradient, value), 0.0)
+    alone = steps.add("where", steps.add("eq", count, 1.0), product_gradient, 0.0)
     return steps.add("where", is_zero, alone, beside)
 
 
-_SHARES = {
-    "max": lambda *arguments: _share_extreme(*arguments, "max"),
-    "min": lambda *arguments: _share_extreme(*arguments, "min"),
+_SHARE_RULES: dict[str, Callable[[NodeGradient, JoinDraft, Operand, Operand, list[tuple[str, str]]], Operand]] = {
+    "max": partial(_share_extreme, aggregation="max"),
+    "min": partial(_share_extreme, aggregation="min"),
     "prod": _share_product,
 }
 """What each value gets of the gradient of its aggregate, by aggregation."""
-

@@ -39,7 +39,7 @@ Access = TensorAccess | IndexRead
 
 
 @dataclass
-class Join:
+class JoinDraft:
     """What is read at each index vector of some loops, and the steps that are computed of it."""
 
     loops: dict[str, int]
@@ -75,7 +75,7 @@ class Join:
 
 def write_join(
     builder: GraphBuilder,
-    join: Join,
+    join: JoinDraft,
     value: Operand,
     result: Sequence[tuple[str, str]],
     aggregation: str = "sum",
@@ -89,7 +89,7 @@ def write_join(
 
 
 def make_join_operator(
-    join: Join, value: Operand, result: Sequence[tuple[str, str]], aggregation: str = "sum"
+    join: JoinDraft, value: Operand, result: Sequence[tuple[str, str]], aggregation: str = "sum"
 ) -> tuple[Operator, list[str]]:
     """The operator that `write_join` adds, and the tensors that it reads."""
     used = join.list_used(value)
@@ -176,7 +176,7 @@ def reshape(builder: GraphBuilder, name: str, dims: Sequence[str], shape: Sequen
 # ---- positions in place of loops ----
 
 
-def add_position(join: Join, position: Position) -> Operand:
+def add_position(join: JoinDraft, position: Position) -> Operand:
     """The value of a position, of loops and of elements that the join reads, as an i64."""
     total: Operand | None = None
     for name, factor in position.terms:
@@ -221,4 +221,3 @@ def is_within(position: Position, loops: Loops, extent: int) -> bool:
     """Whether all of its values are positions of a dimension, as far as they are known."""
     span = find_span(position, loops)
     return span is None or (span[0] >= 0 and span[1] < extent)
-

@@ -12,7 +12,7 @@ from einc.ops.norm import Norm
 from einc.ops.rope import Rope
 from einc.ops.selection import Argmax, TopK
 from einc.ops.softmax import Softmax
-from einc.training.joins import Join, TensorAccess, reshape
+from einc.training.joins import JoinDraft, TensorAccess, reshape
 from einc.training.packed_sequences import write_sequence_numbers
 from einc.training.scatter import write_scatter
 from einc.training.tape import NodeGradient
@@ -28,11 +28,11 @@ def differentiate_softmax(node: NodeGradient) -> None:
     operator = node.operator
     assert isinstance(operator, Softmax)
     names = _list_indices(operator.tensor.rank)
-    whole = ", ".join(names)
+    indices = ", ".join(names)
     kept = ", ".join(name for axis, name in enumerate(names) if axis != operator.axis)
     y, g = (node.widen(name) for name in (node.node.outputs[0], node.gradient))
-    dot = node.write(f"dot[{kept}] = sum[{names[operator.axis]}](g[{whole}] * y[{whole}])", g=g, y=y)
-    node.put(0, node.write(f"dx[{whole}] = y[{whole}] * (g[{whole}] - dot[{kept}])", g=g, y=y, dot=dot))
+    dot = node.write(f"dot[{kept}] = sum[{names[operator.axis]}](g[{indices}] * y[{indices}])", g=g, y=y)
+    node.put(0, node.write(f"dx[{indices}] = y[{indices}] * (g[{indices}] - dot[{kept}])", g=g, y=y, dot=dot))
 
 
 def differentiate_norm(node: NodeGradient) -> None:
@@ -42,30 +42,30 @@ def differentiate_norm(node: NodeGradient) -> None:
     assert isinstance(operator, Norm)
     rank, width = operator.operands[0].rank, operator.operands[0].shape[-1]
     names = _list_indices(rank)
-    whole, rows, last = ", ".join(names), ", ".join(names[:-1]), names[-1]
+    indices, rows, last = ", ".join(names), ", ".join(names[:-1]), names[-1]
     x, gain, g = (node.widen(name) for name in (*node.node.inputs[:2], node.gradient))
     if operator.kind == "layernorm":
-        mean = node.write(f"m[{rows}] = sum[{last}](x[{whole}] / {float(width)})", x=x)
-        x = node.write(f"c[{whole}] = x[{whole}] - m[{rows}]", x=x, m=mean)
-    square = node.write(f"s[{rows}] = sum[{last}](x[{whole}] * x[{whole}] / {float(width)})", x=x)
+        mean = node.write(f"m[{rows}] = sum[{last}](x[{indices}] / {float(width)})", x=x)
+        x = node.write(f"c[{indices}] = x[{indices}] - m[{rows}]", x=x, m=mean)
+    square = node.write(f"s[{rows}] = sum[{last}](x[{indices}] * x[{indices}] / {float(width)})", x=x)
     factor = node.write(f"r[{rows}] = rsqrt(s[{rows}] + {operator.eps!r})", s=square)
-    if node.wanted[0]:
-        h = node.write(f"h[{whole}] = g[{whole}] * (gain[{last}] + {operator.offset!r})", g=g, gain=gain)
+    if node.needs[0]:
+        h = node.write(f"h[{indices}] = g[{indices}] * (gain[{last}] + {operator.offset!r})", g=g, gain=gain)
         dot = node.write(
-            f"d[{rows}] = sum[{last}](h[{whole}] * x[{whole}] / {float(width)}) * r[{rows}] * r[{rows}]",
+            f"d[{rows}] = sum[{last}](h[{indices}] * x[{indices}] / {float(width)}) * r[{rows}] * r[{rows}]",
             h=h, x=x, r=factor,
         )  # fmt: skip
         if operator.kind == "layernorm":
-            mean = node.write(f"m[{rows}] = sum[{last}](h[{whole}] / {float(width)})", h=h)
-            h = node.write(f"c[{whole}] = h[{whole}] - m[{rows}]", h=h, m=mean)
-        text = f"dx[{whole}] = r[{rows}] * (h[{whole}] - x[{whole}] * d[{rows}])"
+            mean = node.write(f"m[{rows}] = sum[{last}](h[{indices}] / {float(width)})", h=h)
+            h = node.write(f"c[{indices}] = h[{indices}] - m[{rows}]", h=h, m=mean)
+        text = f"dx[{indices}] = r[{rows}] * (h[{indices}] - x[{indices}] * d[{rows}])"
         node.put(0, node.write(text, r=factor, h=h, x=x, d=dot))
     over = f"sum[{rows}]" if rows else ""
-    if node.wanted[1]:
-        text = f"dg[{last}] = {over}(g[{whole}] * x[{whole}] * r[{rows}])"
+    if node.needs[1]:
+        text = f"dg[{last}] = {over}(g[{indices}] * x[{indices}] * r[{rows}])"
         node.put(1, node.write(text, g=g, x=x, r=factor))
-    if len(node.wanted) > 2 and node.wanted[2]:
-        node.put(2, node.write(f"db[{last}] = {over}(g[{whole}])", g=g))
+    if len(node.needs) > 2 and node.needs[2]:
+        node.put(2, node.write(f"db[{last}] = {over}(g[{indices}])", g=g))
 
 
 def differentiate_embedding(node: NodeGradient) -> None:
@@ -76,7 +76,7 @@ def differentiate_embedding(node: NodeGradient) -> None:
     width = operator.table.shape[1]
     ids = reshape(node.builder, node.node.inputs[0], ["n"], [count])
     gradient = reshape(node.builder, node.gradient, ["n", "width"], [count, width])
-    join = Join({"n": count, "width": width})
+    join = JoinDraft({"n": count, "width": width})
     join.read(ids, node.desc(ids), ["n"])
     access = TensorAccess(node.node.inputs[1], operator.table, (Position((("@0", 1),)), Position((("width", 1),))))
     value = join.read(gradient, node.desc(gradient), ["n", "width"])
@@ -88,13 +88,13 @@ def differentiate_expert_matmul(node: NodeGradient) -> None:
     operator = node.operator
     assert isinstance(operator, ExpertMatmul)
     x, weight, picks = node.node.inputs
-    if node.wanted[0]:
+    if node.needs[0]:
         transposed = node.write("w[e, k, n] = w[e, n, k]", w=weight)
         rows = node.call("expert_matmul", node.gradient, transposed, picks)
         if operator.tensor.rank == 2:
             rows = node.write("dx[t, k] = sum[s](r[t, s, k])", r=rows)
         node.put(0, rows)
-    if node.wanted[1]:
+    if node.needs[1]:
         row = "x[t, k]" if operator.tensor.rank == 2 else "x[t, s, k]"
         chosen = node.write(
             f"c[t, s, e = {operator.weight.shape[0]}, n] = where(picks[t, s] == e, g[t, s, n], 0.0)",
@@ -116,10 +116,8 @@ def differentiate_rope(node: NodeGradient) -> None:
 def _negate_second_half(node: NodeGradient, name: str) -> str:
     desc = node.desc(name)
     names = _list_indices(desc.rank)
-    whole = ", ".join(names)
-    return node.write(
-        f"y[{whole}] = where({names[-1]} < {desc.shape[-1] // 2}, x[{whole}], -x[{whole}])", x=name
-    )
+    indices = ", ".join(names)
+    return node.write(f"y[{indices}] = where({names[-1]} < {desc.shape[-1] // 2}, x[{indices}], -x[{indices}])", x=name)
 
 
 def differentiate_meanpool(node: NodeGradient) -> None:
@@ -147,8 +145,8 @@ def differentiate_argmax(node: NodeGradient) -> None:
     names = _list_indices(operator.tensor.rank)
     kept = ", ".join(name for axis, name in enumerate(names) if axis != operator.axis)
     at, extent = names[operator.axis], operator.tensor.shape[operator.axis]
-    whole = ", ".join(f"{name} = {extent}" if name == at else name for name in names)
-    text = f"dx[{whole}] = where(at[{kept}] == {at}, g[{kept}], 0.0)"
+    indices = ", ".join(f"{name} = {extent}" if name == at else name for name in names)
+    text = f"dx[{indices}] = where(at[{kept}] == {at}, g[{kept}], 0.0)"
     node.put(0, node.write(text, at=node.node.outputs[0], g=gradient))
 
 
@@ -160,7 +158,7 @@ def differentiate_topk(node: NodeGradient) -> None:
     names = _list_indices(rank)
     places = [*(name for at, name in enumerate(names) if at != axis), "k"]
     extents = dict(zip(places, operator.outputs[0].shape, strict=True))
-    join = Join(extents)
+    join = JoinDraft(extents)
     indices = node.node.outputs[1]
     join.read(indices, node.desc(indices), places)
     value = join.read(node.gradient, node.desc(node.gradient), places)

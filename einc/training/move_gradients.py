@@ -5,7 +5,7 @@ from __future__ import annotations
 from einc.ops import registry
 from einc.ops.concat import Concat
 from einc.ops.slicing import Slice
-from einc.training.joins import Join, TensorAccess, reshape
+from einc.training.joins import JoinDraft, TensorAccess, reshape
 from einc.training.scatter import write_scatter
 from einc.training.tape import NodeGradient
 from einc_runtime.plan.index_programs import Position
@@ -23,7 +23,7 @@ def differentiate_slice(node: NodeGradient) -> None:
     assert isinstance(operator, Slice)
     desc = node.desc(node.gradient)
     loops = {f"i{axis}": extent for axis, extent in enumerate(desc.shape)}
-    join = Join(loops)
+    join = JoinDraft(loops)
     value = join.read(node.gradient, desc, list(loops))
     positions = tuple(Position(((name, 1),), start) for name, start in zip(loops, operator.starts, strict=True))
     access = TensorAccess(node.node.inputs[0], operator.tensor, positions)
@@ -38,7 +38,7 @@ def differentiate_concat(node: NodeGradient) -> None:
     start = 0
     for k, part in enumerate(operator.inputs):
         stop = start + part.shape[operator.axis]
-        if node.wanted[k]:
+        if node.needs[k]:
             starts, stops = [0] * desc.rank, list(desc.shape)
             starts[operator.axis], stops[operator.axis] = start, stop
             cut = registry.restore("slice", (desc,), {"starts": tuple(starts), "stops": tuple(stops)})

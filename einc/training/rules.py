@@ -25,7 +25,7 @@ from einc.training.tape import NodeGradient
 Rule: TypeAlias = Callable[[NodeGradient], None]
 """Adds to the gradients of a node's inputs what follows from those of its outputs. Raises OperatorError."""
 
-RULES: dict[str, Rule] = {
+GRADIENT_RULES: dict[str, Rule] = {
     "argmax": differentiate_argmax,
     "attention": differentiate_attention,
     "concat": differentiate_concat,
@@ -45,7 +45,7 @@ RULES: dict[str, Rule] = {
 
 def find_rule(operator: Operator) -> Rule:
     """The rule of an operator; raises OperatorError where it has none."""
-    rule = RULES.get(operator.family)
+    rule = GRADIENT_RULES.get(operator.family)
     if rule is None:
         raise OperatorError("has no gradient", hint="only what the loss needs must have one")
     return rule

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from einc.graph.builder import GraphBuilder
 from einc.training.joins import (
-    Join,
+    Access,
+    JoinDraft,
     TensorAccess,
     add_position,
     find_span,
@@ -32,7 +33,7 @@ _NOTHING = "0"
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparison:
+class _ComparedPosition:
     """The loop `target` over a dimension of some extent is compared with a position, which is the nearest one within
     the dimension where it `is_clipped`, and which may be outside where it `is_guarded`."""
 
@@ -50,7 +51,7 @@ class _Solution:
 
     solved: dict[str, Position]
     loops: dict[str, int]
-    compared: list[_Comparison]
+    compared: list[_ComparedPosition]
     multiples: list[tuple[Position, int]]
     known: dict[Position, Position]
     """Of each position from which a loop was computed, where it is: at the element."""
@@ -60,7 +61,7 @@ class _Solution:
         return self.known.get(position) or substitute(position, self.solved)
 
 
-def write_scatter(builder: GraphBuilder, join: Join, access: TensorAccess, value: Operand, name: str) -> str:
+def write_scatter(builder: GraphBuilder, join: JoinDraft, access: TensorAccess, value: Operand, name: str) -> str:
     """Adds the gradient of a tensor that a join reads, where `value` is that of what is read at each index vector.
 
     Returns the name of the tensor, which has the dimensions of the one that is read.
@@ -82,19 +83,19 @@ def write_scatter(builder: GraphBuilder, join: Join, access: TensorAccess, value
     return write_join(builder, moved, placed, result, "sum", name)
 
 
-def _list_needed(join: Join, value: Operand, access: TensorAccess) -> list[int]:
+def _list_needed(join: JoinDraft, value: Operand, access: TensorAccess) -> list[int]:
     """The reads on which a value and the positions of a read depend."""
     elements = {number for position in access.positions for number in position.elements}
     return sorted({*join.list_used(value), *elements})
 
 
-def _make_loop(join: Join, name: str) -> str:
+def _make_loop(join: JoinDraft, name: str) -> str:
     while name in join.loops:
         name += "_"
     return name
 
 
-def _solve(join: Join, access: TensorAccess, value: Operand, targets: Sequence[str]) -> _Solution:
+def _solve(join: JoinDraft, access: TensorAccess, value: Operand, targets: Sequence[str]) -> _Solution:
     used = [join.reads[number] for number in _list_needed(join, value, access)]
     solution = _Solution({}, {**dict(zip(targets, access.desc.shape, strict=True)), **join.loops}, [], [], {})
     for target, position, extent in zip(targets, access.positions, access.desc.shape, strict=True):
@@ -103,12 +104,12 @@ def _solve(join: Join, access: TensorAccess, value: Operand, targets: Sequence[s
         solution.known[position] = Position(((target, 1),))
         if moved is None or not _solve_position(join, used, solution, moved, target):
             del solution.known[position]
-            solution.compared.append(_Comparison(target, position, extent, is_clipped, access.outside != ""))
+            solution.compared.append(_ComparedPosition(target, position, extent, is_clipped, access.outside != ""))
     return solution
 
 
 def _solve_position(
-    join: Join, used: Sequence[TensorAccess | IndexRead], solution: _Solution, position: Position, target: str
+    join: JoinDraft, used: Sequence[Access], solution: _Solution, position: Position, target: str
 ) -> bool:
     """Computes one of the loops of a position from the element's position; False where that cannot be."""
     loops = dict(solution.loops)
@@ -125,8 +126,8 @@ def _solve_position(
         if most > least:
             right[_add_loop(loops, "q", most - least + 1)] = position.modulus
     candidates = sorted(
-        (abs(factor), place, name, factor)
-        for place, (name, factor) in enumerate(position.terms)
+        (abs(factor), numbers, name, factor)
+        for numbers, (name, factor) in enumerate(position.terms)
         if name in join.loops and name not in solution.solved
     )
     for size, _, name, factor in candidates:
@@ -136,8 +137,8 @@ def _solve_position(
             if loop != name:
                 terms[loop] = terms.get(loop, 0) - sign * number
         numerator = Position(tuple((loop, number) for loop, number in terms.items() if number), sign * constant)
-        found = replace(numerator, divisor=size)
-        if _try(join, used, solution, name, found, loops):
+        solved_position = replace(numerator, divisor=size)
+        if _try(join, used, solution, name, solved_position, loops):
             if size > 1:
                 solution.multiples.append((numerator, size))
             return True
@@ -152,25 +153,27 @@ def _add_loop(loops: dict[str, int], name: str, extent: int) -> str:
 
 
 def _try(
-    join: Join,
-    used: Sequence[TensorAccess | IndexRead],
+    join: JoinDraft,
+    used: Sequence[Access],
     solution: _Solution,
     name: str,
-    found: Position,
+    solved_position: Position,
     loops: dict[str, int],
 ) -> bool:
     """Takes a position in place of a loop, if everything that is read and compared can be said so."""
-    single = {name: found}
-    others = {loop: substitute(position, single) for loop, position in solution.solved.items()}
+    single = {name: solved_position}
+    resolved = {loop: substitute(position, single) for loop, position in solution.solved.items()}
     numerators = [substitute(position, single) for position, _ in solution.multiples]
-    if None in others.values() or None in numerators:
+    if None in resolved.values() or None in numerators:
         return False
-    solved: dict[str, Position] = {loop: position for loop, position in others.items() if position is not None}
-    solved[name] = found
+    solved: dict[str, Position] = {loop: position for loop, position in resolved.items() if position is not None}
+    solved[name] = solved_position
     if any(substitute(key.position, solved) is None for key in solution.compared):
         return False
     left = {loop: extent for loop, extent in loops.items() if loop not in solved}
-    elements = {number for read in used if isinstance(read, TensorAccess) for p in read.positions for number in p.elements}
+    elements = {
+        number for read in used if isinstance(read, TensorAccess) for p in read.positions for number in p.elements
+    }
     for read in used:
         if isinstance(read, IndexRead):
             continue
@@ -193,35 +196,37 @@ def _try(
     return True
 
 
-def _move(join: Join, solution: _Solution, value: Operand, access: TensorAccess) -> tuple[Join, Operand]:
+def _move(join: JoinDraft, solution: _Solution, value: Operand, access: TensorAccess) -> tuple[JoinDraft, Operand]:
     """The join over the elements, and the value there: 0 where no index vector reads the element so.
 
     What is compared becomes positions of that join.
     """
-    moved = Join(solution.loops)
+    moved = JoinDraft(solution.loops)
     used = _list_needed(join, value, access)
     ranges = {loop: position for loop, position in solution.solved.items() if not _is_in_range(join, solution, loop)}
     scalar = join.program(value)
     accesses = [join.reads[number] for number in used]
     vanishing = _find_vanishing(join, accesses, ranges) if _is_product(join, value) else set()
-    place: dict[int, Operand] = {}
-    elements = {number for read in accesses if isinstance(read, TensorAccess) for p in read.positions for number in p.elements}
+    numbers: dict[int, Operand] = {}
+    elements = {
+        number for read in accesses if isinstance(read, TensorAccess) for p in read.positions for number in p.elements
+    }
     for number in sorted(used, key=lambda number: number not in elements):
         read = join.reads[number]
         if isinstance(read, IndexRead):
             at = solution.solved.get(read.loop)
-            place[number] = moved.value(read.loop) if at is None else add_position(moved, at)
+            numbers[number] = moved.value(read.loop) if at is None else add_position(moved, at)
             continue
-        positions = [_move_position(position, place, solution) for position in read.positions]
+        positions = [_move_position(position, numbers, solution) for position in read.positions]
         outside = read.outside
         is_inside = all(map(is_within, positions, [moved.loops] * len(positions), read.desc.shape))
         if not outside and not is_inside and number not in elements:
             outside = _NOTHING if vanishing else NEAREST_ELEMENT
-        place[number] = moved.add(TensorAccess(read.tensor, read.desc, tuple(positions), outside))
+        numbers[number] = moved.add(TensorAccess(read.tensor, read.desc, tuple(positions), outside))
     solution.compared = [
-        replace(key, position=_move_position(key.position, place, solution)) for key in solution.compared
+        replace(key, position=_move_position(key.position, numbers, solution)) for key in solution.compared
     ]
-    inputs = [place.get(number, ScalarInput(0)) for number in range(len(join.reads))]
+    inputs = [numbers.get(number, ScalarInput(0)) for number in range(len(join.reads))]
     result = moved.steps.insert(scalar, inputs)
     conditions = [
         moved.steps.add("eq", moved.steps.add("mod", add_position(moved, position), size), 0)
@@ -237,30 +242,28 @@ def _move(join: Join, solution: _Solution, value: Operand, access: TensorAccess)
     return moved, result
 
 
-def _move_position(position: Position, place: Mapping[int, Operand], solution: _Solution) -> Position:
+def _move_position(position: Position, numbers: Mapping[int, Operand], solution: _Solution) -> Position:
     """The position of the join over the elements; `place` says which number each read has there."""
     terms = []
     for name, factor in position.terms:
-        read = place[int(name[1:])] if name[0] == "@" else None
+        read = numbers[int(name[1:])] if name[0] == "@" else None
         terms.append((f"@{read.position}" if isinstance(read, ScalarInput) else name, factor))
     moved = solution.move(replace(position, terms=tuple(terms)))
     assert moved is not None, "a loop was replaced that a position cannot do without"
     return moved
 
 
-def _is_in_range(join: Join, solution: _Solution, loop: str) -> bool:
+def _is_in_range(join: JoinDraft, solution: _Solution, loop: str) -> bool:
     return is_within(solution.solved[loop], solution.loops, join.loops[loop])
 
 
-def _is_product(join: Join, value: Operand) -> bool:
+def _is_product(join: JoinDraft, value: Operand) -> bool:
     """Whether the value is a product of what is read, so that a factor of 0 makes it vanish."""
     scalar, used = join.program(value).without_unread()
     return scalar.product_factor is not None and not any(isinstance(join.reads[k], IndexRead) for k in used)
 
 
-def _find_vanishing(
-    join: Join, accesses: Sequence[TensorAccess | IndexRead], ranges: dict[str, Position]
-) -> set[str]:
+def _find_vanishing(join: JoinDraft, accesses: Sequence[Access], ranges: Mapping[str, Position]) -> set[str]:
     """The loops out of whose range a tensor is read outside, where it has zeros: nothing needs to be compared."""
     return {
         loop
@@ -273,7 +276,12 @@ def _find_vanishing(
 
 
 def _write_flat(
-    builder: GraphBuilder, moved: Join, value: Operand, key: _Comparison, result: Sequence[tuple[str, str]], name: str
+    builder: GraphBuilder,
+    moved: JoinDraft,
+    value: Operand,
+    key: _ComparedPosition,
+    result: Sequence[tuple[str, str]],
+    name: str,
 ) -> str | None:
     """The scatter by data along a single loop: rows are numbered through all loops on which the keys depend.
 
@@ -286,7 +294,7 @@ def _write_flat(
     if len(keyed) <= 1 and reduced == keyed:
         return None
     grouped = [loop for loop in keyed if loop in targets]
-    rest = [loop for loop in targets if loop not in grouped and loop != key.target]
+    free = [loop for loop in targets if loop not in grouped and loop != key.target]
     rows = math.prod(moved.loops[loop] for loop in (*grouped, key.target))
     number = add_position(moved, key.position)
     inside = [moved.steps.add("ge", number, 0), moved.steps.add("lt", number, key.extent)] if key.is_guarded else []
@@ -296,18 +304,18 @@ def _write_flat(
     for condition in inside:
         number = moved.steps.add("where", condition, number, rows)
     beside = {loop: extent for loop, extent in moved.loops.items() if loop != key.target}
-    values = write_join(builder, replace(moved, loops=beside), value, [(loop, loop) for loop in (*keyed, *rest)])
+    values = write_join(builder, replace(moved, loops=beside), value, [(loop, loop) for loop in (*keyed, *free)])
     along = {loop: moved.loops[loop] for loop in keyed}
     keys = write_join(builder, replace(moved, loops=along), number, [(loop, loop) for loop in keyed])
     count = math.prod(moved.loops[loop] for loop in keyed)
-    values = reshape(builder, values, ["n", *rest], [count, *(moved.loops[loop] for loop in rest)])
+    values = reshape(builder, values, ["n", *free], [count, *(moved.loops[loop] for loop in free)])
     keys = reshape(builder, keys, ["n"], [count])
-    flat = Join({"row": rows, **{loop: moved.loops[loop] for loop in rest}, "n": count})
+    flat = JoinDraft({"row": rows, **{loop: moved.loops[loop] for loop in free}, "n": count})
     at = flat.read(keys, builder.desc(keys), ["n"])
-    part = flat.read(values, builder.desc(values), ["n", *rest])
+    part = flat.read(values, builder.desc(values), ["n", *free])
     chosen = flat.steps.add("where", flat.steps.add("eq", at, flat.value("row")), part, 0.0)
-    order = [*grouped, key.target, *rest]
-    summed = write_join(builder, flat, chosen, [("row", "row"), *((loop, loop) for loop in rest)])
+    order = [*grouped, key.target, *free]
+    summed = write_join(builder, flat, chosen, [("row", "row"), *((loop, loop) for loop in free)])
     summed = reshape(builder, summed, order, [moved.loops[loop] for loop in order])
-    placed = Join({loop: moved.loops[loop] for loop in order})
+    placed = JoinDraft({loop: moved.loops[loop] for loop in order})
     return write_join(builder, placed, placed.read(summed, builder.desc(summed), order), result, "", name)

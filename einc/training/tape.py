@@ -66,7 +66,7 @@ class NodeGradient:
     tape: Tape
     node: Node
     outputs: tuple[str | None, ...]
-    wanted: tuple[bool, ...]
+    needs: tuple[bool, ...]
 
     @property
     def operator(self) -> Operator:
@@ -100,15 +100,13 @@ class NodeGradient:
 
     def write(self, text: str, name: str | None = None, **values: str | bool | int | float) -> str:
         """The result of an index equation. A value that is a string is a tensor of the graph."""
-        taken = {
-            key: (value, self.desc(value)) if isinstance(value, str) else value for key, value in values.items()
-        }
+        taken = {key: (value, self.desc(value)) if isinstance(value, str) else value for key, value in values.items()}
         return add_equation(text, taken, self.builder, name or self.builder.unique_name(self.name_of(0)))
 
     def call(self, function: str, *arguments: str | int | float, **keywords: Argument) -> str:
         """The first result of an operator of the library."""
-        given: list[Argument] = [self.desc(x) if isinstance(x, str) else x for x in arguments]
-        operator = registry.call(function, given, keywords)
+        operands: list[Argument] = [self.desc(x) if isinstance(x, str) else x for x in arguments]
+        operator = registry.call(function, operands, keywords)
         return self.apply(operator, *(x for x in arguments if isinstance(x, str)))[0]
 
     def apply(self, operator: Operator, *inputs: str, names: Sequence[str] = ()) -> tuple[str, ...]:

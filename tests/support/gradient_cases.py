@@ -49,20 +49,20 @@ class GradientCase:
 def weigh(graph: Graph, arrays: Mapping[str, Array], seed: int = 0) -> GradientCase:
     """A graph whose loss is the sum of all its float outputs, each element times a random number of its own."""
     builder, rng = copy_graph(graph), np.random.default_rng(seed)
-    given, total = dict(arrays), None
+    known_arrays, total = dict(arrays), None
     for name in graph.outputs:
         desc = builder.desc(name)
         if desc.dtype.is_float:
             weight = builder.input(f"r.{name}", desc)
-            given[weight] = rng.uniform(0.5, 1.5, desc.shape) * rng.choice([-1.0, 1.0], desc.shape)
+            known_arrays[weight] = rng.uniform(0.5, 1.5, desc.shape) * rng.choice([-1.0, 1.0], desc.shape)
             (part,) = builder.apply(registry.call("mul", [desc, desc], {}), (name, weight))
             if desc.rank:
                 names = {"over": tuple(dict.fromkeys(desc.dims))}
                 if len(set(desc.dims)) < desc.rank:
-                    whole = {f"d{k}": extent for k, extent in enumerate(desc.shape)}
-                    reshaped = registry.call("reshape", [desc], whole)
+                    numbered_dims = {f"d{k}": extent for k, extent in enumerate(desc.shape)}
+                    reshaped = registry.call("reshape", [desc], numbered_dims)
                     (part,) = builder.apply(reshaped, (part,))
-                    names = {"over": tuple(whole)}
+                    names = {"over": tuple(numbered_dims)}
                 (part,) = builder.apply(registry.call("sum", [builder.desc(part)], names), (part,))
             if total is not None:
                 pair = [builder.desc(total)] * 2
@@ -70,7 +70,7 @@ def weigh(graph: Graph, arrays: Mapping[str, Array], seed: int = 0) -> GradientC
             total = part
     assert total is not None
     builder.save(builder.rename(total, LOSS))
-    return GradientCase(builder.build(), given)
+    return GradientCase(builder.build(), known_arrays)
 
 
 def of_operator(operator: Operator, arrays: list[Array]) -> GradientCase:
@@ -86,8 +86,8 @@ def _draw(operator: Operator, positive: bool) -> list[Array]:
     return [random_array(desc, rng, positive) for desc in operator.inputs]
 
 
-POSITIVE = {*operator_cases.POSITIVE, "log2", "log1p"}
-CONSTANT = {"floor", "ceil", "round", "trunc", "sign", "floordiv"}
+POSITIVE_SLOPES = {*operator_cases.POSITIVE, "log2", "log1p"}
+STEPPED = {"floor", "ceil", "round", "trunc", "sign", "floordiv"}
 """Functions without a slope: a loss that depends on a tensor through them alone has no gradient."""
 UNTRIED = {"cast:f16", "cast:bf16", "cast:f32", "tan", "cummin_behind"}
 """What central differences say nothing of: values that are rounded, next to a pole, or infinite."""
@@ -104,8 +104,8 @@ def list_operator_cases() -> Iterator[tuple[str, GradientCase]]:
     f64 = DType.F64
     tables = (operator_cases.structural(f64), operator_cases.floating(f64), operator_cases.unary_and_binary(f64))
     for name, operator in ((name, operator) for table in tables for name, operator in table.items()):
-        if has_gradient(operator) and name not in UNTRIED | CONSTANT:
-            yield name, of_operator(operator, _draw(operator, name in POSITIVE))
+        if has_gradient(operator) and name not in UNTRIED | STEPPED:
+            yield name, of_operator(operator, _draw(operator, name in POSITIVE_SLOPES))
     for name, case in transformer_cases(f64).items():
         if has_gradient(case.operator):
             yield name, of_operator(case.operator, case.arrays(3))
