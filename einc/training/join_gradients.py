@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from einc.core.tensor import DType
-from einc.errors import OperatorError
 from einc.ops.equation import Equation
 from einc.ops.index_operator import IndexOperator
+from einc.training.aggregate_gradients import share_defined
 from einc.training.derivatives import add_derivatives
 from einc.training.joins import JoinDraft, TensorAccess, write_join
 from einc.training.scatter import write_scatter
@@ -62,8 +62,10 @@ def _differentiate(
     join = JoinDraft(dict(loops), list(reads))
     types = [read.desc.dtype if isinstance(read, TensorAccess) else DType.I64 for read in reads]
     inputs: list[Operand] = list(map(ScalarInput, range(len(reads))))
-    if find_definition(aggregation) is not None:
-        raise OperatorError("has an aggregation of the model, of which no gradient is known")
+    definition = find_definition(aggregation)
+    if definition is not None:
+        _put_parts(node, join, reads, scalar, types, share_defined(node, join, kept, scalar, definition))
+        return
     if aggregation in ("max", "min", "prod") and not _is_exact(scalar):
         _split(node, join, result, scalar, types, aggregation)
         return
@@ -72,7 +74,19 @@ def _differentiate(
     if aggregation in ("max", "min", "prod"):
         value = join.steps.insert(scalar, inputs)
         gradient = _SHARE_RULES[aggregation](node, join, value, gradient, list(zip(result, output.dims, strict=True)))
-    parts = add_derivatives(join.steps, scalar, inputs, types, [gradient])
+    _put_parts(node, join, reads, scalar, types, [gradient])
+
+
+def _put_parts(
+    node: NodeGradient,
+    join: JoinDraft,
+    reads: Sequence[TensorAccess | IndexRead],
+    scalar: ScalarProgram,
+    types: Sequence[DType],
+    gradients: Sequence[Operand | None],
+) -> None:
+    """Adds the gradients of what is read, from those of the last results of the scalar program at each index vector."""
+    parts = add_derivatives(join.steps, scalar, list(map(ScalarInput, range(len(reads)))), types, gradients)
     wanted_tensors = {name for name, is_wanted in zip(node.node.inputs, node.needs, strict=True) if is_wanted}
     totals: dict[TensorAccess, Operand] = {}
     for read, part in zip(reads, parts, strict=True):

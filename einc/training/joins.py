@@ -60,14 +60,14 @@ class JoinDraft:
             self.reads.append(access)
         return ScalarInput(self.reads.index(access))
 
-    def program(self, value: Operand) -> ScalarProgram:
-        """The program that ends with a value."""
+    def program(self, *values: Operand) -> ScalarProgram:
+        """The program that ends with these values."""
         self.steps.arity = len(self.reads)
-        return self.steps.program(value)
+        return self.steps.program(*values)
 
-    def list_used(self, value: Operand) -> list[int]:
-        """The reads on which a value depends, those of positions included."""
-        needed = _list_inputs(self.program(value))
+    def list_used(self, *values: Operand) -> list[int]:
+        """The reads on which values depend, those of positions included."""
+        needed = _list_inputs(self.program(*values))
         for number in list(needed):
             needed |= _list_elements(self.reads[number])
         return sorted(needed)
@@ -83,21 +83,24 @@ def write_join(
 ) -> str:
     """Adds the operator that aggregates a value over all loops but those of `result`, pairs of a loop and the name of
     its dimension. Returns the name of the tensor, `name` if that is free."""
-    operator, tensors = make_join_operator(join, value, result, aggregation)
+    operator, tensors = make_join_operator(join, [value], result, aggregation)
     (output,) = builder.apply(operator, tensors, [name] if name else [])
     return output
 
 
 def make_join_operator(
-    join: JoinDraft, value: Operand, result: Sequence[tuple[str, str]], aggregation: str = "sum"
+    join: JoinDraft, values: Sequence[Operand], result: Sequence[tuple[str, str]], aggregation: str = "sum"
 ) -> tuple[Operator, list[str]]:
-    """The operator that `write_join` adds, and the tensors that it reads."""
-    used = join.list_used(value)
+    """The operator that aggregates values over all loops but those of `result`, and the tensors that it reads.
+
+    Of several values, the aggregation is a definition, whose text it is.
+    """
+    used = join.list_used(*values)
     number = {old: new for new, old in enumerate(used)}
     reads = [_renumber(join.reads[old], number) for old in used]
     inputs: list[Operand] = [ScalarInput(number.get(old, 0)) for old in range(len(join.reads))]
     steps = ProgramBuilder(len(reads))
-    scalar = steps.program(steps.insert(join.program(value), inputs))
+    scalar = steps.program(*steps.insert_all(join.program(*values), inputs)[-len(values) :])
     kept = [loop for loop, _ in result]
     names = {*kept, *(loop for read in reads for loop in list_loops(read))}
     gone = [loop for loop in join.loops if loop in names and loop not in kept]

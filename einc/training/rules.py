@@ -20,6 +20,7 @@ from einc.training.layer_gradients import (
     differentiate_topk,
 )
 from einc.training.move_gradients import differentiate_concat, differentiate_reshape, differentiate_slice
+from einc.training.recurrence_gradients import differentiate_recurrence
 from einc.training.tape import NodeGradient
 
 Rule: TypeAlias = Callable[[NodeGradient], None]
@@ -35,6 +36,7 @@ GRADIENT_RULES: dict[str, Rule] = {
     "index": differentiate_index_program,
     "meanpool": differentiate_meanpool,
     "norm": differentiate_norm,
+    "recurrence": differentiate_recurrence,
     "reshape": differentiate_reshape,
     "rope": differentiate_rope,
     "slice": differentiate_slice,
