@@ -87,11 +87,11 @@ class Compiled:
     @cached_property
     def selected(self) -> SelectedPlan:
         """The answer of the selector `fastest`, which builds device programs to choose a plan."""
-        from einc.search.fastest import find_fastest
+        from einc.search.idle_site import find_fastest_or_idle
 
         graph, target, options = self.graph, self.target, self.options
         self._begin()
-        return find_fastest(
+        return find_fastest_or_idle(
             graph,
             target.machine,
             len(target.devices),
@@ -176,11 +176,11 @@ class Compiled:
         scheduler: NaiveScheduler | SynthesizingScheduler
         self._begin()
         if self.options.schedule == "naive":
-            scheduler = NaiveScheduler(machine, plan.sites)
+            scheduler = NaiveScheduler(machine, plan.used_sites)
             program = build(plan, machine, scheduler)
         else:
             scheduler = SynthesizingScheduler(
-                machine, plan.sites, budget=self.budget, seed=self.options.seed, report=self._report
+                machine, plan.used_sites, budget=self.budget, seed=self.options.seed, report=self._report
             )
             program = build_fast(plan, machine, scheduler)
         self.budget.release()

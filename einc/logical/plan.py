@@ -53,7 +53,8 @@ class LogicalPlan:
     """Choices in the graph's order of nodes.
 
     `exact` says that no plan over the same candidates costs less; `cut_cost` is the cost of the cut heuristic's plan.
-    With `spread`, operators that leave sites idle may run on other ones than those before them.
+    With `spread`, operators that leave sites idle may run on other ones than those before them. The last `idle` of the
+    sites have nothing to do.
     `input_placement` says where inputs and weights lie before the clock starts (`einc.options.INPUT_PLACEMENTS`).
     `contenders` are the plans that the selector `fastest` considered, and `memory_points` time over memory.
     """
@@ -65,6 +66,7 @@ class LogicalPlan:
     exact: bool
     cut_cost: int
     spread: bool = True
+    idle: int = 0
     contenders: tuple[Contender, ...] = ()
     memory_points: tuple[MemoryPoint, ...] = ()
     input_placement: InputPlacement = "replicated"
@@ -72,6 +74,11 @@ class LogicalPlan:
     @property
     def total_cost(self) -> int:
         return sum(choice.cost for choice in self.choices)
+
+    @property
+    def used_sites(self) -> int:
+        """The number of sites that operators are placed on."""
+        return self.sites - self.idle
 
 
 def dump_plan(plan: LogicalPlan) -> str:

@@ -64,7 +64,9 @@ def build(
     """
     if len(machine.sites) < plan.sites:
         raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
-    placer = _Placer(plan, machine, scheduler or NaiveScheduler(machine, plan.sites), records or PlanRecords.of(plan))
+    placer = _Placer(
+        plan, machine, scheduler or NaiveScheduler(machine, plan.used_sites), records or PlanRecords.of(plan)
+    )
     last_user = _find_last_users(plan)
     outputs: dict[str, Output] = {}
     for number, node in enumerate(plan.graph.nodes):
@@ -87,7 +89,7 @@ def build_fast(plan: LogicalPlan, machine: Machine, scheduler: SynthesizingSched
     scheduler's time is over. What the scheduler has found for earlier plans is used again. When too little time is left
     to build another program, the naive one is taken without times of its exchanges. Raises what `build` raises.
     """
-    scheduler = scheduler or SynthesizingScheduler(machine, plan.sites)
+    scheduler = scheduler or SynthesizingScheduler(machine, plan.used_sites)
     records = PlanRecords.of(plan)
     best: DeviceProgram | None = None
     started = time.monotonic()
@@ -182,12 +184,14 @@ class _Placer:
         self._builder = DeviceProgramBuilder(records.tensors)
         self._number = {tensor.name: number for number, tensor in enumerate(records.tensors)}
         self._residencies: dict[int, Residency] = {}
-        has_choice = plan.spread and any(len(operation.functions) < plan.sites for operation in records.operations)
-        self._occupancy = Occupancy(machine, plan.sites) if has_choice else None
+        has_choice = plan.spread and any(len(operation.functions) < plan.used_sites for operation in records.operations)
+        self._occupancy = Occupancy(machine, plan.used_sites) if has_choice else None
         self._updates = find_updates(records.operations)
         self._once = plan.input_placement == "once"
-        self._homes = Homes(records.tensors, plan.sites)
-        self._nearby = NaiveScheduler(machine, plan.sites, timed=False) if self._once else None  # for first readers
+        self._homes = Homes(records.tensors, plan.used_sites)
+        self._nearby = (
+            NaiveScheduler(machine, plan.used_sites, timed=False) if self._once else None
+        )  # for first readers
 
     def place_node(self, number: int) -> None:
         """Places an operator, brings its inputs and runs its function specifications."""

@@ -59,7 +59,9 @@ def compete(
             rows.append(BaselineTime(baseline.name, known.predicted_ms, known.memory, note=_NO_TIME))
         else:
             choices = build_choices(plan.graph, problem, baseline.chosen)
-            candidate = replace(plan, choices=choices, exact=False, spread=baseline.spread, contenders=contenders)
+            candidate = replace(
+                plan, choices=choices, exact=False, spread=baseline.spread, idle=0, contenders=contenders
+            )
             program, fault = _attempt(candidate, build)
             if program is None:
                 rows.append(BaselineTime(baseline.name, note=shorten(str(fault), MAX_NOTE)))

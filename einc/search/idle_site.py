@@ -1,0 +1,101 @@
+"""Another site never makes a plan slower, as it may have nothing to do.
+
+The search on n sites does not see all plans of n - 1: operators that need fewer sites are placed on whichever are free,
+so that with one more free site they may lie farther from their data. Where a number of sites has fewer divisors than
+the one before it, operators can be cut evenly in fewer ways, and such a plan may be the fastest. There, the search is
+made for one site less, too, unless the kernels alone say that it takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from einc.graph.graph import Graph
+from einc.logical.candidates import enumerate_flexible_candidates
+from einc.logical.pins import Pin
+from einc.machines.model import Machine
+from einc.ops.base import Operator
+from einc.physical.budget import SearchBudget
+from einc.physical.program import DeviceProgram
+from einc.plan_report import Contender
+from einc.search.fastest import find_fastest
+from einc.search.result import SelectedPlan
+from einc.search.tables import sum_kernel_times
+
+IDLE_SITE = "idle site"
+"""The name of the contender that is the fastest plan on one site less."""
+
+MANY_SITES = 8
+"""On more sites a search takes long, and each of them does little, so that leaving one idle is worth little."""
+
+
+def find_fastest_or_idle(
+    graph: Graph, machine: Machine, sites: int, *, budget: SearchBudget, pins: Sequence[Pin] = (), **options: Any
+) -> SelectedPlan:
+    """What `find_fastest` finds with the same options, or the plan on one site less, if that is faster.
+
+    With a time limit or pins, which may say how many sites an operator has, no site is left out; nor where sites share
+    cores, as an idle one leaves its cores to the others.
+    """
+    selected = find_fastest(graph, machine, sites, budget=budget, pins=pins, **options)
+    free = not pins and not budget.limited and not budget.interrupted and machine.cores is None
+    if selected.program is None or not free or not _has_fewer_divisors(sites):
+        return selected
+    if find_least_ms(graph, machine, sites - 1) >= selected.program.predicted_ms:
+        return selected
+    fewer = find_fastest(graph, machine, sites - 1, budget=budget, **options)
+    if fewer.program is None or fewer.program.predicted_ms >= selected.program.predicted_ms:
+        return selected
+    return _leave_idle(fewer.program, selected)
+
+
+def _has_fewer_divisors(sites: int) -> bool:
+    return sites <= MANY_SITES and _count_divisors(sites) < _count_divisors(sites - 1)
+
+
+def _count_divisors(number: int) -> int:
+    return sum(number % divisor == 0 for divisor in range(1, number + 1))
+
+
+def find_least_ms(graph: Graph, machine: Machine, sites: int) -> float:
+    """A time that no plan on these sites is below: the kernels of every operator, cut so that they take least in all,
+    spread evenly over the sites. 0 where sites differ."""
+    if len(set(machine.sites)) > 1:
+        return 0.0
+    known: dict[Operator, float] = {}
+    for node in graph.nodes:
+        if node.operator not in known:
+            offer = enumerate_flexible_candidates(node.operator, sites)
+            known[node.operator] = min(sum_kernel_times(node.operator, candidate, machine) for candidate in offer)
+    return sum(known[node.operator] for node in graph.nodes) / sites
+
+
+def _leave_idle(program: DeviceProgram, selected: SelectedPlan) -> SelectedPlan:
+    """The program of one site less as a plan for all sites, beside what the search for all of them found."""
+    every = selected.plan
+    contenders = [msgspec.structs.replace(contender, chosen=False) for contender in every.contenders]
+    chosen = next(contender for contender in program.plan.contenders if contender.chosen)
+    contenders.append(
+        Contender(
+            IDLE_SITE,
+            True,
+            program.predicted_ms,
+            max(program.memory),
+            program.plan.total_cost,
+            None,
+            chosen.synthesized,
+        )
+    )
+    plan = replace(
+        program.plan,
+        sites=every.sites,
+        idle=1,
+        cut_cost=every.cut_cost,
+        contenders=tuple(contenders),
+        memory_points=every.memory_points,
+    )
+    return SelectedPlan(plan, replace(program, plan=plan, memory=(*program.memory, 0)))
