@@ -1,7 +1,7 @@
 """When sites will have done the kernels that were given to them so far: an estimate that placement goes by.
 
 It counts kernels and what they wait for, and no exchanges. So it is the same whatever exchange programs are chosen, and
-a plan has the same placement with all of them.
+a plan has the same placement with all of them. Kernels take what the simulation of a whole plan charges for them.
 """
 
 from __future__ import annotations

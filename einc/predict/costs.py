@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from einc.core.spec import FunctionSpec
-from einc.machines.model import BYTES_PER_MS, MS_PER_US, Site
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, KernelRate, Site
 from einc.ops.base import Operator
 from einc.predict.kernel_times import KernelKind, classify, time_kernel_us, time_recurrence_us
 from einc_runtime.plan.joint_aggregation import DEFINITIONS
@@ -118,6 +118,11 @@ def describe_operator(operator: Operator, function: FunctionSpec) -> TaskCost:
     )
 
 
+def find_combining_rate(site: Site, task: str, kernel_latency_us: float) -> KernelRate:
+    """What a site takes to combine or copy: what was measured of such tasks, or a launch and the rate of its memory."""
+    return site.find_rate(task, "f32") or KernelRate(kernel_latency_us, gbs=site.sustained_gbs)
+
+
 def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) -> float:
     """How long a kernel or a combining task occupies its site.
 
@@ -126,6 +131,8 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) ->
     for computing and for moving its bytes; and if its GPU was measured, what its size takes there (`kernel_times`), if
     that is longer. Steps of a recurrence that wait for each other take their time on any machine.
     """
+    if cost.kind is not TaskKind.KERNEL:
+        return find_combining_rate(site, cost.task, kernel_latency_us).compute_ms(cost.flops, cost.size)
     waiting = 0.0
     if isinstance(cost.work, RecurrenceWork):
         waiting = MS_PER_US * time_recurrence_us(cost.work, cost.flops, site, kernel_latency_us)
@@ -133,8 +140,6 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) ->
     if rate is not None:
         return max(rate.compute_ms(cost.flops, cost.size), waiting)
     latency = kernel_latency_us * MS_PER_US
-    if cost.kind is not TaskKind.KERNEL:
-        return latency + cost.size / (site.sustained_gbs * BYTES_PER_MS)
     moving = cost.size / (site.hbm_gbs * BYTES_PER_MS)
     computing = cost.flops / site.peak(cost.precision) * 1e3 if cost.flops else 0.0
     at_peak = latency + max(moving, computing, waiting)

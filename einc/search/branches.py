@@ -3,7 +3,7 @@
 The time tables add up operators as if one ran after another, so that using fewer sites never pays there. Here an
 operator is charged for the part of the machine that it takes: on a fourth of the sites, a fourth of its time. It is
 charged no less than the *share* of its branch, since only as much can be filled by what is independent of it. Which
-sites are free is not seen here; whole plans show that.
+sites are free is not seen here; whole plans show that. So these tables rank plans, and have no times of their own.
 """
 
 from __future__ import annotations

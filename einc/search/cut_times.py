@@ -2,7 +2,8 @@
 
 There, exchange programs split data and pass it on over other sites, so that a narrow or shared path between two sites
 says little. Sets of sites say more: all that one of them lacks must enter it over the links that lead there. A
-synthesized exchange takes a little longer than the worst of these bounds.
+synthesized exchange takes a little longer than the worst of these bounds: by how much is one number
+(REACHED_LINK_PART), where simulation has none. So this ranks plans, and those that rank high are built and simulated.
 """
 
 from __future__ import annotations

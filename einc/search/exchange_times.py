@@ -1,8 +1,10 @@
 """About how long the exchange between two cuts takes, for all pairs of cuts of a producer and a consumer at once.
 
 The time is that of the busiest resource, from the bytes that must cross it, with the latencies and the work of
-combining and copying. On machines whose sites are alike it equals the simulated time of a naive exchange in nearly all
-cases, and it costs microseconds per pair where a simulation costs milliseconds. Whole plans are simulated afterwards.
+combining and copying, which take what whole plans are charged for them (`einc.predict.costs`). On machines whose sites
+are alike it equals the simulated time of a naive exchange in nearly all cases, and it costs microseconds per pair where
+a simulation costs milliseconds. It ranks plans, which are simulated as a whole afterwards; what `einc explain` says of
+cuts that were not built, `about`, is of it, too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 from einc.core.tensor import TensorType
 from einc.exchange.routing import Routing
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
+from einc.predict.costs import find_combining_rate
 from einc.search.cut_times import HeldBytes, estimate_entering, measure_cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -53,8 +56,7 @@ class ExchangeEstimator:
     def __init__(self, machine: Machine, sites: int) -> None:
         self._sites = sites
         self._transfer_ms = machine.transfer_latency_us * MS_PER_US
-        self._kernel_ms = machine.kernel_latency_us * MS_PER_US
-        self._hbm = np.array([site.sustained_gbs * BYTES_PER_MS for site in machine.sites[:sites]])
+        self._copying, self._combining = (_measure_combining(machine, sites, task) for task in ("copy", "aggregate"))
         self._links = _measure_links(machine, sites)
         self._cuts = None if has_equal_links(machine, sites) else measure_cuts(machine, sites)
 
@@ -79,7 +81,7 @@ class ExchangeEstimator:
         latency = np.where(arriving.any(axis=2), self._transfer_ms, 0.0)
         # What is here already is copied beside what arrives.
         mixed = (traffic.local > 0) & (arriving > 0)
-        copying = np.where(mixed, self._kernel_ms + 2 * traffic.local / self._hbm, 0.0).max(axis=2)
+        copying = np.where(mixed, self._copying.launch_ms + 2 * traffic.local / self._copying.rates, 0.0).max(axis=2)
         plain = np.maximum(self._time_links(traffic.crossing) + latency, copying)
         moving = self._move(traffic, arriving.max(axis=2), arriving.sum(axis=2))
         return np.stack((plain, np.minimum(plain, np.maximum(moving + latency, copying))))
@@ -90,7 +92,8 @@ class ExchangeEstimator:
         latency = np.where(arriving.any(axis=2), self._transfer_ms, 0.0)
         blocks = (traffic.crossing > 0).sum(axis=2) + (traffic.local > 0)
         parts = np.ceil(blocks / traffic.copies[:, None, None])
-        combining = self._kernel_ms * parts + (arriving + traffic.local + traffic.needed) / self._hbm
+        combining = self._combining.launch_ms * parts
+        combining += (arriving + traffic.local + traffic.needed) / self._combining.rates
         gathered = self._time_links(traffic.crossing) + latency
         gathered += np.where(traffic.needed > 0, combining, 0.0).max(axis=2)
         return np.stack((gathered, np.minimum(gathered, self._combine_once(traffic))))
@@ -114,7 +117,9 @@ class ExchangeEstimator:
         received = (traffic.needed * (1 - 1 / readers)[:, :, None]).max(axis=2)
         moving = self._move(traffic, np.maximum(moved / self._sites, received), moved)
         rounds = 1 + (readers > 1 + 1e-9)
-        combining = self._kernel_ms + distinct * (copies + 1) / self._sites / self._hbm.min()
+        combining = (
+            self._combining.launch_ms.max() + distinct * (copies + 1) / self._sites / self._combining.rates.min()
+        )
         time: Array = np.where(distinct > 0, moving + rounds * self._transfer_ms + combining, 0.0)
         return time
 
@@ -188,6 +193,21 @@ class _Links:
     missing: Array
     site_rate: float
     total_rate: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Combining:
+    """Per site what a task that combines or copies takes without its bytes, in ms, and the bytes per ms."""
+
+    launch_ms: Array
+    rates: Array
+
+
+def _measure_combining(machine: Machine, sites: int, task: str) -> _Combining:
+    rates = [find_combining_rate(site, task, machine.kernel_latency_us) for site in machine.sites[:sites]]
+    return _Combining(
+        np.array([rate.us * MS_PER_US for rate in rates]), np.array([rate.gbs * BYTES_PER_MS for rate in rates])
+    )
 
 
 def _measure_links(machine: Machine, sites: int) -> _Links:

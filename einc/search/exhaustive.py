@@ -2,7 +2,8 @@
 
 The time tables add up operators as if one ran after another. Where operators are few, what overlaps decides, and there
 are few enough plans to estimate each: it takes no less than its longest chain of operators and exchanges, nor less than
-the work of all operators spread over all sites.
+the work of all operators spread over all sites. This ranks plans by the times of the tables; those that rank high are
+built, and simulated.
 """
 
 from __future__ import annotations

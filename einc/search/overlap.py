@@ -3,7 +3,8 @@
 The tables add up operators and exchanges as if one ran after another. In truth an exchange runs beside the kernels of
 operators that do not wait for it, but not freely: kernels also wait for single pieces, and combining keeps sites busy.
 The estimate lies halfway between the sum and a schedule in which operators run one after another, exchanges one after
-another, and both beside each other.
+another, and both beside each other. It has no times of its own, and ranks plans: those that rank high are built, and
+simulated.
 """
 
 from __future__ import annotations
