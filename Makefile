@@ -11,7 +11,7 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-onnx test-mpi test-mpi-slow test-processors test-arm test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks bench-planning testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+.PHONY: help demo test chromium test-browser pictures test-slow test-machines test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-onnx test-mpi test-mpi-slow test-processors test-arm test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks bench-planning testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -74,6 +74,9 @@ test: .venv/dev  ## the test suite (a few minutes on two cores)
 test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
 	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=all
+
+test-machines: .venv/dev  ## the slow checks of machines: no random plan is faster where GPUs have no peers (two minutes)
+	$(PYTEST) -n $(JOBS) -m slow tests/machines tests/search/test_no_peers.py
 
 test-new: .venv/dev  ## run the property tests on new random examples; print those that fail
 	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=new

@@ -14,15 +14,23 @@ from dataclasses import dataclass
 
 import msgspec
 
-from einc.machines.catalogue import RESERVED, Gpu
+from einc.errors import MachineError, UsageError
+from einc.machines.catalogue import RESERVED, Gpu, load_catalogue
 from einc.machines.datasheets import load_unit_gpu, scale_gpu
-from einc.machines.importers import import_machine
+from einc.machines.importers.rocm import UNTOLD_LINKS, read_rocm
 from einc.machines.importers.topology import MachineOverrides, build_machine
+from einc.machines.importers.topology_facts import Topology
 from einc.machines.load import load_machine
 from einc.machines.model import Machine, Site
 from einc.machines.visible.cuda_driver import DriverFacts, VisibleGpu, ask_driver
 from einc.machines.visible.tools import ask_rocm_smi, run_tool
-from einc.machines.visible.topologies import VisibleSources, ask_everything, describe_visible
+from einc.machines.visible.topologies import (
+    NAME_A_MACHINE,
+    VisibleSources,
+    ask_everything,
+    describe_visible,
+    list_direct,
+)
 from einc_runtime.errors import MissingFault
 from einc_runtime.plan.schema import HOST
 
@@ -46,9 +54,15 @@ class Detection:
         return f"assumed of {self.machine.name}: {'; '.join(self.assumed)} (a machine file says it better)"
 
 
-def detect() -> Detection:
-    """The visible GPUs as a machine, or `host` with this machine's cores, memory and measured copy bandwidth."""
-    return detect_gpus() or _detect_amd() or Detection(_describe_host(), ("cores, memory and a copy: measured here",))
+def detect(dump: Topology | None = None) -> Detection:
+    """The visible GPUs as a machine, or `host` with this machine's cores, memory and measured copy bandwidth.
+
+    `dump` is what NCCL or RCCL wrote of the links. Raises MachineError where it is not of these GPUs.
+    """
+    detection = detect_gpus(dump=dump) or _detect_amd(dump)
+    if detection is None and dump is not None:
+        raise MachineError("the dump lists GPUs, and no driver shows any here", hint="`einc machine import` reads it")
+    return detection or Detection(_describe_host(), ("cores, memory and a copy: measured here",))
 
 
 def find_visible_gpus(*, known: bool = True) -> Machine | None:
@@ -57,11 +71,11 @@ def find_visible_gpus(*, known: bool = True) -> Machine | None:
     return None if detection is None else detection.machine
 
 
-def detect_gpus(*, known: bool = True) -> Detection | None:
+def detect_gpus(*, known: bool = True, dump: Topology | None = None) -> Detection | None:
     """The GPUs that CUDA's driver shows, or None where there are none. Raises UsageError for one that the catalogue has
     not, unless none has to be `known`, and where nobody says how NVLinks join them."""
     driver = ask_driver()
-    return None if driver is None else describe_machine(driver, ask_everything(driver), known=known)
+    return None if driver is None else describe_machine(driver, ask_everything(driver, dump), known=known)
 
 
 def describe_machine(driver: DriverFacts, sources: VisibleSources, *, known: bool = True) -> Detection:
@@ -134,14 +148,44 @@ def describe_chip(device: int = 0) -> Chip:
     return Chip(gpu.name, gpu.multiprocessors, gpu.clock_ghz or 1.5, gpu.cache_mb or 4.0)
 
 
-def _detect_amd() -> Detection | None:
-    """The GPUs of AMD that `rocm-smi` shows. Plans for them are predicted, and not run."""
+def _detect_amd(dump: Topology | None) -> Detection | None:
+    """The GPUs of AMD that `rocm-smi` shows, with the links of a dump if there is one. Plans for them are predicted,
+    and not run. Raises UsageError for one that the catalogue has not, and where nobody says how many xGMI links a pair
+    has."""
     tables = ask_rocm_smi(run_tool)
     if tables is None:
         return None
-    imported = import_machine(tables, "rocm-smi")
-    assumed = tuple(_OPTION.sub("", line) for line in imported.assumptions)
-    return Detection(imported.machine, ("GPUs and their links: `rocm-smi`",), (*assumed, *imported.warnings))
+    topology = read_rocm(tables, "rocm-smi")
+    if dump is not None:
+        if len(dump.labels) != len(topology.labels):
+            raise MachineError(
+                f"RCCL's dump lists {len(dump.labels)} GPUs, and rocm-smi {len(topology.labels)}",
+                hint="the dump is of another computer, or not all GPUs took part in the program that wrote it",
+            )
+        topology = dataclasses.replace(dump, gpus=topology.gpus, unknown=topology.unknown)
+    imported = build_machine(topology, MachineOverrides(), "rocm-smi")
+    warnings = imported.warnings
+    if UNTOLD_LINKS in warnings:
+        if not _has_single_links(imported.machine):
+            raise UsageError("`rocm-smi` does not say how many xGMI links each pair has", hint=NAME_A_MACHINE)
+        warnings = tuple(line for line in warnings if line != UNTOLD_LINKS)
+    assumed = tuple(_OPTION.sub("", line) for line in imported.assumptions if line.startswith(_ASSUMED))
+    names = ", ".join(dict.fromkeys(str(site.gpu_name) for site in imported.machine.sites))
+    links = "`rocm-smi`" if dump is None else "RCCL's dump"
+    told = (f"GPUs: `rocm-smi` ({names})", "rates: the catalogue", f"links: {links}")
+    return Detection(imported.machine, told, (*assumed, *warnings))
+
+
+def _has_single_links(machine: Machine) -> bool:
+    """Whether pairs can have no more than one xGMI link: all links of a GPU are seen, or no machine of it has more."""
+    for site, described in enumerate(machine.sites):
+        gpu = load_catalogue()[str(described.gpu_name)]
+        degree = sum(resource.pairs[0][0] == site for resource in machine.resources if resource.name[:4] == "xgmi")
+        systems = [list_direct(load_machine(name)) for name in gpu.systems]
+        single = bool(systems) and all(count == 1 for links in systems for count in links.values())
+        if not (single or (gpu.links is not None and degree == gpu.links.count)):
+            return False
+    return True
 
 
 def _describe_host() -> Machine:

@@ -17,7 +17,7 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 def geforce(monkeypatch):
     cuda, _ = make_driver(load_catalogue()["rtx-4090"], None, 2)
     monkeypatch.setattr(detect, "ask_driver", lambda: ask_driver(cuda))
-    monkeypatch.setattr(detect, "ask_everything", lambda driver: VisibleSources())
+    monkeypatch.setattr(detect, "ask_everything", lambda *_: VisibleSources())
 
 
 def test_what_is_said_of_the_visible_gpus(geforce, einc, tmp_path):

@@ -5,9 +5,10 @@ import itertools
 
 import pytest
 
-from einc.errors import UsageError
+from einc.errors import MachineError, UsageError
 from einc.machines.catalogue import load_catalogue
 from einc.machines.detect import describe_chip, describe_machine, detect_gpus
+from einc.machines.importers import read_dump
 from einc.machines.load import format_machine, load_machine, parse_machine
 from einc.machines.visible import cuda_driver, topologies
 from einc.machines.visible.cuda_driver import ask_driver
@@ -103,6 +104,31 @@ def test_the_cube_mesh_by_all_sources():
         assert [r for r in detection.machine.resources if r.name.startswith("nv")] == links
     assert detected(cuda, run=run).sources[-2:] == ("NVLinks: `nvidia-smi topo -m`", "PCIe: `nvidia-smi topo -m`")
     assert detected(cuda, run=lambda command: "garbage").assumed[0] == "NVLinks: those of dgx-1"
+
+
+def test_a_dump_of_nccl_replaces_what_was_assumed():
+    """Three bridged cards of which two are visible, in the other order."""
+    gpu = load_catalogue()["rtx-a6000"]
+    slots = "".join(
+        f'<pci busid="0000:{bus}:00.0" class="0x030000" link_speed="8.0 GT/s" link_width="16"><gpu dev="{k}" sm="86" '
+        f'rank="{k}"><nvlink target="0000:{peer}:00.0" count="3" tclass="0x030000"/></gpu></pci>'
+        * (k < 2)
+        + f'<pci busid="0000:{bus}:00.0" class="0x030000"><gpu dev="{k}" sm="86" rank="{k}"/></pci>' * (k == 2)
+        for k, (bus, peer) in enumerate((("A1", "b1"), ("b1", "a1"), ("c1", "")))
+    )
+    text = f'<system version="1"><cpu vendor="GenuineIntel" modelid="85">{slots}</cpu></system>'
+    cards = [
+        dataclasses.replace(card, bus_id=f"0000:{bus}:00.0")
+        for card, bus in zip(make_cards(gpu, 2), ("B1", "A1"), strict=True)
+    ]
+    cuda = StandInCuda(cards)
+    detection = describe_machine(ask_driver(cuda), VisibleSources(dump=read_dump(text, "topo.xml")))
+    assert {(r.name, r.gbs) for r in detection.machine.resources} == {("nv3 0>1", 42.18), ("nv3 1>0", 42.18)}
+    assert "NVLinks and PCIe: NCCL's dump" in detection.sources
+    assert not any("PCIe" in line or "NVLinks" in line for line in detection.assumed)
+    strange = StandInCuda([dataclasses.replace(cards[0], bus_id="0000:d1:00.0"), cards[1]])
+    with pytest.raises(MachineError, match="lists no GPU at 0000:d1"):
+        describe_machine(ask_driver(strange), VisibleSources(dump=read_dump(text, "topo.xml")))
 
 
 def test_hidden_gpus_and_gpus_of_several_kinds():

@@ -96,12 +96,16 @@ def show_command(name: str, html: str | None, as_json: bool) -> None:
 
 
 @click.command("detect", cls=EincCommand, epilog=examples("einc machine detect --json > mine.json"))
+@click.option(
+    "--nccl-dump", "dump", metavar="FILE", help="What NCCL or RCCL wrote of the links (NCCL_TOPO_DUMP_FILE=FILE)."
+)
 @json_option
-def detect_command(as_json: bool) -> None:
+def detect_command(dump: str | None, as_json: bool) -> None:
     """Describe the machine that this runs on: its GPUs, or else its CPU cores."""
     from einc.machines.detect import detect
+    from einc.machines.importers import read_dump
 
-    detection = detect()
+    detection = detect(None if dump is None else read_dump(_read_description(dump), dump))
     for source in detection.sources:
         output.note(f"from {source}")
     if detection.warning is not None:
@@ -264,11 +268,8 @@ def import_command(
 
     if target is not None:
         output.require_outputs([target], [file, *(name for name in (node, rates) if name is not None)])
-    try:
-        text = read_text(file)
-        inside, measured = (None if name is None else read_text(name) for name in (node, rates))
-    except ModelError as error:  # a file is not UTF-8
-        raise MachineError(error.message, where=error.where, hint=error.hint) from None
+    text = _read_description(file)
+    inside, measured = (None if name is None else _read_description(name) for name in (node, rates))
     where = "standard input" if file == files.STDIN else file
     imported = import_machine(text, where, MachineOverrides(**overrides), inside, node or "", measured, rates or "")
     for assumption in imported.assumptions:
@@ -281,6 +282,13 @@ def import_command(
         _show(imported.machine, as_json)
     if target is None and not as_json:
         output.note("nothing was written: -o FILE.json writes the machine file")
+
+
+def _read_description(file: str) -> str:
+    try:
+        return read_text(file)
+    except ModelError as error:  # it is not UTF-8
+        raise MachineError(error.message, where=error.where, hint=error.hint) from None
 
 
 def _show(machine: Machine, as_json: bool) -> None:

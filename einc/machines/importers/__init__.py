@@ -71,6 +71,11 @@ def import_machine(
     return imported
 
 
+def read_dump(text: str, where: str) -> Topology:
+    """The topology that NCCL or RCCL wrote. Raises MachineError for anything else."""
+    return read_nccl(read_elements(_clean(text, where), where), where)
+
+
 def _clean(text: str, where: str) -> str:
     if len(text) > MAX_TOPOLOGY_TEXT:
         raise MachineError(f"the topology file is larger than {MAX_TOPOLOGY_TEXT} characters", where=where)

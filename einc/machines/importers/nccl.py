@@ -96,6 +96,7 @@ def read_nccl(elements: Sequence[Element], where: str) -> Topology:
         notes=tuple(notes),
         cards=_read_cards(elements, hosts),
         unknown=next((arch for arch, model in zip(archs, models, strict=True) if model is None and arch), None),
+        bus_ids=tuple(bus_id for _, bus_id in keys),
     )
 
 

@@ -1,13 +1,16 @@
-"""The tables that `rocm-smi --showtopo` prints, with names of `rocm-smi --showproductname` beside them.
+"""The tables of `rocm-smi --showtopo`, with what `--showproductname`, `--shownodesbw` and `--showmeminfo vram` say.
 
-The table of link types says of each pair whether xGMI or PCIe joins it, and the table of weights which xGMI pairs are
-direct: those of the least weight. How many links a pair has is not in it. Nodes of memory are sockets.
+The table of link types says of each pair whether xGMI or PCIe joins it. That of bandwidths says how many links a pair
+has: its most is so many times its least (`50000-200000` are four), and `0-0` pairs have none. Where it is missing or
+knows no pair, the xGMI pairs of the least weight have a link each. Nodes of memory are sockets.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from einc.errors import MachineError, SourceSpan
 from einc.machines.catalogue import Gpu, find_by_device, find_by_name
@@ -17,9 +20,13 @@ from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 
 _TITLE = re.compile(r"=+ *([A-Z][A-Za-z ]{1,60}?) *=+\s*")
-_LINK_TYPES, _WEIGHTS = "Link Type between two GPUs", "Weight between two GPUs"
+_LINK_TYPES, _WEIGHTS, _BANDWIDTHS = "Link Type between two GPUs", "Weight between two GPUs", "Bandwidth"
+_LEAST_TO_MOST = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _GPU_LABEL = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
-_GPU_FACT = re.compile(r"GPU\[([0-9]{1,4})\]\s*: *(?:\(Topology\) *)?([A-Za-z ]{1,30}?):\s*(\S.{0,80}?)\s*")
+_GPU_FACT = re.compile(r"GPU\[([0-9]{1,4})\]\s*: *(?:\(Topology\) *)?([A-Za-z ]{1,30}?(?: \(B\))?):\s*(\S.{0,80}?)\s*")
+UNTOLD_LINKS = "rocm-smi does not say how many xGMI links a pair has: one each (`--shownodesbw`, RCCL's dump say it)"
+_LEAST_SHARE_OF_MEMORY = 0.9
+"""A GPU with less than this part of its model's memory is a part of one: partitions have half or less."""
 _MAX_ROCM_LINES = 20_000
 """More than a thousand GPUs have."""
 
@@ -38,6 +45,7 @@ def read_rocm(text: str, where: str) -> Topology:
         raise MachineError(f"there is no table '{_LINK_TYPES}'", where=where, hint="`rocm-smi --showtopo` prints one")
     weights = _read_table(lines, _WEIGHTS, where) or {}
     count = 1 + max(max(pair) for pair in kinds)
+    counts = count_links(text, where)
     direct: dict[Pair, int] = {}
     unreachable: set[Pair] = set()
     least = min((int(w) for pair, w in weights.items() if kinds.get(pair) == "XGMI" and w.isdigit()), default=0)
@@ -51,14 +59,16 @@ def read_rocm(text: str, where: str) -> Topology:
             )  # fmt: skip
         if kinds[pair[1], pair[0]] != kind:
             raise MachineError(f"GPU{pair[0]} to GPU{pair[1]} is {kind}, but not back", where=where)
-        if kind == "XGMI" and weights.get(pair, str(least)) == str(least):
+        if kind == "XGMI" and counts:
+            direct |= {pair: counts[pair]} if counts.get(pair) else {}
+        elif kind == "XGMI" and weights.get(pair, str(least)) == str(least):
             direct[pair] = 1
         elif kind == "N/A":
             unreachable.add(pair)
     facts = _read_facts(lines)
-    models = tuple(_find_model(facts.get(site, {})) for site in range(count))
+    models = tuple(_find_model(facts.get(site, {}), site, where) for site in range(count))
     names = [facts.get(site, {}).get("card series", "") for site in range(count)]
-    notes = ["rocm-smi does not say how many xGMI links a pair has: one each (RCCL's dump says it)"] if direct else []
+    notes = [UNTOLD_LINKS] if direct and not counts else []
     return Topology(
         tuple(f"GPU{site}" for site in range(count)),
         models,
@@ -70,6 +80,24 @@ def read_rocm(text: str, where: str) -> Topology:
         notes=tuple(notes),
         unknown=next((name for name, gpu in zip(names, models, strict=True) if gpu is None and name), None),
     )
+
+
+def count_links(text: str, where: str) -> Mapping[Pair, int]:
+    """How many xGMI links each pair has by the table of bandwidths, 0 where none; empty where it does not tell."""
+    cells = _read_table(text.splitlines(), _BANDWIDTHS, where) or {}
+    counts: dict[Pair, int] = {}
+    for pair, cell in cells.items():
+        match = _LEAST_TO_MOST.fullmatch(cell)
+        if match is not None:
+            least, most = int(match[1]), int(match[2])
+            if (least > 0) != (most > 0) or (least and most % least) or least > most:
+                message = f"GPU{pair[0]} to GPU{pair[1]} has the bandwidth {cell}, which is no whole number of links"
+                raise MachineError(message, where=where)
+            counts[pair] = most // least if least else 0
+    for (a, b), count in counts.items():
+        if counts.get((b, a)) != count:
+            raise MachineError(f"GPU{a} to GPU{b} has {count} xGMI links, but not back", where=where)
+    return counts if any(counts.values()) else {}
 
 
 def _read_table(lines: Sequence[str], title: str, where: str) -> dict[Pair, str] | None:
@@ -112,9 +140,24 @@ def _read_facts(lines: Sequence[str]) -> Mapping[int, Mapping[str, str]]:
     return facts
 
 
-def _find_model(facts: Mapping[str, str]) -> Gpu | None:
-    """A model by its series, else by its PCI device id."""
-    return find_by_name(facts.get("card series", "")) or find_by_device(facts.get("card model"), None, None)
+def _find_model(facts: Mapping[str, str], site: int, where: str) -> Gpu | None:
+    """A model by its series, alone or in brackets behind that of its chip, else by its PCI device id; with the memory
+    that the tool says. Raises MachineError for a part of a GPU."""
+    series = facts.get("card series", "")
+    bracket = re.fullmatch(r".{1,40}\[(.{1,40})\]", series)
+    model = find_by_name(bracket[1] if bracket else series) or next(
+        (gpu for device in (series, facts.get("card model")) if (gpu := find_by_device(device, None, None))), None
+    )
+    memory = facts.get("vram total memory (b)", "")
+    if model is None or not re.fullmatch(r"[0-9]{9,13}", memory):
+        return model
+    memory_mib = int(memory) >> 20
+    if memory_mib < _LEAST_SHARE_OF_MEMORY * model.memory_mib:
+        raise MachineError(
+            f"GPU{site} has {memory_mib} MiB, and {model.name} has {model.memory_mib}: it is a part of one",
+            where=where, hint="partitions of GPUs (CPX, NPS4) are not known: write a machine file",
+        )  # fmt: skip
+    return msgspec.structs.replace(model, memory_mib=memory_mib)
 
 
 def _find_sockets(facts: Mapping[int, Mapping[str, str]], count: int) -> tuple[Way, ...]:

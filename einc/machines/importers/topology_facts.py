@@ -23,7 +23,8 @@ class Topology:
     ones only through the memory of the host. `pcie_gbs` is the rate of the slowest slot where the file tells it, and
     `socket_gbs` that between sockets. `cards` has the rates of the network cards of each host in GB/s per direction,
     where the file tells them. `notes` say what looks wrong. Switches join all sites that have links to them, or
-    with `apart` those of one host only.
+    with `apart` those of one host only. `bus_ids` are the places of the GPUs on the PCI bus, where the file
+    tells them.
     """
 
     labels: tuple[str, ...]
@@ -41,6 +42,7 @@ class Topology:
     cards: Mapping[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     apart: bool = False
     unknown: str | None = None
+    bus_ids: tuple[str, ...] = ()
 
     def degree(self, site: int) -> int:
         """Links that the file shows for a site, towards other GPUs."""

@@ -37,6 +37,7 @@ def ask_nvidia_smi(run: Runner) -> tuple[str, dict[str, int]] | None:
 
 
 def ask_rocm_smi(run: Runner) -> str | None:
-    """The tables of the topology, and the names of the GPUs."""
+    """The tables of the topology and of the bandwidths of links, and the names and memory of the GPUs."""
     tables = run(("rocm-smi", "--showtopo"))
-    return None if not tables else f"{tables}\n{run(('rocm-smi', '--showproductname')) or ''}"
+    options = (("--shownodesbw",), ("--showproductname",), ("--showmeminfo", "vram"))
+    return None if not tables else "\n".join((tables, *(run(("rocm-smi", *words)) or "" for words in options)))

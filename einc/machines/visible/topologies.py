@@ -1,8 +1,8 @@
 """The topology of the visible GPUs: what each source says, where each fact is from, and what nobody says.
 
-Links come from NVML, else from `nvidia-smi topo -m`. Without both, CUDA's driver only says which pairs NVLink joins:
-then the machine of the catalogue is assumed that such GPUs are sold in. Peers come from CUDA's driver, ways over PCIe
-from `/sys`, else from the same sources as links.
+Links come from a dump of NCCL where one is given, else from NVML, else from `nvidia-smi topo -m`. Without all of
+these, CUDA's driver only says which pairs NVLink joins: then the machine of the catalogue is assumed that such GPUs are
+sold in. Peers come from CUDA's driver, ways over PCIe from the dump, else from `/sys`, else from the sources of links.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from einc.errors import EincError, UsageError
+from einc.errors import EincError, MachineError, UsageError
 from einc.machines.catalogue import Gpu, find_by_name, suggest_names
 from einc.machines.importers.pcie import Way, build_slots, group_by_distance
 from einc.machines.importers.smi import read_smi
@@ -38,6 +38,7 @@ class VisibleSources:
     ways: tuple[Way, ...] | None = None
     run: Runner = field(default=lambda command: None)
     socket_gbs: float | None = None
+    dump: Topology | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,14 @@ def describe_visible(driver: DriverFacts, sources: VisibleSources, *, known: boo
     assumed: list[str] = []
     near: Mapping[Pair, str] | None = None
     ways = sources.ways
+    if sources.dump is not None:
+        told.append("NVLinks and PCIe: NCCL's dump")
+        dumped = _select_dumped(sources.dump, driver)
+        topology = dataclasses.replace(
+            topology, direct=dumped.direct, switched=dumped.switched, pcie_gbs=dumped.pcie_gbs,
+            socket_gbs=dumped.socket_gbs or topology.socket_gbs, ways=dumped.ways,
+        )  # fmt: skip
+        return VisibleTopology(topology, tuple(told), ())
     if sources.links is not None:
         told.append("NVLinks: NVML")
         near = sources.links.near or None
@@ -121,6 +130,21 @@ def _read_tables(driver: DriverFacts, run: Runner) -> Topology | None:
         return None
 
 
+def _select_dumped(dump: Topology, driver: DriverFacts) -> Topology:
+    """The dump's part about the visible GPUs, in CUDA's order. Raises MachineError for GPUs that it does not list."""
+    places = {bus_id: site for site, bus_id in enumerate(dump.bus_ids)}
+    bus_ids = [normalize_bus_id(gpu.bus_id) for gpu in driver.gpus]
+    absent = next((bus_id for bus_id in bus_ids if bus_id not in places), None)
+    if any(dump.host):
+        raise MachineError("NCCL's dump is of several computers, and one is described", hint="import it instead")
+    if absent is not None:
+        raise MachineError(
+            f"NCCL's dump lists no GPU at {absent}, where CUDA's driver shows one",
+            hint="the dump is of another computer, or not all GPUs took part in the program that wrote it",
+        )
+    return select_sites(dump, [places[bus_id] for bus_id in bus_ids])
+
+
 def select_sites(topology: Topology, chosen: Sequence[int]) -> Topology:
     """The topology of some of its GPUs, in this order; one that is chosen twice stands for parts of it."""
     pairs = {(a, b): (chosen[a], chosen[b]) for a, b in itertools.permutations(range(len(chosen)), 2)}
@@ -150,7 +174,7 @@ def _assume_links(
     if model is not None and model.links is not None and len(set(models)) == 1:
         for name in model.systems:
             machine = load_machine(name)
-            direct = _list_direct(machine)
+            direct = list_direct(machine)
             if len(machine.sites) == count and set(direct) == linked:
                 assumed.append(f"NVLinks: those of {name}")
                 return dataclasses.replace(topology, direct=direct)
@@ -165,9 +189,9 @@ def _assume_links(
     )
 
 
-def _list_direct(machine: Machine) -> dict[Pair, int]:
-    """The links of each pair, as the names of a preset's resources say: `nv4 0>1`."""
-    named = ((re.fullmatch(r"nv([0-9]+) .*", resource.name), resource) for resource in machine.resources)
+def list_direct(machine: Machine) -> dict[Pair, int]:
+    """The links of each pair, as the names of a preset's resources say: `nv4 0>1`, `xgmi1 0>1`."""
+    named = ((re.fullmatch(r"(?:nv|xgmi)([0-9]+) .*", resource.name), resource) for resource in machine.resources)
     return {resource.pairs[0]: int(match[1]) for match, resource in named if match is not None}
 
 
@@ -180,8 +204,8 @@ def _is_matching(linked: frozenset[Pair]) -> bool:
     return len({a for a, _ in linked}) == len(linked)
 
 
-def ask_everything(driver: DriverFacts) -> VisibleSources:
-    """All that this computer says of the GPUs that its driver shows."""
+def ask_everything(driver: DriverFacts, dump: Topology | None = None) -> VisibleSources:
+    """All that this computer says of the GPUs that its driver shows; `dump` is what NCCL wrote of them."""
     bus_ids = [normalize_bus_id(gpu.bus_id) for gpu in driver.gpus]
     distinct = len(set(bus_ids)) == len(bus_ids)  # parts of one GPU have no links
     return VisibleSources(
@@ -189,4 +213,5 @@ def ask_everything(driver: DriverFacts) -> VisibleSources:
         read_pci_tree(bus_ids),
         run_tool,
         read_socket_rate(),
+        dump,
     )
