@@ -196,7 +196,7 @@ WORLD_TIME ?= 7200
 worlds: .venv/dev  ## the executor and the writing of files in seeded worlds: make worlds SEEDS=1000000 WORLD_TIME=7200
 	$(BIN)/python -m tests.worlds --seeds $(SEEDS) --time $(WORLD_TIME)
 
-# Targets: plan, plan-file, proof, npy, npz, safetensors, machine, exchange, model, configuration.
+# Targets: plan, plan-file, proof, npy, npz, safetensors, machine, exchange, model, configuration, gguf, onnx, pt2.
 TARGET ?= plan
 TIME   ?= 60
 

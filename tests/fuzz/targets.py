@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from einc_runtime.errors import ReportedError
 from einc_runtime.plan.schema import Tensor
+from tests.fuzz import imported_models
 from tests.fuzz.mutation import mutate_bytes, mutate_text, mutate_tree
 
 ROOT = Path(__file__).parents[2]
@@ -209,21 +209,10 @@ def _mutate_safetensors(data: bytes, rng: random.Random, donors: Sequence[bytes]
     return _join_safetensors(header, data[8 + length :])
 
 
-@contextlib.contextmanager
-def _file_of(data: bytes) -> Iterator[str]:
-    """A path at which a reader finds these bytes; they are in memory alone."""
-    descriptor = os.memfd_create("input")
-    try:
-        os.write(descriptor, data)
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
-
-
 def _read_weights(data: bytes) -> None:
     from einc_runtime.execution.data.weights import iterate_weights
 
-    with _file_of(data) as path:
+    with imported_models.file_of(data) as path:
         for _, array in iterate_weights(TENSORS, path):
             array.sum()
 
@@ -264,7 +253,7 @@ def _seed_machines() -> list[bytes]:
 def _read_machine(data: bytes) -> None:
     from einc.machines.load import format_machine, load_machine, parse_machine
 
-    with _file_of(data) as path:
+    with imported_models.file_of(data) as path:
         machine = load_machine(path)
     assert parse_machine(format_machine(machine)) == machine
 
@@ -375,5 +364,8 @@ TARGETS = {
         Target("contract", _seed_contracts, _mutate_text_bytes, _read_contracts),
         Target("model", _seed_models, _mutate_text_bytes, _read_model),
         Target("configuration", _seed_configurations, _mutate_json, _read_configuration),
+        Target("gguf", imported_models.seed_gguf, imported_models.mutate_gguf, imported_models.read_gguf),
+        Target("onnx", imported_models.seed_onnx, imported_models.mutate_onnx, imported_models.read_onnx_model),
+        Target("pt2", imported_models.seed_pt2, imported_models.mutate_pt2, imported_models.read_pt2),
     )
 }

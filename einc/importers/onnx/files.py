@@ -48,7 +48,21 @@ def read_onnx(path: str) -> OnnxFile:
         raise UnsupportedError(f"{path}: this is no ONNX model", "the file may be cut off") from None
     if not model.HasField("graph") or not model.opset_import:
         raise UnsupportedError(f"{path}: this is no ONNX model: it has no graph, or no version of its operators")
+    if not _has_texts(model):
+        raise UnsupportedError(f"{path}: this is no ONNX model: a name in it is no text in UTF-8")
     return OnnxFile(model, os.path.dirname(os.path.abspath(path)), path)
+
+
+def _has_texts(message: Any) -> bool:
+    """Whether all texts in a message, and in those that it has, are texts: other bytes come out as bytes."""
+    from google.protobuf.message import Message
+
+    for field, value in message.ListFields():
+        if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            parts = (value,) if isinstance(value, str | bytes | Message) else value
+            if not all(isinstance(part, str) or (isinstance(part, Message) and _has_texts(part)) for part in parts):
+                return False
+    return True
 
 
 def load_onnx() -> Any:

@@ -193,6 +193,8 @@ class ExportArchive:
         """What zipfile raises for a file that is none, as a ReadError."""
         try:
             yield
+        except OSError as error:  # also for a place in the file that cannot be
+            raise ReadError(f"cannot read: {error.strerror or error}", where=self.path) from None
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError, RuntimeError, struct.error,
                 UnicodeDecodeError, OverflowError) as error:  # fmt: skip
             raise ReadError(f"it is no archive of torch.export.save: {escape_text(str(error), 100)}",
