@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import ArrayFault
+from einc_runtime.execution.data.safetensors import list_stored_names
 from einc_runtime.execution.data.stored_floats import F4_VALUES
 from einc_runtime.execution.data.weights import read_weights
 from einc_runtime.plan.schema import Tensor
@@ -103,3 +104,9 @@ def test_pairs_of_4_bits_have_exponents(tmp_path: Path) -> None:
     write_tensors(tmp_path / "model.safetensors", tensors | {"e.up_scales": ("U8", exponents[:, :, :2].copy())})
     with pytest.raises(ArrayFault, match="should be"):
         read_weights([weight((2, 96, 5), stored="e.up")], tmp_path)
+
+
+def test_floats_of_4_bits_have_the_name_of_the_whole(tmp_path: Path) -> None:
+    names = ("a_blocks", "a_scales", "b_blocks", "c_blocks", "c_scales", "c")
+    write_tensors(tmp_path / "model.safetensors", {name: ("U8", np.zeros((2, 1), np.uint8)) for name in names})
+    assert list_stored_names(str(tmp_path)) == {*names, "a"}

@@ -25,6 +25,7 @@ import numpy as np
 from einc_runtime.dtypes import ITEMSIZE, Array, storage_dtype
 from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.data.stored_bytes import StoredBytes
+from einc_runtime.execution.data.stored_floats import find_packed
 from einc_runtime.plan.schema import MAX_RANK
 from einc_runtime.strict_json import parse_json
 
@@ -161,14 +162,14 @@ def open_folder(path: str) -> dict[str, SafetensorsFile]:
 
 
 def list_stored_names(path: str) -> frozenset[str] | None:
-    """The names of all tensors of the folder, or None where it has neither safetensors files nor an index.
+    """The names of all tensors of the folder, or None where it has neither safetensors files nor an index. Floats of 4
+    bits, which are read as a whole, have the name of that, too.
 
     Where an index counts, only the index is read, so that its files need not be there.
     """
     named = _read_index(path, files_needed=False)
-    if named is not None:
-        return frozenset(named)
-    return frozenset(_open_all(path)) if _list_files(path) else None
+    names = named if named is not None else _open_all(path) if _list_files(path) else None
+    return None if names is None else frozenset({*names, *find_packed(names)})
 
 
 def _list_files(path: str) -> list[Path]:

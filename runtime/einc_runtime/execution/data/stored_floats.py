@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -31,11 +31,7 @@ _PAIRS, _EXPONENTS = "_blocks", "_scales"
 
 def view_floats(files: StoredArrays, read_bytes: Callable[[str], Array]) -> StoredArrays:
     """The arrays with those of narrow floats as f32; `read_bytes` reads the bytes of an array of any type."""
-    packed = {
-        base
-        for name in files.names
-        if name.endswith(_PAIRS) and (base := name.removesuffix(_PAIRS)) + _EXPONENTS in files.names
-    } - set(files.names)
+    packed = find_packed(files.names)
 
     def find(name: str) -> StoredArray:
         if name in packed:
@@ -44,6 +40,12 @@ def view_floats(files: StoredArrays, read_bytes: Callable[[str], Array]) -> Stor
         return _find_f8(files, name, stored, read_bytes) if stored.dtype in F8_TYPES else stored
 
     return StoredArrays({*files.names, *packed}, find) if packed else StoredArrays(files.names, find)
+
+
+def find_packed(names: Collection[str]) -> set[str]:
+    """The names of tensors of MXFP4, of which files have the pairs and the exponents."""
+    pairs = (name.removesuffix(_PAIRS) for name in names if name.endswith(_PAIRS))
+    return {base for base in pairs if base + _EXPONENTS in names and base not in names}
 
 
 def _find_f8(files: StoredArrays, name: str, stored: StoredArray, read_bytes: Callable[[str], Array]) -> StoredArray:
