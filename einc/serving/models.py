@@ -53,7 +53,7 @@ class TextModel:
         if self.template is None:
             raise ApiError(400, "this model has no chat template: /v1/completions continues texts")
         variables = {**self.template.variables, **request.variables}
-        text = self.chat.render(self.template.text, request.messages, variables, self.template.file)
+        text = self.chat.render(self.template.choose(variables), request.messages, variables, self.template.file)
         return self._complete([_encode(self.tokenizer, text, self.places, special=False)], request.how, joins=False)
 
     def name_token(self, token: int) -> str:

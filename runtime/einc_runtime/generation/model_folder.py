@@ -25,11 +25,17 @@ _POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A template, the variables that it may use, and the file that it is from."""
+    """A template, the variables that it may use, and the file that it is from. Where there are several, `with_tools` is
+    the one for conversations with tools."""
 
     text: str
     variables: Mapping[str, str]
     file: str
+    with_tools: str = ""
+
+    def choose(self, variables: Mapping[str, Any]) -> str:
+        """The template of a conversation with these variables, as transformers chooses it."""
+        return (self.with_tools if variables.get("tools") else "") or self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +133,16 @@ class ModelFolder:
         settings, variables = self._read_json("tokenizer_config.json"), self._read_special_tokens()
         if (file := self._find("chat_template.jinja")) is not None:
             return ChatTemplate(self._read(file).decode("utf-8", "replace"), variables, file)
-        template = settings.get("chat_template")
+        template, with_tools = settings.get("chat_template"), None
         if isinstance(template, list):  # several, with names
-            named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-            template = named.get("default")
+            named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+            template, with_tools = named.get("default"), named.get("tool_use")
         if not isinstance(template, str):
             raise UsageFault(
                 "there is no chat template", where=self._folder, hint="leave --chat out: it is no chat model"
             )
-        return ChatTemplate(template, variables, self._find("tokenizer_config.json") or self._folder)
+        file = self._find("tokenizer_config.json") or self._folder
+        return ChatTemplate(template, variables, file, with_tools if isinstance(with_tools, str) else "")
 
     def _read_special_tokens(self) -> dict[str, str]:
         """The special tokens that tokenizer_config.json names; what it lacks, special_tokens_map.json may have."""
