@@ -20,11 +20,11 @@ _WIDENED = "floats of 8 bits are widened when they are read, and what is multipl
 _WEIGHT = ".weight"
 _HARMLESS_QUANTIZATION = (
     "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "dataset", "do_fuse",
-    "exllama_config", "fuse_max_seq_len", "global_compression_ratio", "hub_config", "is_marlin_format", "lm_head",
+    "exllama_config", "fuse_max_seq_len", "global_compression_ratio", "hub_config", "lm_head",
     "meta", "model_file_base_name", "model_name_or_path", "model_seqlen", "modules_in_block_to_quantize",
-    "modules_to_fuse", "modules_to_not_convert", "module_name_preceding_first_block", "pad_token_id", "pack_dtype",
+    "modules_to_fuse", "modules_to_not_convert", "module_name_preceding_first_block", "pad_token_id",
     "quantization_status", "static_groups", "sym", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
-    "max_input_length", "ignore", "version", "sparsity_config", "transform_config", "act_group_aware", "format",
+    "max_input_length", "ignore", "version", "act_group_aware", "format",
     "run_compressed",
 )  # fmt: skip
 """Fields that say how weights were quantized, or which: their values and names are in the files."""
@@ -96,6 +96,8 @@ def _read_bits(fields: ConfigFields, name: str, known: Collection[int]) -> int:
 def _read_gptq(fields: ConfigFields) -> Quantization:
     name = "checkpoint_format" if fields.value("checkpoint_format") is not None else "format"
     layout = fields.choice(name, {"gptq": "gptq", "gptq_v2": "gptq_v2"}, "gptq")
+    fields.require("is_marlin_format", (False,), "values are in rows of words")
+    fields.require("pack_dtype", ("int32",), "words have 32 bits")
     bits, group = _read_bits(fields, "bits", (4, 8)), _read_group(fields)
     if fields.flag("desc_act", False) and group:
         fields.require("desc_act", (False,), "groups that are ordered by activations are no neighbours")
@@ -140,6 +142,10 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
     known = ("pack-quantized", "int-quantized", _FLOAT_FORMAT)
     fields.require("format", known, "values of other formats are not integers in rows, or floats of 8 bits")
     fields.require("kv_cache_scheme", (), "caches are not quantized")
+    fields.require("transform_config", ({},), "what is multiplied with weights is not rotated")
+    sparsity = fields.nested("sparsity_config")
+    if sparsity is not None:  # of dense weights, it says how many elements are 0
+        sparsity.require("format", ("dense",), "all elements are stored")
     schemes = fields.nested("config_groups")
     names = sorted(schemes.names()) if schemes is not None else []
     if schemes is None or len(names) != 1:

@@ -180,7 +180,8 @@ def mutate_gguf(data: bytes, rng: random.Random, donors: Sequence[bytes]) -> byt
 
 
 def read_gguf(data: bytes) -> None:
-    """The text, all weights, and what the file says about text."""
+    """The configuration, the names of weights, all weights, and what the file says about text. What the model text of a
+    configuration means is tried by the target `configuration`."""
     from einc.cli.model_folders import read_published_model
     from einc.importers.common import ImportRequest
     from einc.importers.hf import import_hf
@@ -190,7 +191,7 @@ def read_gguf(data: bytes) -> None:
 
     with file_of(data) as path:
         model = read_published_model(path)
-        _build(import_hf(model.config, model.where, "m", ImportRequest(tokens=4), model.stored).text)
+        import_hf(model.config, model.where, "m", ImportRequest(tokens=4), model.stored)
         view = view_gguf(GgufFile(path))
         for name in view.names:
             stored = view.find(name)

@@ -99,6 +99,8 @@ BAD = {
     "group": ({**GPTQ, "group_size": 20}, "groups are multiples of 32"),
     "whole rows": ({**GPTQ, "group_size": -1}, "one group for a whole row"),
     "checkpoint": ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format"),
+    "marlin": ({**GPTQ, "is_marlin_format": True}, "is_marlin_format"),
+    "words of 64 bits": ({**GPTQ, "pack_dtype": "int64"}, "words have 32 bits"),
     "version": ({**AWQ, "version": "gemv"}, "other versions have other orders"),
     "unknown": ({**AWQ, "quant_method": "gptq", "act_order": 3, "hyb_act": 1, "format": "marlin"}, "format: "),
     "format": ({**PLAIN, "format": "nvfp4-pack-quantized"}, "format"),

@@ -15,6 +15,7 @@ import pytest
 from einc.serving.errors import ApiError
 from einc.serving.requests import parse_chat, parse_completion, parse_embedding
 from einc_runtime.generation.model_folder import ModelFolder
+from tests.support.import_configs import LLAMA, faults, imported
 from tests.support.public_cases import CASES, list_cases, write_tokenizer
 
 PARSERS: dict[str, Any] = {"chat": parse_chat, "completion": parse_completion, "embedding": parse_embedding}
@@ -53,3 +54,12 @@ def test_a_text_ends_where_its_folder_says(case: dict[str, Any], tmp_path: Path)
         (tmp_path / name).write_text(json.dumps(document))
     folder = ModelFolder(str(tmp_path))
     assert list(folder.read_end_tokens(folder.read_tokenizer())) == case["expect"]
+
+
+@pytest.mark.parametrize("case", list_cases("quantization"))
+def test_a_quantization_is_understood_or_refused(case: dict[str, Any]) -> None:
+    config = LLAMA | {"quantization_config": case["quantization"]}
+    if case["expect"] == "equal":
+        assert imported(config).text == imported(LLAMA | {"quantization_config": case["same"]}).text
+    else:
+        assert any(case["expect"] in fault for fault in faults(config))
