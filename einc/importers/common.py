@@ -81,6 +81,4 @@ def refuse_other_forms(fields: ConfigFields) -> None:
     """Notes a problem for each field, common to all families, that asks for something no importer supports."""
     fields.require("is_encoder_decoder", (False,), "encoder-decoder models are not")
     fields.require("add_cross_attention", (False,), "cross attention is not")
-    fields.require("pruned_heads", ({},), "pruned heads are not")
     fields.require("chunk_size_feed_forward", (0,), "chunks of the feed-forward part are not")
-    fields.require("tie_encoder_decoder", (False,), "encoder-decoder models are not")

@@ -88,15 +88,13 @@ DECODER_FAMILIES = {
         ),
         DecoderFamily(
             "phi3", "Phi3ForCausalLM", eps=1e-5, longest=4096, windows="all", partial=True, fused=True,
-            only={"attention_bias": (False,), "mlp_bias": (False,), "lm_head_bias": (False,)},
-            harmless=("embd_pdrop", "full_attn_mod", "interpolate_factor", "original_max_position_embeddings",
-                      "resid_pdrop"),
+            harmless=("embd_pdrop", "original_max_position_embeddings", "resid_pdrop"),
         ),
         DecoderFamily(
             "gemma", "GemmaForCausalLM", longest=8192, heads_kv=16, d_head=256, tied=True, biases=("attention_bias",),
             activation="gelu_pytorch_tanh", activations=ACTIVATION_NAMES | {"gelu": "gelu_tanh"},
             offset=1.0, scaled=True,
-            only={"hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": (False,)},
+            only={"use_bidirectional_attention": (False,)},
         ),
         DecoderFamily(
             "mixtral", "MixtralForCausalLM", theta=1e6, eps=1e-5, longest=131072, heads_kv=8, windows="all",
@@ -120,7 +118,6 @@ DECODER_FAMILIES = {
             activation="gelu_pytorch_tanh", activation_field="hidden_activation", windows="pattern", window=4096,
             period=2, query_scalar=256, biases=("attention_bias",), caps=True, score_cap=50.0, final_cap=30.0,
             offset=1.0, scaled=True, norms=_GEMMA_NORMS, only={"use_bidirectional_attention": (False,)},
-            harmless=("cache_implementation", "hidden_act"),
         ),
         DecoderFamily(
             "gemma3_text", "Gemma3ForCausalLM", theta=1e6, local_theta=1e4, longest=131072, heads_kv=4, d_head=256,
@@ -128,7 +125,6 @@ DECODER_FAMILIES = {
             window=4096, period=6, query_scalar=256, biases=("attention_bias",), caps=True, offset=1.0, scaled=True,
             norms=_GEMMA_NORMS, head_norms="each",
             only={"attn_logit_softcapping": (None,), "use_bidirectional_attention": (False,)},
-            harmless=("_sliding_window_pattern", "cache_implementation", "hidden_act"),
         ),
         DecoderFamily(
             "olmo2", "Olmo2ForCausalLM", eps=1e-5, longest=2048, biases=("attention_bias",), head_norms="all",

@@ -131,7 +131,7 @@ class _GgufReader:
             name: f"blk.0.{parts[name]}.bias" in self._tensors for name in DECODER_FAMILIES[self._kind].biases
         }
         if self._architecture.startswith("gemma"):
-            fields |= {"hidden_act": None, "hidden_activation": _GELU}
+            fields |= {"hidden_act": None, DECODER_FAMILIES[self._kind].activation_field: _GELU}
         if self._kind in ("mixtral", "qwen3_moe"):
             fields["num_local_experts" if self._kind == "mixtral" else "num_experts"] = self._number("expert_count")
             fields["num_experts_per_tok"] = self._number("expert_used_count")
