@@ -27,7 +27,7 @@ _NUMBER_FIELDS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }  # fmt: skip
 """Numbers that every file has."""
-_HARMLESS = frozenset(("vocab_size", "rope.scaling.finetuned", "attention.causal", "rope.scaling.attn_factor"))
+_HARMLESS = frozenset(("vocab_size", "rope.scaling.finetuned"))
 _GEMMA_LARGEST = {("gemma2", 46): 128, ("gemma3", 62): 168}
 """By architecture and number of layers, what scores are divided by the root of, where that is not a head's width: in
 Gemma 2 27B and Gemma 3 27B, the width of the model divided among the heads (their files do not say it)."""
@@ -92,6 +92,8 @@ class _GgufReader:
         config["head_dim"] = width = int(self._number("attention.key_length", config["hidden_size"] // heads))
         if (values := self._number("attention.value_length", width)) != width:
             self.problems.append(f"keys have {width} elements and values {values}, which is not supported")
+        if self._value("attention.causal") is False:
+            self.problems.append(f"{self._architecture}.attention.causal is false, which is not supported")
         config |= self._read_kind(config, heads)
         config |= self._read_rotation(config, width) | self._read_quantization()
         self._check_unknown()
@@ -163,7 +165,7 @@ class _GgufReader:
         }
         rotated = int(self._number("rope.dimension_count", width))
         if self._kind == "phi3":
-            fields["partial_rotary_factor"] = rotated / width
+            fields["partial_rotary_factor"] = rotated / max(1, width)
         elif rotated != width:
             self.problems.append(f"{rotated} of {width} elements of each head are rotated, which is not supported")
         if self._kind == "gemma3_text":
@@ -172,7 +174,7 @@ class _GgufReader:
         original = self._value("rope.scaling.original_context_length")
         short = self._file.factors.get("rope_factors_short.weight", self._file.factors.get("rope_freqs.weight"))
         if short is not None:
-            stated = self._file.metadata.get(f"{self._architecture}.rope.scaling.attn_factor")
+            stated = self._value("rope.scaling.attn_factor")
             is_phi = "rope_factors_short.weight" in self._file.factors
             fields["rope_scaling"] = {
                 "rope_type": "longrope", "short_factor": list(short), "long_factor": list(short),

@@ -128,6 +128,8 @@ def test_a_vocabulary_of_which_no_tokenizer_can_be_made_is_one_error(
         ({"gemma.logit_scale": 0.5}, "'gemma.logit_scale', which einc does not know"),
         ({"gemma.rope.scaling.type": "su"}, "rope.scaling.type su"),
         ({"split.count": 3}, "one of 3 parts"),
+        ({"gemma.attention.causal": False}, "attention.causal is false"),
+        ({"gemma.rope.scaling.type": "yarn", "gemma.rope.scaling.attn_factor": 1.5}, "attn_factor', which"),
         ({"general.architecture": "mamba"}, "architecture mamba"),
     ],
 )
