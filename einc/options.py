@@ -57,7 +57,8 @@ class CompileOptions:
     always the name. `pins` fix the cuts of some operators. The plan is compared with those that `baselines` (names of
     `BASELINES`) stand for, and a faster one of them is taken instead. `exchanges` are used in place of the compiler's.
     With a `step`, what is planned is the decode step that is derived from the model. With `train`, the name of a loss
-    among the outputs, its gradients are added: those of all weights, or of the tensors that `gradients` names.
+    among the outputs, its gradients are added: those of all weights, or of the tensors that `gradients` names. With an
+    `optimizer` beside it, what is planned is a training step, in which the norm of all gradients is at most `clip`.
     With `reproducible`, results have the same bits for any number of sites and any options but those of the model. With
     `price_pins`, a plan without the pins is searched for, too, and the plan says what that one would take.
     """
@@ -82,6 +83,8 @@ class CompileOptions:
     step: StepRequest | None = None
     train: str | None = None
     gradients: tuple[str, ...] | None = None
+    optimizer: str | None = None
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

@@ -137,7 +137,17 @@ class NameList(ParamType):
 
 
 def training_options(function: F) -> F:
-    """Adds `--train` and `--gradients`."""
+    """Adds `--train` and what goes with it."""
+    function = click.option(
+        "--clip",
+        type=click.FloatRange(min=0, min_open=True),
+        help="With --optimizer: the largest norm of all gradients.",
+    )(function)
+    function = click.option(
+        "--optimizer",
+        type=click.Choice(("sgd", "adamw", "lion")),
+        help="With --train: plan a training step, with outputs NAME.next for weights and what the optimizer keeps.",
+    )(function)
     function = click.option(
         "--gradients", type=NameList(), help="With --train: of which inputs and weights.  [default: all weights]"
     )(function)

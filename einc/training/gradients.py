@@ -31,10 +31,7 @@ def derive_gradients(graph: Graph, loss: str, wrt: Sequence[str] | None = None) 
     the loss depends. Raises UsageError for names that are none of these, and ModelError with every operator that has no
     gradient.
     """
-    if loss not in graph.outputs:
-        hint = did_you_mean(loss, graph.outputs) or f"the outputs of {graph.name} are {', '.join(graph.outputs)[:200]}"
-        raise UsageError(f"{graph.name} has no output '{loss:.80}' that could be the loss", hint=hint)
-    chosen = choose_tensors(graph, loss, wrt)
+    chosen = choose_weights(graph, loss, wrt)
     builder = copy_graph(graph)
     gradients = add_gradients(builder, loss, chosen)
     builder.save(loss)
@@ -83,6 +80,14 @@ def copy_graph(graph: Graph) -> GraphBuilder:
     for node in graph.nodes:
         builder.apply(node.operator, node.inputs, node.outputs, node.span)
     return builder
+
+
+def choose_weights(graph: Graph, loss: str, wrt: Sequence[str] | None) -> list[str]:
+    """As `choose_tensors`, for a loss that must be an output of the graph."""
+    if loss not in graph.outputs:
+        hint = did_you_mean(loss, graph.outputs) or f"the outputs of {graph.name} are {', '.join(graph.outputs)[:200]}"
+        raise UsageError(f"{graph.name} has no output '{loss:.80}' that could be the loss", hint=hint)
+    return choose_tensors(graph, loss, wrt)
 
 
 def choose_tensors(graph: Graph, loss: str, wrt: Sequence[str] | None) -> list[str]:

@@ -135,6 +135,13 @@ def lstm(x: Array, w: Array, u: Array, bw: Array, bu: Array, start: Array, start
     return np.stack(states, 1)
 
 
+def adamw(w: Array, g: Array, m: Array, s: Array, rate: Array, step: Array) -> Array:
+    """The new weight, by the steps of the paper's Algorithm 2."""
+    m, s = 0.9 * m + 0.1 * g, 0.999 * s + 0.001 * g * g
+    corrected, spread = m / (1 - 0.9**step), np.sqrt(s / (1 - 0.999**step))
+    return w - rate * (corrected / (spread + 1e-8) + 0.01 * w)
+
+
 _SEQUENCE = "x : T[batch, tokens, channels]"
 _DECAY = {"a": lambda rng: rng.uniform(-1, 1, (5, 6)), "delta": lambda rng: rng.uniform(0.1, 0.9, (2, 5, 6))}
 
@@ -147,6 +154,7 @@ def _gates(count: int) -> str:
 
 _IDS = {"ids": lambda rng: rng.integers(0, 9, 5)}
 _FEW = {"ids": lambda rng: np.array([3, 0, 3, 8, 12])}
+_WEIGHT = "w : T[rows, columns]; g : T[rows, columns]"
 _FLAGS = "f : bool[batch, rows]"
 
 CASES: dict[str, LibraryCase] = {
@@ -207,6 +215,16 @@ CASES: dict[str, LibraryCase] = {
     "any": LibraryCase(_FLAGS, 'any(f, "batch")', lambda f: f.any(0)),
     "all": LibraryCase(_FLAGS, 'all(f, "batch")', lambda f: f.all(0)),
     "groupnorm": LibraryCase(f"{IMAGE}; g : T[channels]; b : T[channels]", "groupnorm(x, g, b, 3)", groupnorm),
+    "cross_entropy": LibraryCase("x : T[tokens, rows]; ids : i64[tokens]", "cross_entropy(x, ids)",
+        lambda x, ids: (np.log(np.exp(x).sum(1)) - x[np.arange(5), ids]).mean(), _IDS),
+    "square_sum": LibraryCase(IMAGE, 'square_sum(x, "rows")', lambda x: (x * x).sum(2)),
+    "sgd": LibraryCase(f"{_WEIGHT}; v : T[rows, columns]; rate : T[]", "sgd(w, g, v, rate, decay=0.1)",
+        lambda w, g, v, rate: w - rate * (0.9 * v + g + 0.1 * w), results="y, velocity"),
+    "adamw": LibraryCase(f"{_WEIGHT}; m : T[rows, columns]; s : T[rows, columns]; rate : T[]; step : T[]",
+        "adamw(w, g, m, s, rate, step)", adamw,
+        {"s": lambda rng: rng.uniform(0.1, 1, (9, 8)), "step": lambda rng: np.array(3.0)}, "y, m2, s2"),
+    "lion": LibraryCase(f"{_WEIGHT}; m : T[rows, columns]; rate : T[]", "lion(w, g, m, rate, decay=0.1)",
+        lambda w, g, m, rate: w * (1 - 0.1 * rate) - rate * np.sign(0.9 * m + 0.1 * g), results="y, m2"),
     "batchnorm": LibraryCase(
         f"{IMAGE}; m : T[channels]; v : T[channels]; g : T[channels]; b : T[channels]",
         "batchnorm(x, m, abs(v), g, b) + x",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from einc.report.contract_text import Contract
     from einc.report.contracts import Finding
 
-_FRONTEND = ("definitions", "preset", "dtype", "step", "train", "gradients")
+_FRONTEND = ("definitions", "preset", "dtype", "step", "train", "gradients", "optimizer", "clip")
 """The options of `einc compile` that mean something without a plan."""
 
 

@@ -58,6 +58,8 @@ def verify_command(
     step: StepRequest | None,
     train: str | None,
     gradients: tuple[str, ...] | None,
+    optimizer: str | None,
+    clip: float | None,
     weights: str | None,
     ranks: bool,
     sites_per_rank: tuple[int, ...] | int | None,
@@ -75,7 +77,14 @@ def verify_command(
     if model is None and (definitions or preset is not None or dtype is not None or step or train):
         raise click.UsageError("-D, --preset, --dtype, --step and --train say how a model is read: give --model, too")
     options = CompileOptions(
-        definitions=definitions, preset=preset, dtype=dtype, step=step, train=train, gradients=gradients
+        definitions=definitions,
+        preset=preset,
+        dtype=dtype,
+        step=step,
+        train=train,
+        gradients=gradients,
+        optimizer=optimizer,
+        clip=clip,
     )
     reading = None if model is None else ModelReading(read_text(model), model, options)
     graph = None if reading is None else reading.build()

@@ -1,0 +1,112 @@
+"""A training step: a model, the gradients of its loss, and what an optimizer makes of weights and gradients.
+
+What the optimizer keeps from step to step comes as inputs and goes as outputs, as weights do: `NAME.next` is what
+`NAME` is in the next step. So a step can be cut, proved and run as any other graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from einc.core.tensor import DType, TensorDesc
+from einc.errors import UsageError
+from einc.frontend.expressions import TensorValue
+from einc.frontend.single_equation import add_equation, add_library_call
+from einc.graph.builder import GraphBuilder
+from einc.graph.graph import Graph, verify_graph
+from einc.ops import registry
+from einc.training.gradients import add_gradients, choose_weights, copy_graph
+from einc_runtime.text import did_you_mean
+
+NEXT = "{}.next"
+"""The output that has what a weight, or what an optimizer keeps, is in the next step."""
+LEARNING_RATE, STEP = "learning_rate", "step"
+"""The inputs of a step, both of f32: the learning rate, and the number of the step, from 1."""
+CLIP_EPS = 1e-6
+"""What is added to the norm of gradients before it divides, as in torch.nn.utils.clip_grad_norm_."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """A definition of the library: the names of what it keeps of each weight, and whether it counts steps."""
+
+    states: tuple[str, ...]
+    counts: bool = False
+
+
+OPTIMIZERS = {
+    "sgd": Optimizer(("velocity",)),
+    "adamw": Optimizer(("mean", "square"), counts=True),
+    "lion": Optimizer(("mean",)),
+}
+
+
+def derive_training_step(
+    graph: Graph, loss: str, optimizer: str, wrt: Sequence[str] | None = None, clip: float | None = None
+) -> Graph:
+    """The graph with the outputs `loss` and, for each weight w of `wrt` (by default all that the loss depends on),
+    `w.next`, and `w.STATE.next` for each state of the optimizer, which the input `w.STATE` has before.
+
+    With `clip`, gradients are scaled so that the norm of all together is at most that. Raises what `derive_gradients`
+    raises, and UsageError for an optimizer that does not exist.
+    """
+    if optimizer not in OPTIMIZERS:
+        hint = did_you_mean(optimizer, OPTIMIZERS) or f"the optimizers are {', '.join(OPTIMIZERS)}"
+        raise UsageError(f"there is no optimizer '{optimizer:.80}'", hint=hint)
+    chosen = choose_weights(graph, loss, wrt)
+    builder = copy_graph(graph)
+    gradients = add_gradients(builder, loss, chosen)
+    if clip is not None:
+        _clip(builder, gradients, clip)
+    scalar = TensorDesc((), (), DType.F32)
+    rate = builder.input(builder.unique_name(LEARNING_RATE), scalar)
+    step = builder.input(builder.unique_name(STEP), scalar) if OPTIMIZERS[optimizer].counts else None
+    builder.save(loss)
+    for name in chosen:
+        _update(builder, optimizer, name, gradients[name], [rate] if step is None else [rate, step])
+    derived = builder.build()
+    verify_graph(derived)
+    return derived
+
+
+def _update(builder: GraphBuilder, optimizer: str, weight: str, gradient: str, scalars: Sequence[str]) -> None:
+    """Adds the new value of a weight, and what is kept of it."""
+    desc = builder.desc(weight)
+    states = [builder.input(f"{weight}.{state}", desc) for state in OPTIMIZERS[optimizer].states]
+    names = [weight, gradient, *states, *(_cast(builder, name, desc.dtype) for name in scalars)]
+    arguments = [TensorValue(name, builder.desc(name)) for name in names]
+    results = add_library_call(optimizer, arguments, {}, builder, NEXT.format(weight))
+    for name, result in zip((weight, *states), results, strict=True):
+        builder.save(builder.rename(result, NEXT.format(name)))
+
+
+def _cast(builder: GraphBuilder, name: str, dtype: DType) -> str:
+    desc = builder.desc(name)
+    if desc.dtype is dtype:
+        return name
+    return builder.apply(registry.call("cast", [desc], {"dtype": dtype.value}), (name,))[0]
+
+
+def _clip(builder: GraphBuilder, gradients: dict[str, str], clip: float) -> None:
+    """Scales gradients by min(1, clip / their norm)."""
+    total = ""
+    for name in gradients.values():
+        value = _cast(builder, name, DType.F32)
+        indices = ", ".join(f"i{axis}" for axis in range(builder.desc(value).rank))
+        over = f"sum[{indices}]" if indices else ""
+        values = {"g": (value, builder.desc(value))}
+        square = add_equation(
+            f"s[] = {over}(g[{indices}] * g[{indices}])", values, builder, builder.unique_name("square")
+        )
+        if total:
+            pair = [builder.desc(total), builder.desc(square)]
+            (square,) = builder.apply(registry.call("add", pair, {}), (total, square))
+        total = square
+    values = {"s": (total, builder.desc(total))}
+    text = f"f[] = min(1.0, {clip!r} / (sqrt(s[]) + {CLIP_EPS!r}))"
+    factor = add_equation(text, values, builder, builder.unique_name("clipping"))
+    for name, gradient in gradients.items():
+        scale = _cast(builder, factor, builder.desc(gradient).dtype)
+        pair = [builder.desc(gradient), builder.desc(scale)]
+        (gradients[name],) = builder.apply(registry.call("mul", pair, {}), (gradient, scale))
