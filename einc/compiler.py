@@ -73,8 +73,13 @@ class Compiled:
     def target(self) -> Target:
         return select_target(self.options)
 
-    @cached_property
+    @property
     def graph(self) -> Graph:
+        """The computation: with scans in blocks, where a plan of these is faster."""
+        return self._fused if self._blocked is None else self._competing[0]
+
+    @cached_property
+    def _fused(self) -> Graph:
         from einc.graph.fuse import fuse
         from einc.graph.graph import verify_graph
 
@@ -85,11 +90,46 @@ class Compiled:
         return make_reproducible(graph) if self.options.reproducible else graph
 
     @cached_property
+    def _blocked(self) -> Graph | None:
+        """The computation with scans in blocks, where these may be faster. Pins and programs of the user's are for the
+        operators of the model, and a reproducible plan adds up in its order."""
+        from einc.graph.blocked_scans import block_scans
+        from einc.graph.graph import verify_graph
+        from einc.search.scan_choice import choose_blocks
+
+        options = self.options
+        if options.selector != FASTEST or options.reproducible or options.pins or options.exchanges:
+            return None
+        blocks = choose_blocks(self._fused, self.target.machine, len(self.target.devices))
+        if not blocks:
+            return None
+        graph = block_scans(self._fused, blocks)
+        verify_graph(graph)
+        return graph
+
+    @cached_property
+    def _competing(self) -> tuple[Graph, SelectedPlan]:
+        """The faster of the computation as it is, and of that with scans in blocks."""
+        unblocked = self._find_fastest(self._fused)
+        if self._blocked is None:
+            return self._fused, unblocked
+        self._phase("comparing with scans in blocks")
+        blocked = self._find_fastest(self._blocked)
+        if blocked.program is None or (
+            unblocked.program is not None and unblocked.program.predicted_ms <= blocked.program.predicted_ms
+        ):
+            return self._fused, unblocked
+        return self._blocked, blocked
+
+    @property
     def selected(self) -> SelectedPlan:
         """The answer of the selector `fastest`, which builds device programs to choose a plan."""
+        return self._competing[1]
+
+    def _find_fastest(self, graph: Graph) -> SelectedPlan:
         from einc.search.idle_site import find_fastest_or_idle
 
-        graph, target, options = self.graph, self.target, self.options
+        target, options = self.target, self.options
         self._begin()
         return find_fastest_or_idle(
             graph,

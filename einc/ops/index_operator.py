@@ -45,7 +45,7 @@ from einc_runtime.plan.meaning.index import index
 from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm, block_of
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
 from einc_runtime.plan.schema import JointAggregation
-from einc_runtime.plan.work import Work
+from einc_runtime.plan.work import RecurrenceWork, Work
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -160,9 +160,13 @@ class IndexOperator(Operator):
         return total
 
     def work(self, function: FunctionSpec) -> Work | None:
+        """Sizes of a product; or what is aggregated in its order, one after the other, where that cannot be changed."""
+        ranges, definition = self.find_ranges(function), self._definition
+        if definition is not None and not definition.is_commutative:
+            terms = count_index_vectors({name: ranges[name] for name in self.program.reduced})
+            return RecurrenceWork(terms, function.outputs[0].size, definition.program.depth, 0, 0)
         if not self._is_contraction:
             return None
-        ranges = self.find_ranges(function)
         labels = [self.program.loops_of(self.program.reads[number]) for number in self.scalar.without_unread()[1]]
         shapes = [tuple(ranges[name][1] - ranges[name][0] for name in names) for names in labels]
         return describe_product(labels, self.program.result, shapes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from einc.graph.blocked_scans import block_scans, find_blocks
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.ops.base import Attribute
 from einc.verification.comparison import require_equal
@@ -20,9 +21,11 @@ COMPILE_HINT = "compile the model again, or verify with the -D, --preset and --d
 def verify_model(bundle: Bundle, graph: Graph) -> None:
     """Raises PlanFault at the first difference between a plan and a graph, which is fused as the compiler does it.
 
-    The lines of the text that operations come from are not compared: the same model may stand in another text.
+    Scans may be in blocks, in any number of them: then the parts are derived from the model's operators. The lines of
+    the text that operations come from are not compared: the same model may stand in another text.
     """
     require_equal("model", bundle.model, graph.name, COMPILE_HINT)
+    graph = block_scans(graph, find_blocks(graph, {tensor.name: tensor.shape for tensor in bundle.tensors}))
     names = [tensor.name for tensor in graph.tensors]
     _require_same_names("tensors", [tensor.name for tensor in bundle.tensors], names)
     uses = graph.consumers()

@@ -91,6 +91,16 @@ scan t {
 output y, r, z
 """
 
+BLOCKS = """
+dim t = 2001
+dim d = 1
+input a : f32[t, d]
+input x : f32[t, d]
+input start : f32[d]
+h[t, d] = 1 / (1 + exp(a[t, d])) * h[t - 1, d, outside = start] + x[t, d]
+output h
+"""
+
 SOFTMAX = """
 dim rows = 8
 dim width = 10
@@ -328,6 +338,7 @@ CASES: dict[str, PlanCase] = {
     "reproducible": PlanCase("llama_block", "host", 3, (), {"reproducible": True, **_preset(seq_lens=[3, 4])}),
     "recurrences": PlanCase(STEPS, "host", 4, ("y=d/2,n/2",)),
     "recurrences-reproducible": PlanCase(STEPS, "host", 3, ("y=d/3",), {"reproducible": True}),
+    "scan-blocks": PlanCase(BLOCKS, "dgx-h100", 2, (), {"selector": "fastest", "schedule": "synthesized"}),
     "rows": PlanCase(ROWS, "host", 2),
     "windows": PlanCase(WINDOWS, "host", 3, ("y=h/3", "m=h/3", "z=i/3", "g=tokens/3", "s=k/3", "b=row/3"),
                         arrays={"ids": [3, 0, 6, 3, 5]}),

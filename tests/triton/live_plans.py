@@ -11,6 +11,7 @@ import pytest
 from einc_runtime.errors import ValueFault
 from tests.gpu.cases import CASES, TOLERANCE
 from tests.gpu.correctness import arrays_of, compiled, largest_error, reference
+from tests.support.scan_cases import SCANS, compile_blocked, draw_arrays
 from tests.support.triton_plans import interpreted
 
 CHOSEN = [
@@ -43,6 +44,20 @@ def test_plans_with_the_gpus_kernels(name, dtype, sites, devices):
         found = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
         assert name not in WITH_EPILOGUES or session._executor._kernels.epilogues > 0
     assert largest_error(found, reference(case, arrays)) <= TOLERANCE[dtype or "f32"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", ["linear", "gated", "running"])
+def test_scans_in_blocks(case):
+    """Each of three sites computes a block of steps: pairs, what is carried, and the steps from there."""
+    text, expected = SCANS[case]
+    arrays = draw_arrays(text)
+    with interpreted(compile_blocked(text, 3), 3) as session:
+        session.load_all(arrays)
+        session.execute()
+        results = {tensor.name: session.offload(tensor.name) for tensor in session.outputs}
+    for name, values in expected({name: array.astype(np.float64) for name, array in arrays.items()}).items():
+        np.testing.assert_allclose(results[name], values, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
 def test_an_invalid_value_of_an_input_is_an_error():
