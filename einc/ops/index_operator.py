@@ -29,7 +29,15 @@ from einc.ops.base import (
 from einc.ops.scalar import ProgramBuilder, parse_program, resolve_program
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition, count_values, find_definition
-from einc_runtime.plan.index_patterns import Lookup, Pattern, RunningAggregate, Scatter, find_pattern
+from einc_runtime.plan.index_patterns import (
+    RUNNING_PIECE,
+    RUNNING_PIECE_OF_ROWS,
+    Lookup,
+    Pattern,
+    RunningAggregate,
+    Scatter,
+    find_pattern,
+)
 from einc_runtime.plan.index_programs import (
     IndexProgram,
     Position,
@@ -160,11 +168,14 @@ class IndexOperator(Operator):
         return total
 
     def work(self, function: FunctionSpec) -> Work | None:
-        """Sizes of a product; or what is aggregated in its order, one after the other, where that cannot be changed."""
+        """Sizes of a product; or what is aggregated one after the other: in the order of an operation that does not
+        commute, and piece after piece of a running aggregate."""
         ranges, definition = self.find_ranges(function), self._definition
         if definition is not None and not definition.is_commutative:
             terms = count_index_vectors({name: ranges[name] for name in self.program.reduced})
             return RecurrenceWork(terms, function.outputs[0].size, definition.program.depth, 0, 0)
+        if isinstance(self._pattern, RunningAggregate):
+            return _describe_running(self._pattern, ranges)
         if not self._is_contraction:
             return None
         labels = [self.program.loops_of(self.program.reads[number]) for number in self.scalar.without_unread()[1]]
@@ -232,6 +243,14 @@ class IndexOperator(Operator):
 
 def _count_steps(scalar: ScalarProgram) -> int:
     return sum(step.function != "copy" for step in scalar.steps)
+
+
+def _describe_running(pattern: RunningAggregate, ranges: Ranges) -> RecurrenceWork:
+    """A GPU goes along the values in pieces, each of which is a tree."""
+    lengths = {name: ranges[name][1] - ranges[name][0] for name in pattern.values.result}
+    terms, is_last = lengths.pop(pattern.loop), pattern.values.result[-1] == pattern.loop
+    piece = min(terms, RUNNING_PIECE if is_last else RUNNING_PIECE_OF_ROWS)
+    return RecurrenceWork(-(-terms // piece), math.prod(lengths.values()), 1, (piece - 1).bit_length(), 0)
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from einc.frontend import build
+from einc.graph.fuse import fuse
 from einc_runtime.custom import load_custom_operator
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
@@ -475,3 +477,25 @@ def test_the_kernel_of_a_package(spectra):
     for dtype in FLOATS:
         x, w = normal(5, 300, dtype=dtype), normal(300, dtype=dtype)
         check("custom", attributes, [x, w], [np.empty(5, dtype)], tolerance=1e-2 if dtype in (F16, BF16) else 1e-5)
+
+
+RUNNING = {
+    "along rows": ("y[r, i] = sum[k <= i](x[r, k])", (3, 1500)),
+    "along columns": ("y[i, d] = min[k <= i](x[k, d])", (70, 5)),
+    "from the end": ("y[r, i] = max[k >= i](x[r, k])", (3, 1100)),
+    "further": ("y[r, i = 9] = prod[k <= i + 3](x[r, k] * 0.5 + 1)", (2, 7)),
+    "behind": ("y[r, i = 9] = sum[k <= i - 5](exp(x[r, k]))", (2, 70)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", RUNNING)
+def test_running_aggregates(name, dtype):
+    """In pieces, of which some have no values, or all of them."""
+    text, (rows, columns) = RUNNING[name]
+    graph = fuse(build(f"dim a = {rows}; dim b = {columns}\ninput x : {dtype}[a, b]\n{text}\noutput y", "m.ein"))
+    (operator,) = (node.operator for node in graph.nodes)
+    arrays = [normal(*desc.shape).astype(desc.dtype.numpy()) for desc in operator.inputs]
+    outputs = [np.empty(desc.shape, desc.dtype.numpy()) for desc in operator.outputs]
+    tolerance = {"f32": 2e-5, "bf16": 4e-2}[dtype]
+    check("index", dict(operator.kernel.attributes), arrays, outputs, tolerance=tolerance)

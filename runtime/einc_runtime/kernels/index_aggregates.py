@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels.base import Kernel, PrepackedOperand, Run, ScratchAllocator, ScratchArray, dtype_name
-from einc_runtime.kernels.calls.index import NOTHING_MADE, IndexCall
+from einc_runtime.dtypes import Array
+from einc_runtime.kernels.base import Kernel, PrepackedOperand, Run, ScratchAllocator, ScratchArray
+from einc_runtime.kernels.calls.index import IndexCall
 from einc_runtime.kernels.calls.keyed_aggregates import RunningCall, ScatterCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy import keyed_aggregates as in_numpy
 from einc_runtime.plan.index_patterns import RunningAggregate, Scatter
-from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, TensorRead
-from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
+from einc_runtime.plan.index_programs import IndexProgram
 
 BuildCall = Callable[[IndexCall], Kernel]
 """Builds the kernel of a program."""
@@ -95,8 +94,8 @@ class _ComputedArray:
     @staticmethod
     def of(call: IndexCall, program: IndexProgram, scratch: ScratchAllocator, build: BuildCall) -> _ComputedArray:
         shape = [call.ranges[name][1] - call.ranges[name][0] for name in program.result]
-        part = call.part(program, np.empty(shape, _find_type(call, program)))
-        view = _find_view(part)
+        part = call.part(program, np.empty(shape, call.find_type(program)))
+        view = part.find_view()
         if view is not None:
             array = view
             return _ComputedArray(array, lambda memory: (array, None))
@@ -109,20 +108,3 @@ class _ComputedArray:
             return result, build(call.part(program, result)).bind(inner.of(memory))
 
         return _ComputedArray(part.output, bind, measured.nanoseconds, measured.prepacked)
-
-
-def _find_type(call: IndexCall, program: IndexProgram) -> np.dtype:
-    """The type in which its values are computed."""
-    types = [
-        dtype_name(call.inputs[read.operand]) if isinstance(read, TensorRead) else INDEX_TYPE for read in program.reads
-    ]
-    steps = infer_steps(ScalarProgram.parse(program.program, len(types)), types, compute_type)
-    return storage_dtype(steps[-1].result_type)
-
-
-def _find_view(part: IndexCall) -> Array | None:
-    """The elements of a tensor where these are the values as they are."""
-    program = part.program
-    if program.program != "t0 = copy x0" or not isinstance(program.reads[0], TensorRead) or part.find_gathers():
-        return None
-    return np.broadcast_to(part.view(0, NOTHING_MADE).align(program.result), part.output.shape)

@@ -37,6 +37,10 @@ from einc_runtime.plan.scalar_programs import (
     ScalarProgram,
 )
 
+RUNNING_PIECE, RUNNING_PIECE_OF_ROWS = 1024, 64
+"""Values that a program of a GPU scans at once: of one running aggregate whose values are neighbours, 8 for each of 128
+threads, and of one of 16 that are neighbours themselves."""
+
 _EXCHANGED: Final = {"le": "ge", "ge": "le", "lt": "gt", "gt": "lt"}
 """The comparison of exchanged operands."""
 

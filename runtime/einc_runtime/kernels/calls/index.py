@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
 from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
@@ -144,6 +144,22 @@ class IndexCall:
         """A program of the same tensors, within the same ranges."""
         ranges = {name: self.ranges[name] for name, _ in program.loops}
         return replace(self, program=program, ranges=ranges, outputs=(output,))
+
+    def find_type(self, program: IndexProgram) -> DType:
+        """The type in which the values of a program of the same tensors are computed."""
+        types = [
+            dtype_name(self.inputs[read.operand]) if isinstance(read, TensorRead) else INDEX_TYPE
+            for read in program.reads
+        ]
+        steps = infer_steps(ScalarProgram.parse(program.program, len(types)), types, compute_type)
+        return storage_dtype(steps[-1].result_type)
+
+    def find_view(self) -> Array | None:
+        """The elements of a tensor where these are the values as they are."""
+        program = self.program
+        if program.program != "t0 = copy x0" or not isinstance(program.reads[0], TensorRead) or self.find_gathers():
+            return None
+        return np.broadcast_to(self.view(0, NOTHING_MADE).align(program.result), self.output.shape)
 
     def find_gathers(self) -> dict[int, Gather]:
         """The reads that are no views, by number."""

@@ -3,7 +3,7 @@ launch each, and another kernel computes the rest of views (`calls/index.py`).""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, address, dtype_name
 from einc_runtime.kernels.calls.fold import FoldCall
 from einc_runtime.kernels.calls.index import NOTHING_MADE, Gather, IndexCall, MadeArrays
+from einc_runtime.kernels.calls.keyed_aggregates import RunningCall
 from einc_runtime.kernels.triton.fold import build_fold
 from einc_runtime.kernels.triton.launches import (
     SCRATCH,
@@ -22,9 +23,11 @@ from einc_runtime.kernels.triton.launches import (
     WorkspaceAllocator,
     relocate_step,
 )
+from einc_runtime.kernels.triton.running import launch_running
 from einc_runtime.kernels.triton.source import LaunchOptions, PointerOperand, assemble, index_cast, mask_arguments
 from einc_runtime.kernels.triton.tiles import TileGrid, choose_tiles
 from einc_runtime.plan.aggregate_definitions import find_definition
+from einc_runtime.plan.index_patterns import RunningAggregate, find_pattern
 from einc_runtime.plan.index_programs import NEAREST_ELEMENT, Position
 from einc_runtime.plan.schema import FLOATS
 
@@ -43,6 +46,26 @@ def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
     call = IndexCall.parse(invocation)
     scratch = WorkspaceAllocator()
     scratch.size = _APART
+    pattern = find_pattern(call.program, dtype_name(call.output))
+    if not isinstance(pattern, RunningAggregate) or call.is_reproducible:
+        return _build_views(call, build, scratch, [])
+    shape = tuple(upper - lower for lower, upper in (call.ranges[name] for name in pattern.values.result))
+    part = call.part(pattern.values, np.empty(shape, call.find_type(pattern.values)))
+    values = part.find_view()
+    is_view = values is not None
+    if values is None:
+        values = scratch.take(shape, part.output.dtype)
+    first, aggregation = pattern.count_first(call.ranges), call.program.aggregation
+    running = RunningCall.of(values, call.output, pattern.axis, first, aggregation, is_behind=pattern.is_behind)
+    if is_view:
+        return LaunchSequence((launch_running(running),))
+    return _build_views(call.part(pattern.values, values), build, scratch, [launch_running(running)])
+
+
+def _build_views(
+    call: IndexCall, build: Build, scratch: WorkspaceAllocator, behind: Sequence[LaunchStep]
+) -> LaunchSequence:
+    """Gathers, the launches that compute, and those that come behind them."""
     steps: list[LaunchStep] = []
     indices: dict[str, Array] = {}
     for name in call.list_indices():
@@ -70,7 +93,7 @@ def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
             return address - _APART
         return address + made if address >= SCRATCH else address
 
-    moved = tuple(relocate_step(step, relocate) for step in (*steps, *computed.steps))
+    moved = tuple(relocate_step(step, relocate) for step in (*steps, *computed.steps, *behind))
     message = "a position at data is outside of its tensor" if checked else computed.status_message
     return LaunchSequence(moved, made + computed.scratch, message)
 
