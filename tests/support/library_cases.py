@@ -208,6 +208,7 @@ CASES: dict[str, LibraryCase] = {
     "cumprod": LibraryCase(IMAGE, 'cumprod(x, "channels")', lambda x: np.cumprod(x, 1)),
     "cummax": LibraryCase(IMAGE, 'cummax(x, "columns")', lambda x: np.maximum.accumulate(x, 3)),
     "cummin": LibraryCase(IMAGE, 'cummin(x, "batch")', lambda x: np.minimum.accumulate(x, 0)),
+    "logcumsumexp": LibraryCase(IMAGE, 'logcumsumexp(x, "rows")', lambda x: np.logaddexp.accumulate(x, 2)),
     "variance": LibraryCase(IMAGE, 'variance(x, "columns")', lambda x: x.var(3)),
     "logsumexp": LibraryCase(IMAGE, 'logsumexp(x, "rows")', lambda x: np.log(np.exp(x).sum(2))),
     "l2norm": LibraryCase(IMAGE, 'l2norm(x, "channels")', lambda x: np.sqrt((x * x).sum(1))),
