@@ -33,9 +33,14 @@ from einc_runtime.plan.index_programs import IndexProgram, IndexRead, Position, 
 from einc_runtime.plan.recurrences import OperandRead, RecurrenceEquation, ValueRead
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarLiteral
 
-PAIR_AGGREGATE = "affine [1.0 0.0]: t0 = mul x2 x1; t1 = mul x2 x0; t2 = add t0 x3"
-"""First h becomes x0 * h + x1, then x2 * that + x3: the pair of both is (x2 * x0, x2 * x1 + x3)."""
+PAIR_AGGREGATE = (
+    "affine [1.0 0.0]: t0 = eq x1 0.0; t1 = mul x2 x1; t2 = where t0 0.0 t1; t3 = mul x2 x0; t4 = add t2 x3"
+)
+"""First h becomes x0 * h + x1, then x2 * that + x3: the pair of both is (x2 * x0, x2 * x1 + x3). Nothing comes of 0,
+also where factors have no finite product."""
 
+CARRY_ON = "t0 = mul x0 x1; t1 = eq x1 0.0; t2 = where t1 0.0 t0; t3 = add t2 x2"
+"""What a block makes of the value before it, with nothing of 0 again."""
 
 START_PART = "starts"
 """The part that has the value before the first step of each block."""
@@ -125,7 +130,7 @@ def _carry_on(operator: RecurrenceOperator, number: int, pairs: ScanPart, steps:
         inputs.append(initial.source)
         initial = OperandRead(2, initial.loops)
     reads = (OperandRead(0, loops), before, OperandRead(1, loops))
-    carried = RecurrenceEquation(equation.dtype, loops, reads, "t0 = mul x0 x1; t1 = add t0 x2", "", initial)
+    carried = RecurrenceEquation(equation.dtype, loops, reads, CARRY_ON, "", initial)
     shown = RecurrenceEquation(equation.dtype, loops, (before,), "t0 = copy x0")
     extents = [(steps.block, steps.count), *((name, program.extents[name]) for name in names)]
     part = build_recurrence(operands, extents, [carried, shown], [1], loops)

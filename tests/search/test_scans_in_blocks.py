@@ -21,7 +21,7 @@ from einc.verification.model import verify_model
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.proved_plans import prove
 from einc_runtime.execution.session import Session
-from tests.support.scan_cases import LINEAR, SCANS, Array, compile_blocked, draw_arrays
+from tests.support.scan_cases import LINEAR, SCANS, Array, compile_blocked, draw_arrays, scan_linearly
 
 LONG = """
 dim steps = 65536; dim lanes = 3
@@ -61,8 +61,8 @@ def test_parts_are_those_of_the_model() -> None:
     """What is carried, and how, is derived from the model's operator: a plan that says anything else is refused."""
     bundle, graph = compile_blocked(LINEAR, 3), fuse(build(LINEAR, "m.ein"))
     for name, attribute, old, new in (
-        ("h.pairs", "aggregation", "add t0 x3", "add t0 x1"),
-        ("h.starts", "programs", "add t0 x2", "sub t0 x2"),
+        ("h.pairs", "aggregation", "add t2 x3", "add t2 x1"),
+        ("h.starts", "programs", "add t2 x2", "sub t2 x2"),
         ("h.steps", "equations", "2[block, d]", "0.0"),
     ):
         position = next(k for k, operation in enumerate(bundle.operations) if operation.name == name)
@@ -90,6 +90,19 @@ def test_a_long_scan_with_few_lanes_is_cut_into_blocks() -> None:
         assert [operation.name for operation in whole.operations] == ["h"]
         assert whole.predicted_ms > 65536 * 280e-6
         assert bundle.predicted_ms < whole.predicted_ms / 20
+
+
+def test_factors_without_a_finite_product_change_no_zeros() -> None:
+    """Nothing is carried before the first term that is not 0."""
+    text = LINEAR.replace("t = 37", "t = 400")
+    arrays = {
+        "a": np.full((400, 3), 4, np.float32),
+        "b": np.zeros((400, 3), np.float32),
+        "start": np.zeros(3, np.float32),
+    }
+    arrays["b"][390:] = 1
+    results = Session(compile_blocked(text, 3)).run(arrays)
+    assert np.array_equal(results["h"], scan_linearly(arrays["a"], arrays["b"]))
 
 
 @pytest.mark.parametrize(
