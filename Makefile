@@ -11,7 +11,8 @@ TORCH  ?= torch==2.13.0+cpu
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test chromium test-browser pictures test-slow test-machines test-new test-triton test-triton-slow test-reference test-torch test-reference-slow test-onnx test-mpi test-mpi-slow test-processors test-arm test-newest test-newest-short test-lowest test-lowest-short test-versions test-serve test-hints test-topologies references coverage-proof check lint types imports bench bench-reproducible bench-index bench-exchanges experiments experiments-measured aiconfigurator bench-truth bench-truth-gpus fit-exchanges fit-rates bench-optimality bench-peaks bench-planning testbed gpu-check gpu-wheels golden clean mutate fuzz worlds interrupts
+# All targets that `make help` lists, and nothing else, are names of no files.
+.PHONY: $(shell awk -F: '/^[a-z-]+:.*\#\# / {print $$1}' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -51,6 +52,10 @@ help:  ## list the targets
 
 .venv/browser: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,browser]'
+	touch $@
+
+.venv/site: .venv/base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
 	touch $@
 
 .venv/truth: .venv/dev
@@ -213,6 +218,9 @@ coverage-proof: .venv/dev  ## the branches of schema, validation and proof that 
 	mkdir -p build
 	$(BIN)/python -m coverage run --data-file build/coverage-proof -m pytest -p no:cacheprovider $(PROOF_TESTS)
 	$(BIN)/python -m coverage report --data-file build/coverage-proof
+
+docs: .venv/site  ## build the documents as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 check: lint types imports test  ## run all checks that a change must pass
 
