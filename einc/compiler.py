@@ -1,6 +1,6 @@
 """The pipeline from a model to a plan: one stage per property of `Compiled`, each verified before the next sees it.
 
-A stage runs when it is first training_options for, so that showing an early one neither waits for the later ones nor fails with
+A stage runs when it is first asked for, so that showing an early one neither waits for the later ones nor fails with
 them (paper, Section 2).
 """
 
@@ -50,7 +50,7 @@ class Compiled:
 
     `graph` is the computation after fusion, `plan` the logical plan, `program` the device program, `bundle` the plan
     that the runtime reads. `phase` is called with the name of every stage as it begins, and of its parts. `budget` is
-    what the search for exchange programs may take. `proposers` are training_options for faster ones; `proposals` gets a line on
+    what the search for exchange programs may take. `proposers` are asked for faster ones; `proposals` gets a line on
     every proposal, and `remarks` on every exchange program of the user's.
     """
 
@@ -163,7 +163,7 @@ class Compiled:
 
     @cached_property
     def _competition(self) -> Competition:
-        """The optimum against the baselines that were training_options for, all with the compiler's own exchange programs."""
+        """The optimum against the baselines that were asked for, all with the compiler's own exchange programs."""
         from einc.search.competition import compete
 
         plan = self._optimum
@@ -186,7 +186,7 @@ class Compiled:
 
     @cached_property
     def user_programs(self) -> OtherPrograms | None:
-        """The programs that may stand in place of the compiler's; None where nothing was training_options for."""
+        """The programs that may stand in place of the compiler's; None where nothing was asked for."""
         if not self.options.exchanges and not self.proposers:
             return None
         from einc.physical.given import GivenExchanges
@@ -263,7 +263,7 @@ class Compiled:
         return require_valid(bundle)
 
     def _predict_unrestricted(self) -> float | None:
-        """What a plan would take that need not be reproducible, and has no pins; None where that is not training_options or has no
+        """What a plan would take that need not be reproducible, and has no pins; None where that is not asked or has no
         time."""
         options = self.options
         hurried = options.time_limit is not None or self.budget.interrupted
@@ -352,9 +352,9 @@ def select_target(options: CompileOptions) -> Target:
         note = f"no machine was named: {found_hardware} {machine.name}, {need or len(machine.sites)} sites"
     if need is not None and need > len(machine.sites):
         if isinstance(options.devices, int):
-            request = f"{options.devices} sites were training_options for"
+            request = f"{options.devices} sites were asked for"
         else:
-            request = f"site {need - 1} was training_options for"
+            request = f"site {need - 1} was asked for"
         raise MachineError(
             f"{request}, and machine {machine.name} has {len(machine.sites)}, numbered from 0",
             hint=f"`einc machine list` shows the machines; `-m host` takes any number of sites up to {MAX_PLAN_SITES}",
