@@ -134,10 +134,10 @@ def test_what_is_refused_and_why(text):
 
 def test_an_error_points_at_its_place():
     with pytest.raises(ProgramError) as caught:
-        read_program("IN: A @ 0\nOUT: A @ 1\n  A @ 0 => 1\n", "p.exprog")
+        read_program("IN: A @ 0\nOUT: A @ 1\n  A @ 0 = 1\n", "p.exprog")
     assert caught.value.render().splitlines() == [
-        "p.exprog:3:9: unexpected '='; expected ',', '->', ';', 'after', a new line or the end",
-        "      A @ 0 => 1",
+        "p.exprog:3:9: unexpected '='; expected ',', '->', ';', '<=', '=>', 'after', a new line or the end",
+        "      A @ 0 = 1",
         "            ^",
     ]
 

@@ -172,11 +172,12 @@ class PlainSimulation:
         self.program = program
         self.now = 0.0
         self.records = [_Record(action) for action in program.actions]
-        self.state = State((action.aggregate, action.source) for action in program.actions)
+        self.state = State((action.aggregate, action.source) for action in program.actions if not action.reads)
         self.startable: list[int] = []
         self.at_goal: dict[Copy, list[int]] = {}
         for position, action in enumerate(program.actions):
-            self.at_goal.setdefault((action.aggregate, action.source), []).append(position)
+            if not action.reads:
+                self.at_goal.setdefault((action.aggregate, action.source), []).append(position)
         self.open_waits, self.waiters = index_waits(program)
         self.sizes = collect_atom_sizes(program)
         self.routes = machine.routes
@@ -214,9 +215,12 @@ class PlainSimulation:
             self.send(position)
         for position, site in landed:
             record = self.records[position]
-            record.arrivals[site] = self.now
-            self.place(record.action.aggregate, site)
-            if len(record.arrivals) == len(record.action.destinations):
+            action = record.action
+            sites = (action.source,) if action.reads else action.destinations if action.multicast else (site,)
+            for arrived in sites:
+                record.arrivals[arrived] = self.now
+                self.place(action.aggregate, arrived)
+            if len(record.arrivals) == (1 if action.reads else len(action.destinations)):
                 self.end(position)
 
     def leave(self, lanes: dict[Any, _Lane], slack: float) -> list[_Job]:
@@ -244,13 +248,27 @@ class PlainSimulation:
 
     def place(self, aggregate: Aggregate, site: int) -> None:
         """Make a copy present, and note the actions that it enables."""
+        new = (aggregate, site) not in self.state
         for goal in self.state.add(aggregate, site):
             self.startable += [position for position in self.at_goal[goal] if not self.open_waits[position]]
+        for position, action in enumerate(self.program.actions if new else ()):
+            if (aggregate, site) in action.reads and self.is_ready(position) and not self.open_waits[position]:
+                self.startable.append(position)
+
+    def is_ready(self, position: int) -> bool:
+        action = self.records[position].action
+        if action.reads:
+            return all(copy in self.state for copy in action.reads)
+        return self.state.is_ready((action.aggregate, action.source))
 
     def start(self, position: int) -> None:
         record = self.records[position]
         aggregate, source = record.action.aggregate, record.action.source
         record.start = self.now
+        if record.action.reads:
+            record.parts = tuple(part for part, _ in record.action.reads)
+            self.send(position)
+            return
         record.parts = self.state.partition((aggregate, source))
         if len(record.parts) == 1:
             self.send(position)
@@ -265,7 +283,7 @@ class PlainSimulation:
         """The aggregate is whole at the source: its transfers begin, after their latency, or the action ends."""
         record = self.records[position]
         record.formed = self.now
-        if not record.action.destinations:
+        if not record.action.destinations and not record.action.reads:
             self.end(position)
         elif self.transfer_latency:
             heapq.heappush(self.departures, (self.now + self.transfer_latency, position))
@@ -276,19 +294,35 @@ class PlainSimulation:
         """All flows of an action begin."""
         action = self.records[position].action
         size = self.sizes[action.aggregate[0]]
-        for site in action.destinations:
+        sites = action.destinations
+        if action.reads or action.multicast:  # one flow, whatever it is called
+            sites = (action.destinations or (action.source,))[:1]
+        for site in sites:
             route = self.route(position, site)
             self.network.add(route, 1)
             self.flows.setdefault(route, _Lane(self.now)).add(size, (position, site), self.now)
         self.changed = True
 
     def route(self, position: int, site: int) -> Route:
-        return self.routes[self.records[position].action.source, site]
+        action = self.records[position].action
+        if action.multicast:
+            crossed = {k for end in action.destinations for k in self.routes[action.source, end]}
+        elif action.reads:
+            crossed = {k for _, start in action.reads for k in self.leave_by(start) | self.enter_by(action.source)}
+        else:
+            return self.routes[action.source, site]
+        return tuple(sorted(crossed))
+
+    def leave_by(self, site: int) -> set[int]:
+        """What all transfers from a site cross: its port to the switch."""
+        return set.intersection(*(set(route) for (source, _), route in self.routes.items() if source == site))
+
+    def enter_by(self, site: int) -> set[int]:
+        return set.intersection(*(set(route) for (_, end), route in self.routes.items() if end == site))
 
     def end(self, position: int) -> None:
         self.records[position].end = self.now
         for waiter in self.waiters.get(position, ()):
             self.open_waits[waiter] -= 1
-            action = self.records[waiter].action
-            if not self.open_waits[waiter] and self.state.is_ready((action.aggregate, action.source)):
+            if not self.open_waits[waiter] and self.is_ready(waiter):
                 self.startable.append(waiter)

@@ -11,7 +11,7 @@ from einc.cli.commands.exprog_formats import chunk_option
 from einc.cli.files import read_text
 from einc.cli.options import Seconds, machine_option
 from einc.cli.programs import EXPROG, detect_format, parse_algorithm, read_program_tree
-from einc.errors import ProgramError
+from einc.errors import ProgramError, UsageError
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, LazyGroup, examples, json_option
 from einc_runtime.cli.failures import CheckFailed
@@ -44,6 +44,7 @@ group = LazyGroup(
 )
 
 _ideal = click.option("--ideal", is_flag=True, help="Assume no latencies, and peaks of GPUs and links.")
+_switches = click.option("--switches", is_flag=True, help="Let the machine's NVSwitches (H100 and later) copy and add.")
 _naive = click.option("--naive", is_flag=True, help="Replace the body with the naive one.")
 
 
@@ -162,6 +163,7 @@ def simulate_command(
     help="Candidates from a FILE, from command:LINE or from llm:URL?model=NAME.",
 )
 @click.option("--naive", is_flag=True, help="Do not search: take the naive body.")
+@_switches
 @click.option("-o", "--output", "target", metavar="FILE", help="Write the program found; otherwise it is printed.")
 @json_option
 def optimize_command(
@@ -170,6 +172,7 @@ def optimize_command(
     ideal: bool,
     sources: tuple[str, ...],
     naive: bool,
+    switches: bool,
     target: str | None,
     as_json: bool,
     **limits: Any,
@@ -196,7 +199,8 @@ def optimize_command(
     tree = read_program_tree(file)
     model = _load_machine(machine, ideal, tree)
     assert model is not None
-    preamble = resolve_preamble(tree, model)
+    switches = _uses_switches(tree, model, switches)
+    preamble = resolve_preamble(tree, model, switches=True)
     proposers = [make_proposer(source, read_text) for source in sources]
     if naive:
         result = synthesize_naive(preamble, model)
@@ -205,7 +209,7 @@ def optimize_command(
             result = synthesize(
                 preamble,
                 model,
-                SynthesisOptions(**limits),
+                SynthesisOptions(switches=switches, **limits),
                 proposers=proposers,
                 progress=lambda step, best: phase(f"{step}, best {best:.3f} ms"),
             )
@@ -218,7 +222,7 @@ def optimize_command(
     if as_json:
         times = {**completion, "naive_ms": result.naive_ms}
         bounds = {"bound_ms": result.bound.bound_ms, "bound_by": result.bound.bound_by}
-        free = {"bound_free_ms": _describe_bound(tree, model)["bound_ms"]}
+        free = {"bound_free_ms": _describe_bound(tree, model, switches=switches)["bound_ms"]}
         document = {"valid": True, **times, **bounds, **free, "splits": dict(result.splits), "program": text}
         output.say_json(document | {"proposals": list(result.proposals)})
         return
@@ -248,22 +252,24 @@ def optimize_command(
 @click.argument("file", metavar="FILE")
 @machine_option(required=True)
 @_ideal
+@_switches
 @chunk_option
 @json_option
-def bound_command(file: str, machine: str, ideal: bool, chunk: int | None, as_json: bool) -> None:
+def bound_command(file: str, machine: str, ideal: bool, switches: bool, chunk: int | None, as_json: bool) -> None:
     """Say what time no program for the same IN and OUT can go below, why, and how far from it the body of FILE is."""
     from einc.exchange.simulation.simulator import simulate
 
     tree = read_program_tree(file, chunk)
     model = _load_machine(machine, ideal, tree)
     assert model is not None
+    switches = _uses_switches(tree, model, switches)
     document: dict[str, Any] = {**_describe_completion(None, model), "ratio": None}
     if tree.actions:
         program, errors = _resolve_and_check(tree, model, naive=False)
         if errors:
             raise ProgramError(errors[0].message, where=errors[0].where, hint="`einc exprog check` lists all faults")
         document |= _describe_completion(simulate(program, model).completion_ms, model)
-    document |= _describe_bound(tree, model)
+    document |= _describe_bound(tree, model, switches=switches)
     least, taken = document["bound_ms"], document["completion_ms"]
     if taken is not None and least:
         document["ratio"] = taken / least
@@ -318,7 +324,7 @@ def _resolve_and_check(tree: ProgramTree, machine: Machine | None, naive: bool) 
 
     if naive and machine is None:
         raise click.UsageError("--naive needs a machine: give -m")
-    resolved = resolve_located(tree, machine)
+    resolved = resolve_located(tree, machine, switches=True)
     program = resolved.program
     if naive and machine is not None:
         from einc.exchange.naive import build_naive_body
@@ -348,12 +354,27 @@ def _describe_trust(document: dict[str, Any]) -> str:
     return describe_trust(document, "completion")
 
 
-def _describe_bound(tree: ProgramTree, machine: Machine) -> dict[str, Any]:
-    """The lower bound of all bodies, for every membership that the text leaves open."""
+def _uses_switches(tree: ProgramTree, machine: Machine, asked_for: bool) -> bool:
+    """Whether switches may copy and add: on request, or where the body of a file lets them. Raises UsageError where a
+    machine is asked for what it has not."""
+    from einc.machines.adding_switches import find_adding_switches
+
+    if asked_for and not find_adding_switches(machine):
+        raise UsageError(
+            f"{machine.name} has no switch that copies and adds",
+            hint="--switches is for NVSwitches of H100 and later: `einc machine show` draws what a machine has",
+        )
+    return asked_for or tree.uses_switches
+
+
+def _describe_bound(tree: ProgramTree, machine: Machine, *, switches: bool = False) -> dict[str, Any]:
+    """The lower bound of all bodies, for every membership that the text leaves open; with `switches`, or a body that
+    needs them, also of those in which switches copy and add."""
     from einc.exchange.bounds import bound
     from einc.exchange.language.resolve import resolve_preamble
 
-    certificate = bound(resolve_preamble(tree, machine), machine)
+    switches |= tree.uses_switches
+    certificate = bound(resolve_preamble(tree, machine, switches=True), machine, switches=switches)
     return {"bound_ms": certificate.bound_ms, "bound_by": certificate.bound_by}
 
 

@@ -31,13 +31,19 @@ def bound(
     whole_atoms: bool = False,
     thorough: bool = True,
     stop: Callable[[], bool] = lambda: False,
+    *,
+    switches: bool = False,
 ) -> Certificate:
     """The best lower bound that is known for the program's preamble; its actions do not matter.
 
     Partitions without members are open: the bound is the least over all memberships. With `whole_atoms` it holds only
     for bodies that split no atom. Without `thorough` the linear program is left out. The search of memberships
-    ends with what it has proved where `stop` says so. Raises ProgramError where a requirement cannot be met.
+    ends with what it has proved where `stop` says so. With `switches` it holds for bodies whose switches copy and
+    add, too: then only cuts are proved, and for any membership. Raises ProgramError where a requirement cannot be met.
     """
+    if switches:
+        bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
+        return _prove_cut(collect_demands(bare), build_network(machine, program.gpus))
     if any(partition.members is None for partition in program.partitions):
         network = build_network(machine, program.gpus)
 
@@ -59,6 +65,14 @@ def verify(certificate: Certificate, program: Program, machine: Machine) -> bool
     program = Program(program.gpus, partitions, program.holdings, program.requirements, ())
     proved = certificate.witness.proved_ms(collect_demands(program), build_network(machine, program.gpus))
     return proved >= certificate.bound_ms * (1 - 1e-9)
+
+
+def _prove_cut(demands: DemandSet, network: Network) -> Certificate:
+    """The best cut. It holds where switches copy and add: whatever enters a set of sites, added up or not, crosses all
+    that a pair of a site outside and one inside crosses, and raises the rank of what is held inside by one at most. The
+    other bounds count transfers, or the traffic of combining, which such switches save."""
+    witness = find_best_cut(demands, network) or ZeroWitness()
+    return Certificate(witness.proved_ms(demands, network), witness.explain(demands, network), witness)
 
 
 @lru_cache(maxsize=32)

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from einc.exchange.language.closure import State, fire_actions, strip_waits
 from einc.exchange.language.printer import format_action, format_aggregate, format_size
-from einc.exchange.language.program import Action, Aggregate, Program, Requirement, collect_atom_sizes, list_targets
+from einc.exchange.language.program import (
+    Action,
+    Aggregate,
+    Program,
+    Requirement,
+    collect_atom_sizes,
+    explain_reads,
+    list_targets,
+)
+from einc.machines.adding_switches import find_adding_switches
 from einc.machines.model import Machine
 
 
@@ -59,7 +68,9 @@ def _find_faults(program: Program, machine: Machine | None) -> Iterator[Fault]:
     fired = {firing.action for firing in order}
     for action in program.actions:
         if action not in fired:
-            reason = explain_not_formed(program, state, action.aggregate, action.source)
+            reason = _explain_unread(program, state, action) or explain_not_formed(
+                program, state, action.aggregate, action.source
+            )
             yield Fault(f"the action {format_action(action)} is never enabled: {reason}", action)
     for requirement in program.requirements:
         for site in list_targets(program, requirement):
@@ -99,13 +110,28 @@ def _find_site_faults(program: Program, machine: Machine | None) -> Iterator[Fau
         if (reason := stray(list_targets(program, requirement))) is not None:
             yield Fault(f"OUT requires {format_aggregate(requirement.aggregate)}: {reason}", requirement)
     for action in program.actions:
-        if (reason := stray((action.source, *action.destinations))) is not None:
+        if (reason := stray(action.sites)) is not None:
             yield Fault(f"the action {format_action(action)}: {reason}", action)
+        elif action.uses_switch:
+            if (reason := explain_reads(action.aggregate, action.reads)) is not None:
+                yield Fault(f"the action {format_action(action)}: {reason}", action)
+            if machine is not None and not any(s.joins(action.sites) for s in find_adding_switches(machine)):
+                reason = f"no switch of {machine.name} that copies and adds joins these sites"
+                yield Fault(f"the action {format_action(action)}: {reason}", action)
         elif machine is not None:
             for site in action.destinations:
                 if (action.source, site) not in routes:
                     reason = f"{machine.name} has no path from site {action.source} to site {site}"
                     yield Fault(f"the action {format_action(action)}: {reason}", action)
+
+
+def _explain_unread(program: Program, state: State, action: Action) -> str | None:
+    """Why a switch cannot read what it has to add, in the closure `state`."""
+    absent = next((copy for copy in action.reads if copy not in state), None)
+    if absent is None:
+        return None
+    name = f"{format_aggregate(absent[0])} is not at site {absent[1]}, where the switch reads it"
+    return f"{name}: {explain_not_formed(program, state, *absent)}" if not state.can_form(*absent) else name
 
 
 def _find_wait_faults(program: Program, enabled: set[Action]) -> Iterator[Fault]:

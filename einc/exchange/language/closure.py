@@ -7,6 +7,7 @@ partition it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ def order_firings(program: Program) -> tuple[Firing, ...]:
 
 def strip_waits(action: Action) -> Action:
     """The action without its waits, as waits name it."""
-    return Action(action.aggregate, action.source, action.destinations) if action.after else action
+    return dataclasses.replace(action, after=()) if action.after else action
 
 
 def index_waits(program: Program) -> tuple[list[int], dict[int, list[int]]]:
@@ -173,24 +174,38 @@ def index_waits(program: Program) -> tuple[list[int], dict[int, list[int]]]:
 def fire_actions(program: Program, waits: bool) -> tuple[tuple[Firing, ...], State]:
     """Fire every action that can be, round by round."""
     actions = program.actions
-    state = State((action.aggregate, action.source) for action in actions)
+    state = State((action.aggregate, action.source) for action in actions if not action.reads)
     at_goal: dict[Copy, list[int]] = {}
+    readers: dict[Copy, list[int]] = {}
+    unread = [len(action.reads) for action in actions]
     for position, action in enumerate(actions):
-        at_goal.setdefault((action.aggregate, action.source), []).append(position)
+        for copy in action.reads:
+            readers.setdefault(copy, []).append(position)
+        if not action.reads:
+            at_goal.setdefault((action.aggregate, action.source), []).append(position)
+
+    def is_ready(position: int) -> bool:
+        action = actions[position]
+        return not unread[position] if action.reads else state.is_ready(_get_goal(action))
+
     open_waits, waiters = index_waits(program) if waits else ([0] * len(actions), {})
     arrived: deque[Copy] = deque((holding.aggregate, site) for holding in program.holdings for site in holding.sites)
     order: list[Firing] = []
     freed: list[int] = []
     while arrived or freed:
-        startable = [position for position in freed if state.is_ready(_get_goal(actions[position]))]
+        startable = [position for position in freed if is_ready(position)]
         for aggregate, site in arrived:
+            for position in () if (aggregate, site) in state else readers.get((aggregate, site), ()):
+                unread[position] -= 1
+                startable += [position] if not unread[position] and not open_waits[position] else []
             for goal in state.add(aggregate, site):
                 startable += [position for position in at_goal[goal] if not open_waits[position]]
         arrived.clear()
         freed = []
         for position in sorted(set(startable)):
             action = actions[position]
-            order.append(Firing(action, state.partition(_get_goal(action))))
+            parts = tuple(part for part, _ in action.reads) or state.partition(_get_goal(action))
+            order.append(Firing(action, parts))
             arrived += [(action.aggregate, site) for site in (action.source, *action.destinations)]
             for waiter in waiters.get(position, ()):
                 open_waits[waiter] -= 1

@@ -24,6 +24,7 @@ _TOKEN_WORDS = {
     "GPUS": "'GPUS:'", "PARTITIONS": "'PARTITIONS:'", "IN": "'IN:'", "OUT": "'OUT:'", "NAME": "a name",
     "INT": "a site number", "NUMBER": "a number", "SIZE": "'size'", "AFTER": "'after'", "AT": "'@'", "PLUS": "'+'",
     "LBRACE": "'{'", "RBRACE": "'}'", "LPAR": "'('", "RPAR": "')'", "COLON": "':'", "__ANON_0": "'->'",
+    "_COPIED": "'=>'", "_ADDED": "'<='",
     "_COMMA": "','", "_SEMICOLON": "';'", "_NEWLINE": "a new line", "$END": "the end",
 }  # fmt: skip
 

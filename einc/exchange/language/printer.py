@@ -66,7 +66,9 @@ def format_action(action: Action) -> str:
     """An action with its waits."""
     text = f"{format_aggregate(action.aggregate)} @ {action.source}"
     if action.destinations:
-        text += f" -> {format_targets(action.destinations)}"
+        text += f" {'=>' if action.multicast else '->'} {format_targets(action.destinations)}"
+    if action.reads:
+        text += f" <= {{{', '.join(f'{format_aggregate(part)} @ {site}' for part, site in action.reads)}}}"
     if action.after:
         text += f" after ({'; '.join(map(format_action, action.after))})"
     return text

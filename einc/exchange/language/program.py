@@ -45,13 +45,27 @@ class Requirement:
 class Action:
     """Form `aggregate` at `source`, then send it to every site of `destinations` (ascending, source excluded).
 
-    `after` names the actions that must have ended first; each is given without waits of its own.
+    `after` names the actions that must have ended first; each is given without waits of its own. With `multicast` a
+    switch copies what is sent once. With `reads`, in ascending order of sites, a switch adds these copies for `source`,
+    which holds the aggregate then, and there are no destinations.
     """
 
     aggregate: Aggregate
     source: int
     destinations: tuple[int, ...] = ()
     after: tuple[Action, ...] = ()
+    multicast: bool = False
+    reads: tuple[tuple[Aggregate, int], ...] = ()
+
+    @property
+    def uses_switch(self) -> bool:
+        """Whether a switch has to copy or to add."""
+        return self.multicast or bool(self.reads)
+
+    @property
+    def sites(self) -> tuple[int, ...]:
+        """All sites that the action names, its source first."""
+        return (self.source, *self.destinations, *(site for _, site in self.reads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,15 @@ class Program:
     holdings: tuple[Holding, ...]
     requirements: tuple[Requirement, ...]
     actions: tuple[Action, ...]
+
+
+def explain_reads(aggregate: Aggregate, reads: tuple[tuple[Aggregate, int], ...]) -> str | None:
+    """Why a switch cannot make the aggregate of what it reads; None where it can, or reads nothing."""
+    if len({site for _, site in reads}) != len(reads):
+        return "a switch reads one copy of each site, and a site stands twice here"
+    if reads and sorted(atom for part, _ in reads for atom in part) != list(aggregate):
+        return "what a switch reads has to be the aggregate, each atom once"
+    return None
 
 
 def list_targets(program: Program, requirement: Requirement) -> tuple[int, ...]:

@@ -39,23 +39,35 @@ class Resolved:
     chosen: bool
 
 
-def read_program(text: str, file: str = "<program>", machine: Machine | None = None) -> Program:
-    """The ground program of a text; the machine says which sites exist if `GPUS:` does not."""
-    return resolve(parse(text, file), machine)
+def read_program(
+    text: str, file: str = "<program>", machine: Machine | None = None, *, switches: bool = False
+) -> Program:
+    """The ground program of a text; the machine says which sites exist if `GPUS:` does not.
+
+    Statements for switches that copy or add are refused unless `switches`: plans have no tasks for them.
+    """
+    return resolve(parse(text, file), machine, switches=switches)
 
 
-def resolve(tree: ProgramTree, machine: Machine | None = None) -> Program:
+def resolve(tree: ProgramTree, machine: Machine | None = None, *, switches: bool = False) -> Program:
     """The ground program of a tree. Raises ProgramError, with the place in the text, where there is none.
 
     Partitions declared by size take the lexicographically first membership that makes the program valid. If none does,
     they take the first of all, so that `check` can say what is wrong.
     """
-    return resolve_located(tree, machine).program
+    return resolve_located(tree, machine, switches=switches).program
 
 
-def resolve_located(tree: ProgramTree, machine: Machine | None = None) -> Resolved:
+def resolve_located(tree: ProgramTree, machine: Machine | None = None, *, switches: bool = False) -> Resolved:
     """As `resolve`, with the places of actions and requirements in the text."""
     _check_sites(tree, machine)
+    needing = None if switches else next((action for action in tree.actions if action.uses_switch), None)
+    if needing is not None:
+        raise tree.source.error(
+            "a switch has to copy or add here (`=>`, `<=`), for which plans have no task",
+            needing.text_range,
+            "`einc exprog` checks, times and finds such programs",
+        )
     members = {partition.name: partition.members for partition in tree.partitions if partition.members is not None}
     is_open = len(members) < len(tree.partitions)
     if is_open:
@@ -79,7 +91,7 @@ def ground(tree: ProgramTree, members: Members) -> Program:
             raise tree.source.error(f"the program stands for more than {MAX_FLOWS} transfers", statement.text_range)
         after = tuple(sorted(awaited))
         for action in expanded:
-            ready = Action(action.aggregate, action.source, action.destinations, after) if after else action
+            ready = dataclasses.replace(action, after=after) if after else action
             actions.setdefault(ready)
     return Program(
         tree.gpus,
@@ -101,12 +113,11 @@ def _expand(statement: ActionNode, members: Members, source: ProgramSource) -> I
             raise source.error(f"the statement stands for more than {MAX_FLOWS} transfers", statement.text_range)
         stops.append(sites)
     if len(stops) == 1:
-        yield from (Action(statement.aggregate, site) for site in stops[0])
+        yield from (Action(statement.aggregate, site, reads=statement.reads) for site in stops[0])
     for group, following in itertools.pairwise(stops):
         for site in group:
-            yield Action(
-                statement.aggregate, site, tuple(destination for destination in following if destination != site)
-            )
+            destinations = tuple(destination for destination in following if destination != site)
+            yield Action(statement.aggregate, site, destinations, multicast=statement.multicast and bool(destinations))
 
 
 def _list_sites(targets: Iterable[Target], members: Members) -> Iterator[int]:
@@ -189,7 +200,7 @@ def _check_sites(tree: ProgramTree, machine: Machine | None) -> None:
         check(requirement.requirement.targets, requirement.text_range)
     for statement in tree.actions:
         for action in (statement, *statement.after):
-            for stop in action.stops:
+            for stop in (*action.stops, tuple(site for _, site in action.reads)):
                 check(stop, action.text_range)
 
 
@@ -230,13 +241,13 @@ def read_preamble(text: str, file: str = "<program>", machine: Machine | None = 
     return resolve_preamble(parse(text, file), machine)
 
 
-def resolve_preamble(tree: ProgramTree, machine: Machine | None = None) -> Program:
+def resolve_preamble(tree: ProgramTree, machine: Machine | None = None, *, switches: bool = False) -> Program:
     """A program with its open partitions left open; its body is kept only where every membership is explicit.
 
     Raises ProgramError for declarations that contradict each other or the machine.
     """
     if all(partition.members is not None for partition in tree.partitions):
-        return resolve(tree, machine)
+        return resolve(tree, machine, switches=switches)
     resolve(dataclasses.replace(tree, actions=(), requirements=tree.requirements[:0]), machine)  # checks it
     members = {entry.name: entry.members or () for entry in tree.partitions}
     bare = ground(dataclasses.replace(tree, actions=()), members)

@@ -45,12 +45,21 @@ class RequirementNode:
 
 @dataclass(frozen=True, slots=True)
 class ActionNode:
-    """`X @ S -> D -> D after (...)`: `stops` are the groups of targets, the sources first."""
+    """`X @ S -> D -> D after (...)`: `stops` are the groups of targets, the sources first.
+
+    `X @ S => D` is a multicast, and `X @ S <= {Y @ 0, Z @ 1}` has `reads`.
+    """
 
     aggregate: Aggregate
     stops: tuple[tuple[Target, ...], ...]
     after: tuple[ActionNode, ...] = ()
     text_range: TextRange = field(default=(0, 0), compare=False)
+    multicast: bool = False
+    reads: tuple[tuple[Aggregate, int], ...] = ()
+
+    @property
+    def uses_switch(self) -> bool:
+        return self.multicast or bool(self.reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,11 @@ class ProgramTree:
     gpus_place: TextRange = field(default=(0, 0), compare=False)
 
     @property
+    def uses_switches(self) -> bool:
+        """Whether a statement needs a switch that copies or adds."""
+        return any(statement.uses_switch for statement in self.actions)
+
+    @property
     def span(self) -> int:
         """One more than the highest site that the text names."""
         actions = (action for statement in self.actions for action in (statement, *statement.after))
@@ -95,6 +109,6 @@ class ProgramTree:
             (partition.members or () for partition in self.partitions),
             (entry.holding.sites for entry in self.holdings),
             (entry.requirement.targets for entry in self.requirements),
-            (stop for action in actions for stop in action.stops),
+            (stop for action in actions for stop in (*action.stops, tuple(site for _, site in action.reads))),
         )
         return 1 + max((site for group in groups for site in group if isinstance(site, int)), default=-1)

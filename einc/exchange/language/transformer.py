@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from lark import Token, Transformer
 
 from einc.exchange.language.printer import BYTE_UNITS
-from einc.exchange.language.program import GIGABYTE, Aggregate, Holding, Requirement
+from einc.exchange.language.program import GIGABYTE, Aggregate, Holding, Requirement, explain_reads
 from einc.exchange.language.syntax import ActionNode, HoldingNode, PartitionNode, RequirementNode, Target, TextRange
 
 MAX_SITE = 1_000_000
@@ -132,7 +133,7 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
         if len(parts) == 1:
             return parts[0]  # type: ignore[no-any-return]
         action: ActionNode = parts[0]
-        return ActionNode(action.aggregate, action.stops, tuple(parts[1]), action.text_range)
+        return dataclasses.replace(action, after=tuple(parts[1]))
 
     def after(self, parts: list[Any]) -> list[ActionNode]:
         return parts[1:]
@@ -140,6 +141,21 @@ class ProgramTreeBuilder(Transformer[Token, Any]):
     def action(self, parts: list[_PlacedValue]) -> ActionNode:
         stops = tuple(part.value for part in parts[1:])
         return ActionNode(parts[0].value, stops, (), (parts[0].text_range[0], parts[-1].text_range[1]))
+
+    def multicast(self, parts: list[_PlacedValue]) -> ActionNode:
+        stops = (parts[1].value, parts[2].value)
+        return ActionNode(parts[0].value, stops, (), (parts[0].text_range[0], parts[-1].text_range[1]), multicast=True)
+
+    def read(self, parts: list[Any]) -> _PlacedValue:
+        aggregate, site = parts
+        return _PlacedValue((aggregate.value, _read_site(site)), (aggregate.text_range[0], site.end_pos))
+
+    def reduction(self, parts: list[_PlacedValue]) -> ActionNode:
+        reads = tuple(sorted((part.value for part in parts[2:]), key=lambda read: read[1]))
+        text_range = parts[0].text_range[0], parts[-1].text_range[1]
+        if (reason := explain_reads(parts[0].value, reads)) is not None:
+            raise InvalidEntry(reason, text_range, "for example A+B+C @ 0 <= {A @ 0, B+C @ 1}")
+        return ActionNode(parts[0].value, (parts[1].value,), (), text_range, reads=reads)
 
     def aggregate(self, parts: list[Token]) -> _PlacedValue:
         if len(parts) == 1:

@@ -48,18 +48,25 @@ class NumberedAggregate(NamedTuple):
     size: int
 
 
-ActionName = tuple[Aggregate, int, tuple[int, ...]]
+ActionName = tuple[Aggregate, int, tuple[int, ...], bool, tuple[Copy, ...]]
 """An action without its waits, as other actions name it in theirs."""
 
 
+def name_action(action: Action) -> ActionName:
+    return action.aggregate, action.source, action.destinations, action.multicast, action.reads
+
+
 class NumberedAction(NamedTuple):
-    """An action as numbers: `flows` are (lane, destination)."""
+    """An action as numbers: `flows` are (lane, destination). What a switch copies or adds is one flow, which arrives at
+    all sites of `together`; `reads` are the copies that it adds."""
 
     aggregate: NumberedAggregate
     source: int
     flows: tuple[tuple[int, int], ...]
     name: ActionName
     waits: tuple[ActionName, ...]
+    together: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()
 
 
 class _NumberedGoal:
@@ -95,11 +102,13 @@ class BodyRun:
         "open_waits",
         "parts",
         "placed",
+        "readers",
         "required",
         "start",
         "startable",
         "transfer_latency",
         "unfinished",
+        "unread",
         "waiters",
         "watchers",
     )
@@ -130,8 +139,16 @@ class BodyRun:
         self.goals: list[_NumberedGoal] = []  # by action
         self.watchers: dict[int, list[_NumberedGoal]] = {}  # by atom and site
         known: dict[int, _NumberedGoal] = {}
-        for number, (aggregate, source, _, _, _) in enumerate(actions):
+        self.unread = [len(action.reads) for action in actions]
+        self.readers: dict[int, list[int]] = {}  # by copy: the actions whose switch adds it
+        for number, action in enumerate(actions):
+            aggregate, source = action.aggregate, action.source
             copy = aggregate.base + source
+            if action.reads:
+                self.goals.append(_NumberedGoal(aggregate, copy))
+                for read in action.reads:
+                    self.readers.setdefault(read, []).append(number)
+                continue
             goal = known.get(copy)
             if goal is None:
                 goal = known[copy] = _NumberedGoal(aggregate, copy)
@@ -164,9 +181,8 @@ class BodyRun:
 
     def describe_action(self, number: int, action: Action) -> ActionEvent:
         arrivals = tuple(sorted(self.arrivals[number]))
-        return ActionEvent(
-            action, self.start[number], self.parts[number], self.formed[number], arrivals, self.end[number]
-        )
+        parts = tuple(part for part, _ in action.reads) or self.parts[number]
+        return ActionEvent(action, self.start[number], parts, self.formed[number], arrivals, self.end[number])
 
     def run(self, limit: float) -> None:
         """Run to the end, or to the first event after `limit`: then actions are left unfinished."""
@@ -189,8 +205,9 @@ class BodyRun:
                     self.place(action.aggregate, action.source)
                     self.send(number)
                 else:
-                    self.arrivals[number].append((site, now))
-                    self.place(action.aggregate, site)
+                    for arrived in action.together or (site,):
+                        self.arrivals[number].append((arrived, now))
+                        self.place(action.aggregate, arrived)
                     self.open_flows[number] -= 1
                     if not self.open_flows[number]:
                         self.finish(number)
@@ -207,6 +224,9 @@ class BodyRun:
     def begin_action(self, number: int) -> None:
         goal, action = self.goals[number], self.actions[number]
         self.start[number] = self.now
+        if action.reads:
+            self.send(number)
+            return
         if goal.copy in self.held:
             self.parts[number] = (action.aggregate.name,)
             self.send(number)
@@ -245,6 +265,11 @@ class BodyRun:
             return
         self.held.add(copy)
         self.placed.append((aggregate, site))
+        for number in self.readers.get(copy, ()):
+            self.unread[number] -= 1
+            if not self.unread[number]:
+                self.goals[number].ready = True
+                self.startable += [] if self.open_waits[number] else [number]
         watchers = self.watchers
         goals: list[_NumberedGoal] | None = None
         for spot in aggregate.spots:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from einc.errors import ProgramError
 from einc.exchange.language.checker import check, find_static_faults
 from einc.exchange.language.program import Action, Aggregate, Program, collect_atom_sizes, list_targets
-from einc.exchange.simulation.body_run import BodyRun, NumberedAction, NumberedAggregate, Timeline
+from einc.exchange.simulation.body_run import (
+    ActionName,
+    BodyRun,
+    NumberedAction,
+    NumberedAggregate,
+    Timeline,
+    name_action,
+)
 from einc.exchange.simulation.fluid import Fluid, find_private_capacities, index_crossings
+from einc.machines.adding_switches import find_adding_switches
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
 
 
@@ -52,9 +60,8 @@ class BodyEvaluator:
         for pair, crossed in machine.routes.items():
             path = tuple(self._width + resource for resource in crossed)
             self._lanes[pair] = paths.setdefault(path, len(paths))
-        self._paths = tuple(paths)
-        self._private = find_private_capacities(self._capacity, paths)
-        self._crossings = index_crossings(len(self._capacity), paths)
+        self._paths = paths
+        self._index_paths()
         self._transfer_latency = machine.transfer_latency_us * MS_PER_US
         self._kernel_latency = machine.kernel_latency_us * MS_PER_US
         self._initial = [(self._number(entry.aggregate), site) for entry in preamble.holdings for site in entry.sites]
@@ -77,12 +84,12 @@ class BodyEvaluator:
         Infinite where the program is not valid on the machine, and where it takes longer than `limit`: then the run
         ends early. The time may differ from that of `compute_timeline` in its last bits.
         """
-        run = self._run(actions, limit, self._fluid())
+        run = self._run(actions, limit, self._fluid)
         return run.now if run is not None and run.complete else math.inf
 
     def compute_timeline(self, actions: Sequence[Action]) -> Timeline:
         """The timeline of a body; raises ProgramError, with the reason in words, where it is not valid."""
-        run = self._run(actions, math.inf, self._reproducible_fluid())
+        run = self._run(actions, math.inf, self._reproducible_fluid)
         if run is None or not run.complete:
             program = dataclasses.replace(self._preamble, actions=tuple(actions))
             faults = check(program, self._machine).faults
@@ -91,15 +98,21 @@ class BodyEvaluator:
         events = tuple(run.describe_action(number, action) for number, action in enumerate(actions))
         return Timeline(run.now, events, run.copies)
 
+    def _index_paths(self) -> None:
+        """What lanes share; a lane of a switch that copies or adds is known once an action takes it."""
+        self._routes = tuple(self._paths)
+        self._private = find_private_capacities(self._capacity, self._routes)
+        self._crossings = index_crossings(len(self._capacity), self._routes)
+
     def _fluid(self) -> Fluid:
-        return Fluid(self._capacity, self._paths, self._private, self._crossings)
+        return Fluid(self._capacity, self._routes, self._private, self._crossings)
 
     def _reproducible_fluid(self) -> Fluid:
         """A slower model whose times are equal to the last bit to those of the plain simulator in the tests."""
-        private = [*self._private[: self._width], *(0.0 for _ in self._paths[self._width :])]
-        return Fluid(self._capacity, self._paths, private, self._crossings, update_all=True)
+        private = [*self._private[: self._width], *(0.0 for _ in self._routes[self._width :])]
+        return Fluid(self._capacity, self._routes, private, self._crossings, update_all=True)
 
-    def _run(self, actions: Iterable[Action], limit: float, fluid: Fluid) -> BodyRun | None:
+    def _run(self, actions: Iterable[Action], limit: float, make_fluid: Callable[[], Fluid]) -> BodyRun | None:
         """None where an action cannot be part of any valid program, or a requirement cannot be met by any program."""
         if not self._possible:
             return None
@@ -112,7 +125,9 @@ class BodyEvaluator:
             if translated is None:
                 return None
             numbered.append(translated)
-        run = BodyRun(numbered, fluid, self._transfer_latency, self._kernel_latency)
+        if len(self._routes) < len(self._paths):
+            self._index_paths()
+        run = BodyRun(numbered, make_fluid(), self._transfer_latency, self._kernel_latency)
         run.hbm = self._capacity
         run.required = self._required
         for aggregate, site in self._initial:
@@ -124,14 +139,29 @@ class BodyEvaluator:
     def _translate(self, action: Action) -> NumberedAction | None:
         aggregate = self._number(action.aggregate)
         source, lanes = action.source, self._lanes
-        sites = (source, *action.destinations)
-        if aggregate is None or not self._sites.issuperset(sites):
+        if aggregate is None or not self._sites.issuperset(action.sites):
             return None
+        if action.uses_switch:
+            return self._translate_switched(action, aggregate)
         if any((source, site) not in lanes for site in action.destinations):
             return None
         flows = tuple((lanes[source, site], site) for site in action.destinations)
-        waits = tuple(dict.fromkeys((wait.aggregate, wait.source, wait.destinations) for wait in action.after))
-        return NumberedAction(aggregate, source, flows, (action.aggregate, source, action.destinations), waits)
+        return NumberedAction(aggregate, source, flows, name_action(action), _name_waits(action))
+
+    def _translate_switched(self, action: Action, aggregate: NumberedAggregate) -> NumberedAction | None:
+        """The one flow of a switch that copies, or adds."""
+        switch = next((each for each in find_adding_switches(self._machine) if each.joins(action.sites)), None)
+        parts = [(self._number(part), site) for part, site in action.reads]
+        if switch is None or any(part is None for part, _ in parts):
+            return None
+        reads = tuple(part.base + site for part, site in parts if part is not None)
+        sources = [site for _, site in action.reads] or [action.source]
+        together = action.destinations or (action.source,)
+        path = tuple(self._width + resource for resource in switch.find_path(sources, together))
+        lane = self._paths.setdefault(path, len(self._paths))
+        flows = ((lane, together[0]),)
+        waits = _name_waits(action)
+        return NumberedAction(aggregate, action.source, flows, name_action(action), waits, together, reads)
 
     def _number(self, name: Aggregate) -> NumberedAggregate | None:
         """None where IN does not have the aggregate's atoms, or gives them different sizes."""
@@ -145,3 +175,7 @@ class BodyEvaluator:
                 aggregate = NumberedAggregate(name, mask, base, spots, self._sizes[name[0]])
             self._aggregates[name] = aggregate
         return self._aggregates[name]
+
+
+def _name_waits(action: Action) -> tuple[ActionName, ...]:
+    return tuple(dict.fromkeys(name_action(wait) for wait in action.after))

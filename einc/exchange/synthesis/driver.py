@@ -32,6 +32,7 @@ from einc.exchange.synthesis.rewrites import MAX_REWRITTEN, improve_by_rewrites
 from einc.exchange.synthesis.rounding import RouteChooser, choose_piece_counts
 from einc.exchange.synthesis.scheduling import build_first_schedule, improve_schedule
 from einc.exchange.synthesis.splitting import can_split, find_atom_families, split_atoms
+from einc.exchange.synthesis.switching import build_switched_bodies
 from einc.exchange.synthesis.task_graph import (
     ExchangeTasks,
     TaskSchedule,
@@ -101,7 +102,8 @@ class SynthesisOptions:
     seconds. `max_actions` None allows more on larger machines. `max_pieces` limits the pieces of single atoms; those of
     one aggregate count by the first of them. The search ends with a program that takes at most `enough` times the
     bound. It gives up where the routes found keep the fullest resource busy for more than `max_packed_ms`; the caller
-    knows that no placement keeps it busy for less than `min_packed_ms`.
+    knows that no placement keeps it busy for less than `min_packed_ms`. With `switches`, those of the machine may copy
+    and add.
     """
 
     iterations: int = 200
@@ -112,6 +114,7 @@ class SynthesisOptions:
     enough: float = MAX_RESOURCE_RATIO
     max_packed_ms: float = math.inf
     min_packed_ms: float = 0.0
+    switches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,7 @@ class _SynthesisSearch:
         self.max_actions = options.max_actions or max(
             MAX_SEARCHED_ACTIONS, min(MAX_ACTIONS_OF_MANY, 16 * len(machine.sites) ** 2)
         )
+        self.switches = options.switches or any(action.uses_switch for action in preamble.actions)
         self.packed_ms: float | None = None
         self.deadline = math.inf if options.time_limit is None else time.monotonic() + options.time_limit
         self.progress = progress
@@ -240,7 +244,8 @@ class _SynthesisSearch:
         options = self.options
         network = build_network(self.machine, self.preamble.gpus)
         if not is_open(self.preamble):
-            self.certificate = bound(dataclasses.replace(self.preamble, actions=()), self.machine)
+            bare = dataclasses.replace(self.preamble, actions=())
+            self.certificate = bound(bare, self.machine, switches=self.switches)
             if self.best_ms <= self.certificate.bound_ms * options.enough:
                 return
         self.say("placing")
@@ -248,6 +253,9 @@ class _SynthesisSearch:
         limits = options.max_packed_ms, max(options.min_packed_ms, known)
         placed, demands, amounts = place(self.preamble, network, 0.02, self.stop, *limits)
         self.offer_program(build_naive_body(placed, self.machine), {}, "naive body")
+        if options.switches:
+            for program, splits in build_switched_bodies(placed, self.machine):
+                self.offer_program(program, splits, "switches that copy and add")
         self.packed_ms = amounts.fullest_ms
         if self.packed_ms > options.max_packed_ms:
             return
@@ -309,7 +317,8 @@ class _SynthesisSearch:
     def rewrite(self, goal: float) -> None:
         """Tries rewrites of the best body, if it is small enough."""
         assert self.best is not None, "the naive body is a candidate"
-        if self.best_ms <= goal or len(self.best.actions) > MAX_REWRITTEN:
+        switched = any(action.uses_switch for action in self.best.actions)
+        if self.best_ms <= goal or switched or len(self.best.actions) > MAX_REWRITTEN:
             return
         self.say("rewriting")
         rounds = self.options.iterations * _ACTIONS_PER_ITERATION // max(_ACTIONS_PER_ITERATION, len(self.best.actions))
@@ -366,7 +375,7 @@ class _SynthesisSearch:
         if self.certificate is None:
             members = {partition.name: partition.members or () for partition in self.best.partitions}
             task = dataclasses.replace(close_partitions(self.preamble, members), actions=())
-            self.certificate = bound(task, self.machine)
+            self.certificate = bound(task, self.machine, switches=self.switches)
         proposals = tuple(self.proposals)
         return Synthesis(
             self.best, self.splits, self.best_ms, self.naive_ms, self.certificate, False, proposals, self.packed_ms
