@@ -80,8 +80,9 @@ test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
 	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=all
 
-test-machines: .venv/dev  ## the slow checks of machines: no random plan is faster where GPUs have no peers (two minutes)
+test-machines: .venv/dev  ## the slow checks of machines: no random plan is faster where GPUs have no peers, and plans for detected machines
 	$(PYTEST) -n $(JOBS) -m slow tests/machines tests/search/test_no_peers.py
+	$(BIN)/python -m tests.machines.detected_plans
 
 test-new: .venv/dev  ## run the property tests on new random examples; print those that fail
 	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=new

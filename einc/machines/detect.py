@@ -153,8 +153,11 @@ def _detect_amd(dump: Topology | None) -> Detection | None:
     and not run. Raises UsageError for one that the catalogue has not, and where nobody says how many xGMI links a pair
     has."""
     tables = ask_rocm_smi(run_tool)
-    if tables is None:
-        return None
+    return None if tables is None else describe_amd(tables, dump)
+
+
+def describe_amd(tables: str, dump: Topology | None = None) -> Detection:
+    """The machine of the tables of `rocm-smi`, with the links of a dump if there is one."""
     topology = read_rocm(tables, "rocm-smi")
     if dump is not None:
         if len(dump.labels) != len(topology.labels):

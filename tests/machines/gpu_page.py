@@ -24,9 +24,21 @@ TFLOP/s are those of dense products; of 16 bits and less those of the units for 
 data sheet tells. "GiB" is what programs can allocate, less the 1 GiB that plans leave free. `measured` GPUs have
 kernels whose times were fitted to measurements, others such that are scaled from the data sheet.
 
-The column of data sheets names where a figure can be checked. Rates of GPUs that are not `measured`, of 8 and 4 bits,
-and PCI ids were entered without the sheets at hand, and nobody has compared them since. The same holds for the names of
-clouds below.
+The column of data sheets names where a figure can be checked. What was compared with other sources since it was
+entered, and agrees:
+
+- all PCI ids: [pci.ids](https://github.com/pciutils/pciids) of August 2026. It calls 0x740c MI250 and MI250X alike, and
+  0x66a0 any Radeon Instinct of its chip;
+- links of `mi100` and `mi250x` (23 and 25 GT/s, two bytes wide), PCIe of `mi100`, multiprocessors and memory of
+  `mi325x` and `mi355x`: ROCm's documentation;
+- 16 bits, 8 bits and f32 of `a40`, 16 and 8 bits of `l4` (half of what is told with sparsity), f16 of `mi50` and
+  `mi100`, 16 bits and f32 of `mi210`, 16 and 8 bits and f32 of `mi300x`, and 4 bits, too, of `mi355x`: tables of
+  specifications, and of projects that model kernels, none of them the makers' sheets;
+- memory bandwidth of `l4`, `l40s`, `a40`, `mi50`, `mi210`, `mi300x` and `mi325x`: the same kind of tables.
+
+One table has twice as much for the tensor cores of `l40` as stands here; which is right was not found out. All other
+rates of GPUs that are not `measured`, rates of 8 and 4 bits, and the names of clouds below were entered without the
+sheets at hand, and nobody has compared them since.
 
 | GPU | GiB | GB/s | f16 or bf16 | f32 | f64 | f8 | i8 | f4 | kernels | data sheet |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- |

@@ -15,7 +15,7 @@ from einc.machines.visible.cuda_driver import ask_driver
 from einc.machines.visible.nvml import ask_nvml
 from einc.machines.visible.pci_tree import read_pci_tree, read_socket_rate
 from einc.machines.visible.topologies import VisibleSources
-from tests.machines import detection_page
+from tests.machines import detected_plans, detection_page
 from tests.support.stand_in_driver import CUDA_NAMES, Card, StandInCuda, hide, list_systems, make_cards, make_driver
 from tests.support.topologies import new_style, peers, switched
 
@@ -154,6 +154,16 @@ def test_parts_of_a_gpu():
     assert site.gpu.products[0].multiprocessors == 42
     assert detection.machine.resources[-1].name == "host memory"
     assert parse_machine(format_machine(detection.machine)) == detection.machine
+
+
+def test_machines_are_seen_as_they_are():
+    """Every GPU of the catalogue in 2, 4 and 8, so that plans lose nothing; but the PCIe switches of DGX-1."""
+    different = {
+        (gpu.name, len(real.sites), name)
+        for gpu, name, real in detected_plans.list_cases()
+        if not detected_plans.sees_as_it_is(real, detected_plans.detect_real_machine(gpu, name, real))
+    }
+    assert different == {("v100", 8, "dgx-1"), ("v100-16gb", 8, "dgx-1")}
 
 
 def test_an_unknown_gpu_is_asked_for():

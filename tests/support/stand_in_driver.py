@@ -169,13 +169,19 @@ def make_driver(gpu: Gpu, machine: Machine | None, count: int) -> tuple[StandInC
 
 def _find_level(machine: Machine | None, pair: Pair) -> int:
     """NVML's word for how near two GPUs are: behind one switch, in one socket, or neither."""
-    groups = {
-        kind: [{a for a, _ in resource.pairs} for resource in machine.resources if resource.name.startswith(f"{kind} ")]
-        for kind in ("switch", "socket")
-    } if machine is not None else {"switch": [], "socket": []}  # fmt: skip
-    if any(set(pair) <= group for group in groups["switch"]):
+    lanes = () if machine is None else machine.resources
+    if any(set(pair) <= {a for a, _ in lane.pairs} for lane in lanes if lane.name.startswith("switch ")):
         return 10
-    return 40 if not groups["socket"] or any(set(pair) <= group for group in groups["socket"]) else 50
+    return 50 if machine is not None and crosses_sockets(machine, pair) else 40
+
+
+def crosses_sockets(machine: Machine, pair: Pair) -> bool:
+    """Whether two GPUs are in different sockets; where a machine names none, each switch has one of its own."""
+    for kind in ("socket", "switch"):
+        groups = [{a for a, _ in lane.pairs} for lane in machine.resources if lane.name.startswith(f"{kind} ")]
+        if groups:
+            return not any(set(pair) <= group for group in groups)
+    return False
 
 
 def hide(driver: StandInCuda, visible: Sequence[int]) -> StandInCuda:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from einc.machines.catalogue import Gpu
 from einc.machines.model import Machine
 from einc.machines.visible.topologies import list_direct
+from tests.support.stand_in_driver import crosses_sockets
 
 CARD_SERIES = {
     "mi50": "Vega 20 [Radeon Pro VII/Radeon Instinct MI50 32GB]",
@@ -56,14 +57,13 @@ def make_rocm_smi(
     def say(fact: str) -> str:
         return "\n".join(f"GPU[{k}]\t\t: {fact}" for k in range(count))
 
-    sockets = [] if machine is None else [r for r in machine.resources if r.name == "socket out 0"]
-    upper = {source for resource in sockets for source, _ in resource.pairs}
+    upper = {k for k in range(1, count) if machine is not None and crosses_sockets(machine, (0, k))}
     answers = {
         "--showtopo": "\n".join(
             (
                 table("Weight between two GPUs", weight),
                 table("Link Type between two GPUs", kind),
-                *(f"GPU[{k}]\t\t: (Topology) Numa Node: {int(bool(upper) and k not in upper)}" for k in range(count)),
+                *(f"GPU[{k}]\t\t: (Topology) Numa Node: {int(k in upper)}" for k in range(count)),
             )
         ),
         "--shownodesbw": table("Bandwidth", bandwidth) + "Format: min-max; Units: mps\n",
