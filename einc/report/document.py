@@ -22,6 +22,7 @@ from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
 from einc.report.times import describe_label_time, describe_limit, describe_time, describe_unlisted_peaks
 from einc.report.weights import describe_tensor, describe_weights
+from einc.search.lower_bound import bound_plans
 from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.regions import region_bytes
 from einc_runtime.plan.schema import Block, Bundle, Exchange, Operation, TransferTask
@@ -94,6 +95,7 @@ def explain(
         "memory_bytes": list(bundle.memory),
         "memory_limit": report.memory_limit,
         "predicted_ms": timing.predicted_ms,
+        "least_ms": None if plan is None or only is not None else _find_least(plan, timer.machine, timing),
         "predicted_range_ms": None if timing.range_ms is None else list(timing.range_ms),
         "rates": name_rates(timer.machine),
         "references": describe_references(bundle, plan, timer.machine),
@@ -106,6 +108,11 @@ def explain(
         "unknown": explain_unknown(bundle),
     }
     return document | {"choices": describe_choices(document) if with_alternatives and only is None else None}
+
+
+def _find_least(plan: LogicalPlan, machine: Machine, timing: Timing) -> float | None:
+    """What any plan of this computation on these sites takes at least, in ms."""
+    return bound_plans(plan.graph, machine, plan.sites, timing.predicted_ms) if timing.predicted_ms else None
 
 
 def describe_baselines(report: PlanReport) -> list[Document]:

@@ -45,6 +45,21 @@ _OTHER_SELECTORS = {
 
 def summarize_selection(document: Document) -> list[str]:
     """Lines on how the plan was chosen, and what a faster one lacks."""
+    return [*_describe_choice(document), *_describe_distance(document)]
+
+
+def _describe_distance(document: Document) -> list[str]:
+    """How far from the fastest possible plan this one can be at most."""
+    least, predicted = document["least_ms"], document["predicted_ms"]
+    if not least or not predicted:
+        return []
+    return [
+        f"at most {max(1.0, predicted / least):.2f} times the fastest possible plan: none takes less than"
+        f" {format_ms(least)}"
+    ]
+
+
+def _describe_choice(document: Document) -> list[str]:
     if document["selector"] != FASTEST:
         return [_OTHER_SELECTORS[document["selector"]]] if document["selector"] in _OTHER_SELECTORS else []
     rows = [row for row in document["contenders"] if row["predicted_ms"] is not None]
