@@ -51,7 +51,7 @@ def summarize_selection(document: Document) -> list[str]:
 def _describe_distance(document: Document) -> list[str]:
     """How far from the fastest possible plan this one can be at most."""
     least, predicted = document["least_ms"], document["predicted_ms"]
-    if not least or not predicted:
+    if document["selector"] != FASTEST or not least or not predicted:
         return []
     return [
         f"at most {max(1.0, predicted / least):.2f} times the fastest possible plan: none takes less than"

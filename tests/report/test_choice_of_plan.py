@@ -31,6 +31,7 @@ def document(*contenders: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "selector": "fastest",
         "predicted_ms": 2.0,
+        "least_ms": None,
         "predicted_range_ms": None,
         "rates": "measured",
         "total_cost": 200,
@@ -84,6 +85,12 @@ def test_a_faster_plan_that_does_not_fit_is_named_as_such() -> None:
     assert describe_choice(found) == told
     slower = document(row("time", 2.0, cost=200, chosen=True), row("single", 4.0, 1 << 35, fits=False))
     assert not any("does not fit" in line for line in [*summarize_selection(slower), describe_choice(slower)])
+
+
+def test_how_far_the_fastest_plan_may_be_is_said() -> None:
+    found = document(row("time", 2.0, chosen=True), least_ms=1.6)
+    assert "at most 1.25 times the fastest possible plan: none takes less than 1.60 ms" in summarize_selection(found)
+    assert len(summarize_selection(found | {"least_ms": None})) == len(summarize_selection(found)) - 1
 
 
 def test_tables_that_were_not_minimized_are_not_called_exact() -> None:
