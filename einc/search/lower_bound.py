@@ -47,13 +47,13 @@ MAX_PATHS = 8
 MAX_BOUNDED_SITES = 128
 """On more sites there is no bound: kernels of all candidates would take long to time."""
 
-MAX_COMPARED = 20_000_000
+MAX_COMPARED_PAIRS = 20_000_000
 """Pairs of function specifications of two neighbours that are compared, candidate by candidate: some seconds. With
 more, nothing has to arrive: the bound is lower, and holds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Offer:
+class _TimedOffer:
     """The candidates of an operator: the shortest and the longest kernel of each, and the work of all, in ms."""
 
     candidates: tuple[Candidate, ...]
@@ -61,15 +61,15 @@ class _Offer:
     longest: Floats
     work: Floats
 
-    def keep(self, chosen: Flags) -> _Offer:
+    def keep(self, chosen: Flags) -> _TimedOffer:
         """Those candidates alone."""
         positions = np.flatnonzero(chosen)
         few = tuple(self.candidates[p] for p in positions.tolist())
-        return _Offer(few, self.shortest[positions], self.longest[positions], self.work[positions])
+        return _TimedOffer(few, self.shortest[positions], self.longest[positions], self.work[positions])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Blocks:
+class _PortBlocks:
     """Distinct blocks, (n, rank) each, and which of them are put out in partial copies."""
 
     lower: Ints
@@ -95,11 +95,11 @@ class _Bound:
         network = Network(machine.restrict(tuple(range(sites))), None)
         alone = [network.entering(make_mask((site,)))[0] for site in network.sites]
         self._rate = max(alone, default=0.0) or np.inf
-        self._offers: dict[Operator, _Offer] = {}
+        self._offers: dict[Operator, _TimedOffer] = {}
         self._itemsizes = {tensor.name: tensor.desc.dtype.itemsize for tensor in graph.tensors}
         self._reads: dict[tuple[Operator, int], bool] = {}
         self._names: dict[tuple[int, int, str], bytes] = {}
-        self._blocks: dict[bytes, _Blocks] = {}
+        self._blocks: dict[bytes, _PortBlocks] = {}
         self._measured: dict[tuple[bytes, bytes, int], float] = {}
 
     def find(self) -> float:
@@ -109,14 +109,14 @@ class _Bound:
         bounds = [self._weigh(weight, path, every) for path in paths for weight in WEIGHTS]
         return min(self._known_ms, max(slowest, *bounds))
 
-    def _weigh(self, weight: float, path: Sequence[int], every: Sequence[_Offer]) -> float:
+    def _weigh(self, weight: float, path: Sequence[int], every: Sequence[_TimedOffer]) -> float:
         """The least mean of the path, with this weight, and of the work of all operators."""
         off_path = dict.fromkeys(range(len(every)))
         for n in path:
             del off_path[n]
-        rest = (1 - weight) * sum(float(every[n].work.min()) for n in off_path)
+        off_path_ms = (1 - weight) * sum(float(every[n].work.min()) for n in off_path)
         costs = {id(every[n]): (1 - weight) * every[n].work + weight * every[n].shortest for n in path}
-        slack = self._known_ms - rest - sum(float(costs[id(every[n])].min()) for n in path)
+        slack = self._known_ms - off_path_ms - sum(float(costs[id(every[n])].min()) for n in path)
         kept = {id(every[n]): every[n].keep(costs[id(every[n])] - costs[id(every[n])].min() <= slack) for n in path}
         compared: dict[tuple[object, ...], Floats] = {}
         least: Floats = np.zeros(1)
@@ -127,20 +127,20 @@ class _Bound:
                 return self._known_ms  # any plan whose mean is less is known to take no less
             cost = (1 - weight) * offer.work + weight * offer.shortest
             if before >= 0:
-                made, ports = kept[id(every[before])], self._list_ports(before, n)
-                key = id(made), id(offer), ports
+                producer, ports = kept[id(every[before])], self._list_ports(before, n)
+                key = id(producer), id(offer), ports
                 if key not in compared:
-                    compared[key] = self._compare(made, offer, ports)
+                    compared[key] = self._compare(producer, offer, ports)
                 cost = cost + (least[:, None] + weight * compared[key]).min(axis=0)
             least, before = cost, n
-        return rest + float(least.min())
+        return off_path_ms + float(least.min())
 
-    def _offer(self, operator: Operator) -> _Offer:
+    def _offer(self, operator: Operator) -> _TimedOffer:
         if operator not in self._offers:
             candidates = enumerate_flexible_candidates(operator, self._sites)
             times = [self._time(operator, candidate) for candidate in candidates]
             shortest, longest, work = np.array(times).T
-            self._offers[operator] = _Offer(candidates, shortest, longest, work / self._sites)
+            self._offers[operator] = _TimedOffer(candidates, shortest, longest, work / self._sites)
         return self._offers[operator]
 
     def _time(self, operator: Operator, candidate: Candidate) -> tuple[float, float, float]:
@@ -171,8 +171,8 @@ class _Bound:
             for node in nodes
         ]
         readers: list[list[int]] = [[] for _ in nodes]
-        for n, own in enumerate(sources):
-            for source in own:
+        for n, read_nodes in enumerate(sources):
+            for source in read_nodes:
                 readers[source].append(n)
         before, after = list(weights), list(weights)
         for n in range(len(nodes)):
@@ -207,20 +207,22 @@ class _Bound:
 
     def _list_ports(self, before: int, n: int) -> tuple[tuple[int, int, int], ...]:
         """What a node reads of another one: the output, the input, and the bytes of an element."""
-        made, read = self._graph.nodes[before].outputs, self._graph.nodes[n].inputs
-        return tuple((made.index(name), k, self._itemsizes[name]) for k, name in enumerate(read) if name in made)
+        producer, read = self._graph.nodes[before].outputs, self._graph.nodes[n].inputs
+        return tuple(
+            (producer.index(name), k, self._itemsizes[name]) for k, name in enumerate(read) if name in producer
+        )
 
-    def _compare(self, made: _Offer, read: _Offer, ports: Sequence[tuple[int, int, int]]) -> Floats:
+    def _compare(self, producer: _TimedOffer, read: _TimedOffer, ports: Sequence[tuple[int, int, int]]) -> Floats:
         """Ms until the first function specification has what it reads: (candidates of one node, of the next)."""
-        arrivals: Floats = np.zeros((len(made.candidates), len(read.candidates)))
+        arrivals: Floats = np.zeros((len(producer.candidates), len(read.candidates)))
         for j, k, itemsize in ports:
-            makers = [self._describe_blocks(c, j, "made") for c in made.candidates]
+            makers = [self._describe_blocks(c, j, "made") for c in producer.candidates]
             readers = [self._describe_blocks(c, k, "read") for c in read.candidates]
             rows, columns = (
-                {key: place for place, key in enumerate(dict.fromkeys(some))} for some in (makers, readers)
+                {key: number for number, key in enumerate(dict.fromkeys(some))} for some in (makers, readers)
             )
             sizes = [sum(len(self._blocks[key].lower) for key in some) for some in (rows, columns)]
-            if sizes[0] * sizes[1] > MAX_COMPARED:
+            if sizes[0] * sizes[1] > MAX_COMPARED_PAIRS:
                 continue
             table = np.array([[self._measure(maker, reader, itemsize) for reader in columns] for maker in rows])
             places = np.ix_([rows[key] for key in makers], [columns[key] for key in readers])
@@ -239,18 +241,18 @@ class _Bound:
             partial = (copies > 1) & (side == "made")
             name = distinct.tobytes() + partial.tobytes() + bytes([rank])
             self._names[key] = name
-            self._blocks[name] = _Blocks(distinct[:, :rank], distinct[:, rank:], partial)
+            self._blocks[name] = _PortBlocks(distinct[:, :rank], distinct[:, rank:], partial)
         return self._names[key]
 
     def _measure(self, maker: bytes, reader: bytes, itemsize: int) -> float:
         """Ms after which all that one function specification reads can be at its site: the least of all of them."""
         key = maker, reader, itemsize
         if key not in self._measured:
-            made, read = self._blocks[maker], self._blocks[reader]
-            lower = np.maximum(made.lower[None], read.lower[:, None])
-            upper = np.minimum(made.upper[None], read.upper[:, None])
+            producer, read = self._blocks[maker], self._blocks[reader]
+            lower = np.maximum(producer.lower[None], read.lower[:, None])
+            upper = np.minimum(producer.upper[None], read.upper[:, None])
             common = np.prod(np.maximum(0, upper - lower), axis=2)  # elements: (blocks read, blocks made)
-            nearby = np.where(made.partial[None], 0, common).max(axis=1)
+            nearby = np.where(producer.partial[None], 0, common).max(axis=1)
             entering = int((common.sum(axis=1) - nearby).min()) * itemsize
             latency = self._machine.transfer_latency_us * MS_PER_US
             self._measured[key] = latency + entering / self._rate if entering else 0.0
