@@ -50,6 +50,11 @@ and detected by two rules:
 GB/s are those of the slowest and of the fastest pair. The numbers below the models say how much longer the plan that is
 chosen for the detected machine takes on the real one, by prediction, than the plan that is chosen for that.
 
+`python -m tests.machines.detected_plans` does so for every GPU of the catalogue, those of AMD by `rocm-smi`, in 2, 4
+and 8 on servers as they are sold in, or with four cards a socket: 127 of these 129 machines are detected exactly as
+they are, so that plans for them lose nothing. The two others are DGX-1 with eight GPUs, where nobody says which pairs
+share a switch of PCIe beside their NVLinks; the command plans for both, and ends with 1 if a plan loses more than 5%.
+
 """
 
 

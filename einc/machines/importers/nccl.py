@@ -47,11 +47,14 @@ def read_nccl(elements: Sequence[Element], where: str) -> Topology:
     absent: set[str] = set()
     for link in elements:
         gpu = link.path[-1] if link.path else None
-        if link.name not in _LINKS or gpu is None or gpu.name != "gpu":
+        if link.name not in _LINKS:
             continue
+        if gpu is None or gpu.name != "gpu":
+            raise MachineError(f"an {_LINKS[link.name]} that stands in no <gpu>", where=link.span, hint=_DUMP)
         site, count = number[_get_key(gpu)], _read_count(link)
-        target, kind = _normalize_bus_id(_get_attribute(link, "target")), _get_attribute(link, "tclass").lower()
+        target = _normalize_bus_id(_get_attribute(link, "target"))
         peer = number.get((keys[site][0], target))
+        kind = "" if peer is not None and "tclass" not in link.attributes else _get_attribute(link, "tclass").lower()
         if kind in _SWITCH:
             switched[site] += count
         elif peer == site:
@@ -79,7 +82,7 @@ def read_nccl(elements: Sequence[Element], where: str) -> Topology:
     rate, notes = _find_pcie_rate(gpus)
     if absent:
         notes.append(f"links to GPUs that the file does not list are left out: {', '.join(sorted(absent)[:8])}")
-    degrees = [0] * len(gpus)
+    degrees = list(switched)
     for (site, _), count in direct.items():
         degrees[site] += count
     models = tuple(_find_model(gpu, links) for gpu, links in zip(gpus, degrees, strict=True))
@@ -243,7 +246,7 @@ def _make_label(gpu: Element, site: int) -> str:
 
 def _get_attribute(element: Element, name: str) -> str:
     if name not in element.attributes:
-        raise MachineError(f"<{element.name}> lacks its attribute {name}", where=element.span)
+        raise MachineError(f"<{element.name}> lacks its attribute {name}", where=element.span, hint=_DUMP)
     return element.attributes[name]
 
 

@@ -23,7 +23,9 @@ _TITLE = re.compile(r"=+ *([A-Z][A-Za-z ]{1,60}?) *=+\s*")
 _LINK_TYPES, _WEIGHTS, _BANDWIDTHS = "Link Type between two GPUs", "Weight between two GPUs", "Bandwidth"
 _LEAST_TO_MOST = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _GPU_LABEL = re.compile(r"GPU(0|[1-9][0-9]{0,3})")
-_GPU_FACT = re.compile(r"GPU\[([0-9]{1,4})\]\s*: *(?:\(Topology\) *)?([A-Za-z ]{1,30}?(?: \(B\))?):\s*(\S.{0,80}?)\s*")
+_GPU_FACT = re.compile(
+    r"GPU ?\[?([0-9]{1,4})\]?\s*: *(?:\(Topology\) *)?([A-Za-z ]{1,30}?(?: \(B\))?):\s*(\S.{0,80}?)\s*"
+)
 UNTOLD_LINKS = "rocm-smi does not say how many xGMI links a pair has: one each (`--shownodesbw`, RCCL's dump say it)"
 _LEAST_SHARE_OF_MEMORY = 0.9
 """A GPU with less than this part of its model's memory is a part of one: partitions have half or less."""
