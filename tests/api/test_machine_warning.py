@@ -17,7 +17,7 @@ from tests.support.stand_in_driver import make_driver
 def geforce(monkeypatch):
     cuda, _ = make_driver(load_catalogue()["rtx-4090"], None, 2)
     monkeypatch.setattr(detect, "ask_driver", lambda: ask_driver(cuda))
-    monkeypatch.setattr(detect, "ask_everything", lambda driver: VisibleSources())
+    monkeypatch.setattr(detect, "ask_everything", lambda driver, dump: VisibleSources())
 
 
 def make_graph():

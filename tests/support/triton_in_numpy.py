@@ -218,6 +218,10 @@ def language(arena, number, written):
             result = combine(result, Tensor(part))
         return result
 
+    def scan(x, axis, combine):
+        parts = [Tensor(part) for part in np.moveaxis(x.a, axis, 0)]
+        return Tensor(np.stack([result.a for result in itertools.accumulate(parts, combine)], axis))
+
     def kinds(function):
         return lambda a, b, propagate_nan=None: Tensor(function(weak(a), weak(b)))
 
@@ -239,7 +243,7 @@ def language(arena, number, written):
         multiple_of=lambda value, multiple: value,
         pointer_type=lambda kind: Type(np.int64, kind.dtype),
         make_tensor_descriptor=make_tensor_descriptor,
-        load=load, store=store, atomic_max=atomic_max, dot=dot, reduce=fold,
+        load=load, store=store, atomic_max=atomic_max, dot=dot, reduce=fold, associative_scan=scan,
         cumsum=lambda x, axis: Tensor(np.cumsum(x.a, axis, x.a.dtype)),
         max=reduce_with(np.max), min=reduce_with(np.min), sum=add_up,
         exp=unary(np.exp), exp2=unary(np.exp2), log=unary(np.log), log2=unary(np.log2), sqrt=unary(np.sqrt),
