@@ -26,7 +26,7 @@ MIN_PLACES = 256
 """The smallest cache, in tokens of a sequence. Larger ones are powers of two, so that few plans serve many lengths."""
 TOKEN_DIMENSION = "tokens"
 """The dimension of imported texts along which tokens run."""
-_SHARING = ("equation", "embedding")
+_SHARING = ("equation", "index")
 """Families of operators that read large weights."""
 
 MAX_SEQUENCES = 8

@@ -16,7 +16,8 @@ from einc.errors import Diagnostic, ModelError, OperatorError, UsageError
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
-from einc.ops.embedding import Embedding
+from einc.ops.index_operator import find_lookup
+from einc.ops.index_steps import numbers_tokens
 from einc.ops.step_forms import Dependence, Source, StepForm, StepInput, StepTokens, TokenForm
 from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
 from einc_runtime.text import did_you_mean
@@ -172,8 +173,10 @@ class _Derivation:
 
     def _require_numbers(self, node: Node, forms: Sequence[TokenForm]) -> None:
         """Raises OperatorError for a lookup of tokens whose numbers are not an input, which then counts new ones."""
-        looks_up = isinstance(node.operator, Embedding) and isinstance(forms[0], Dependence) and forms[1] == 0
-        if looks_up and self._table[node.inputs[0]].kind is not TensorKind.INPUT:
+        lookup = find_lookup(node.operator)
+        if lookup is None or not numbers_tokens(node.operator, forms):
+            return
+        if self._table[node.inputs[lookup.ids]].kind is not TensorKind.INPUT:
             raise OperatorError("looks up tokens by numbers that are not an input")
 
     def _read(self, item: StepInput, node: Node) -> str:

@@ -69,6 +69,8 @@ def _read_through(consumer: IndexOperator, k: int, producer: Equation) -> Operat
 def _compute_behind(consumer: Equation, k: int, producer: IndexOperator) -> Operator | None:
     """An elementwise operator of what an index program results in."""
     label, program = consumer.labels[k], producer.program
+    if program.lookup is not None:  # it is a kernel of its own anyway, and alone its table may be cut along its rows
+        return None
     if consumer.aggregation is not None or program.aggregation or consumer.windows:
         return None
     if sorted(label) != sorted(consumer.result) or _has_many_steps(consumer.program, producer.scalar):

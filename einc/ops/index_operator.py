@@ -43,6 +43,7 @@ from einc_runtime.plan.index_programs import (
     Position,
     Ranges,
     Read,
+    RowLookup,
     TensorRead,
     count_index_vectors,
     enumerate_ranges,
@@ -103,7 +104,8 @@ class IndexOperator(Operator):
 
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
         meaning, functions = self._meaning, []
-        cuts = [(form.name, chosen) for form, chosen in zip(meaning.indices, intervals, strict=True)]
+        names = self.program.list_cuts([desc.shape for desc in self.operands], self.outputs[0].dtype.value)
+        cuts = list(zip(names, intervals, strict=True))
         for ranges in enumerate_ranges(self.program, cuts):
             chosen = [ranges[name] for name, _ in cuts]
             inputs = tuple(self.program.read_block(k, desc.shape, ranges) for k, desc in enumerate(self.operands))
@@ -145,7 +147,8 @@ class IndexOperator(Operator):
             return function.outputs[0].size * _count_steps(self.scalar)
         definition = self._definition
         combining = bool(self.program.aggregation) if definition is None else _count_steps(definition.program)
-        return count_index_vectors(ranges) * (_count_steps(self.scalar) + combining)
+        vectors = count_index_vectors({name: ranges[name] for name, _ in self.program.loops})
+        return vectors * (_count_steps(self.scalar) + combining)
 
     def traffic(self, function: FunctionSpec) -> int:
         """As of any operator; but of a tensor that is read at data, no more elements than are read.
@@ -266,6 +269,11 @@ def _derive(operator: IndexOperator) -> OperatorMeaning:
         return index(Application(IndexOperator.family, forms, attributes))
     except PlanFault as fault:
         raise OperatorError(fault.message) from None
+
+
+def find_lookup(operator: Operator) -> RowLookup | None:
+    """The rows that an operator copies of a table; None for one that does anything else."""
+    return operator.program.lookup if isinstance(operator, IndexOperator) else None
 
 
 def build_index_operator(

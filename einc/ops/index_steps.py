@@ -4,6 +4,7 @@ With the loop t of tokens in its result, a program may read
 
 - a tensor of tokens at t: the new tokens alone are needed;
 - at t plus what is never above 0 (the window of a causal convolution), or at 0: a cache has these tokens;
+- at numbers that are data, of which an input says which tokens they are: they count from the first new token;
 - at any k of a running aggregate over `k <= t`: a cache, too;
 - everything else, and the value of t, at the position of a new token.
 
@@ -17,7 +18,8 @@ from dataclasses import dataclass, replace
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.index_operator import IndexOperator, build_index_operator
+from einc.ops.base import Operator
+from einc.ops.index_operator import IndexOperator, build_index_operator, find_lookup
 from einc.ops.step_forms import (
     Dependence,
     Source,
@@ -42,6 +44,8 @@ from einc_runtime.plan.index_programs import (
 def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
     """As `einc.ops.steps.find_step_form`, for an index program of which some operand has tokens."""
     program = operator.program
+    if numbers_tokens(operator, forms):
+        return _find_rows(operator, forms, tokens)
     reads = _list_token_reads(program, forms)
     if all(position == Position((), tokens.extent - 1) for _, position in reads):
         return _find_last(operator, forms, tokens)
@@ -58,6 +62,21 @@ def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens:
     return _Rewriting(
         operator, tuple(forms), tokens, loop, running.loop if running else None, frozenset(cached)
     ).write()
+
+
+def numbers_tokens(operator: Operator, forms: Sequence[TokenForm]) -> bool:
+    """Whether an operator looks up tokens by their numbers."""
+    lookup = find_lookup(operator)
+    if lookup is None or not isinstance(forms[lookup.ids], Dependence):
+        return False
+    return forms[lookup.table] == lookup.dim
+
+
+def _find_rows(operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    """Rows of tokens by their numbers, which count from the first new token in a step."""
+    descs = [tokens.shorten(desc, form) for desc, form in zip(operator.operands, forms, strict=True)]
+    looked_up = build_index_operator(descs, operator.program, operator.scalar, operator.dims)
+    return StepForm(looked_up, read_same(forms), (Dependence.LAST,))
 
 
 def _list_token_reads(program: IndexProgram, forms: Sequence[TokenForm]) -> list[tuple[int, Position]]:

@@ -17,7 +17,6 @@ from einc.ops import (
     custom,
     dequantize,
     elementwise,
-    embedding,
     equation,
     expert_matmul,
     index_operator,
@@ -39,7 +38,7 @@ from einc_runtime.custom import list_custom_operators
 from einc_runtime.text import did_you_mean
 
 _FILES = (
-    append, attention, concat, custom, dequantize, elementwise, embedding, equation, expert_matmul, index_operator,
+    append, attention, concat, custom, dequantize, elementwise, equation, expert_matmul, index_operator,
     meanpool, norm,
     quantized_product, recurrence, reshape, rope, rounded_product, selection, shorthands, slicing, softmax,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Calls that stand for index equations: matrix products, reductions, and permutations of dimensions.
+"""Calls that stand for index equations: matrix products, reductions, permutations of dimensions, and lookups.
 
 A matrix product has the indices i, j, k, with batch indices b0, b1, ... before them (paper, Examples 1 to 3).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from einc.core.tensor import DType
 from einc.errors import OperatorError
 from einc.ops import elementwise
 from einc.ops.arguments import (
@@ -20,15 +21,17 @@ from einc.ops.arguments import (
 )
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
+from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import make_step
+from einc_runtime.plan.index_programs import COPY, IndexProgram, Position, TensorRead
 from einc_runtime.plan.scalar_programs import ScalarInput
 
-CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose")
+CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "embedding")
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """The index equation that a call stands for."""
-    make = {"matmul": _multiply, "transpose": _transpose}.get(name, _reduce)
+    make = {"matmul": _multiply, "transpose": _transpose, "embedding": _look_up}.get(name, _reduce)
     return make(name, arguments, attributes)
 
 
@@ -118,3 +121,21 @@ def _transpose(name: str, arguments: Sequence[Argument], attributes: Attributes)
     labels = make_unique(tensor.dims)
     result = [(labels[at], tensor.dims[at]) for at in order]
     return build_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), None)
+
+
+def _look_up(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`embedding(ids, table)`: the dimensions of `ids`, then the columns of `table`."""
+    reject_others(name, attributes)
+    ids, table = require_tensors(name, arguments, 2)
+    if not ids.dtype.is_integer:
+        raise OperatorError(f"embedding: ids are integers, not {ids.dtype}", argument=0, hint="embedding(ids, table)")
+    if table.rank != 2 or table.dtype is DType.BOOL:
+        raise OperatorError(
+            f"embedding: the table is {table}, expected numbers in two dimensions: vocabulary, columns", argument=1
+        )
+    loops = make_unique([*ids.dims, table.dims[1]])
+    *at, column = (Position(((name, 1),)) for name in loops)
+    reads = (TensorRead(1, (Position((("@1", 1),)), column)), TensorRead(0, tuple(at)))
+    extents = zip(loops, (*ids.shape, table.shape[1]), strict=True)
+    program = IndexProgram(tuple(extents), len(loops), reads, COPY, "")
+    return build_index_operator([ids, table], program, make_step("copy", ScalarInput(0)), loops)

@@ -18,7 +18,6 @@ from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.attention import Attention
 from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
-from einc.ops.embedding import Embedding
 from einc.ops.index_operator import IndexOperator
 from einc.ops.index_steps import find_index_step
 from einc.ops.recurrence import RecurrenceOperator
@@ -42,7 +41,6 @@ _TOKENWISE = frozenset(
         "equation",
         "norm",
         "softmax",
-        "embedding",
         "expert_matmul",
         "concat",
         "argmax",
@@ -73,8 +71,6 @@ def find_step_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepT
         return find_recurrence_step(operator, forms, tokens)
     if isinstance(operator, Slice):
         return _find_slice(operator, forms, tokens)
-    if isinstance(operator, Embedding) and isinstance(forms[0], Dependence):
-        return _find_lookup(operator, forms, tokens)
     if isinstance(operator, Rope) and operator.positions is None and forms[0] == operator.tensor.rank - 2:
         return _find_rotation(operator, forms, tokens)
     if isinstance(operator, MappedOperator) and operator.family in _TOKENWISE:
@@ -186,14 +182,6 @@ def _find_slice(operator: Slice, forms: Sequence[TokenForm], tokens: StepTokens)
     attributes: dict[str, Attribute] = {"starts": tuple(starts), "stops": tuple(stops)}
     last = registry.restore(operator.family, (tokens.shorten(operator.tensor, axis),), attributes)
     return StepForm(last, read_same(forms), (Dependence.LAST,))
-
-
-def _find_lookup(operator: Embedding, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
-    """Rows of tokens by their numbers, which count from the first new token in a step."""
-    if forms[1] != 0:
-        raise OperatorError("looks up tokens as columns")
-    looked_up = registry.restore(operator.family, (operator.ids, tokens.shorten(operator.table, 0)), {})
-    return StepForm(looked_up, read_same(forms), (Dependence.LAST,))
 
 
 # ---- operators that know positions ----

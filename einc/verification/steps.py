@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from einc.graph.decode_step import DecodeStep
 from einc.graph.graph import Graph, GraphTensor, TensorKind
-from einc.ops.embedding import Embedding
+from einc.ops.index_operator import find_lookup
+from einc.ops.index_steps import numbers_tokens
 from einc.ops.step_forms import Dependence
 from einc_runtime.errors import PlanFault
 
@@ -97,11 +98,10 @@ def compare_steps(model: Graph, step: DecodeStep, loaded: Mapping[str, Array], c
 def _find_numbers(model: Graph, step: DecodeStep) -> set[str]:
     """The inputs whose elements are numbers of tokens."""
     return {
-        node.inputs[0]
+        node.inputs[lookup.ids]
         for node in model.nodes
-        if isinstance(node.operator, Embedding)
-        and step.forms[node.inputs[1]] == 0
-        and isinstance(step.forms[node.inputs[0]], Dependence)
+        if (lookup := find_lookup(node.operator)) is not None
+        and numbers_tokens(node.operator, [step.forms[name] for name in node.inputs])
     }
 
 
@@ -117,7 +117,8 @@ def _draw(tensor: GraphTensor, model: Graph, rng: np.random.Generator) -> Array:
     if desc.dtype.value == "bool":
         return rng.integers(0, 2, desc.shape).astype(np.bool_)
     if not desc.dtype.is_float:
-        tables = [n.operator.table.shape[0] for n, k in readers if isinstance(n.operator, Embedding) and k == 0]
+        lookups = [(node.operator, find_lookup(node.operator), k) for node, k in readers]
+        tables = [op.inputs[x.table].shape[x.dim] for op, x, k in lookups if x is not None and k == x.ids]
         return rng.integers(0, min(tables, default=_DRAWN_IDS), desc.shape).astype(desc.dtype.numpy())
     fan_in = max((node.operator.fan_in(k) for node, k in readers), default=1)
     scale = 1 / np.sqrt(fan_in) if tensor.kind is TensorKind.WEIGHT else 1.0

@@ -7,7 +7,7 @@ from einc_runtime.plan.schema import Bundle, KernelTask, TransferTask
 from tests.gpu.layouts import Layout
 from tests.gpu.primitives import CAPTURE, CUBLAS, EPILOGUE, PEERS, PINNED, ROWS, SHARED, TRITON
 
-STATUS_KERNELS = frozenset({"embedding", "append", "rope", "expert_matmul"})
+STATUS_KERNELS = frozenset({"index", "append", "rope", "expert_matmul"})
 """Kernels that may check values of their inputs; their status words are fetched to pinned memory."""
 
 

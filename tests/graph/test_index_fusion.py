@@ -28,7 +28,7 @@ FUSED: dict[str, tuple[str, int]] = {
     "both": ('y = exp(roll(x + z, "b", 1)) * row', 1),
     "two index programs": ('h = flip(x, "a")\ny = tril(h) + triu(z)', 3),
     "a mask": ("h = x * 0.5\ny[p, q] = where(q <= p, h[p, q], -1.0)", 1),
-    "rows at data": ("h[t, b] = x[ids[t], b]\ny = h * row + 1.0", 1),
+    "rows at data": ("h[t, b] = x[ids[t], b]\ny = h * row + 1.0", 2),
     "computed rows": ("h = x + z\ny[t, b] = h[ids[t] % 5, b]", 2),
     "positions behind": ("h[t, b] = x[ids[t], b]\ny[p, t, q = 2] = h[t, p] * 2.0", 2),
     "read twice": ("h = x - z\ny[i = 4, b] = h[i + 1, b] - h[i, b]", 2),

@@ -32,7 +32,7 @@ class NumpyKernels:
     """The kernels on the memory of a fake driver. `fail` names a stage and a kernel that fails there."""
 
     READS_PEERS = ("aggregation", "logsumexp", "argmax", "topk")
-    COMPLAINTS = ("embedding", "append", "rope", "expert_matmul")
+    COMPLAINTS = ("index", "append", "rope", "expert_matmul")
 
     def __init__(self, driver, *, fail=None):
         self.driver, self.fail = driver, fail

@@ -129,8 +129,11 @@ INVOCATIONS = {
                       array("f32", 100, 384)),
     "rope": made("rope", {"theta": 1e4, "scaling": "none"}, [array("f16", 32, 512, 128), array("i64", 512)],
                  array("f16", 32, 512, 128)),
-    "embedding": made("embedding", {"vocabulary": 32000}, [array("i64", 512), array("f16", 32000, 4096)],
-                      array("f16", 512, 4096)),
+    "rows of a table": made(
+        "index",
+        {"loops": "t=512 d=4096", "kept": 2, "reads": "1[@1, d]; 0[t]", "program": "t0 = copy x0", "aggregation": "",
+         "shapes": "512 32000x4096"},
+        [array("i64", 512), array("f16", 32000, 4096)], array("f16", 512, 4096)),
     "experts": made("expert_matmul", {"experts": 128}, [array("bf16", 512, 2048), array("bf16", 128, 768, 2048),
                     array("i64", 512, 8)], array("bf16", 512, 8, 768)),
     "experts of slots": made("expert_matmul", {"experts": 8}, [array("f32", 40, 2, 96), array("f32", 8, 60, 96),

@@ -57,8 +57,12 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
     """What a piece computes: the definition, with nothing of its tensors but its blocks."""
     assert isinstance(operator, IndexOperator)
     arrays = []
+    lookup = operator.program.lookup
     for block, desc, part in zip(function.inputs, operator.inputs, blocks, strict=True):
-        array = np.full(desc.shape, 99 if desc.dtype is not DType.BOOL else True).astype(desc.dtype.numpy())
+        garbage: object = True if desc.dtype is DType.BOOL else 99
+        if lookup is not None and lookup.table == len(arrays):  # rows that a block lacks count as 0
+            garbage = 0
+        array = np.full(desc.shape, garbage).astype(desc.dtype.numpy())
         array[slices(block)] = part
         arrays.append(array)
     ranges = operator.find_ranges(function)

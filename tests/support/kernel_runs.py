@@ -9,6 +9,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.registry import prepare
+from einc_runtime.plan.schema import Attribute
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -40,6 +41,16 @@ def run_compiled(invocation: Invocation[Array], *changes: tuple[Array, Array]) -
             call()
     assert (memory[start + kernel.scratch :] == 0xFF).all()
     return invocation.output
+
+
+def lookup(ids: Array, rows: int, columns: int) -> tuple[str, dict[str, Attribute]]:
+    """The kernel that looks up rows of a table by such ids, and its attributes."""
+    names = [f"i{axis}" for axis in range(ids.ndim)]
+    loops = [f"{name}={extent}" for name, extent in zip([*names, "d"], [*ids.shape, columns], strict=True)]
+    shapes = f"{'x'.join(map(str, ids.shape)) or '-'} {rows}x{columns}"
+    program = {"program": "t0 = copy x0", "aggregation": ""}
+    reads = f"1[@1, d]; 0[{', '.join(names)}]"
+    return "index", {"loops": " ".join(loops), "kept": len(loops), "reads": reads, "shapes": shapes, **program}
 
 
 def apply(program, *inputs, indices=None, out=None):

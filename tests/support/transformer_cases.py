@@ -17,8 +17,8 @@ from einc.ops import registry
 from einc.ops.append import Append
 from einc.ops.base import Operator
 from einc.ops.concat import Concat
-from einc.ops.embedding import Embedding
 from einc.ops.expert_matmul import ExpertMatmul
+from einc.ops.index_operator import IndexOperator
 from einc.ops.meanpool import MeanPool
 from einc.ops.rope import Rope
 from einc.ops.slicing import Slice
@@ -117,7 +117,7 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
     match operator:
         case Rope():
             return _rope(operator, blocks, read[0].lower[-2])
-        case Embedding():
+        case IndexOperator():
             ids, table = blocks
             local = ids - read[1].lower[0]
             inside = (local >= 0) & (local < len(table))

@@ -15,6 +15,7 @@ import pytest
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
+from tests.support.kernel_runs import lookup
 from tests.support.triton_against_cpu import F16, F32, I64, agree, blocks, normal, views
 from tests.support.triton_interpreter import run
 
@@ -92,7 +93,7 @@ def test_kernels_on_views_beyond_32_bit_offsets(case, step):
 def test_rows_by_number_far_apart(step):
     rng = np.random.default_rng(1)
     ids, table = rng.integers(0, 5, 7), normal(5, 6, dtype=F16)
-    compare("embedding", {"vocabulary": 5}, [ids, table], [np.empty((7, 6), F16)], step, (0, 1))
+    compare(*lookup(ids, 5, 6), [ids, table], [np.empty((7, 6), F16)], step, (0, 1))
     weight = normal(3, 5, 6, dtype=F16, seed=3)
     for tokens in (7, 40):  # few, and sorted
         x, picks = normal(tokens, 2, 6, dtype=F16), rng.integers(0, 3, (tokens, 2))

@@ -13,6 +13,7 @@ from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
+from tests.support.kernel_runs import lookup
 from tests.support.triton_against_cpu import (
     BF16,
     F16,
@@ -278,14 +279,15 @@ def test_rope(dtype):
 
 @pytest.mark.parametrize("dtype", [F32, BF16, I64], ids=str)
 @pytest.mark.parametrize("kind", [I32, I64], ids=str)
-def test_embedding(dtype, kind):
+def test_rows_of_a_table(dtype, kind):
     table, ids = normal(9, 13, dtype=dtype), np.array([[4, 0, 12], [30, 9, 13]], kind)
     y = np.empty((2, 3, 13), dtype)
-    check("embedding", {"vocabulary": 31}, [ids, table], [y], lowers=[(0, 0), (4, 0)])
+    name, attributes = lookup(ids, 31, 13)
+    check(name, attributes, [ids, table], [y], lowers=[(0, 0), (4, 0)])
     for wrong in (-1, 31):
         ids[1, 1] = wrong
         own = blocks([ids, table]), blocks([y])
-        plan = builders.build_kernel(Invocation("embedding", {"vocabulary": 31}, views([ids, table]), views([y]), *own))
+        plan = builders.build_kernel(Invocation(name, attributes, views([ids, table]), views([y]), *own))
         status = np.zeros(1, np.int32)
         run(plan.steps, plan.scratch, status)
         assert status[0] != 0

@@ -67,5 +67,5 @@ def test_an_invalid_value_of_an_input_is_an_error():
     arrays["ids"][3] = 61
     with interpreted(bundle) as session, np.errstate(all="ignore"):
         session.load_all(arrays)
-        with pytest.raises(ValueFault, match="the embedding at site"):
+        with pytest.raises(ValueFault, match="the index program at site"):
             session.execute()

@@ -17,7 +17,8 @@ def name_kernel(bundle: Bundle, task: AnyTask) -> str:
 
 def name_subject(bundle: Bundle, task: AnyTask) -> str:
     """Such as `the contract at site 3`, to begin a sentence with."""
-    return f"the {name_kernel(bundle, task)} at site {task.site}"
+    kernel = name_kernel(bundle, task)
+    return f"the {'index program' if kernel == 'index' else kernel} at site {task.site}"
 
 
 def name_task(number: int, task: AnyTask) -> str:

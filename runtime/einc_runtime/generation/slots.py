@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einc_runtime.errors import ArrayFault, PlanFault
+from einc_runtime.plan.index_programs import read_index_program
 
 if TYPE_CHECKING:
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.session import Session
-    from einc_runtime.plan.schema import Bundle
+    from einc_runtime.plan.schema import Bundle, Operation
 
 
 @dataclass(slots=True)
@@ -175,6 +176,15 @@ class DecoderSlots:
 
 def count_tokens(bundle: Bundle) -> int:
     """How many tokens a model knows that looks up `ids` in tables."""
-    tensors = bundle.tensors
-    tables = [operation.inputs for operation in bundle.operations if operation.family == "embedding"]
-    return min((tensors[table].shape[0] for ids, table, *_ in tables if tensors[ids].name == "ids"), default=0)
+    counts = (_count_rows(bundle, operation) for operation in bundle.operations if operation.family == "index")
+    return min((count for count in counts if count), default=0)
+
+
+def _count_rows(bundle: Bundle, operation: Operation) -> int:
+    """The rows of the table in which an index program looks up `ids`; 0 if it does not."""
+    inputs = [bundle.tensors[number] for number in operation.inputs]
+    shapes = tuple(tuple(tensor.shape) for tensor in inputs)
+    lookup = read_index_program(lambda name, _: operation.attributes[name], shapes).lookup
+    if lookup is None or inputs[lookup.ids].name != "ids":
+        return 0
+    return inputs[lookup.table].shape[lookup.dim]

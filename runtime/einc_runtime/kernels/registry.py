@@ -42,7 +42,6 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "rmsnorm": ("einc_runtime.kernels.numpy.rows", "build_norm"),
         "layernorm": ("einc_runtime.kernels.numpy.rows", "build_norm"),
         "rope": ("einc_runtime.kernels.numpy.rope", "build_rope"),
-        "embedding": ("einc_runtime.kernels.numpy.moves", "build_embedding"),
         "expert_matmul": ("einc_runtime.kernels.numpy.experts", "build_expert_matmul"),
         "append": ("einc_runtime.kernels.numpy.moves", "build_append"),
         "concat": ("einc_runtime.kernels.numpy.moves", "build_concat"),
@@ -67,7 +66,6 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "recurrence": ("einc_runtime.kernels.llvm.recurrence", "build_recurrence"),
         "append": ("einc_runtime.kernels.llvm.append", "build_append"),
         "reshape": ("einc_runtime.kernels.llvm.moves", "build_reshape"),
-        "embedding": ("einc_runtime.kernels.llvm.embedding", "build_embedding"),
         "meanpool": ("einc_runtime.kernels.llvm.rows", "build_meanpool"),
     },
 }

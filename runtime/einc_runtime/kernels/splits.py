@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.plan.index_patterns import is_running_along
-from einc_runtime.plan.index_programs import IndexProgram, Ranges, parse_index_program
+from einc_runtime.plan.index_programs import IndexProgram, Ranges, read_index_program
 from einc_runtime.plan.meaning.index import parse_shapes
 from einc_runtime.plan.recurrences import RECURRENCE_TEXTS, parse_recurrence
 from einc_runtime.plan.schema import Block
@@ -65,8 +65,7 @@ class IndexSplits:
     def of(invocation: Invocation[Shape]) -> IndexSplits:
         """Of an invocation's attributes and blocks."""
         shapes = parse_shapes(invocation.attribute("shapes", str))
-        texts = {name: invocation.attribute(name, str) for name in ("loops", "reads", "program", "aggregation")}
-        program = parse_index_program(kept=invocation.attribute("kept", int), shapes=shapes, **texts)
+        program = read_index_program(invocation.attribute, shapes)
         (output,) = invocation.output_blocks
         return IndexSplits(program, shapes, program.find_ranges(shapes, invocation.input_blocks, output))
 

@@ -22,24 +22,27 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.aggregate_definitions import find_definition
+from einc_runtime.plan.positions import Interval as Interval
+from einc_runtime.plan.positions import Position as Position
+from einc_runtime.plan.positions import Ranges as Ranges
+from einc_runtime.plan.positions import clip_span
+from einc_runtime.plan.positions import make_position as make_position
 from einc_runtime.plan.schema import Block
 from einc_runtime.text import escape_text
-
-Interval = tuple[int, int]
-Ranges = Mapping[str, Interval]
-"""The interval of each loop."""
 
 INDEX_TYPE: Final = "i64"
 """The type of the values of loops."""
 
 NEAREST_ELEMENT = "nearest"
+COPY: Final = "t0 = copy x0"
+"""The scalar program of what is only moved."""
 MAX_LOOPS = 30
 MAX_READS = 64
 MAX_NUMBER = 1 << 48
@@ -50,62 +53,6 @@ _WRAPPED = re.compile(r"(?:\((?P<inner>[^()]*)\)|(?P<bare>[^()/%]*))(?P<operator
 _LOOP = re.compile(r"([A-Za-z_]\w*)=([1-9]\d{0,14})", re.A)
 _READ = re.compile(r"(0|[1-9]\d?)\[([^\[\]|]*)(?: \| ([^\[\]|]+))?\]", re.A)
 _VALUE = re.compile(r"-?(\d+(\.\d*)?(e[+-]?\d+)?|inf)|nan|true|false", re.A)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """`((sum of factor * variable) + constant) // divisor % modulus`; a variable is a loop or `@k`, a modulus of 0 is
-    none."""
-
-    terms: tuple[tuple[str, int], ...]
-    constant: int = 0
-    divisor: int = 1
-    modulus: int = 0
-
-    @property
-    def loops(self) -> tuple[str, ...]:
-        """The loops that it names itself."""
-        return tuple(name for name, _ in self.terms if name[0] != "@")
-
-    @property
-    def elements(self) -> tuple[int, ...]:
-        """The reads whose elements it depends on."""
-        return tuple(int(name[1:]) for name, _ in self.terms if name[0] == "@")
-
-    @property
-    def is_affine(self) -> bool:
-        """Whether it is a sum of multiples of loops and a constant."""
-        return self.divisor == 1 and self.modulus == 0 and not self.elements
-
-    @property
-    def loop(self) -> str | None:
-        """The loop that it is, perhaps moved by a constant; None for any other position."""
-        return self.terms[0][0] if self.is_affine and len(self.terms) == 1 and self.terms[0][1] == 1 else None
-
-    def span(self, ranges: Ranges) -> Interval | None:
-        """All positions are in this interval, and its ends are among them; None where they depend on elements."""
-        if self.elements:
-            return None
-        least = most = self.constant
-        for name, factor in self.terms:
-            ends = (factor * ranges[name][0], factor * (ranges[name][1] - 1))
-            least, most = least + min(ends), most + max(ends)
-        least, most = least // self.divisor, most // self.divisor
-        if self.modulus and least // self.modulus != most // self.modulus:
-            return (0, self.modulus)
-        return (least % self.modulus, most % self.modulus + 1) if self.modulus else (least, most + 1)
-
-    def __str__(self) -> str:
-        text = ""
-        for name, factor in self.terms:
-            sign = "-" if factor < 0 else "+" if text else ""
-            text += f"{sign}{'' if abs(factor) == 1 else f'{abs(factor)}*'}{name}"
-        if self.constant or not self.terms:
-            text += f"{self.constant:+d}" if self.terms else str(self.constant)
-        if self.divisor != 1 or self.modulus:
-            inner = text if len(self.terms) == 1 and text == self.terms[0][0] else f"({text})"
-            text = f"{inner}//{self.divisor}" if self.modulus == 0 else f"{inner}%{self.modulus}"
-        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +79,20 @@ class IndexRead:
 
 
 Read = TensorRead | IndexRead
+
+
+@dataclass(frozen=True, slots=True)
+class RowLookup:
+    """A program that copies rows of operand `table`, along its dimension `dim`, whose numbers operand `ids` has.
+
+    The rows may be cut, as loops of a sum are: with a part of them, a result is 0 where its row is another one.
+    """
+
+    table: int
+    dim: int
+    ids: int
+    name: str
+    """What the rows of a block are called in ranges, `@k` for those at the elements of read k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +163,26 @@ class IndexProgram:
             if name in self.extents and abs(factor) * (self.extents[name] - 1) < 2 * extent
         }
 
+    @property
+    def lookup(self) -> RowLookup | None:
+        """The rows that it copies; None for a program that does anything else."""
+        if self.program != COPY or self.reduced or not isinstance(self.reads[0], TensorRead) or self.reads[0].outside:
+            return None
+        table, positions = self.reads[0].operand, self.reads[0].positions
+        at_data = [dim for dim, position in enumerate(positions) if position.elements]
+        if len(at_data) != 1 or len(self.operand_reads(table)) > 1:
+            return None
+        number = positions[at_data[0]].elements[0]
+        ids = self.reads[number]
+        if isinstance(ids, IndexRead) or positions[at_data[0]] != Position(((f"@{number}", 1),)):
+            return None
+        return RowLookup(table, at_data[0], ids.operand, f"@{number}")
+
+    def list_cuts(self, shapes: Sequence[Sequence[int]], dtype: str) -> tuple[str, ...]:
+        """The loops along which it may be cut if its values have this type, and then the rows that are looked up."""
+        lookup = self.lookup
+        return (*self.cut_loops(shapes), *([lookup.name] if lookup is not None and dtype != "bool" else []))
+
     def cut_loops(self, shapes: Sequence[Sequence[int]]) -> tuple[str, ...]:
         """The loops along which it may be cut: those of the result, and each other one whose interval can be told from
         a block that is read, since some read has it alone at a position, always within the tensor. An aggregation that
@@ -237,7 +218,7 @@ class IndexProgram:
 
     def find_ranges(self, shapes: Sequence[Sequence[int]], inputs: Sequence[Block], output: Block) -> Ranges:
         """The intervals of the loops for which these are the blocks. Raises PlanFault where there are none."""
-        ranges = dict(self.whole)
+        ranges, lookup = dict(self.whole), self.lookup
         ranges.update(zip(self.result, zip(output.lower, output.upper, strict=True), strict=True))
         told = set(self.cut_loops(shapes)) - set(self.result)
         for read in self.reads:
@@ -246,19 +227,14 @@ class IndexProgram:
                 for position, lower, upper in zip(read.positions, block.lower, block.upper, strict=True):
                     if position.loop in told:
                         ranges[position.loop] = (lower - position.constant, upper - position.constant)
+        within = all(0 <= lower < upper <= self.extents[name] for name, (lower, upper) in ranges.items())
         for operand, (shape, block) in enumerate(zip(shapes, inputs, strict=True)):
-            within = all(0 <= lower < upper <= self.extents[name] for name, (lower, upper) in ranges.items())
+            if lookup is not None and operand == lookup.table:
+                rows = (block.lower[lookup.dim], block.upper[lookup.dim])
+                ranges |= {lookup.name: rows} if rows != (0, shape[lookup.dim]) else {}
             if not within or self.read_block(operand, shape, ranges) != block:
                 raise PlanFault(f"an index program does not read {block} of operand {operand} for {output}")
         return ranges
-
-
-def clip_span(span: Interval | None, extent: int) -> Interval:
-    """What is read of a dimension whose positions are in a span: all of it where they are not known, and where they
-    all lie outside, the element that is nearest."""
-    if span is None:
-        return (0, extent)
-    return (min(max(span[0], 0), extent - 1), max(min(span[1], extent), 1))
 
 
 def parse_loops(text: str) -> list[tuple[str, int]]:
@@ -293,6 +269,12 @@ def parse_index_program(
     _require(found.reads_text == reads, "reads are not in canonical form")
     _check_reads(found, shapes)
     return found
+
+
+def read_index_program(value: Callable[[str, type[Any]], Any], shapes: tuple[tuple[int, ...], ...]) -> IndexProgram:
+    """The program of attributes that `value` finds by their names and types, as `parse_index_program`."""
+    texts = {name: value(name, str) for name in ("loops", "reads", "program", "aggregation")}
+    return parse_index_program(kept=value("kept", int), shapes=shapes, **texts)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -342,15 +324,6 @@ def _parse_sum(text: str, order: Mapping[str, int], count: int) -> Position:
         _require(known and name not in terms, f"'{escape_text(name, 40)}' in a position")
         terms[name] = int(f"{match[1]}{match[2] or 1}")
     return make_position(terms.items(), constant, order)
-
-
-def make_position(terms: Iterable[tuple[str, int]], constant: int, order: Mapping[str, int]) -> Position:
-    """A sum in canonical form: loops in their order, then elements in theirs, without factors of 0."""
-
-    def rank(term: tuple[str, int]) -> tuple[int, int]:
-        return (1, int(term[0][1:])) if term[0][0] == "@" else (0, order[term[0]])
-
-    return Position(tuple(sorted((term for term in terms if term[1]), key=rank)), constant)
 
 
 def _check_reads(program: IndexProgram, shapes: Sequence[Sequence[int]]) -> None:

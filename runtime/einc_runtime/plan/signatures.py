@@ -125,12 +125,6 @@ SIGNATURES: dict[str, KernelSignature] = {
         more=(_PLACES,),
         order="nothing",
     ),
-    "embedding": KernelSignature(
-        (KernelOperand(INTEGERS), KernelOperand(NUMBER_TYPES, 2)),
-        (_REALS,),
-        {"vocabulary": int},
-        order="nothing",
-    ),
     "expert_matmul": KernelSignature(
         (_ROWS, _CUBE, KernelOperand(INTEGERS, 2)), (_CUBE,), {"experts": int}, order="stated"
     ),

@@ -262,7 +262,7 @@ def test_values_that_no_input_may_have(layout):
     ids[7] = 11
     session.load("ids", ids)
     for _ in range(2):
-        with pytest.raises(ValueFault, match=r"the embedding at site . failed: a bad value") as caught:
+        with pytest.raises(ValueFault, match=r"the index program at site . failed: a bad value") as caught:
             session.execute()
         assert "(kernel for x)" in caught.value.where
     session.load("ids", arrays["ids"])
@@ -286,7 +286,7 @@ def test_zeros_that_no_input_may_have_are_no_complaint():
         session.execute()
         assert np.array_equal(session.offload("x"), table[[0, 3, 1, 2, 0, 1]])
         session.load("ids", np.array([1, 4, 2, 0, 1, 2]))
-        with pytest.raises(ValueFault, match="the embedding at site"):
+        with pytest.raises(ValueFault, match="the index program at site"):
             session.execute()
         executor.close()
         assert not driver.leaks()

@@ -40,8 +40,8 @@ def test_data_without_a_result_is_one_clear_error(sites):
     with pytest.raises(ValueFault) as caught:
         run(bundle, ids=ids)
     assert caught.value.exit_code == 65
-    assert "the embedding at site" in caught.value.message
-    assert "an id is 11; ids of this vocabulary are 0 to 10" in caught.value.message
+    assert "the index program at site" in caught.value.message
+    assert "a position is 11; positions along this dimension are 0 to 10" in caught.value.message
     assert "kernel for x" in caught.value.where
     places = PLACES.copy()
     places[2] = 8  # a row of the cache, but of the other sequence

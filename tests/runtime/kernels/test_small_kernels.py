@@ -1,4 +1,4 @@
-"""Kernels that are small in most plans, in numpy and as machine code: embedding, meanpool, reshape, dot products."""
+"""Kernels that are small in most plans, in numpy and as machine code: lookups, meanpool, reshape, dot products."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import CompiledCall
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.plan.schema import Block
-from tests.support.kernel_runs import BF16, run
+from tests.support.kernel_runs import BF16, lookup, run
 
 FLOATS = [np.dtype("f4"), np.dtype("f2"), BF16]
 ERRORS = {2: 8e-3, 4: 1e-6, 8: 1e-13}
@@ -69,13 +69,13 @@ def test_nothing_is_written_where_an_id_is_wrong(ids_type, checked):
     table, ids = np.arange(28, dtype="f4").reshape(7, 4), np.array([[0, 6, 1], [3, 5, 2]], ids_type)
     target = np.full((2, 3, 4), 9.0, "f4")
     blocks = [whole(ids), whole(table)], [whole(target)]
-    assert checked("embedding", {"vocabulary": 7}, [ids, table], target, *blocks)
-    run("embedding", {"vocabulary": 7}, [ids, table], target, *blocks)
+    assert checked(*lookup(ids, 7, 4), [ids, table], target, *blocks)
+    run(*lookup(ids, 7, 4), [ids, table], target, *blocks)
     np.testing.assert_array_equal(target, table[ids])
     ids[1, 2] = 7
     target[:] = 9
-    with pytest.raises(KernelFault, match="an id is 7; ids of this vocabulary are 0 to 6"):
-        run("embedding", {"vocabulary": 7}, [ids, table], target, *blocks)
+    with pytest.raises(KernelFault, match="a position is 7; positions along this dimension are 0 to 6"):
+        run(*lookup(ids, 7, 4), [ids, table], target, *blocks)
     assert (target == 9).all()
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_written_where_an_id_is_wrong(ids_type, checked):
 def test_ids_in_any_memory_order(order):
     table, ids = np.arange(50, dtype="f4").reshape(10, 5), np.asarray([[1, 9, 4], [0, 7, 2]], "i8", order=order)
     target = np.zeros((2, 3, 5), "f4")
-    run("embedding", {"vocabulary": 10}, [ids, table], target, [whole(ids), whole(table)], [whole(target)])
+    run(*lookup(ids, 10, 5), [ids, table], target, [whole(ids), whole(table)], [whole(target)])
     np.testing.assert_array_equal(target, table[ids])
 
 

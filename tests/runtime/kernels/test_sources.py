@@ -19,6 +19,7 @@ from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import KernelLaunch, as_layout
 from einc_runtime.plan.schema import Block
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, joint_launches
+from tests.support.kernel_runs import lookup
 from tests.support.sampling import one_in
 from tests.support.triton_in_numpy import Arena, Misuse, lines_of, run
 
@@ -119,14 +120,14 @@ CASES = {
              [zeros(3, 7, 10)]),
     "rope of sequences": ("rope", {"theta": 100.0, "scaling": "none", "seq_lens": [4, 3]}, [normal(3, 7, 10)],
                           [zeros(3, 7, 10)]),
-    "embedding": ("embedding", {"vocabulary": 13}, [np.array([3, 12, 0, 3, 7]), normal(13, 21)], [zeros(5, 21)]),
+    "rows": (*lookup(np.empty(5), 13, 21), [np.array([3, 12, 0, 3, 7]), normal(13, 21)], [zeros(5, 21)]),
     "append": ("append", {"cache_lens": [6, 5], "new_lens": [1, 3]},
                [normal(2, 11, 9), normal(2, 4, 9), np.array([5, 0, 4, 4])], [zeros(2, 11, 9)]),
     "append to a part": ("append", {"cache_lens": [500, 5], "new_lens": [2, 3]},
                          [normal(2, 30, 9), normal(2, 2, 9), np.array([450, 7])], [zeros(2, 30, 9)],
                          [Block((0, 0, 0), (2, 30, 9)), Block((0, 0, 0), (2, 2, 9)), Block((0,), (2,))]),
-    "embedding in a part": ("embedding", {"vocabulary": 20}, [np.array([3, 12, 0, 19, 7]), normal(8, 21)],
-                            [zeros(5, 21)], [Block((0,), (5,)), Block((5, 0), (13, 21))]),
+    "rows of a part": (*lookup(np.empty(5), 20, 21), [np.array([3, 12, 0, 19, 7]), normal(8, 21)],
+                       [zeros(5, 21)], [Block((0,), (5,)), Block((5, 0), (13, 21))]),
     "experts": ("expert_matmul", {"experts": 6}, [normal(70, 19), normal(6, 37, 19), RNG.integers(0, 5, (70, 2))],
                 [zeros(70, 2, 37)]),
     "experts in a part": ("expert_matmul", {"experts": 9}, [normal(40, 3, 33), normal(4, 18, 33),
@@ -235,7 +236,7 @@ def test_sources_of_joint_aggregations_compute_what_those_of_the_cpu_do(name):
     require_close([arena.fetch(array) for array in targets], expected)
 
 
-@pytest.mark.parametrize(("name", "place", "value"), [("embedding", 0, 13), ("embedding", 0, -1), ("rope", 1, -1),
+@pytest.mark.parametrize(("name", "place", "value"), [("rows", 0, 13), ("rows", 0, -1), ("rope", 1, -1),
                                                       ("experts", 2, 6), ("experts", 2, -1), ("few experts", 2, 9),
                                                       ("append", 2, 6), ("append", 2, -1)])  # fmt: skip
 def test_a_value_that_no_input_may_have_sets_the_status_word(name, place, value):

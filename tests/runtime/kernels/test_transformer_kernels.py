@@ -13,6 +13,7 @@ from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.plan.schema import Block
 from tests.support import kernel_runs
+from tests.support.kernel_runs import lookup
 
 pytestmark = pytest.mark.usefixtures("provider")
 
@@ -96,7 +97,7 @@ def test_rope_at_late_positions(dtype):
 
 @pytest.mark.parametrize("dtype", ["f4", "f2", BF16, "i8"])
 @pytest.mark.parametrize("ids_type", ["i4", "i8"])
-def test_embedding_of_many_ids_in_a_part_of_the_vocabulary(dtype, ids_type):
+def test_rows_of_many_ids_in_a_part_of_the_vocabulary(dtype, ids_type):
     rng = np.random.default_rng(4)
     table = rng.integers(-100, 100, (501, 40)).astype(dtype)
     ids = rng.integers(0, 501, (50, 90)).astype(ids_type)
@@ -105,7 +106,8 @@ def test_embedding_of_many_ids_in_a_part_of_the_vocabulary(dtype, ids_type):
             part = table[lower:upper, columns]
             output = np.full((50, 90, part.shape[1]), 55).astype(dtype)
             blocks = [whole(ids), Block((lower, columns.start), (upper, columns.stop))]
-            run("embedding", {"vocabulary": 501}, [ids, part], output, blocks)
+            target = Block((0, 0, columns.start), (50, 90, columns.stop))
+            run(*lookup(ids, 501, 40), [ids, part], output, blocks, target)
             inside = (ids >= lower) & (ids < upper)
             expected = np.where(inside[..., None], table[ids][..., columns], np.zeros((), dtype))
             assert (output == expected).all()
@@ -114,11 +116,11 @@ def test_embedding_of_many_ids_in_a_part_of_the_vocabulary(dtype, ids_type):
 @pytest.mark.parametrize("wrong", [-1, 7, 2**31 - 1, -(2**31)])
 def test_ids_outside_of_the_vocabulary(wrong):
     table, ids = np.ones((7, 3), "f4"), np.array([0, 6, wrong, 3], "i4")
-    with pytest.raises(KernelFault, match=f"an id is {wrong}; ids of this vocabulary are 0 to 6"):
-        run("embedding", {"vocabulary": 7}, [ids, table], np.empty((4, 3), "f4"))
+    with pytest.raises(KernelFault, match=f"a position is {wrong}; positions along this dimension are 0 to 6"):
+        run(*lookup(ids, 7, 3), [ids, table], np.empty((4, 3), "f4"))
     part = table[2:5]
-    with pytest.raises(KernelFault, match=f"an id is {wrong};"):
-        run("embedding", {"vocabulary": 7}, [ids, part], np.empty((4, 3), "f4"), [whole(ids), Block((2, 0), (5, 3))])
+    with pytest.raises(KernelFault, match=f"a position is {wrong};"):
+        run(*lookup(ids, 7, 3), [ids, part], np.empty((4, 3), "f4"), [whole(ids), Block((2, 0), (5, 3))])
 
 
 @pytest.mark.parametrize(("at", "wrong", "rows"), [(0, -1, 3), (0, 4, 3), (1, 5, 4), (2, 2**62, 4)])
@@ -190,11 +192,6 @@ LIES = [
     ("rope", PLAIN, [], F),
     ("rope", {"theta": 1e4, "scaling": "none"}, [F], F),
     ("rope", {"theta": 1e4, "scaling": "none"}, [F, V], F),
-    ("embedding", {"vocabulary": 4}, [V, F], F),
-    ("embedding", {"vocabulary": 3}, [I, F], F),
-    ("embedding", {"vocabulary": 4}, [I[:3], F], F),
-    ("embedding", {"vocabulary": "4"}, [I, F], F),
-    ("embedding", {"vocabulary": 4}, [I], F),
     ("append", {"cache_lens": [4], "new_lens": [4]}, [CACHE, CACHE], CACHE),
     ("append", {"cache_lens": [3], "new_lens": [4]}, [CACHE, CACHE, I], CACHE),
     ("append", {"cache_lens": [4], "new_lens": [3]}, [CACHE, CACHE, I], CACHE),

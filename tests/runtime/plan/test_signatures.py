@@ -34,7 +34,7 @@ LIES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "more operands": ("rope", {"inputs": (0, 0, 0)}, ".inputs", "3 inputs, where the kernel rope takes 1 to 2"),
     "other outputs": ("contract", {"kernel": "argmax", "inputs": (0,)}, ".outputs", "1 outputs, where the kernel"),
     "integers": ("contract", {"kernel": "softmax", "inputs": (0,)}, ".inputs[0]", "no tensor of i64 and 1 dimensions"),
-    "a table of vectors": ("embedding", {"inputs": (0, 0)}, ".inputs[1]", "no tensor of i64 and 1 dimensions"),
+    "a vector of rows": ("append", {"inputs": (0, 0, 0)}, ".inputs[0]", "no tensor of i64 and 1 dimensions"),
 }  # fmt: skip
 
 ATTRIBUTES: dict[str, tuple[str, dict[str, Any], str]] = {

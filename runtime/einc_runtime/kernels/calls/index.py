@@ -21,6 +21,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.aggregate_definitions import count_values, find_definition
 from einc_runtime.plan.index_programs import (
+    COPY,
     INDEX_TYPE,
     IndexProgram,
     IndexRead,
@@ -28,7 +29,7 @@ from einc_runtime.plan.index_programs import (
     Position,
     Ranges,
     TensorRead,
-    parse_index_program,
+    read_index_program,
 )
 from einc_runtime.plan.meaning.index import parse_shapes
 from einc_runtime.plan.reproducible import ATTRIBUTE
@@ -107,12 +108,11 @@ class IndexCall:
     @staticmethod
     def parse(invocation: Invocation[Array]) -> IndexCall:
         invocation.allow("loops", "kept", "reads", "program", "aggregation", "shapes", ATTRIBUTE)
-        texts = {name: invocation.attribute(name, str) for name in ("loops", "reads", "program", "aggregation")}
         try:
             shapes = parse_shapes(invocation.attribute("shapes", str))
         except ValueError:
             raise PlanFault("the kernel attribute 'shapes' has no shapes of operands") from None
-        program = parse_index_program(kept=invocation.attribute("kept", int), shapes=shapes, **texts)
+        program = read_index_program(invocation.attribute, shapes)
         inputs, blocks = tuple(invocation.inputs), tuple(invocation.input_blocks)
         outputs, count = tuple(invocation.outputs), count_values(program.aggregation)
         if not len(inputs) == len(blocks) == len(shapes) or not len(outputs) == len(invocation.output_blocks) == count:
@@ -196,6 +196,24 @@ class IndexCall:
         known = tuple(span for dim in kept if (span := spans[dim]) is not None)
         return Gather(read, kept, known, order, tuple(self.ranges[name] for name in order))
 
+    def find_only_gather(self) -> tuple[Gather, Array] | None:
+        """The gather of a program that does nothing else, and its result with the axes of the gather."""
+        program, gather = self.program, self.find_gathers().get(0)
+        if program.program != COPY or program.aggregation or gather is None:
+            return None
+        if self.inputs[gather.read.operand].dtype != self.output.dtype:
+            return None
+        names = [axis if isinstance(axis, str) else gather.read.positions[axis].loop for axis, _ in gather.axes]
+        if None in names or sorted(map(str, names)) != sorted(program.result):
+            return None
+        return gather, self.output.transpose([program.result.index(str(name)) for name in names])
+
+    @property
+    def missing_rows(self) -> int | None:
+        """The dimension of a table of which it has a part of the rows that are looked up; None where it has all."""
+        lookup = self.program.lookup
+        return lookup.dim if lookup is not None and lookup.name in self.ranges else None
+
     def list_indices(self) -> list[str]:
         """The loops whose values are read, and those on which nothing else depends that are aggregated over."""
         read = [read.loop for read in self.program.reads if isinstance(read, IndexRead)]
@@ -270,4 +288,4 @@ class IndexCall:
     @property
     def size(self) -> int:
         """How many index vectors it has."""
-        return math.prod(upper - lower for lower, upper in self.ranges.values())
+        return math.prod(self.ranges[name][1] - self.ranges[name][0] for name, _ in self.program.loops)

@@ -1,4 +1,4 @@
-"""Calls of the kernels that move elements without computing: `concat`, `reshape`, `embedding`, `append`, and copies.
+"""Calls of the kernels that move elements without computing: `concat`, `reshape`, `append`, and copies.
 
 Attributes, arrays and blocks are checked against each other; the values of ids and positions are checked when kernels
 run.
@@ -60,43 +60,6 @@ def require_equal_forms(reads: Sequence[Array], writes: Sequence[Array]) -> None
     for source, target in zip(reads, writes, strict=True):
         if source.shape != target.shape or source.dtype != target.dtype:
             raise PlanFault(f"a region of {source.shape} {source.dtype} moves to one of {target.shape} {target.dtype}")
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingCall:
-    """`table` holds the rows of a vocabulary of `vocabulary` rows from `lower` on; `target` gets a row for each id."""
-
-    ids: Array
-    table: Array
-    target: Array
-    vocabulary: int
-    lower: int
-
-    @staticmethod
-    def parse(invocation: Invocation[Array]) -> EmbeddingCall:
-        invocation.allow("vocabulary")
-        (ids, table), target = invocation.operands(2), invocation.output
-        vocabulary = invocation.attribute("vocabulary", int)
-        if ids.dtype.kind != "i" or table.ndim != 2 or table.dtype != target.dtype or table.dtype == np.bool_:
-            raise PlanFault(f"embedding of {ids.dtype}{ids.shape} in {table.dtype}{table.shape} as {target.dtype}")
-        if target.shape != (*ids.shape, table.shape[1]):
-            raise PlanFault(f"embedding of shape {ids.shape} in {table.shape} into {target.shape}")
-        lower, upper = invocation.input_blocks[1].lower[0], invocation.input_blocks[1].upper[0]
-        if upper - lower != len(table) or upper > vocabulary:
-            raise PlanFault(f"embedding with {len(table)} rows, {lower} to {upper} of {vocabulary}")
-        return EmbeddingCall(ids, table, target, vocabulary, lower)
-
-    @property
-    def status_message(self) -> str:
-        """The error of an execution on a GPU, which says only that some id is wrong."""
-        return f"an id is outside of the vocabulary: ids are 0 to {self.vocabulary - 1}"
-
-    def require_ids(self) -> None:
-        """Raises ValueFault for an id outside of the vocabulary. The ids are read now."""
-        low, high = int(self.ids.min()), int(self.ids.max())
-        if low < 0 or high >= self.vocabulary:
-            wrong = low if low < 0 else high
-            raise ValueFault(f"an id is {wrong}; ids of this vocabulary are 0 to {self.vocabulary - 1}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
-"""Parts of an array at offsets that are found at run time, copied as machine code: rows of tables, or elements."""
+"""Parts of an array that are found at run time, at offsets or by the numbers of rows, copied as machine code: rows of
+tables, or elements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import address
+from einc_runtime.kernels.base import Run, address
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.views import merge_axes
 
@@ -16,42 +18,91 @@ Copy = Callable[[Array], None]
 """Copies the parts at these offsets, in bytes: i64, one after the other."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowNumbers:
+    """The numbers of the rows of a table of `extent` rows that are copied, integers along one axis. A block has `count`
+    rows from `first` on, `step` bytes from one to the next; other rows are 0."""
+
+    ids: Array
+    extent: int
+    first: int
+    count: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Copies to each index vector of a target's axes [leading..., loops..., behind...], of parts of `count` bytes;
+    `size` is that where an integer has so many, else 0."""
+
+    leading: int
+    behind: int
+    count: int
+    size: int
+    number: int
+    arguments: tuple[int, ...]
+    """The extents of the leading axes, the number of parts, the extents of the axes behind, the bytes of a part, the
+    stride between parts of the target; the address and the strides of the source and of the target."""
+
+    @staticmethod
+    def of(source: Array, target: Array, before: int, loops: int) -> _Layout | None:
+        if not target.size or not compiler.is_worthwhile(target.size):
+            return None
+        heads, line, rest = (slice(0, before), slice(before, before + loops), slice(before + loops, None))
+        extents, steps = target.shape[line], target.strides[line]
+        if any(extents[k] > 1 and steps[k] != steps[k + 1] * extents[k + 1] for k in range(loops - 1)):
+            return None
+        parts = [
+            np.lib.stride_tricks.as_strided(view, target.shape[rest], view.strides[rest]) for view in (source, target)
+        ]
+        inner = merge_axes(parts, [False] * parts[0].ndim)[0] if parts[0].ndim else [part[None] for part in parts]
+        if inner[0].shape[-1] > 1 and any(part.strides[-1] != part.itemsize for part in inner):
+            inner = [part[..., None] for part in inner]
+        count, number = inner[0].shape[-1] * target.itemsize, int(np.prod(extents))
+        outer, behind = target.shape[heads], inner[0].shape[:-1]
+        arguments = [*outer, number, *behind, count, steps[-1] if loops else 0]
+        for view, part in zip((source, target), inner, strict=True):
+            arguments += [address(view), *view.strides[heads], *part.strides[:-1]]
+        size = count if count in (1, 2, 4, 8) else 0
+        return _Layout(len(outer), len(behind), count, size, number, tuple(arguments))
+
+
 def compile_lookup(source: Array, target: Array, before: int, loops: int) -> Copy | None:
     """What copies to each index vector of the target's axes [before..., loops..., behind...] the element of `source`,
     which has extent 1 along the loops, that lies an offset behind it. None where there is no machine code, or where it
     is not worthwhile."""
-    if not target.size or not compiler.is_worthwhile(target.size):
+    layout = _Layout.of(source, target, before, loops)
+    if layout is None:
         return None
-    heads, line, rest = (slice(0, before), slice(before, before + loops), slice(before + loops, None))
-    extents, steps = target.shape[line], target.strides[line]
-    merged = all(extents[k] == 1 or steps[k] == steps[k + 1] * extents[k + 1] for k in range(loops - 1))
-    if not merged:
-        return None
-    parts = [np.lib.stride_tricks.as_strided(view, target.shape[rest], view.strides[rest]) for view in (source, target)]
-    inner, _ = merge_axes(parts, [False] * parts[0].ndim) if parts[0].ndim else ([part[None] for part in parts], [])
-    if inner[0].shape[-1] > 1 and any(part.strides[-1] != part.itemsize for part in inner):
-        inner = [part[..., None] for part in inner]
-    count = inner[0].shape[-1] * target.itemsize
-    outer, behind = target.shape[heads], inner[0].shape[:-1]
-    arguments = [*outer, int(np.prod(extents)), *behind, count, steps[-1]]
-    for view, part in zip((source, target), inner, strict=True):
-        arguments += [address(view), *view.strides[heads], *part.strides[:-1]]
-    code = _emit_lookup(len(outer), len(behind), count if count in (1, 2, 4, 8) else 0)
+    code = _emit_lookup(layout.leading, layout.behind, layout.size, 0)
 
     def copy(offsets: Array) -> None:
-        compiler.CompiledCall(code, [*arguments, address(offsets)], source, target, offsets)()
+        compiler.CompiledCall(code, [*layout.arguments, address(offsets)], source, target, offsets)()
 
     return copy
 
 
+def compile_row_lookup(
+    source: Array, target: Array, before: int, loops: int, rows: RowNumbers, fail: Callable[[], None]
+) -> Run | None:
+    """The same by the numbers of rows: `source` is their first row, with extent 1 along the loops. Nothing is written
+    if one is outside of the table; `fail` raises that."""
+    layout = _Layout.of(source, target, before, loops)
+    if layout is None:
+        return None
+    ids = rows.ids
+    arguments = [*layout.arguments, address(ids), *ids.strides, rows.extent, rows.first, rows.count, rows.step]
+    code = _emit_lookup(layout.leading, layout.behind, layout.size, ids.itemsize)
+    return compiler.CompiledCall(code, arguments, source, target, ids, fail=fail)
+
+
 @compiler.compile_once
-def _emit_lookup(leading: int, behind: int, size: int) -> Any:
-    """Arguments: extents of the leading axes, how many offsets there are, extents of the axes behind, the bytes that
-    are copied at once (`size`, if that is not 0), the stride between parts of the target; the address and the strides
-    of the source and of the target; and the address of the offsets."""
+def _emit_lookup(leading: int, behind: int, size: int, ids_size: int) -> Any:
+    """Arguments: those of the layout, and then the address of offsets; or, of ids with so many bytes, what `RowNumbers`
+    has, the address and the stride of the ids first."""
     from llvmlite import ir
 
-    from einc_runtime.kernels.llvm.emitter import I64, Emitter, RowOperand
+    from einc_runtime.kernels.llvm.emitter import BIT, I8, I64, Emitter, RowOperand
 
     e = Emitter()
     b = e.b
@@ -60,15 +111,38 @@ def _emit_lookup(leading: int, behind: int, size: int) -> Any:
     extents = [e.argument() for _ in range(behind)]
     count, step = e.argument(), e.argument()
     arrays = [e.operand(leading + behind) for _ in range(2)]
-    offsets = e.argument()
     outer = [RowOperand(array.address, array.strides[:leading]) for array in arrays]
-    with e.rows(heads, outer) as (source, target), e.loop(number) as j:
-        places = b.add(source, e.read(offsets, j, I64)), b.add(target, b.mul(j, step))
+
+    def walk(places: list[Any], write: Callable[[Any, Any], None]) -> None:
         parts = [RowOperand(place, array.strides[leading:]) for place, array in zip(places, arrays, strict=True)]
         with e.rows(extents, parts) as (given, wanted):
-            if size:
-                kind = ir.IntType(8 * size).as_pointer()
-                b.store(b.load(b.inttoptr(given, kind), align=1), b.inttoptr(wanted, kind), align=1)
-            else:
-                e.copy(wanted, given, count)
+            write(given, wanted)
+
+    def copy(given: Any, wanted: Any) -> None:
+        if size:
+            kind = ir.IntType(8 * size).as_pointer()
+            b.store(b.load(b.inttoptr(given, kind), align=1), b.inttoptr(wanted, kind), align=1)
+        else:
+            e.copy(wanted, given, count)
+
+    def clear(_: Any, wanted: Any) -> None:
+        e.intrinsic("llvm.memset.p0.i64", ir.VoidType(), b.inttoptr(wanted, I8.as_pointer()), I8(0), count, BIT(False))
+
+    if not ids_size:
+        offsets = e.argument()
+        with e.rows(heads, outer) as (source, target), e.loop(number) as j:
+            walk([b.add(source, e.read(offsets, j, I64)), b.add(target, b.mul(j, step))], copy)
+        return e.finish()
+    ids = e.operand(1)
+    extent, first, rows, distance = (e.argument() for _ in range(4))
+    with e.loop(number) as j:
+        e.stop_if(b.icmp_unsigned(">=", e.read_integer(ids, j, ids_size), extent), I64(1))  # negative ones are large
+    with e.rows(heads, outer) as (source, target), e.loop(number) as j:
+        row = b.sub(e.read_integer(ids, j, ids_size), first)
+        places = [b.add(source, b.mul(row, distance)), b.add(target, b.mul(j, step))]
+        with b.if_else(b.icmp_unsigned("<", row, rows)) as (here, elsewhere):
+            with here:
+                walk(places, copy)
+            with elsewhere:
+                walk(places, clear)
     return e.finish()

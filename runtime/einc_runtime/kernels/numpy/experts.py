@@ -16,7 +16,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, Run, ScratchAllocator, view_as_integers
 from einc_runtime.kernels.calls.experts import ExpertMatmulCall
 from einc_runtime.kernels.numpy.contract import build_contract
-from einc_runtime.kernels.numpy.moves import take_rows
+from einc_runtime.kernels.numpy.moves import take_along
 
 EXPERT_ROWS = 1024
 """Rows of an expert that are multiplied at a time."""
@@ -82,7 +82,7 @@ class _ExpertProducts:
         count = len(token)
         gathered = view_as_integers(self.gathered[:count])
         if self.bits.strides[1] == 0 or self.bits.shape[1] == 1:
-            take_rows(self.bits[:, 0], token, gathered)
+            take_along(self.bits[:, 0], 0, token, gathered)
         else:
             np.copyto(gathered, self.bits[token, slot])
         self._prepare(expert, min(_round_up(count), len(self.gathered)))()

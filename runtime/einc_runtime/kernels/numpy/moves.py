@@ -1,5 +1,4 @@
-"""Kernels in numpy that move elements: `concat` {axis, extents}, `reshape` {}, `embedding` {vocabulary} and
-`append` {cache_lens, new_lens}."""
+"""Kernels in numpy that move elements: `concat` {axis, extents}, `reshape` {} and `append` {cache_lens, new_lens}."""
 
 from __future__ import annotations
 
@@ -8,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store, view_as_integers
-from einc_runtime.kernels.calls.moves import AppendCall, EmbeddingCall, parse_concat, parse_reshape
-from einc_runtime.kernels.numpy.pieces import PIECE_ELEMENTS, ArrayPiece, Resolved, Walk, make_runner, make_walk_runner
+from einc_runtime.kernels.calls.moves import AppendCall, parse_concat, parse_reshape
+from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 
 def build_concat(invocation: Invocation[Array]) -> Kernel:
@@ -47,43 +45,6 @@ def try_reshape(view: Array, shape: Sequence[int]) -> Array | None:
     """The view in another shape, or None where that needs a copy."""
     reshaped = view.reshape(shape)
     return reshaped if np.may_share_memory(reshaped, view) else None
-
-
-def build_embedding(invocation: Invocation[Array]) -> Kernel:
-    """Rows of the table by id; zeros for ids whose rows are not in this block of the table.
-
-    The kernel raises ValueFault for an id outside of the whole vocabulary.
-    """
-    call = EmbeddingCall.parse(invocation)
-    ids, table, target, vocabulary, lower = call.ids, call.table, call.target, call.vocabulary, call.lower
-    rows, bits = target.reshape(-1, target.shape[-1]), view_as_integers(table)
-    if not np.may_share_memory(rows, target):
-        raise PlanFault("embedding needs an output whose leading axes are one dimension")
-    walk = Walk((ids.size,), 0, max(1, PIECE_ELEMENTS // max(1, target.shape[-1])))
-    scratch = ScratchAllocator()
-    place = scratch.take((ids.size,), np.dtype(np.int64))
-    absent = scratch.take((ids.size,), np.dtype(np.bool_))
-    whole = len(table) == vocabulary
-
-    def bind(memory: Array) -> Run:
-        local, missing = place.of(memory), absent.of(memory)
-        before: list[Resolved] = [  # in every run, since ids are only there when the kernel runs
-            (call.require_ids, []),
-            (np.subtract, [ids, np.int64(lower), local.reshape(ids.shape)]),
-        ]
-        if not whole:
-            before += [(_find_outside, [local, len(table), missing]), (np.copyto, [local, 0, "same_kind", missing])]
-
-        def calls(piece: ArrayPiece) -> list[Resolved]:
-            part = slice(piece.start[0], piece.start[0] + piece.count)
-            steps: list[Resolved] = [(take_rows, [bits, local[part], view_as_integers(rows[part])])]
-            if not whole:
-                steps.append((np.copyto, [rows[part], rows.dtype.type(0), "same_kind", missing[part, None]]))
-            return steps
-
-        return make_runner([*before, (make_walk_runner(walk, calls), [])])
-
-    return Kernel(bind, scratch.size, 1.0 * target.size)
 
 
 MAX_SINGLE_ROWS = 16
@@ -133,14 +94,9 @@ def make_append(call: AppendCall) -> Kernel:
     return Kernel(bind, scratch.size, 0.5 * ((0 if call.in_place else cache.size) + new.size))
 
 
-def take_rows(table: Array, rows: Array, target: Array) -> None:
-    """Reads a dense table in place; numpy.take would first copy a table that is not dense."""
-    if table.flags.c_contiguous:
-        np.take(table, rows, axis=0, out=target, mode="clip")
+def take_along(source: Array, axis: int, places: Array, target: Array) -> None:
+    """What lies at these places of an axis. Reads a dense array in place; numpy.take would first copy any other."""
+    if source.flags.c_contiguous:
+        np.take(source, places, axis=axis, out=target, mode="clip")
     else:
-        np.copyto(target, table[rows])
-
-
-def _find_outside(numbers: Array, extent: int, target: Array) -> None:
-    np.less(numbers.view(np.uint64), np.uint64(extent), target)  # negative numbers are large ones
-    np.logical_not(target, target)
+        np.copyto(target, source[(slice(None),) * axis + (places,)])

@@ -43,7 +43,6 @@ KERNELS: dict[str, tuple[str, str]] = {
     "rmsnorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.triton.rows", "build_norm"),
     "rope": ("einc_runtime.kernels.triton.rope", "build_rope"),
-    "embedding": ("einc_runtime.kernels.triton.moves", "build_embedding"),
     "expert_matmul": ("einc_runtime.kernels.triton.experts", "build_expert_matmul"),
     "append": ("einc_runtime.kernels.triton.moves", "build_append"),
     "concat": ("einc_runtime.kernels.triton.moves", "build_concat"),

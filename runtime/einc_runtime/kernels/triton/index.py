@@ -37,6 +37,9 @@ Build = Callable[[Invocation[Array]], LaunchSequence]
 _APART = 1 << 50
 """Where in the workspace arrays of the views lie until it is known how much the kernel of the views needs itself."""
 
+OUTSIDE = "a position at data is outside of its tensor"
+"""The error of an execution, which says only that some position is wrong."""
+
 _INDEX_TILE = 1024
 """Index values that a program writes: eight for each of 128 threads."""
 
@@ -44,6 +47,10 @@ _INDEX_TILE = 1024
 def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
     """The launches, of which `build` makes those that compute. Raises PlanFault for what is no index program."""
     call = IndexCall.parse(invocation)
+    only = call.find_only_gather()
+    if only is not None:
+        launch = _GatherSource(call, only[0], call.inputs[only[0].read.operand], only[1])
+        return LaunchSequence((launch.assemble(),), status_message=OUTSIDE if launch.is_checked else None)
     scratch = WorkspaceAllocator()
     scratch.size = _APART
     pattern = find_pattern(call.program, dtype_name(call.output))
@@ -94,8 +101,7 @@ def _build_views(
         return address + made if address >= SCRATCH else address
 
     moved = tuple(relocate_step(step, relocate) for step in (*steps, *computed.steps, *behind))
-    message = "a position at data is outside of its tensor" if checked else computed.status_message
-    return LaunchSequence(moved, made + computed.scratch, message)
+    return LaunchSequence(moved, made + computed.scratch, OUTSIDE if checked else computed.status_message)
 
 
 def _launch_index(name: str, lower: int, target: Array) -> KernelLaunch:
@@ -131,7 +137,7 @@ class _GatherSource:
         lines = [*self.tiles.locate(self._cast())]
         for number, element in self.elements.items():
             lines.append(f"v{number} = {self.tiles.load(element)}.to(tl.int64)")
-        offsets, conditions = ["x"], []
+        offsets, conditions, present = ["x"], [], ""
         block = self.call.blocks[self.gather.read.operand]
         for dim, extent in enumerate(self.call.shapes[self.gather.read.operand]):
             lines.append(f"p{dim} = {self._position(dim)}")
@@ -140,6 +146,8 @@ class _GatherSource:
                 lines.append(f"q{dim} = tl.minimum(tl.maximum(p{dim}, {block.lower[dim]}), {block.upper[dim] - 1})")
             else:
                 lines.append(f"q{dim} = p{dim}")
+            if dim == self.call.missing_rows:
+                present = f"(p{dim} == q{dim})"
             stride = self.source.strides[dim] // self.source.itemsize
             offsets.append(f"(q{dim} - {block.lower[dim]}) * {stride}")
         found = " & ".join(conditions)
@@ -148,7 +156,7 @@ class _GatherSource:
             lines += [f"wrong = tl.where({inside}, wrong, 0)"] if inside else []
             lines += self.tiles.any("wrong", self.target)
             lines.append("tl.store(status, 1, mask=wrong != 0)")
-        masked = found if self.gather.read.outside != NEAREST_ELEMENT else ""
+        masked = present or (found if self.gather.read.outside != NEAREST_ELEMENT else "")
         lines.append(f"value = tl.load({' + '.join(offsets)}{mask_arguments(inside, masked, other=self._filling())})")
         if self.target.dtype == "bool":
             lines.append("value = value != 0")
@@ -182,7 +190,8 @@ class _GatherSource:
         return (0,) * len(self.extents)
 
     def _is_inside(self, dim: int, extent: int) -> bool:
-        span = self.gather.read.positions[dim].span(self.call.ranges)
+        position = self.gather.read.positions[dim]
+        span = None if position.elements else position.span(self.call.ranges)
         return span is not None and span[0] >= 0 and span[1] <= extent
 
     def _position(self, dim: int) -> str:

@@ -1,4 +1,4 @@
-"""Kernels in Triton that move elements: copies of strided blocks, `concat`, `reshape`, `embedding` and `append`.
+"""Kernels in Triton that move elements: copies of strided blocks, `concat`, `reshape` and `append`.
 
 One launch copies any number of blocks. A table has a row for each block with its addresses, extents and strides, and a
 second table says which block every program works on. Elements move as bits, in units as wide as all blocks allow.
@@ -16,7 +16,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, address
-from einc_runtime.kernels.calls.moves import AppendCall, EmbeddingCall, parse_concat, parse_reshape, require_equal_forms
+from einc_runtime.kernels.calls.moves import AppendCall, parse_concat, parse_reshape, require_equal_forms
 from einc_runtime.kernels.triton.launches import (
     POINTER_ALIGNMENT,
     SCRATCH,
@@ -220,38 +220,6 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     )
     tables = [Table.of(np.array(rows, np.int64)), Table.of(np.concatenate(owners))]
     return make_launch("moves", text, [(tables[0], "i64"), (tables[1], "i32")], first)
-
-
-def build_embedding(invocation: Invocation[Array]) -> LaunchSequence:
-    """Rows of the table by id; zeros for ids whose rows are not in this block of the table."""
-    call = EmbeddingCall.parse(invocation)
-    table, target, vocabulary, lower = call.table, call.target, call.vocabulary, call.lower
-    bits = MOVED_TYPES[table.dtype.itemsize]
-    number = PointerOperand.of("ids", call.ids[..., None])
-    row = PointerOperand.of("table", table[(None,) * (target.ndim - 1) + (0,)], bits)
-    y = PointerOperand.of("y", target, bits)
-    tiles = choose_tiles(target.shape, [row], y)
-    stride = table.strides[0] // table.itemsize if len(table) > 1 else 0
-    at = tiles.subscripts(y)
-    inside = tiles.mask(at)
-    where = mask_arguments("found", inside, other="0")
-    lines = [
-        *tiles.locate(index_cast([number, y], target.shape)),
-        f"number = {tiles.load(number)}.to(tl.int64)",
-        f"wrong = ((number < 0) | (number >= {vocabulary})).to(tl.int32)",
-        *tiles.any("wrong", number),
-        "tl.store(status, 1, mask=wrong != 0)",
-        f"number -= {lower}",
-        f"found = (number >= 0) & (number < {len(table)})",
-        f"value = tl.load({row.at(tiles.subscripts(row))} + number * {stride}{where})",
-        f"tl.store({y.at(at)}, value{mask_arguments(inside)})",
-    ]
-    title = f"rows {lower} to {lower + len(table)} of a vocabulary of {vocabulary}"
-    status = [("status", StatusPointer(), "i32")]
-    found = assemble(
-        "embedding", title, [number, row, y], target.shape, lines, tiles.count(), LaunchOptions(tables=status)
-    )
-    return LaunchSequence((found,), status_message=call.status_message)
 
 
 def build_append(invocation: Invocation[Array]) -> LaunchSequence:

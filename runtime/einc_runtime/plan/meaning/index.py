@@ -1,7 +1,8 @@
 """The family `index`: an index program, which reads its operands at expressions of indices and at data.
 
 Loops of the result may be cut anywhere, and so may those that are aggregated over where a block tells their interval.
-What a function reads is the hull of all positions within its intervals: windows overlap by their halos.
+What a function reads is the hull of all positions within its intervals: windows overlap by their halos. The rows of a
+table that are looked up at data may be cut, too: a function has zeros for those that it lacks, and these are summed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einc_runtime.plan.aggregate_definitions import count_values, find_definition
-from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, TensorRead, parse_index_program
+from einc_runtime.plan.index_programs import INDEX_TYPE, IndexProgram, IndexRead, TensorRead, read_index_program
 from einc_runtime.plan.meaning.terms import (
     INTEGERS,
     Application,
@@ -20,9 +21,10 @@ from einc_runtime.plan.meaning.terms import (
     OperatorMeaning,
     TensorForm,
     direct,
+    unique_names,
 )
 from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
-from einc_runtime.plan.schema import Attribute, DTypeName, JointAggregation
+from einc_runtime.plan.schema import DTypeName, JointAggregation
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 MAX_INDEX_VECTORS = 1 << 62
@@ -55,8 +57,7 @@ def index(applied: Application) -> OperatorMeaning:
     each result. An aggregation that does not commute is applied in the order of its loops, which are not cut."""
     applied.allow(("loops", "kept", "reads", "program", "aggregation", "dims"))
     dims, shapes = applied.items("dims", str), tuple(tensor.shape for tensor in applied.inputs)
-    texts = {name: applied.value(name, str) for name in ("loops", "reads", "program", "aggregation")}
-    program = parse_index_program(kept=applied.value("kept", int), shapes=shapes, **texts)
+    program = read_index_program(applied.value, shapes)
     applied.require(len(dims) == program.kept, f"{len(dims)} names for {program.kept} dimensions")
     few = math.prod(program.extents.values()) < MAX_INDEX_VECTORS
     free = [program.extents[name] for name in program.reduced if name not in program.find_bound_loops(shapes)]
@@ -81,16 +82,23 @@ def index(applied: Application) -> OperatorMeaning:
     else:
         applied.require(len(results) == definition.count, f"{len(results)} values for {definition.name}")
         definition.infer_steps(results)
-    cut = program.cut_loops(shapes)
+    cut = program.list_cuts(shapes, results[0])
+    extended, lookup = dict(program.extents), program.lookup
+    names = dict(zip(cut, cut, strict=True))
+    if lookup is not None:
+        table = applied.inputs[lookup.table]
+        extended[lookup.name] = table.shape[lookup.dim]
+        names[lookup.name] = unique_names((*program.result, table.dims[lookup.dim]))[-1]
     extents = tuple(extent for _, extent in program.loops[: program.kept])
     kept, number = direct(range(program.kept)), tuple(range(len(results)))
     own = tuple(range(program.kept))
-    attributes: dict[str, Attribute] = {**texts, "kept": program.kept, "shapes": format_shapes(shapes)}
+    attributes = {name: value for name, value in applied.attributes.items() if name != "dims"}
+    attributes["shapes"] = format_shapes(shapes)
     return OperatorMeaning(
         "index",
         attributes,
         tuple(TensorForm(dims, extents, result) for result in results),
-        tuple(IndexForm(name, program.extents[name]) for name in cut),
+        tuple(IndexForm(names[name], extended[name]) for name in cut),
         tuple(
             tuple(ReadAxis(program, operand, dim, tensor.shape, cut) for dim in range(tensor.rank))
             for operand, tensor in enumerate(applied.inputs)

@@ -1,4 +1,4 @@
-"""Families that move elements and compute nothing: embedding, append, concat, slice and reshape."""
+"""Families that move elements and compute nothing: append, concat, slice and reshape."""
 
 from __future__ import annotations
 
@@ -25,24 +25,6 @@ from einc_runtime.plan.meaning.terms import (
 )
 from einc_runtime.plan.schema import INTEGERS, Attribute
 from einc_runtime.plan.states import IN_PLACE
-
-
-def embedding(applied: Application) -> OperatorMeaning:
-    """Rows of a table. A function that has some of the rows puts out zeros for the others; these are summed."""
-    applied.allow(())
-    ids, table = applied.operands(2)
-    applied.require(ids.dtype in INTEGERS and table.rank == 2 and table.dtype != "bool", f"of {ids} in {table}")
-    rank = ids.rank
-    names = unique_names((*ids.dims, *table.dims))
-    result = TensorForm(unique_names((*ids.dims, table.dims[1])), (*ids.shape, table.shape[1]), table.dtype)
-    return OperatorMeaning(
-        "embedding",
-        {"vocabulary": table.shape[0]},
-        (result,),
-        tuple(map(IndexForm, names, (*ids.shape, *table.shape))),
-        (direct(range(rank)), direct((rank, rank + 1))),
-        (direct((*range(rank), rank + 1)),),
-    )
 
 
 def append(applied: Application) -> OperatorMeaning:

@@ -31,7 +31,6 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "concat": moves.concat,
     "custom": custom,
     "dequantize": quantized.dequantize,
-    "embedding": moves.embedding,
     "equation": equations.equation,
     "expert_matmul": experts.expert_matmul,
     "index": index,
