@@ -6,17 +6,16 @@ new rows of every sequence with rows in its block, and keeps those whose positio
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, compute_ends, make_unique, read_lengths, reject_others, require_tensors
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.arguments import Argument, read_lengths, reject_others, require_tensors
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 from einc_runtime.plan.states import IN_PLACE
 
 if TYPE_CHECKING:
@@ -26,20 +25,7 @@ CALLS = ("append",)
 
 
 @dataclass(frozen=True, slots=True)
-class _NewRows(DimMap):
-    """The new rows of all sequences that have rows of the cache within the interval."""
-
-    cache_ends: tuple[int, ...] = ()
-    new_ends: tuple[int, ...] = ()
-
-    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
-        lo, up = DimMap.bounds(self, chosen, extent)
-        first, last = bisect_right(self.cache_ends, lo), bisect_left(self.cache_ends, up)
-        return ((0, *self.new_ends)[first], self.new_ends[last])
-
-
-@dataclass(frozen=True, slots=True)
-class Append(MappedOperator):
+class Append(DerivedMappedOperator):
     """`cache` [heads, rows, d] with `new` [heads, tokens, d] written into it.
 
     Rows and tokens are packed sequences of lengths `cache_lens` and `new_lens`. `positions` [tokens] count from the
@@ -57,31 +43,9 @@ class Append(MappedOperator):
     in_place: bool = False
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return (self.cache,)
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(map(ShardableIndex, make_unique(self.cache.dims), self.cache.shape))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        ((heads, rows, columns),) = self.output_maps
-        tokens = _NewRows(rows.index, cache_ends=compute_ends(self.cache_lens), new_ends=compute_ends(self.new_lens))
-        return ((heads, rows, columns), (heads, tokens, columns), (tokens,))
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, make_unique(self.cache.dims))),)
-
-    @property
     def attributes(self) -> Attributes:
         found: Attributes = {"cache_lens": self.cache_lens, "new_lens": self.new_lens}
         return {**found, IN_PLACE: True} if self.in_place else found
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("append", tuple(self.attributes.items()))
 
     def update(self) -> Operator:
         return replace(self, in_place=True)
@@ -89,7 +53,7 @@ class Append(MappedOperator):
     def traffic(self, function: FunctionSpec) -> int:
         """In place, the new rows are read and written, with their positions."""
         if not self.in_place:
-            return MappedOperator.traffic(self, function)
+            return DerivedMappedOperator.traffic(self, function)
         _, new, positions = function.inputs
         return 2 * new.size * self.new.dtype.itemsize + positions.size * self.positions.dtype.itemsize
 

@@ -7,12 +7,10 @@ every input; its kernel ignores that position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
@@ -20,13 +18,13 @@ from einc.ops.arguments import (
     Argument,
     drop_item,
     find_positions,
-    make_unique,
     read_dimension,
     reject_others,
     require_tensors,
     restore_axis,
 )
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -35,16 +33,7 @@ CALLS = ("concat",)
 
 
 @dataclass(frozen=True, slots=True)
-class _Nearest(DimMap):
-    """The overlap of an interval and a part, or the position of the part that is nearest to the interval."""
-
-    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
-        lo, up = DimMap.bounds(self, chosen, extent)
-        return (min(max(lo, 0), extent - 1), max(min(up, extent), 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Concat(MappedOperator):
+class Concat(DerivedMappedOperator):
     """The parts one after the other along dimension `axis`, which is called `into` in the result."""
 
     family: ClassVar[str] = "concat"
@@ -53,33 +42,6 @@ class Concat(MappedOperator):
     axis: int
     into: str
 
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        first = self.parts[0]
-        dims = (*first.dims[: self.axis], self.into, *first.dims[self.axis + 1 :])
-        shape = (*first.shape[: self.axis], sum(self._extents), *first.shape[self.axis + 1 :])
-        return (TensorDesc(dims, shape, first.dtype),)
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        (result,) = self.outputs
-        return tuple(map(ShardableIndex, make_unique(result.dims), result.shape))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        (maps,) = self.output_maps
-        index, axis = maps[self.axis].index, self.axis
-        offsets = accumulate(self._extents[:-1], initial=0)
-        return tuple((*maps[:axis], _Nearest(index, offset=-offset), *maps[axis + 1 :]) for offset in offsets)
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, make_unique(self.outputs[0].dims))),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("concat", (("axis", self.axis), ("extents", self._extents)))
-
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
 
@@ -87,10 +49,6 @@ class Concat(MappedOperator):
 
     def flops(self, function: FunctionSpec) -> int:
         return 0
-
-    @property
-    def _extents(self) -> tuple[int, ...]:
-        return tuple(part.shape[self.axis] for part in self.parts)
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, make_unique, reject_others, require_tensors
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator, find_product_precision
+from einc.ops.arguments import Argument, reject_others, require_tensors
+from einc.ops.base import Attributes, Operator, find_product_precision
+from einc.ops.derived import DerivedMappedOperator
 from einc_runtime.plan.work import ExpertsWork
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ CALLS = ("expert_matmul",)
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertMatmul(MappedOperator):
+class ExpertMatmul(DerivedMappedOperator):
     """`y[tokens, slots, n] = sum over k of x[tokens, slots, k] * weight[picks[tokens, slots], n, k]`.
 
     `tensor` is x, which may lack the slots: then all of a token's experts read the same row.
@@ -37,31 +37,6 @@ class ExpertMatmul(MappedOperator):
     tensor: TensorDesc
     weight: TensorDesc
     picks: TensorDesc
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        dims = make_unique([*self.picks.dims, self.weight.dims[1]])
-        return (TensorDesc(dims, (*self.picks.shape, self.weight.shape[1]), self.tensor.dtype),)
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        """Tokens, slots, experts, rows of an expert's matrix, and what is summed."""
-        return tuple(map(ShardableIndex, self._names, (*self.picks.shape, *self.weight.shape)))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        tokens, slots, experts, rows, summed = map(DimMap, self._names)
-        own = (tokens, summed) if self.tensor.rank == 2 else (tokens, slots, summed)
-        return (own, (experts, rows, summed), (tokens, slots))
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        tokens, slots, _, rows, _ = map(DimMap, self._names)
-        return ((tokens, slots, rows),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("expert_matmul", (("experts", self.weight.shape[0]),))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         """Expert after expert, each with the rows that picked it."""
@@ -105,10 +80,6 @@ class ExpertMatmul(MappedOperator):
 
     def fan_in(self, k: int) -> int:
         return self.weight.shape[2]
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return make_unique([*self.picks.dims, *self.weight.dims])
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:

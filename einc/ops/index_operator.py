@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import Intervals, ShardableIndex
+from einc.core.intervals import Intervals
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.aggregates import require_laws
 from einc.ops.base import (
     Attributes,
-    KernelCall,
     Operator,
     describe_product,
     find_product_precision,
     find_vector_precision,
 )
+from einc.ops.derived import DerivedOperator, derive
 from einc.ops.scalar import ProgramBuilder, parse_program, resolve_program
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition, count_values, find_definition
@@ -50,10 +50,8 @@ from einc_runtime.plan.index_programs import (
     make_position,
     parse_index_program,
 )
-from einc_runtime.plan.meaning.index import index
-from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm, block_of
+from einc_runtime.plan.meaning.terms import block_of
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
-from einc_runtime.plan.schema import JointAggregation
 from einc_runtime.plan.work import RecurrenceWork, Work
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexOperator(Operator):
+class IndexOperator(DerivedOperator):
     """The operator of an index program; made by `build_index_operator`, which checks it."""
 
     family: ClassVar[str] = "index"
@@ -83,10 +81,6 @@ class IndexOperator(Operator):
         return self.operands
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return tuple(TensorDesc(form.dims, form.shape, DType(form.dtype)) for form in self._meaning.results)
-
-    @property
     def attributes(self) -> Attributes:
         program = self.program
         return {
@@ -98,12 +92,8 @@ class IndexOperator(Operator):
             "dims": self.dims,
         }
 
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(ShardableIndex(form.name, form.extent) for form in self._meaning.indices)
-
     def build_spec(self, intervals: Intervals) -> JoinAggSpec:
-        meaning, functions = self._meaning, []
+        meaning, functions = derive(self), []
         names = self.program.list_cuts([desc.shape for desc in self.operands], self.outputs[0].dtype.value)
         cuts = list(zip(names, intervals, strict=True))
         for ranges in enumerate_ranges(self.program, cuts):
@@ -115,20 +105,6 @@ class IndexOperator(Operator):
             )
             functions.append(FunctionSpec(inputs, outputs))
         return JoinAggSpec(tuple(functions))
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return self._meaning.aggregations
-
-    @property
-    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
-        return self._meaning.joint_aggregations
-
-    @property
-    def kernel(self) -> KernelCall:
-        meaning = self._meaning
-        attributes = [(name, value) for name, value in meaning.attributes.items() if not isinstance(value, list)]
-        return KernelCall(meaning.kernel, tuple(attributes))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import evaluate_index_program
@@ -234,10 +210,6 @@ class IndexOperator(Operator):
             for read in self.program.reads
         )
 
-    @property
-    def _meaning(self) -> OperatorMeaning:
-        return _derive(self)
-
     def find_ranges(self, function: FunctionSpec) -> Ranges:
         """The interval of each loop in one function specification."""
         shapes = tuple(desc.shape for desc in self.operands)
@@ -259,16 +231,6 @@ def _describe_running(pattern: RunningAggregate, ranges: Ranges) -> RecurrenceWo
 @lru_cache(maxsize=4096)
 def _parse_scalar(text: str, arity: int) -> ScalarProgram:
     return parse_program(text, arity)
-
-
-@lru_cache(maxsize=4096)
-def _derive(operator: IndexOperator) -> OperatorMeaning:
-    forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in operator.operands)
-    attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in operator.attributes.items()}
-    try:
-        return index(Application(IndexOperator.family, forms, attributes))
-    except PlanFault as fault:
-        raise OperatorError(fault.message) from None
 
 
 def find_lookup(operator: Operator) -> RowLookup | None:
@@ -331,7 +293,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> IndexOper
     except PlanFault as fault:
         raise OperatorError(fault.message) from None
     operator = IndexOperator(inputs, found, tuple(map(str, dims)))
-    _derive(operator)
+    derive(operator)
     definition = find_definition(aggregation)
     if definition is not None:
         require_laws(definition, operator.scalar, operator.read_types, [desc.dtype for desc in operator.outputs])

@@ -5,25 +5,23 @@ Columns are shardable anywhere, tokens between sequences: each mean is computed 
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import Interval, ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
     compute_ends,
-    make_unique,
     read_dimension,
     read_lengths,
     reject_others,
     require_tensors,
 )
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -34,18 +32,7 @@ SEQUENCES = "sequences"
 
 
 @dataclass(frozen=True, slots=True)
-class _Sequences(DimMap):
-    """The sequences that an interval of tokens consists of."""
-
-    ends: tuple[int, ...] = ()
-
-    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
-        lo, up = DimMap.bounds(self, chosen, extent)
-        return (bisect_right(self.ends, lo), bisect_right(self.ends, up))
-
-
-@dataclass(frozen=True, slots=True)
-class MeanPool(MappedOperator):
+class MeanPool(DerivedMappedOperator):
     """`tensor` [tokens, columns] and `mask` [tokens] to [sequences, columns]; zeros if the mask holds for no token."""
 
     family: ClassVar[str] = "meanpool"
@@ -54,34 +41,6 @@ class MeanPool(MappedOperator):
     mask: TensorDesc
     seq_lens: tuple[int, ...]
     into: str
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        shape = (len(self.seq_lens), self.tensor.shape[1])
-        return (TensorDesc((self.into, self.tensor.dims[1]), shape, self.tensor.dtype),)
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        tokens, columns = make_unique(self.tensor.dims)
-        extents = self.tensor.shape
-        return (
-            ShardableIndex(tokens, extents[0], compute_ends(self.seq_lens)[:-1]),
-            ShardableIndex(columns, extents[1]),
-        )
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        tokens, columns = map(DimMap, make_unique(self.tensor.dims))
-        return ((tokens, columns), (tokens,))
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        tokens, columns = make_unique(self.tensor.dims)
-        return ((_Sequences(tokens, ends=compute_ends(self.seq_lens)), DimMap(columns)),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("meanpool", (("seq_lens", self.seq_lens),))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, make_unique, read_number, reject_others, require_tensors
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.arguments import Argument, read_number, reject_others, require_tensors
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -28,7 +28,7 @@ EPS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Norm(MappedOperator):
+class Norm(DerivedMappedOperator):
     """The first operand, normalized along its last dimension, times the sum of gain and offset, plus the bias if there
     is one."""
 
@@ -49,27 +49,6 @@ class Norm(MappedOperator):
     @property
     def title(self) -> str:
         return self.kind
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return self.operands[:1]
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        tensor = self.operands[0]
-        return tuple(map(ShardableIndex, make_unique(tensor.dims)[:-1], tensor.shape[:-1]))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (*self.output_maps, *((DimMap(),) for _ in self.operands[1:]))
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return ((*map(DimMap, make_unique(self.operands[0].dims)[:-1]), DimMap()),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall(self.kind, tuple(self._numbers().items()))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np

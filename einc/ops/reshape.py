@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, format_value, is_integer, make_unique, require_tensors
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.arguments import Argument, format_value, is_integer, require_tensors
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -28,18 +28,7 @@ _USAGE = "name the new dimensions, with their extents: reshape(x, rows=4, column
 
 
 @dataclass(frozen=True, slots=True)
-class _ReshapeCut:
-    """How one group may be cut: its leading dimensions before and after, and their positions per interval position."""
-
-    extent: int
-    old: int
-    old_scale: int
-    new: int
-    new_scale: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reshape(MappedOperator):
+class Reshape(DerivedMappedOperator):
     """One tensor under new dimensions `dims` with extents `shape`."""
 
     family: ClassVar[str] = "reshape"
@@ -48,64 +37,11 @@ class Reshape(MappedOperator):
     dims: tuple[str, ...]
     shape: tuple[int, ...]
 
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return (TensorDesc(self.dims, self.shape, self.tensor.dtype),)
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        cuts = _find_cuts(self.tensor.shape, self.shape)
-        return tuple(ShardableIndex(n, cut.extent) for n, cut in zip(self._names(cuts), cuts, strict=True))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        cuts = _find_cuts(self.tensor.shape, self.shape)
-        led = {cut.old: DimMap(n, cut.old_scale) for n, cut in zip(self._names(cuts), cuts, strict=True)}
-        return (tuple(led.get(at, DimMap()) for at in range(self.tensor.rank)),)
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        cuts = _find_cuts(self.tensor.shape, self.shape)
-        led = {cut.new: DimMap(n, cut.new_scale) for n, cut in zip(self._names(cuts), cuts, strict=True)}
-        return (tuple(led.get(at, DimMap()) for at in range(len(self.shape))),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("reshape")
-
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         return (arrays[0].reshape(self.shape),)
 
     def flops(self, function: FunctionSpec) -> int:
         return 0
-
-    def _names(self, cuts: Sequence[_ReshapeCut]) -> tuple[str, ...]:
-        """The name of each index: that of the dimension whose every position it runs over, else the names of both."""
-        names = []
-        for cut in cuts:
-            old, new = self.tensor.dims[cut.old], self.dims[cut.new]
-            names.append(new if cut.new_scale == 1 else old if cut.old_scale == 1 else f"{old}_{new}")
-        return make_unique(names)
-
-
-def _find_cuts(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[_ReshapeCut, ...]:
-    """The groups of two shapes of equal size that can be cut at all; dimensions of extent 1 belong to none."""
-    left = [at for at, extent in enumerate(old) if extent > 1]
-    right = [at for at, extent in enumerate(new) if extent > 1]
-    cuts = []
-    while left:
-        first, second = left.pop(0), right.pop(0)
-        inner, other = 1, 1  # elements per position of the leading dimensions
-        while old[first] * inner != new[second] * other:
-            if old[first] * inner < new[second] * other:
-                inner *= old[left.pop(0)]
-            else:
-                other *= new[right.pop(0)]
-        unit = math.lcm(inner, other)
-        extent = old[first] * inner // unit
-        if extent > 1:
-            cuts.append(_ReshapeCut(extent, first, unit // inner, second, unit // other))
-    return tuple(cuts)
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:

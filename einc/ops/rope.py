@@ -15,21 +15,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
     format_value,
-    make_unique,
     read_lengths,
     read_number,
     read_word,
     reject_others,
     require_tensors,
 )
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -85,7 +84,7 @@ class Frequencies:
 
 
 @dataclass(frozen=True, slots=True)
-class Rope(MappedOperator):
+class Rope(DerivedMappedOperator):
     """A tensor [..., tokens, d_head] with its tokens turned by their positions: those of an input, or else those that
     follow from `seq_lens`, the lengths of the packed sequences."""
 
@@ -97,30 +96,9 @@ class Rope(MappedOperator):
     seq_lens: tuple[int, ...]
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor,)
-
-    @property
     def attributes(self) -> Attributes:
         places: Attributes = {"seq_lens": self.seq_lens} if self.positions is None else {"extras": EXTRAS}
         return {**self.frequencies.attributes, **places}
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(map(ShardableIndex, make_unique(self.tensor.dims)[:-1], self.tensor.shape[:-1]))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        ((*leading, tokens, d_head),) = self.output_maps
-        return ((*leading, tokens, d_head), *(((tokens,),) if self.positions is not None else ()))
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return ((*map(DimMap, make_unique(self.tensor.dims)[:-1]), DimMap()),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("rope", tuple((k, v) for k, v in self.attributes.items() if k != "extras"))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np

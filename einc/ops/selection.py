@@ -12,24 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
-    drop_item,
     find_axis,
     format_value,
     is_integer,
-    make_unique,
     read_dimension,
     reject_others,
     restore_axis,
     take_tensor_and_names,
 )
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
-from einc_runtime.plan.schema import JointAggregation
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -39,40 +36,13 @@ INTO = "k"
 """The default name of the dimension of `topk` along which its results stand."""
 
 
-class _Selection(MappedOperator):
+class _Selection(DerivedMappedOperator):
     """What `argmax` and `topk` have in common: one tensor, and its dimension `axis`, which is searched."""
 
     __slots__ = ()
 
     tensor: TensorDesc
     axis: int
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(map(ShardableIndex, make_unique(self.tensor.dims), self.tensor.shape))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, make_unique(self.tensor.dims))),)
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        kept = tuple(DimMap(name) for at, name in enumerate(make_unique(self.tensor.dims)) if at != self.axis)
-        return ((*kept, DimMap())[: self.outputs[0].rank],) * 2
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return (self.family, self.family)
-
-    @property
-    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
-        """The dimension of the k largest is never cut."""
-        own = tuple(range(self.outputs[0].rank))
-        return (JointAggregation((0, 1), (own, own), whole=own[self.tensor.rank - 1 :]),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall(self.family, (("axis", self.axis),))
 
     def flops(self, function: FunctionSpec) -> int:
         """A comparison per element."""
@@ -87,11 +57,6 @@ class Argmax(_Selection):
 
     tensor: TensorDesc
     axis: int
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        dims, shape = drop_item(self.tensor.dims, self.axis), drop_item(self.tensor.shape, self.axis)
-        return (TensorDesc(dims, shape, DType.I64), TensorDesc(dims, shape, self.tensor.dtype))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         order = _order_positions(arrays[0], self.axis)[..., :1]
@@ -111,12 +76,6 @@ class TopK(_Selection):
     axis: int
     count: int
     into: str
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        dims = make_unique((*drop_item(self.tensor.dims, self.axis), self.into))
-        shape = (*drop_item(self.tensor.shape, self.axis), self.count)
-        return (TensorDesc(dims, shape, self.tensor.dtype), TensorDesc(dims, shape, DType.I64))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         order = _order_positions(arrays[0], self.axis)[..., : self.count]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, find_positions, format_value, is_integer, make_unique, require_tensors
-from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.arguments import Argument, find_positions, format_value, is_integer, require_tensors
+from einc.ops.base import Attribute, Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 from einc.ops.windows import compose_box
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ CALLS = ("slice",)
 
 
 @dataclass(frozen=True, slots=True)
-class Slice(MappedOperator):
+class Slice(DerivedMappedOperator):
     """The positions from start up to stop of every dimension."""
 
     family: ClassVar[str] = "slice"
@@ -29,29 +29,6 @@ class Slice(MappedOperator):
     tensor: TensorDesc
     starts: tuple[int, ...]
     stops: tuple[int, ...]
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        shape = tuple(stop - start for start, stop in zip(self.starts, self.stops, strict=True))
-        return (TensorDesc(self.tensor.dims, shape, self.tensor.dtype),)
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(map(ShardableIndex, make_unique(self.tensor.dims), self.outputs[0].shape))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        named = zip(make_unique(self.tensor.dims), self.starts, strict=True)
-        return (tuple(DimMap(name, offset=start) for name, start in named),)
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, make_unique(self.tensor.dims))),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        """A copy: the blocks of input and output have equal shapes."""
-        return KernelCall("reshape")
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         return (arrays[0][tuple(map(slice, self.starts, self.stops))],)

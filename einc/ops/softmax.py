@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, find_axis, make_unique, reject_others, restore_axis, take_tensor_and_names
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.arguments import Argument, find_axis, reject_others, restore_axis, take_tensor_and_names
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -20,35 +20,13 @@ CALLS = ("softmax",)
 
 
 @dataclass(frozen=True, slots=True)
-class Softmax(MappedOperator):
+class Softmax(DerivedMappedOperator):
     """exp(x) / sum(exp(x)) along dimension `axis` of one tensor of floats."""
 
     family: ClassVar[str] = "softmax"
 
     tensor: TensorDesc
     axis: int
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return (self.tensor,)
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        names = zip(make_unique(self.tensor.dims), self.tensor.shape, strict=True)
-        return tuple(ShardableIndex(name, extent) for at, (name, extent) in enumerate(names) if at != self.axis)
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        names = make_unique(self.tensor.dims)
-        return (tuple(DimMap(name if at != self.axis else None) for at, name in enumerate(names)),)
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return self.input_maps
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("softmax", (("axis", self.axis),))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np

@@ -1,4 +1,4 @@
-"""Families of operators are described twice, in the compiler and for the proof: both descriptions say the same."""
+"""What the proof says of families is what the compiler has of their operators, which some describe by themselves."""
 
 from __future__ import annotations
 

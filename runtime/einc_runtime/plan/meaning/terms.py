@@ -81,12 +81,12 @@ WHOLE = BlockAxis()
 
 def shifted(index: int, offset: int) -> BlockAxis:
     """A dimension in which the index starts at position `offset`."""
-    return BlockAxis(index, lambda lower, upper: (lower + offset, upper + offset))
+    return BlockAxis(index, lambda lower, upper: (lower + offset, upper + offset)) if offset else BlockAxis(index)
 
 
 def scaled(index: int, factor: int) -> BlockAxis:
     """A dimension that has `factor` positions for each one of the index."""
-    return BlockAxis(index, lambda lower, upper: (lower * factor, upper * factor))
+    return BlockAxis(index, lambda lower, upper: (lower * factor, upper * factor)) if factor != 1 else BlockAxis(index)
 
 
 @dataclass(frozen=True, slots=True)

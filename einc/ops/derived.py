@@ -1,0 +1,94 @@
+"""Operators of which `plan.meaning` says everything that a plan has of them, for the compiler and for the proof alike:
+their results, where they may be cut, what a block reads and which kernel runs it. A file of `ops` adds what only the
+compiler needs: how it is called, what it costs, and its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from einc.core.intervals import Interval, ShardableIndex
+from einc.core.tensor import DType, TensorDesc
+from einc.errors import OperatorError
+from einc.ops.base import DimMap, KernelCall, MappedOperator, Operator
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.meaning.operations import FAMILIES
+from einc_runtime.plan.meaning.terms import Application, Axes, BlockAxis, OperatorMeaning, TensorForm, keep
+from einc_runtime.plan.schema import JointAggregation
+
+
+class DerivedOperator(Operator):
+    """An operator whose family and attributes say all of it."""
+
+    __slots__ = ()
+
+    @property
+    def outputs(self) -> tuple[TensorDesc, ...]:
+        return tuple(TensorDesc(form.dims, form.shape, DType(form.dtype)) for form in derive(self).results)
+
+    @property
+    def indices(self) -> tuple[ShardableIndex, ...]:
+        return tuple(ShardableIndex(form.name, form.extent, form.cuts) for form in derive(self).indices)
+
+    @property
+    def aggregations(self) -> tuple[str, ...]:
+        return derive(self).aggregations
+
+    @property
+    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
+        return derive(self).joint_aggregations
+
+    @property
+    def kernel(self) -> KernelCall:
+        meaning = derive(self)
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in meaning.attributes.items()}
+        return KernelCall(meaning.kernel, tuple(values.items()))
+
+
+class DerivedMappedOperator(DerivedOperator, MappedOperator):
+    """One of which each dimension of its blocks follows one index."""
+
+    __slots__ = ()
+
+    @property
+    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        meaning = derive(self)
+        return tuple(_map_axes(axes, meaning) for axes in meaning.inputs)
+
+    @property
+    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
+        meaning = derive(self)
+        return tuple(_map_axes(axes, meaning) for axes in meaning.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisMap(DimMap):
+    """A dimension whose bounds are those of an axis of the meaning."""
+
+    axis: BlockAxis | None = None
+
+    def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
+        assert self.index is not None
+        assert self.axis is not None
+        return self.axis.bounds(*chosen[self.index])
+
+
+def _map_axes(axes: Axes, meaning: OperatorMeaning) -> tuple[DimMap, ...]:
+    maps: list[DimMap] = []
+    for axis in axes:
+        name = None if axis.index is None else meaning.indices[axis.index].name
+        is_plain = name is None or not isinstance(axis, BlockAxis) or axis.bounds is keep
+        maps.append(DimMap(name) if is_plain else _AxisMap(name, axis=axis))  # type: ignore[arg-type]
+    return tuple(maps)
+
+
+@lru_cache(maxsize=4096)
+def derive(operator: Operator) -> OperatorMeaning:
+    """What a plan says of an operator. Raises OperatorError where its family has no such attributes."""
+    forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in operator.inputs)
+    attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in operator.attributes.items()}
+    try:
+        return FAMILIES[operator.family](Application(operator.family, forms, attributes))
+    except PlanFault as fault:
+        raise OperatorError(fault.message) from None
