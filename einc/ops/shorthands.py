@@ -23,7 +23,7 @@ from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import make_step
-from einc_runtime.plan.index_programs import COPY, IndexProgram, Position, TensorRead
+from einc_runtime.plan.index_programs import COPY_PROGRAM, IndexProgram, Position, TensorRead
 from einc_runtime.plan.scalar_programs import ScalarInput
 
 CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "embedding")
@@ -137,5 +137,5 @@ def _look_up(name: str, arguments: Sequence[Argument], attributes: Attributes) -
     *at, column = (Position(((name, 1),)) for name in loops)
     reads = (TensorRead(1, (Position((("@1", 1),)), column)), TensorRead(0, tuple(at)))
     extents = zip(loops, (*ids.shape, table.shape[1]), strict=True)
-    program = IndexProgram(tuple(extents), len(loops), reads, COPY, "")
+    program = IndexProgram(tuple(extents), len(loops), reads, COPY_PROGRAM, "")
     return build_index_operator([ids, table], program, make_step("copy", ScalarInput(0)), loops)

@@ -1,18 +1,15 @@
-"""Gradients of softmax, norms, lookups, experts, rotations, means of sequences, and of what selects elements."""
+"""Gradients of softmax, norms, experts, rotations, means of sequences, and of what selects elements."""
 
 from __future__ import annotations
 
-import math
-
 from einc.ops import registry
-from einc.ops.embedding import Embedding
 from einc.ops.expert_matmul import ExpertMatmul
 from einc.ops.meanpool import MeanPool
 from einc.ops.norm import Norm
 from einc.ops.rope import Rope
 from einc.ops.selection import Argmax, TopK
 from einc.ops.softmax import Softmax
-from einc.training.joins import JoinDraft, TensorAccess, reshape
+from einc.training.joins import JoinDraft, TensorAccess
 from einc.training.packed_sequences import write_sequence_numbers
 from einc.training.scatter import write_scatter
 from einc.training.tape import NodeGradient
@@ -66,21 +63,6 @@ def differentiate_norm(node: NodeGradient) -> None:
         node.put(1, node.write(text, g=g, x=x, r=factor))
     if len(node.needs) > 2 and node.needs[2]:
         node.put(2, node.write(f"db[{last}] = {over}(g[{indices}])", g=g))
-
-
-def differentiate_embedding(node: NodeGradient) -> None:
-    """Each row of the table has the sum of the gradients of the places that looked it up."""
-    operator = node.operator
-    assert isinstance(operator, Embedding)
-    count = math.prod(operator.ids.shape)
-    width = operator.table.shape[1]
-    ids = reshape(node.builder, node.node.inputs[0], ["n"], [count])
-    gradient = reshape(node.builder, node.gradient, ["n", "width"], [count, width])
-    join = JoinDraft({"n": count, "width": width})
-    join.read(ids, node.desc(ids), ["n"])
-    access = TensorAccess(node.node.inputs[1], operator.table, (Position((("@0", 1),)), Position((("width", 1),))))
-    value = join.read(gradient, node.desc(gradient), ["n", "width"])
-    node.put(1, write_scatter(node.builder, join, access, value, node.name_of(1)))
 
 
 def differentiate_expert_matmul(node: NodeGradient) -> None:

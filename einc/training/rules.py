@@ -11,7 +11,6 @@ from einc.training.attention_gradients import differentiate_attention
 from einc.training.join_gradients import differentiate_equation, differentiate_index_program
 from einc.training.layer_gradients import (
     differentiate_argmax,
-    differentiate_embedding,
     differentiate_expert_matmul,
     differentiate_meanpool,
     differentiate_norm,
@@ -30,7 +29,6 @@ GRADIENT_RULES: dict[str, Rule] = {
     "argmax": differentiate_argmax,
     "attention": differentiate_attention,
     "concat": differentiate_concat,
-    "embedding": differentiate_embedding,
     "equation": differentiate_equation,
     "expert_matmul": differentiate_expert_matmul,
     "index": differentiate_index_program,

@@ -41,7 +41,7 @@ INDEX_TYPE: Final = "i64"
 """The type of the values of loops."""
 
 NEAREST_ELEMENT = "nearest"
-COPY: Final = "t0 = copy x0"
+COPY_PROGRAM: Final = "t0 = copy x0"
 """The scalar program of what is only moved."""
 MAX_LOOPS = 30
 MAX_READS = 64
@@ -166,7 +166,12 @@ class IndexProgram:
     @property
     def lookup(self) -> RowLookup | None:
         """The rows that it copies; None for a program that does anything else."""
-        if self.program != COPY or self.reduced or not isinstance(self.reads[0], TensorRead) or self.reads[0].outside:
+        if (
+            self.program != COPY_PROGRAM
+            or self.reduced
+            or not isinstance(self.reads[0], TensorRead)
+            or self.reads[0].outside
+        ):
             return None
         table, positions = self.reads[0].operand, self.reads[0].positions
         at_data = [dim for dim, position in enumerate(positions) if position.elements]

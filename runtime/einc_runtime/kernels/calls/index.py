@@ -21,7 +21,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.aggregate_definitions import count_values, find_definition
 from einc_runtime.plan.index_programs import (
-    COPY,
+    COPY_PROGRAM,
     INDEX_TYPE,
     IndexProgram,
     IndexRead,
@@ -199,7 +199,7 @@ class IndexCall:
     def find_only_gather(self) -> tuple[Gather, Array] | None:
         """The gather of a program that does nothing else, and its result with the axes of the gather."""
         program, gather = self.program, self.find_gathers().get(0)
-        if program.program != COPY or program.aggregation or gather is None:
+        if program.program != COPY_PROGRAM or program.aggregation or gather is None:
             return None
         if self.inputs[gather.read.operand].dtype != self.output.dtype:
             return None

@@ -31,7 +31,7 @@ class RowNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _CopyLayout:
     """Copies to each index vector of a target's axes [leading..., loops..., behind...], of parts of `count` bytes;
     `size` is that where an integer has so many, else 0."""
 
@@ -45,7 +45,7 @@ class _Layout:
     stride between parts of the target; the address and the strides of the source and of the target."""
 
     @staticmethod
-    def of(source: Array, target: Array, before: int, loops: int) -> _Layout | None:
+    def of(source: Array, target: Array, before: int, loops: int) -> _CopyLayout | None:
         if not target.size or not compiler.is_worthwhile(target.size):
             return None
         heads, line, rest = (slice(0, before), slice(before, before + loops), slice(before + loops, None))
@@ -64,14 +64,14 @@ class _Layout:
         for view, part in zip((source, target), inner, strict=True):
             arguments += [address(view), *view.strides[heads], *part.strides[:-1]]
         size = count if count in (1, 2, 4, 8) else 0
-        return _Layout(len(outer), len(behind), count, size, number, tuple(arguments))
+        return _CopyLayout(len(outer), len(behind), count, size, number, tuple(arguments))
 
 
 def compile_lookup(source: Array, target: Array, before: int, loops: int) -> Copy | None:
     """What copies to each index vector of the target's axes [before..., loops..., behind...] the element of `source`,
     which has extent 1 along the loops, that lies an offset behind it. None where there is no machine code, or where it
     is not worthwhile."""
-    layout = _Layout.of(source, target, before, loops)
+    layout = _CopyLayout.of(source, target, before, loops)
     if layout is None:
         return None
     code = _emit_lookup(layout.leading, layout.behind, layout.size, 0)
@@ -87,7 +87,7 @@ def compile_row_lookup(
 ) -> Run | None:
     """The same by the numbers of rows: `source` is their first row, with extent 1 along the loops. Nothing is written
     if one is outside of the table; `fail` raises that."""
-    layout = _Layout.of(source, target, before, loops)
+    layout = _CopyLayout.of(source, target, before, loops)
     if layout is None:
         return None
     ids = rows.ids

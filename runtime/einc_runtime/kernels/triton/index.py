@@ -37,7 +37,7 @@ Build = Callable[[Invocation[Array]], LaunchSequence]
 _APART = 1 << 50
 """Where in the workspace arrays of the views lie until it is known how much the kernel of the views needs itself."""
 
-OUTSIDE = "a position at data is outside of its tensor"
+POSITION_OUTSIDE = "a position at data is outside of its tensor"
 """The error of an execution, which says only that some position is wrong."""
 
 _INDEX_TILE = 1024
@@ -50,7 +50,7 @@ def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
     only = call.find_only_gather()
     if only is not None:
         launch = _GatherSource(call, only[0], call.inputs[only[0].read.operand], only[1])
-        return LaunchSequence((launch.assemble(),), status_message=OUTSIDE if launch.is_checked else None)
+        return LaunchSequence((launch.assemble(),), status_message=POSITION_OUTSIDE if launch.is_checked else None)
     scratch = WorkspaceAllocator()
     scratch.size = _APART
     pattern = find_pattern(call.program, dtype_name(call.output))
@@ -101,7 +101,7 @@ def _build_views(
         return address + made if address >= SCRATCH else address
 
     moved = tuple(relocate_step(step, relocate) for step in (*steps, *computed.steps, *behind))
-    return LaunchSequence(moved, made + computed.scratch, OUTSIDE if checked else computed.status_message)
+    return LaunchSequence(moved, made + computed.scratch, POSITION_OUTSIDE if checked else computed.status_message)
 
 
 def _launch_index(name: str, lower: int, target: Array) -> KernelLaunch:
