@@ -153,7 +153,9 @@ class _GatherSource:
         found = " & ".join(conditions)
         if self.is_checked and found:
             lines.append(f"wrong = 1 - ({found}).to(tl.int32)")
-            lines += [f"wrong = tl.where({inside}, wrong, 0)"] if inside else []
+            # Of the whole tile, also where all of it has one position.
+            spread = f"wrong + 0 * ({' + '.join(self.subscripts.values())})" if self.subscripts else "wrong"
+            lines.append(f"wrong = tl.where({inside}, wrong, 0)" if inside else f"wrong = {spread}")
             lines += self.tiles.any("wrong", self.target)
             lines.append("tl.store(status, 1, mask=wrong != 0)")
         masked = present or (found if self.gather.read.outside != NEAREST_ELEMENT else "")
