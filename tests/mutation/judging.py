@@ -33,7 +33,7 @@ from tests.mutation.running import RunningProcess, name_of_result
 from tests.support.graph_interpreter import interpret_steps
 
 MAX_SECONDS = 30
-"""That reading and proving one mutant may take; all plans are small."""
+"""Of a processor, that reading and proving one mutant may take; all plans are small."""
 
 EXPLAINED, COMPILED = 8, 16
 """One in so many mutants is shown by `explain`, too, and one in so many run with kernels in machine code, whose results
@@ -228,10 +228,10 @@ def _time_limit() -> Iterator[None]:
     def give_up(_: int, __: FrameType | None) -> None:
         raise _Hung
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
+    before = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

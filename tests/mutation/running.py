@@ -24,9 +24,10 @@ from einc_runtime.execution.session import Session
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.plan.schema import Bundle
 
-MAX_SECONDS = 30
-MAX_START = 120
-"""Seconds for a run, and for the first one of a process, which has yet to import what it needs."""
+MAX_SECONDS = 300
+MAX_START = 300
+"""Seconds for the runs of one mutant, some milliseconds each, and for the first run of a process, which has yet to
+import what it needs: on a machine that others keep busy, too."""
 
 MAX_MEMORY = 8 << 30
 MAX_ARENA = 1 << 28
