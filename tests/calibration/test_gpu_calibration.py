@@ -152,6 +152,7 @@ def test_a_calibrated_machine_is_a_machine_file(calibrated):
     assert MadeUpGpu.opened == 0
 
 
+@pytest.mark.slow
 def test_the_same_measurements_give_the_same_bytes():
     found = [
         calibrate_gpus(load_machine("dgx-a100", 1), CHIP, quick=True, start=MadeUpGpu, clock=ticking()).machine

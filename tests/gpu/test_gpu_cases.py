@@ -256,6 +256,7 @@ def test_einc_contends_with_one_launch_for_every_computation(monkeypatch):
     assert any("contract by numpy" in line for line in outcome.kernels)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("own", one_in(6, BENCHMARKS), ids=lambda own: own.name)
 def test_benchmarks_compile_at_full_size(own):
     for sites in (1, 8) if own.many else (1,):

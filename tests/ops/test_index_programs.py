@@ -39,6 +39,7 @@ def test_the_reference_is_what_numpy_says(name: str) -> None:
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_factorization_implements_the_operator(name: str) -> None:
     operator, arrays, _ = find(name)
@@ -50,7 +51,7 @@ def test_every_factorization_implements_the_operator(name: str) -> None:
             assert fault(operator, spec, arrays, expected, concrete) is None, intervals
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("f32", "bf16"))])
 def test_reproducible_pieces_have_the_bits_of_the_whole(name: str) -> None:
     plain, arrays, _ = find(name)
