@@ -22,6 +22,8 @@ from einc.importers.origins import find_scaled, pairs, read_number
 
 _UNSEEN = -1e4
 """What masks add is at most this: exp of it is 0 in every type, and models have -1e4 at the least."""
+_NO_BOUND = -1e30
+"""Bounds of scores below this change none of them: the least number of f32, mostly."""
 _MAX_OPERATIONS_ON_SCORES = 20
 """Operations between a product and its softmax; models have up to six."""
 _ERROR_OF_SLOPES = 1e-5
@@ -160,17 +162,31 @@ def _read_step(program: ArrayProgram, value: Array, reading: _Reading) -> Array 
         if scaled is not None and scaled[1]:
             reading.factor *= scaled[1] if operation == "mul" else 1 / scaled[1]
             return scaled[0]
+    for scores, table in pairs(program.find_origin(value, "mul") or (None, None)):
+        if isinstance(scores, Array) and isinstance(table, Array) and _is_hidden_anyway(table.numbers, reading):
+            return scores
     for scores, bias in pairs(program.find_origin(value, "add") or (None, None)):
         if isinstance(scores, Array) and isinstance(bias, Array) and bias.numbers is not None and scores.known is None:
             return scores if _read_bias(bias.numbers, scores, reading) else None
     chosen = program.find_origin(value, "where")
     if chosen is not None:
         return _read_choice(chosen, reading)
+    for scores, lowest in pairs(program.find_origin(value, "max") or (None, None)):
+        number = read_number(lowest)  # finite instead of -inf: what is seen is larger
+        if isinstance(scores, Array) and number is not None and number <= _NO_BOUND:
+            return scores
     capped = program.find_origin(value, "tanh")
     if capped is not None and not reading.softcap and reading.factor > 0:
         reading.softcap = reading.factor
         return capped[0] if isinstance(capped[0], Array) else None
     return None
+
+
+def _is_hidden_anyway(table: Elements | None, reading: _Reading) -> bool:
+    """Whether a factor is 1 but for pairs that a mask hides, which is added later."""
+    if table is None or not reading.tables or reading.tables[-1].shape[-2:] != table.shape[-2:]:
+        return False
+    return bool(((table == 1) | ~reading.tables[-1]).all())
 
 
 def _read_choice(chosen: tuple[Any, ...], reading: _Reading) -> Array | None:

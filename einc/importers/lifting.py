@@ -7,16 +7,16 @@ means the same. What nothing needs any more is left out of the text. What is not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from einc.importers.arrays.elementwise import apply, cast
-from einc.importers.arrays.extents import make_extent
+from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import reshape, transpose
 from einc.importers.arrays.products import einsum, matmul, multiply_picked
 from einc.importers.arrays.program import ArrayProgram, Origin
 from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
-from einc.importers.arrays.values import Array
+from einc.importers.arrays.values import Array, Shape
 from einc.importers.attention_lifting import find_attention
 from einc.importers.origins import find_scaled, is_near, pairs
 from einc.importers.rotary_lifting import find_rotary
@@ -57,6 +57,41 @@ def move_reshape(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]
             if wide is not None:
                 return apply(program, "add", wide, bias, hint=array.name)
     return _widen_product(program, source, array)
+
+
+def move_reshape_of_factors(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
+    """What was computed of flattened arrays, with the dimensions that they had before."""
+    flat: Array = arguments[0]
+    if flat.rank != 2 or array.rank <= 2 or program.find_origin(flat, "reshape") is not None:
+        return None
+    return _widen(program, flat, array.shape[:-1], array.name) if array.shape[-1] == flat.shape[-1] else None
+
+
+def _widen(program: ArrayProgram, value: Any, lead: Shape, hint: str) -> Array | None:
+    """An array [n, d] as [lead..., d]: one that was flattened, a product, a norm, or a function of such arrays."""
+    if not isinstance(value, Array) or value.rank != 2:
+        return value if isinstance(value, Array) and value.rank == 1 else None
+    shape = [*lead, value.shape[-1]]
+    flattened = program.find_origin(value, "reshape")
+    if flattened is not None:
+        source: Array = flattened[0]
+        return reshape(program, source, shape, hint) if _drop_ones(source.shape) == _drop_ones(shape) else None
+    origin = program.origins.get(value.name)
+    if origin is None or origin.operation not in ("mul", "silu", "sigmoid", "cast", "rms_norm"):
+        return None
+    wide = [_widen(program, part, lead, hint) for part in origin.arguments[: 2 if origin.operation == "mul" else 1]]
+    if any(part is None for part in wide):
+        return None
+    parts = [part for part in wide if part is not None]
+    if origin.operation == "cast":
+        return cast(program, parts[0], value.type, hint)
+    if origin.operation == "rms_norm":
+        return rms_norm(program, parts[0], origin.arguments[1], origin.arguments[2], hint)
+    return apply(program, origin.operation, *parts, hint=hint)
+
+
+def _drop_ones(shape: Sequence[Extent]) -> list[Extent]:
+    return [extent for extent in shape if extent != make_extent(1)]
 
 
 def _widen_product(program: ArrayProgram, product: Array, like: Array) -> Array | None:
@@ -310,7 +345,7 @@ def _are_experts(program: ArrayProgram, taken: tuple[Any, ...], rank: int) -> bo
 
 _LIFTING_RULES: dict[str, tuple[Rule, ...]] = {
     "add": (find_rotary,),
-    "reshape": (merge_reshapes, move_reshape),
+    "reshape": (merge_reshapes, move_reshape, move_reshape_of_factors),
     "transpose": (merge_transposes,),
     "cast": (merge_casts,),
     "mul": (find_rms_norm, scale_norm, find_gelu, find_silu),

@@ -42,11 +42,12 @@ def write_text(parts: TextParts) -> str:
         body.add_repeat(repeat)
         position = repeat.stop
     body.add_statements(parts.statements[position:])
-    outside = {name for repeat in repeats for weight in repeat.weights for name in weight.names}
+    inside = {name for repeat in repeats for weight in repeat.weights for name in weight.names}
+    inside -= _find_read_outside(parts, repeats)
     groups = [
         [f"dim {name} = {default}" for name, default in parts.params.items()],
         [f"input {name} : {type_}{about}" for name, type_, about in parts.inputs],
-        [_declare(weight) for name, weight in parts.weights.items() if name not in outside],
+        [_declare(weight) for name, weight in parts.weights.items() if name not in inside],
         *body.blocks,
         body.lines,
         [_write_output(saved, body.find(name)) for saved, name in parts.outputs],
@@ -55,6 +56,17 @@ def write_text(parts: TextParts) -> str:
     for group in groups:
         lines += ["", *group] if group else []
     return "\n".join(wrap_lines(lines)) + "\n"
+
+
+def _find_read_outside(parts: TextParts, repeats: Sequence[Repeat]) -> set[str]:
+    """The names that statements outside of repeats, their calls, and outputs read."""
+    covered = {position for repeat in repeats for position in range(repeat.start, repeat.stop)}
+    names = {name for _, name in parts.outputs}
+    for position, statement in enumerate(parts.statements):
+        names.update(statement.operands if position not in covered else ())
+    for repeat in repeats:
+        names.update(repeat.outer, (initial for _, initial in repeat.carried))
+    return names
 
 
 def _write_output(saved: str, name: str) -> str:

@@ -176,7 +176,7 @@ class ArrayProgram:
         """`name[...] = text`. `indices` has the name of an index for each dimension of the result, `dims` its names.
 
         An index that some operand is read at alone in brackets, over a dimension of the same extent, is written as it
-        is; an index behind which stands `=` gets the result's extent there.
+        is; an index behind which stands `=` gets the result's extent there. `{itself}` in a text is the result.
         """
         name = self.names.take(hint)
         named = tuple(dims or name_dimensions(tuple(shape)))
@@ -185,7 +185,10 @@ class ArrayProgram:
             bare = index.removesuffix("=")
             item = bare if bare == dim else f"{dim}: {bare}"
             items.append(f"{item} = {extent.text}" if index.endswith("=") else item)
-        self._add(Statement((name,), f"{name}[{', '.join(items)}]", text, self._name_operands(operands)))
+        names = self._name_operands(operands)
+        if "{itself}" in text:
+            text, names = text.replace("{itself}", f"{{{len(names)}}}"), (*names, name)
+        self._add(Statement((name,), f"{name}[{', '.join(items)}]", text, names))
         return Array(tuple(shape), type_, name, named)
 
     def _name_operands(self, operands: Sequence[Array]) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ from einc_runtime.text import did_you_mean, escape_text
 
 MAX_KNOWN = 2**16
 """Elements of a buffer whose values einc looks at, so that what is computed from it is computed once."""
+_OF_DATA = "u"
+"""What torch calls symbols whose values follow from elements of tensors begins so."""
 _EXTENT_OF_A_PARAM = 8  # what a dynamic dimension is by default, if the file says nothing
 
 
@@ -128,6 +130,8 @@ class _Conversion:
             raise self._problem(f"the extent of {hint} is missing")
         expression = size.as_expr.expr_str.strip()
         symbol = find_symbol(expression)
+        if symbol is not None and symbol.startswith(_OF_DATA):
+            raise UnsupportedError(f"an extent {symbol} that is data")
         if symbol is not None and symbol not in self._symbols:
             value = (size.as_expr.hint or {}).get("as_int")
             lowest = max(2, self._graph.lowest.get(symbol, 2))
@@ -365,8 +369,9 @@ def _list_names(arguments: Sequence[Argument]) -> list[str]:
             elif tag in ("as_tensor", "as_tensors"):
                 items = value if isinstance(value, list) else [value]
                 names += [str(item.get("name")) for item in items if isinstance(item, dict)]
-            elif tag in ("as_sym_int", "as_sym_float", "as_sym_bool") and isinstance(value, dict):
-                names.append(str(value.get("as_name")))
+            elif tag in ("as_sym_int", "as_sym_float", "as_sym_bool", "as_sym_ints"):
+                items = value if isinstance(value, list) else [value]
+                names += [str(item["as_name"]) for item in items if isinstance(item, dict) and "as_name" in item]
     return names
 
 

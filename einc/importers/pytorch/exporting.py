@@ -9,6 +9,7 @@ from typing import Any
 
 from einc.errors import Diagnostic, ModelError
 from einc.importers.pytorch.aten import find_operator
+from einc.importers.pytorch.recurrences import keep_recurrences
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_packages
 
@@ -31,7 +32,7 @@ def export_module(
     except ImportError:
         raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
     module.eval()
-    with torch.no_grad(), _choose_experts(module):
+    with torch.no_grad(), _choose_experts(module), keep_recurrences(module):
         try:
             exported = export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False)
             decompositions = default_decompositions()

@@ -15,13 +15,15 @@ from einc.importers.pytorch.aten import (
     moving,
     networks,
     products,
+    recurrences,
     reducing,
     symbolic,
 )
 from einc.importers.pytorch.aten.table import AtenOperator, collect_operators
 
 _SUBJECTS = (
-    attention, complex_numbers, elementwise, experts, indexing, making, moving, networks, products, reducing, symbolic
+    attention, complex_numbers, elementwise, experts, indexing, making, moving, networks, products, recurrences,
+    reducing, symbolic
 )  # fmt: skip
 ATEN = {name: operator for module in _SUBJECTS for name, operator in collect_operators(module).items()}
 

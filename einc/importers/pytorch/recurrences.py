@@ -1,0 +1,129 @@
+"""Recurrences of transformers' models, exported as one operator each instead of all their steps or chunks.
+
+Models write selective scans and delta rules as loops over the tokens, or over chunks of them. While a module is
+exported, functions with the same arguments take their places and call `einc::recurrence`, which
+`aten/recurrences.py` knows. All of them are one form, for each head, with keys k and queries q [d], values v [e]:
+
+    state[d, e] = decay[d] * state before[d, e] + k[d] * w[e]
+    result[e]   = sum over d of q[d] * state[d, e]
+
+where w is v in a scan, and beta * (v - sum over d of k[d] * decay[d] * state before[d, e]) in a delta rule.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_SCHEMA = "recurrence(Tensor query, Tensor key, Tensor value, Tensor decay, Tensor? beta=None) -> Tensor"
+"""query and key [batch, tokens, 1 or heads, d], value [batch, tokens, heads, e], decay [batch, tokens, heads, 1 or d],
+beta [batch, tokens, heads]; the result is like value."""
+_EPSILON = 1e-6
+"""What norms of queries and keys add to their squares, as in flash-linear-attention."""
+
+_libraries: list[Any] = []
+
+
+def _declare() -> None:
+    """Declares the operator to torch, once in a process."""
+    import torch
+
+    if not _libraries:
+        library = torch.library.Library("einc", "DEF")
+        library.define(_SCHEMA)
+        library.impl("recurrence", lambda query, key, value, decay, beta=None: torch.empty_like(value), "Meta")
+        _libraries.append(library)
+
+
+def _recur(query: Any, key: Any, value: Any, decay: Any, beta: Any = None) -> Any:
+    import torch
+
+    return torch.ops.einc.recurrence(query, key, value, decay, beta)
+
+
+def _scan_channels(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None,
+                   delta_bias: Any = None, delta_softplus: bool = False, **_: Any) -> Any:  # fmt: skip
+    """Mamba's selective scan of hidden states [batch, channels, tokens]: each channel is a head."""
+    from torch.nn.functional import silu, softplus
+
+    if delta_bias is not None:
+        dt = dt + delta_bias.to(dt.dtype)[..., None]
+    if delta_softplus:
+        dt = softplus(dt)
+    steps = dt.transpose(1, 2)[..., None]
+    value = (dt * hidden_states.float()).transpose(1, 2)[..., None]
+    key, query = (part.transpose(1, 2).float()[:, :, None, :] for part in (B, C))
+    result = _recur(query, key, value, (A * steps).exp())[..., 0].transpose(1, 2).to(hidden_states.dtype)
+    if D is not None:
+        result = result + hidden_states * D[None, :, None]
+    return result if z is None else result * silu(z)
+
+
+def _scan_heads(hidden_states: Any, dt: Any, A: Any, B: Any, C: Any, chunk_size: int = 0, D: Any = None,
+                dt_bias: Any = None, dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, float("inf")),
+                **_: Any) -> Any:  # fmt: skip
+    """Mamba 2's scan of hidden states [batch, tokens, heads, d], with keys and queries of groups of heads."""
+    from torch.nn.functional import softplus
+
+    heads = hidden_states.shape[2]
+    if dt_bias is not None:
+        dt = dt + dt_bias.to(dt.dtype)
+    if dt_softplus:
+        dt = softplus(dt)
+    dt = dt.clamp(min=dt_limit[0], max=dt_limit[1])
+    hidden_states = hidden_states.float()
+    key, query = (part.float().repeat_interleave(heads // part.shape[2], dim=2) for part in (B, C))
+    decay = (A.float() * dt.float()).exp()[..., None]
+    result = _recur(query, key, hidden_states * dt[..., None].float(), decay)
+    return result if D is None else result + hidden_states * D[..., None]
+
+
+def _follow_delta_rule(
+    query: Any, key: Any, value: Any, g: Any, beta: Any, use_qk_l2norm_in_kernel: bool = False, **_: Any
+) -> tuple[Any, None]:
+    """The gated delta rule [batch, tokens, heads, d]; `g` has logarithms of decays, of heads or of their keys, too."""
+    heads, result_type = value.shape[2], query.dtype
+    query, key, value, g, beta = (part.float() for part in (query, key, value, g, beta))
+    query, key = (part.repeat_interleave(heads // part.shape[2], dim=2) for part in (query, key))
+    if use_qk_l2norm_in_kernel:
+        query, key = (part * (part.square().sum(-1, keepdim=True) + _EPSILON).rsqrt() for part in (query, key))
+    decay = (g if g.dim() == key.dim() else g[..., None]).exp()
+    return _recur(query * query.shape[-1] ** -0.5, key, value, decay, beta).to(result_type), None
+
+
+_REPLACEMENTS: dict[str, Callable[..., Any]] = {
+    "mamba_selective_scan": _scan_channels, "mamba2_chunk_scan": _scan_heads,
+    "torch_chunk_gated_delta_rule": _follow_delta_rule, "chunk_kimi_delta_attention": _follow_delta_rule,
+}  # fmt: skip
+_WITH_STATES = ("initial_state", "initial_states", "return_last_state", "return_final_states", "output_final_state")
+"""Arguments for what a sequence starts from, or ends with, which the operator does not have."""
+
+
+def _replace(function: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(kwargs.get(name) is not None and kwargs[name] is not False for name in _WITH_STATES):
+            return function(*args, **kwargs)
+        return replacement(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def keep_recurrences(module: Any) -> Iterator[None]:
+    """Puts the functions in place where the classes of a module's parts are defined."""
+    places = {type(part).__module__ for part in module.modules()}
+    changed = []
+    for name in sorted(place for place in places if place.startswith("transformers.models.")):
+        variables = vars(sys.modules[name])
+        changed += [(variables, key, variables[key]) for key in _REPLACEMENTS if key in variables]
+    if changed:
+        _declare()
+    try:
+        for variables, key, function in changed:
+            variables[key] = _replace(function, _REPLACEMENTS[key])
+        yield
+    finally:
+        for variables, key, function in changed:
+            variables[key] = function
