@@ -79,8 +79,8 @@ OF_FAMILIES: dict[str, dict[str, Any]] = {
 """Fields that a family needs otherwise."""
 
 
-def make_config(family: str) -> Any:
-    """The tiny configuration of a causal family, by the name of its model type."""
+def make_config(family: str, **chosen: Any) -> Any:
+    """The tiny configuration of a model type, with some fields as they are chosen."""
     kind = CONFIG_MAPPING[family]
     base = kind()
     fields = _shrink(base)
@@ -88,7 +88,7 @@ def make_config(family: str) -> Any:
         part = getattr(base, name, None)
         if hasattr(part, "to_dict"):
             fields[name] = _shrink(part)
-    return kind(**fields | OF_FAMILIES.get(family, {}))
+    return kind(**fields | OF_FAMILIES.get(family, {}) | chosen)
 
 
 def _shrink(config: Any) -> dict[str, Any]:
@@ -112,11 +112,21 @@ def make_causal(family: str) -> torch.nn.Module:
         model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     except (ValueError, ImportError):
         model = AutoModelForCausalLM.from_config(make_config(family), attn_implementation="eager")
+    return Logits(randomize(model.float().eval()))
+
+
+def randomize(model: torch.nn.Module) -> torch.nn.Module:
+    """The model, in which no parameter is all zeros or all ones, and no running statistics are."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point() and (parameter == parameter.flatten()[0]).all():
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    return Logits(model.float().eval())
+        for key, buffer in model.named_buffers():
+            if key.endswith("running_mean"):
+                buffer.normal_(0, 0.1)
+            elif key.endswith("running_var"):
+                buffer.uniform_(0.5, 1.5)
+    return model
 
 
 class Logits(torch.nn.Module):
@@ -131,5 +141,5 @@ class Logits(torch.nn.Module):
         return logits
 
 
-def draw_ids() -> torch.Tensor:
-    return torch.randint(3, 60, (2, 7), generator=torch.Generator().manual_seed(1))
+def draw_ids(batch: int = 2, tokens: int = 7) -> torch.Tensor:
+    return torch.randint(3, 60, (batch, tokens), generator=torch.Generator().manual_seed(1))
