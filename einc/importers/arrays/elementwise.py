@@ -59,7 +59,9 @@ def where(
 
     arrays = [condition, first, second]
     if condition.known is None and first.scalar is not None and second.scalar is not None:
-        arrays[1] = program.place(program.constant(first.scalar, first.type), "value")
+        wide = broadcast_shapes(condition.shape, second.shape)
+        fits = broadcast_shapes(wide, first.shape) == wide
+        arrays[1] = program.place(program.constant(first.scalar, first.type) if fits else first, "value")
     return map_elements(program, hint, write, arrays, first.type, np.where)
 
 
