@@ -12,6 +12,7 @@ where w is v in a scan, and beta * (v - sum over d of k[d] * decay[d] * state be
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,18 +24,16 @@ beta [batch, tokens, heads]; the result is like value."""
 _EPSILON = 1e-6
 """What norms of queries and keys add to their squares, as in flash-linear-attention."""
 
-_libraries: list[Any] = []
 
-
-def _declare() -> None:
-    """Declares the operator to torch, once in a process."""
+@functools.cache
+def _declare() -> Any:
+    """Declares the operator to torch, once in a process; it lives as long as what is returned."""
     import torch
 
-    if not _libraries:
-        library = torch.library.Library("einc", "DEF")
-        library.define(_SCHEMA)
-        library.impl("recurrence", lambda query, key, value, decay, beta=None: torch.empty_like(value), "Meta")
-        _libraries.append(library)
+    library = torch.library.Library("einc", "DEF")
+    library.define(_SCHEMA)
+    library.impl("recurrence", lambda query, key, value, decay, beta=None: torch.empty_like(value), "Meta")
+    return library
 
 
 def _recur(query: Any, key: Any, value: Any, decay: Any, beta: Any = None) -> Any:
@@ -113,9 +112,9 @@ def _replace(function: Callable[..., Any], replacement: Callable[..., Any]) -> C
 @contextmanager
 def keep_recurrences(module: Any) -> Iterator[None]:
     """Puts the functions in place where the classes of a module's parts are defined."""
-    places = {type(part).__module__ for part in module.modules()}
+    files = {type(part).__module__ for part in module.modules()}
     changed = []
-    for name in sorted(place for place in places if place.startswith("transformers.models.")):
+    for name in sorted(name for name in files if name.startswith("transformers.models.")):
         variables = vars(sys.modules[name])
         changed += [(variables, key, variables[key]) for key in _REPLACEMENTS if key in variables]
     if changed:
