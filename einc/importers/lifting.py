@@ -14,9 +14,10 @@ from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import reshape, transpose
 from einc.importers.arrays.products import einsum, matmul, multiply_picked
-from einc.importers.arrays.program import ArrayProgram, Origin
+from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
 from einc.importers.arrays.values import Array, Shape
+from einc.importers.arrays.views import Origin
 from einc.importers.attention_lifting import find_attention
 from einc.importers.origins import find_scaled, is_near, pairs
 from einc.importers.rotary_lifting import find_rotary
@@ -282,7 +283,7 @@ def read_transposed(program: ArrayProgram, array: Array, arguments: tuple[Any, .
         return None
     letters = "abcdefghij"[: x.rank - 1]
     product = einsum(program, f"{letters}k,ok->{letters}o", [x, operands[0]], array.name)
-    program.origins[product.name] = Origin("matmul", (x, right))  # so that its reshapes are recognized, too
+    program.origins[product.name] = Origin("matmul", (x, right), product)  # so that its reshapes are recognized, too
     return product
 
 

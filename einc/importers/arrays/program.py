@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,19 +15,12 @@ from einc.importers.arrays.layout import TextParts, write_text
 from einc.importers.arrays.naming import NameTable, make_identifier, name_dimensions
 from einc.importers.arrays.repeats import DeclaredWeight, Statement
 from einc.importers.arrays.values import Array, Elements, UnsupportedError, show_shape
+from einc.importers.arrays.views import Origin, shorten_views
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 MAX_STATEMENTS = 100_000
 """Statements of a program; the language takes 20,000 operators."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The operation (`mul`, `reshape`) that made an array, with its arguments in their order, without the program."""
-
-    operation: str
-    arguments: tuple[Any, ...]
 
 
 class ArrayProgram:
@@ -239,15 +231,17 @@ class ArrayProgram:
         return needed
 
     def text(self) -> str:
-        """The model text."""
+        """The model text, in which chains of views are short."""
         needed = self._find_needed()
+        statements = [part for part in self._statements if not needed.isdisjoint(part.names)]
+        self._statements = shorten_views(statements, {name for _, name in self._outputs}, self.origins, self.names)
         return write_text(
             TextParts(
                 model=self.model,
                 params=self._params,
                 inputs=self._inputs,
                 weights={name: weight for name, weight in self._weights.items() if name in needed},
-                statements=[part for part in self._statements if not needed.isdisjoint(part.names)],
+                statements=self._statements,
                 outputs=self._outputs,
                 bases=self.names.bases,
                 extents={},
@@ -273,7 +267,7 @@ def recorded(function: Operation) -> Operation:
             operation, *following = arguments
             operands = tuple(following)
         program.origins[result.name] = Origin(
-            operation, (*operands, *(value for key, value in options.items() if key != "hint"))
+            operation, (*operands, *(value for key, value in options.items() if key != "hint")), result
         )
         return program.lift(program, result) if program.lift is not None else result
 
