@@ -76,39 +76,43 @@ class View:
 
     def reshape(self, shape: Sequence[Extent]) -> View:
         """The factors grouped to other extents, divided where an extent ends within one."""
-        left = list(self.order)[::-1]
+        remaining_factors = list(self.order)[::-1]
         groups: list[tuple[Factor, ...]] = []
         for extent in shape:
             group: list[Factor] = []
-            wanted = extent
-            while wanted != make_extent(1):
-                if not left:
+            open_extent = extent
+            while open_extent != make_extent(1):
+                if not remaining_factors:
                     raise NotComposableError
-                factor = left.pop()
-                if factor.size != wanted and not (factor.size.is_number and wanted.is_number):
+                factor = remaining_factors.pop()
+                if factor.size != open_extent and not (factor.size.is_number and open_extent.is_number):
                     raise NotComposableError
-                if factor.size == wanted or wanted.value % factor.size.value == 0:
+                if factor.size == open_extent or open_extent.value % factor.size.value == 0:
                     group.append(factor)
-                    wanted = make_extent(1) if factor.size == wanted else make_extent(wanted.value // factor.size.value)
+                    open_extent = (
+                        make_extent(1)
+                        if factor.size == open_extent
+                        else make_extent(open_extent.value // factor.size.value)
+                    )
                     continue
-                if factor.size.value % wanted.value:
+                if factor.size.value % open_extent.value:
                     raise NotComposableError
-                outer = Factor(factor.dim, (*factor.key, 0), wanted)
-                inner = Factor(factor.dim, (*factor.key, 1), make_extent(factor.size.value // wanted.value))
+                outer = Factor(factor.dim, (*factor.key, 0), open_extent)
+                inner = Factor(factor.dim, (*factor.key, 1), make_extent(factor.size.value // open_extent.value))
                 group.append(outer)
-                left.append(inner)
-                wanted = make_extent(1)
+                remaining_factors.append(inner)
+                open_extent = make_extent(1)
             groups.append(tuple(group))
-        if left:
+        if remaining_factors:
             raise NotComposableError
         return replace(self, groups=tuple(groups))
 
     def slice(self, axis: int, start: int, count: int) -> View:
         """Positions along a dimension whose outermost factor is the outermost one of its dimension in the source."""
-        first, *others = self.groups[axis] or (None,)
+        first, *inner_factors = self.groups[axis] or (None,)
         if first is None or any(not factor.size.is_number for factor in self.groups[axis]):
             raise NotComposableError
-        below = math.prod(factor.size.value for factor in others)
+        below = math.prod(factor.size.value for factor in inner_factors)
         parts = [factor for factor in self.order if factor.dim == first.dim]
         if start % below or count % below or first != min(parts, key=lambda factor: factor.key):
             raise NotComposableError
@@ -118,8 +122,8 @@ class View:
         starts, counts = list(self.starts), list(self.counts)
         starts[first.dim] += start // below * step
         counts[first.dim] = make_extent(count // below * step)
-        rest = (replace(first, size=make_extent(count // below)),) if count // below > 1 else ()
-        groups = (*self.groups[:axis], (*rest, *others), *self.groups[axis + 1 :])
+        kept_factors = (replace(first, size=make_extent(count // below)),) if count // below > 1 else ()
+        groups = (*self.groups[:axis], (*kept_factors, *inner_factors), *self.groups[axis + 1 :])
         return View(self.source, tuple(starts), tuple(counts), groups)
 
 
@@ -128,7 +132,7 @@ def shorten_views(
 ) -> list[Statement]:
     """The statements, of which those that only read other places are as few as they can be.
 
-    All views of one array are written anew together, if that takes fewer statements; what others use keeps its name
+    All views of one array are written anew together, if that takes fewer statements; what inner_factors use keeps its name
     and its dimensions.
     """
     views: dict[str, View] = {}
@@ -186,10 +190,10 @@ def _compose(view: View, operation: str, arguments: Sequence[object], shape: Seq
         order = arguments[1]
         assert isinstance(order, Sequence)
         return view.transpose([normalize_axis(axis, array.rank) for axis in order])
-    axis, start, *more = arguments[1], arguments[2], *arguments[4:5]
+    axis, start, *options = arguments[1], arguments[2], *arguments[4:5]
     assert isinstance(axis, int)
     axis = normalize_axis(axis, array.rank)
-    if more not in ([], [1]) or not shape[axis].is_number or not isinstance(start, int | Extent):
+    if options not in ([], [1]) or not shape[axis].is_number or not isinstance(start, int | Extent):
         raise NotComposableError
     begin = make_extent(start)
     if not begin.is_number or begin.value < 0:
