@@ -132,8 +132,8 @@ def shorten_views(
 ) -> list[Statement]:
     """The statements, of which those that only read other places are as few as they can be.
 
-    All views of one array are written anew together, if that takes fewer statements; what inner_factors use keeps its name
-    and its dimensions.
+    All views of one array are written anew together, if that takes fewer statements; what other statements use keeps
+    its name and its dimensions.
     """
     views: dict[str, View] = {}
     used = set(outputs)
