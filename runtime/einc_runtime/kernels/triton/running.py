@@ -53,16 +53,18 @@ def launch_running(call: RunningCall) -> KernelLaunch:
         return COMBINE[call.aggregation].format(left, right)
 
     known = f"inside[:, None] & (k < {count})[None, :]"
-    loaded = source.load({**places, call.axis: "k[None, :]"}, known)
+    loaded = source.load({**places, call.axis: "k[None, :]"}, known, offset=_spread(source))
     goal = {**places, call.axis: "j[None, :]"}
     lines += [
+        f"spread = tl.zeros([{height}, {width}], tl.int32)",
         f"carry = tl.full([{height}], {identity}, {kind})",
         f"for piece in range({-(-count // width)}):",
         f"    k = piece * {width} + tl.arange(0, {width}){cast}",
         f"    v = tl.where({known}, {loaded}.to({kind}), {identity}).to({kind})",
         f"    scanned = {combine('carry[:, None]', f'tl.associative_scan(v, 1, {function})')}",
         f"    j = k + {1 - call.first}",
-        "    " + target.store(goal, "scanned", f"{known} & ((j >= 0) & (j < {extent}))[None, :]"),
+        "    "
+        + target.store(goal, "scanned", f"{known} & ((j >= 0) & (j < {extent}))[None, :]", offset=_spread(target)),
         f"    carry = {combine('carry', f'tl.reduce(v, 1, {function})')}",
     ]
     if call.first <= 0 or call.first + extent - 1 > count:
@@ -72,7 +74,7 @@ def launch_running(call: RunningCall) -> KernelLaunch:
             f"    number = j + {call.first}",
             f"    edge = tl.where((number > 0)[None, :], carry[:, None], {identity}).to({kind})",
             f"    outer = (j < {extent}) & ((number <= 0) | (number > {count}))",
-            "    " + target.store(goal, "edge", "inside[:, None] & outer[None, :]"),
+            "    " + target.store(goal, "edge", "inside[:, None] & outer[None, :]", offset=_spread(target)),
         ]
     helpers = ScalarSource((), []).source(*COMBINE_HELPERS[call.aggregation]) + (
         TOTAL_SOURCE if function == "total" else ""
@@ -80,6 +82,11 @@ def launch_running(call: RunningCall) -> KernelLaunch:
     title = f"running {call.aggregation} along dimension {call.axis}"
     grid = -(-rows // height)
     return assemble("running", title, [source, target], call.target.shape, lines, grid, LaunchOptions(helpers))
+
+
+def _spread(operand: PointerOperand) -> str:
+    """What gives addresses the form of the tile where the operand has one element for all places along a dimension."""
+    return " + spread" if 0 in operand.strides else ""
 
 
 def _find_accumulator(target: Array) -> str:

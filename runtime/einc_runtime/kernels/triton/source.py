@@ -55,10 +55,11 @@ class PointerOperand:
         is on everywhere; `offset` is added to the address."""
         return f"tl.load({self.at(subscripts)}{offset}{mask_arguments(mask, other=other)}){self.load_suffix}"
 
-    def store(self, subscripts: Mapping[int, str], value: str, mask: str) -> str:
-        """The line that rounds a value to the stored type and writes it where the mask is on."""
+    def store(self, subscripts: Mapping[int, str], value: str, mask: str, *, offset: str = "") -> str:
+        """The line that rounds a value to the stored type and writes it where the mask is on; `offset` is added to the
+        address."""
         stored = "tl.int8" if self.dtype == "bool" else LANGUAGE[self.dtype]
-        return f"tl.store({self.at(subscripts)}, {value}.to({stored}){mask_arguments(mask)})"
+        return f"tl.store({self.at(subscripts)}{offset}, {value}.to({stored}){mask_arguments(mask)})"
 
     @property
     def load_suffix(self) -> str:
