@@ -86,6 +86,7 @@ def require_raw(target):
 
 def require_speed(text, printed):
     """Every benchmark is measured, and held against PyTorch's result."""
+    errors = []
     for own in BENCHMARKS:
         cells = next(line for line in text.splitlines() if line.startswith(f"| {own.title} |")).split("|")[2:-1]
         ours, tuned, by_own, eager, fast, _jax, ratio, many, host, error = (cell.strip() for cell in cells)
@@ -95,10 +96,12 @@ def require_speed(text, printed):
         assert len(ratio.split(", ")) == 1 + bool(tuned)
         assert bool(many) == own.many
         assert len(host.split(", ")) == (2 if own.many else 1)
-        assert 0 < float(error) < 2e-2
+        errors.append(float(error))
         assert f"  {own.title}: " in printed
         for whose in ("einc", "einc, 8 sites", "torch") if own.many else ("einc", "torch"):  # where the time goes
             assert f"\n{own.title}, {whose}:\n" in text
+    assert min(errors) >= 0
+    assert 0 < max(errors) < 2e-2  # products of small matrices may have the very bits of PyTorch's
     assert re.search(
         r"- einc, tuned: product [0-9x]+: [0-9.]+ -> [0-9.]+ ms, 2 ways|- einc, tuned: \d+ products in", text
     )
