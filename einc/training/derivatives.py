@@ -8,7 +8,7 @@ operands of `max` and `min`, and 0 everywhere for functions that are constant be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from einc.core.tensor import DType
 from einc.errors import OperatorError
@@ -261,8 +261,3 @@ _DERIVATIVES: dict[str, _Rule] = {
     "gelu_tanh": _scale(_slope_of_gelu_tanh),
     "silu": _scale(_slope_of_silu),
 }
-
-
-def list_differentiable() -> Iterator[str]:
-    """The functions that have a derivative, those that are constant included."""
-    yield from sorted({*_DERIVATIVES, *_STEPPED})
