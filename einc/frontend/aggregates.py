@@ -64,7 +64,7 @@ def list_aggregates(context: LoweringContext) -> list[str]:
 
 def define(
     context: LoweringContext,
-    found: FoundAggregate,
+    aggregate: FoundAggregate,
     join: Join,
     elements: Sequence[Element],
     index: ast.Name,
@@ -75,16 +75,16 @@ def define(
     what is wrong, and laws that do not hold."""
     if not join.reads:
         raise context.findings.fail("expected a tensor with indices in what is aggregated", span)
-    declared = found.declared
+    declared = aggregate.declared
     try:
         operands = _fix_literals(join, elements, index)
         types = _find_types(join)
         program = join.program.program(*operands)
-        values = resolve_program(program, types)[1][-found.count :]
+        values = resolve_program(program, types)[1][-aggregate.count :]
     except OperatorError as error:
-        place = join.reads[error.argument].span if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, place, error.hint) from None
-    with context.enter_origin(found.origin):
+        argument_span = join.reads[error.argument].span if isinstance(error.argument, int) else span
+        raise context.findings.fail(error.message, argument_span, error.hint) from None
+    with context.enter_origin(aggregate.origin):
         definition = _evaluate_body(context, declared, values, evaluate)
     try:
         return operands, require_laws(definition, program, types, values)
@@ -144,11 +144,11 @@ def _evaluate_body(
                 message = f"aggregate '{name}' has an identity, definitions of new names, and a return"
                 raise findings.fail(message, statement.span)
     results = evaluate_each(partial(evaluate, context, join), last.values)
-    for what, number in (("values in its identity", len(identity)), ("values in its return", len(results))):
+    for counted, number in (("values in its identity", len(identity)), ("values in its return", len(results))):
         if number != len(values):
             raise findings.fail(
-                f"aggregate '{name}' takes {format_count(len(values), 'value')}, and has {number} {what}",
-                last.span if "return" in what else declared.span,
+                f"aggregate '{name}' takes {format_count(len(values), 'value')}, and has {number} {counted}",
+                last.span if "return" in counted else declared.span,
                 "an identity changes nothing: `identity 0` for a sum" if not identity else None,
             )
     flags = {**PROPERTIES, **_evaluate_properties(context, declared)}
@@ -205,6 +205,6 @@ def _evaluate_properties(context: LoweringContext, declared: ast.AggregateDecl) 
 def _evaluate_number(context: LoweringContext, syntax: ast.Expression) -> bool | int | float:
     value = evaluate_value(context, syntax)
     if isinstance(value, TensorValue | tuple | str):
-        found = "a tensor" if isinstance(value, TensorValue) else constants.describe_value(value)
-        raise context.findings.fail(f"expected a number, found {found}", syntax.span)
+        described = "a tensor" if isinstance(value, TensorValue) else constants.describe_value(value)
+        raise context.findings.fail(f"expected a number, found {described}", syntax.span)
     return value

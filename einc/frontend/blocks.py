@@ -76,16 +76,16 @@ def _evaluate_shape(context: LoweringContext, call: EvaluatedCall) -> Value:
     desc = call.arguments[0].desc
     if name == "rank":
         return desc.rank
-    place = call.arguments[1]
-    if isinstance(place, str) and name == "extent":
-        if place not in desc.dims:
-            hint = did_you_mean(place, desc.dims)
-            raise context.findings.fail(f"{desc} has no dimension '{place}'", call.span_of(1), hint)
-        place = desc.dims.index(place)
-    if isinstance(place, bool) or not isinstance(place, int) or not -desc.rank <= place < desc.rank:
-        found = "a tensor" if isinstance(place, TensorValue) else constants.describe_value(place)
-        raise context.findings.fail(f"expected a dimension of {desc}, found {found}", call.span_of(1))
-    return desc.shape[place] if name == "extent" else desc.dims[place]
+    dimension = call.arguments[1]
+    if isinstance(dimension, str) and name == "extent":
+        if dimension not in desc.dims:
+            hint = did_you_mean(dimension, desc.dims)
+            raise context.findings.fail(f"{desc} has no dimension '{dimension}'", call.span_of(1), hint)
+        dimension = desc.dims.index(dimension)
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or not -desc.rank <= dimension < desc.rank:
+        described = "a tensor" if isinstance(dimension, TensorValue) else constants.describe_value(dimension)
+        raise context.findings.fail(f"expected a dimension of {desc}, found {described}", call.span_of(1))
+    return desc.shape[dimension] if name == "extent" else desc.dims[dimension]
 
 
 def declare_blocks(
@@ -100,7 +100,7 @@ def declare_blocks(
         name = block.name
         try:
             check_new_name(name, parameters.spans, findings)
-            check_new_name(name, {other: declared.name.span for other, declared in blocks.items()}, findings)
+            check_new_name(name, {earlier: declared.name.span for earlier, declared in blocks.items()}, findings)
             if registry.is_callable(name.text) or name.text in (*constants.LIST_FUNCTIONS, *SHAPE_FUNCTIONS):
                 raise findings.fail(f"'{name.text}' is an operator of the library", name.span)
             spans: dict[str, SourceSpan] = {}
@@ -124,7 +124,7 @@ def declare_aggregates(
         name = declared.name
         with suppress(AlreadyReported):
             check_new_name(name, parameters.spans, findings)
-            check_new_name(name, {other: known.name.span for other, known in aggregates.items()}, findings)
+            check_new_name(name, {earlier: known.name.span for earlier, known in aggregates.items()}, findings)
             if name.text in AGGREGATIONS:
                 raise findings.fail(f"'{name.text}' is an aggregation of the language", name.span)
             aggregates[name.text] = declared
@@ -138,7 +138,7 @@ def _apply_block(
     if name in context.active_blocks:
         circle = " -> ".join([*context.active_blocks[context.active_blocks.index(name) :], name][-8:])
         raise findings.fail(f"block '{name}' applies itself: {circle}", call.syntax.span)
-    given = _bind_arguments(findings, block, call)
+    arguments = _bind_arguments(findings, block, call)
     if not block.body or not isinstance(block.body[-1], ast.ReturnStmt):
         raise findings.fail(f"block '{name}' does not end with 'return'", block.span, "end it with `return y`")
     label = _label_application(context, context.scope.full_name(name))
@@ -152,7 +152,7 @@ def _apply_block(
             context.enter_scope(Scope(prefix=f"{label}.", is_block=True)),
         ):
             for parameter in block.parameters:
-                value = given.get(parameter.name.text)
+                value = arguments.get(parameter.name.text)
                 if value is None:
                     assert parameter.default is not None
                     value = evaluate_value(context, parameter.default)
@@ -172,7 +172,7 @@ def _apply_block(
 def _bind_arguments(findings: Findings, block: ast.BlockDecl, call: EvaluatedCall) -> dict[str, Value]:
     """The arguments of a block by the names of its parameters; those that have a default may be missing."""
     names = [parameter.name.text for parameter in block.parameters]
-    given: dict[str, Value] = dict(zip(names, call.arguments, strict=False))
+    bound: dict[str, Value] = dict(zip(names, call.arguments, strict=False))
     if len(call.arguments) > len(names):
         message = f"block '{call.function}' takes {format_count(len(names), 'argument')}, found {len(call.arguments)}"
         raise findings.fail(message, call.span_of(len(names)))
@@ -180,14 +180,14 @@ def _bind_arguments(findings: Findings, block: ast.BlockDecl, call: EvaluatedCal
         if name not in names:
             message = f"block '{call.function}' has no parameter '{name}'"
             raise findings.fail(message, call.span_of(name), did_you_mean(name, names))
-        if name in given:
+        if name in bound:
             raise findings.fail(f"parameter '{name}' is given twice", call.span_of(name))
-        given[name] = value
-    missing = [p.name.text for p in block.parameters if p.default is None and p.name.text not in given]
+        bound[name] = value
+    missing = [p.name.text for p in block.parameters if p.default is None and p.name.text not in bound]
     if missing:
         message = f"block '{call.function}' needs an argument for '{missing[0]}'"
         raise findings.fail(message, call.syntax.span)
-    return given
+    return bound
 
 
 def _label_application(context: LoweringContext, name: str) -> str:

@@ -59,11 +59,11 @@ def list_result(context: LoweringContext, join: Join, items: Sequence[ast.IndexI
         elif reference is None:
             result.append(replace(index, dim=name_dimension(context, item.dimension)))
         else:
-            place = find_dimension(context, item.dimension, reference.dims)
-            placed[reference.dims[place]] = replace(index, dim=reference.dims[place])
-            scope.extents.setdefault(index.index, reference.shape[place])
+            position = find_dimension(context, item.dimension, reference.dims)
+            placed[reference.dims[position]] = replace(index, dim=reference.dims[position])
+            scope.extents.setdefault(index.index, reference.shape[position])
     if reference is not None:
-        at = next(place for place, item in enumerate(items) if item.value is None)
+        at = next(position for position, item in enumerate(items) if item.value is None)
         before = sum(item.dimension is None for item in items[:at])
         result[before:before] = _spread_result(scope, reference, placed, items[at].span)
     for k, index in enumerate(result):
@@ -89,6 +89,6 @@ def _spread_result(
 
 def _check_unique(context: LoweringContext, indices: Sequence[ast.Name]) -> None:
     for k, index in enumerate(indices):
-        if index.text in {other.text for other in indices[:k]}:
+        if index.text in {earlier.text for earlier in indices[:k]}:
             message = f"index '{index.text}' stands twice here"
             raise context.findings.fail(message, index.span, "each index may stand once")

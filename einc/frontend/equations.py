@@ -97,8 +97,8 @@ def _aggregate(
 ) -> tuple[TensorValue, ...]:
     """An aggregation as an operator. Where `items` do not name its result, that has all other indices, in order."""
     operation = syntax.operation
-    found = None if operation.text in AGGREGATIONS else find_aggregate(context, operation.text)
-    if operation.text not in AGGREGATIONS and found is None:
+    aggregate = None if operation.text in AGGREGATIONS else find_aggregate(context, operation.text)
+    if operation.text not in AGGREGATIONS and aggregate is None:
         if context.may_be_lost(operation.text):
             raise AlreadyReported
         known = (*AGGREGATIONS, *list_aggregates(context))
@@ -107,7 +107,7 @@ def _aggregate(
             operation.span,
             did_you_mean(operation.text, known) or f"use one of {', '.join(AGGREGATIONS)}, or define it: `aggregate`",
         )
-    count = 1 if found is None else found.count
+    count = 1 if aggregate is None else aggregate.count
     if len(syntax.values) != count:
         message = f"{operation.text} aggregates {format_count(count, 'value')}, found {len(syntax.values)}"
         raise context.findings.fail(message, syntax.span)
@@ -119,8 +119,8 @@ def _aggregate(
     join = Join(scope, operation.text == "sum" and not conditions and _is_product(syntax.body))
     elements = evaluate_each(partial(_evaluate, context, join), syntax.values)
     definition = None
-    if found is not None:
-        operands, definition = define(context, found, join, elements, aggregated[0], _evaluate, syntax.span)
+    if aggregate is not None:
+        operands, definition = define(context, aggregate, join, elements, aggregated[0], _evaluate, syntax.span)
         elements = [*operands]
     for condition in conditions:
         elements = _add_condition(context, join, elements, condition, definition or operation.text)
@@ -277,18 +277,18 @@ def _read(context: LoweringContext, join: Join, syntax: ast.IndexedExpr) -> Scal
     """An element of a tensor."""
     base = find_value(join, syntax.base) or evaluate_value(context, syntax.base)
     if not isinstance(base, TensorValue):
-        found = constants.describe_value(base)
-        raise context.findings.fail(f"expected a tensor, found {found}", syntax.base.span)
+        described = constants.describe_value(base)
+        raise context.findings.fail(f"expected a tensor, found {described}", syntax.base.span)
     return read_element(ReadContext(context, join, _evaluate, _apply_position), base, syntax)
 
 
 def _evaluate_chain(context: LoweringContext, join: Join, syntax: ast.BinaryExpr) -> Element:
     links = unfold_chain(syntax)
     operands = [links[0].left, *(link.right for link in links)]
-    result, *others = evaluate_each(partial(_evaluate, context, join), operands)
-    for link, other in zip(links, others, strict=True):
+    result, *further = evaluate_each(partial(_evaluate, context, join), operands)
+    for link, operand in zip(links, further, strict=True):
         fold = partial(constants.apply_infix, link.operator)
-        result = _add_step(context, join, link, INFIX[link.operator], [result, other], fold)
+        result = _add_step(context, join, link, INFIX[link.operator], [result, operand], fold)
     return result
 
 
@@ -320,8 +320,8 @@ def _evaluate_call(context: LoweringContext, join: Join, syntax: ast.CallExpr) -
         raise context.findings.fail(f"{name} takes {expected}, found {len(operands)}", syntax.span, hint)
     if function not in COMPOSED:
         return _add_step(context, join, syntax, function, operands)
-    result, *others = operands
-    for step, operand in zip(COMPOSED[function], others, strict=True):
+    result, *further = operands
+    for step, operand in zip(COMPOSED[function], further, strict=True):
         result = _add_step(context, join, syntax, step, [result, operand])
     return result
 
@@ -368,11 +368,11 @@ def _evaluate_literal(context: LoweringContext, syntax: ast.Expression) -> bool 
     """The value of an expression without elements, which must be no tensor and no list."""
     value = evaluate_value(context, syntax)
     if isinstance(value, TensorValue):
-        found, hint = "a whole tensor", None
+        described, hint = "a whole tensor", None
         if isinstance(syntax, ast.Name):
-            found = f"the tensor '{syntax.text}'"
+            described = f"the tensor '{syntax.text}'"
             hint = f"write its indices: `{syntax.text}[{', '.join(value.desc.dims)}]`"
-        raise context.findings.fail(f"expected an indexed tensor or a number, found {found}", syntax.span, hint)
+        raise context.findings.fail(f"expected an indexed tensor or a number, found {described}", syntax.span, hint)
     if isinstance(value, tuple):
         raise context.findings.fail(f"expected a number, found {constants.describe_value(value)}", syntax.span)
     return value

@@ -43,10 +43,10 @@ class Findings:
     def move(self, first: int, span: SourceSpan, name: str) -> None:
         """Puts errors after the first ones, which were found in the text of a block, at the call of the block."""
         for key in list(self._found)[first:]:
-            found = self._found.pop(key)
+            diagnostic = self._found.pop(key)
             inner = key[0]
-            hint = "; ".join(filter(None, (found.hint, f"in {inner.file}:{inner.line}: `{inner.text.strip()}`")))
-            self.add(f"{name}: {found.message}", span, hint)
+            hint = "; ".join(filter(None, (diagnostic.hint, f"in {inner.file}:{inner.line}: `{inner.text.strip()}`")))
+            self.add(f"{name}: {diagnostic.message}", span, hint)
 
     def check(self) -> None:
         """Raises ModelError with all errors noted so far, if there are any."""

@@ -90,10 +90,10 @@ def read_element(reading: ReadContext, tensor: TensorValue, syntax: ast.IndexedE
 def _is_start(reading: ReadContext, item: ast.IndexItem) -> bool:
     """Whether it is `outside = h0`, a tensor, or `outside = h0[d]`: what a value of a recurrence is before its first
     step."""
-    given = item.extent if item.name is not None and item.name.text == OUTSIDE else None
-    if isinstance(given, ast.Name):
-        return given.text != NEAREST_ELEMENT and isinstance(evaluate_value(reading.context, given), TensorValue)
-    return given is not None and any(isinstance(part, ast.IndexedExpr) for part in iterate_parts(given))
+    start = item.extent if item.name is not None and item.name.text == OUTSIDE else None
+    if isinstance(start, ast.Name):
+        return start.text != NEAREST_ELEMENT and isinstance(evaluate_value(reading.context, start), TensorValue)
+    return start is not None and any(isinstance(part, ast.IndexedExpr) for part in iterate_parts(start))
 
 
 def _note_start(reading: ReadContext, value: TensorValue, positions: Sequence[Position], item: ast.IndexItem) -> None:
@@ -167,8 +167,8 @@ def _split_outside(context: LoweringContext, items: Sequence[ast.IndexItem]) -> 
             continue
         value = evaluate_value(context, item.extent)
         if isinstance(value, TensorValue | tuple | str):
-            found = "a tensor" if isinstance(value, TensorValue) else constants.describe_value(value)
-            raise context.findings.fail(f"expected a number or `nearest`, found {found}", item.span)
+            described = "a tensor" if isinstance(value, TensorValue) else constants.describe_value(value)
+            raise context.findings.fail(f"expected a number or `nearest`, found {described}", item.span)
         outside = repr(value).lower()
     return positions, outside
 
@@ -187,17 +187,17 @@ def place_items(
             placed[dim] = item
     in_order = [item for item in items if item.dimension is None]
     left = [dim for dim in range(desc.rank) if dim not in placed]
-    others = [place for place, item in enumerate(in_order) if item.value is None]
-    if len(others) > 1:
-        raise context.findings.fail("`...` stands twice here", in_order[others[1]].span)
-    if len(in_order) - len(others) > len(left) or (not others and len(in_order) < len(left)):
+    ellipses = [position for position, item in enumerate(in_order) if item.value is None]
+    if len(ellipses) > 1:
+        raise context.findings.fail("`...` stands twice here", in_order[ellipses[1]].span)
+    if len(in_order) - len(ellipses) > len(left) or (not ellipses and len(in_order) < len(left)):
         expected = format_count(desc.rank, "index", "indices")
         message = f"expected {expected} for {desc}, found {len(items)}"
         raise context.findings.fail(message, syntax.span, "write one index per dimension")
-    if others:
+    if ellipses:
         if reading.scope.reference is None:
             reading.scope.reference = desc
-        at = others[0]
+        at = ellipses[0]
         count = len(left) - len(in_order) + 1
         in_order[at : at + 1] = [in_order[at]] * count
     placed.update(zip(left, in_order, strict=True))
@@ -287,10 +287,10 @@ def _evaluate_linear(reading: ReadContext, syntax: ast.Expression) -> Position:
                 return inner if divides else Position((), 0)
             return Position(inner.terms, inner.constant, number if divides else 1, 0 if divides else number)
         case ast.BinaryExpr(operator="*"):
-            factor, other = syntax.left, syntax.right
+            factor, position = syntax.left, syntax.right
             if not _is_static(reading, factor):
-                factor, other = other, factor
-            return _scale(_evaluate_linear(reading, other), evaluate_integer(context, factor, "a factor"))
+                factor, position = position, factor
+            return _scale(_evaluate_linear(reading, position), evaluate_integer(context, factor, "a factor"))
         case ast.BinaryExpr():
             left, right = (_evaluate_linear(reading, side) for side in (syntax.left, syntax.right))
             return _add(left, _scale(right, _SIGNED[syntax.operator]))

@@ -177,8 +177,8 @@ def build_aggregate_operator(
         _require_known(context, join, result, join.indices())
         return _build_general(context, join, join.program.program(*elements), result, definition.text, span)
     except OperatorError as error:
-        place = join.reads[error.argument].span if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, place, error.hint) from None
+        argument_span = join.reads[error.argument].span if isinstance(error.argument, int) else span
+        raise context.findings.fail(error.message, argument_span, error.hint) from None
 
 
 def build_join_operator(
@@ -211,8 +211,8 @@ def build_join_operator(
         _require_known(context, join, result, present)
         return _build_general(context, join, program, result, aggregation, span)
     except OperatorError as error:
-        place = join.reads[error.argument].span if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, place, error.hint) from None
+        argument_span = join.reads[error.argument].span if isinstance(error.argument, int) else span
+        raise context.findings.fail(error.message, argument_span, error.hint) from None
 
 
 def _have_given_extents(join: Join) -> bool:
@@ -283,9 +283,9 @@ def find_extents(
                             argument=number,
                             hint=f"give its extent where it stands alone in brackets: `{position.loop} = ...`",
                         )
-    for one, other in join.scope.alike.items():
-        if one not in read_at and other in read_at:
-            read_at[one] = read_at[other]
+    for unread, same_index in join.scope.alike.items():
+        if unread not in read_at and same_index in read_at:
+            read_at[unread] = read_at[same_index]
     known = {**read_beyond, **context.parameters.dims, **read_at, **join.scope.extents}
     extents: dict[str, int] = {}
     for name in dict.fromkeys([*(index.index for index in result), *join.indices()]):
@@ -303,9 +303,9 @@ def _check_bounds(context: LoweringContext, read: JoinRead, extents: Mapping[str
     """A tensor is read within its bounds, or it is said what is found outside."""
     assert read.tensor is not None
     desc = read.tensor.desc
-    whole = {name: (0, extent) for name, extent in extents.items()}
+    ranges = {name: (0, extent) for name, extent in extents.items()}
     for position, dim, extent in zip(read.positions, desc.dims, desc.shape, strict=True):
-        span = position.span(whole)
+        span = position.span(ranges)
         if span is not None and not read.outside and not (span[0] >= 0 and span[1] <= extent):
             raise context.findings.fail(
                 f"'{position}' is {span[0]:,} to {span[1] - 1:,}, "

@@ -29,11 +29,11 @@ def _format_body(statements: Sequence[ast.Statement], indent: str) -> Iterable[s
             case ast.BlockDecl():
                 head = f"block {statement.name.text}({', '.join(map(_format_parameter, statement.parameters))})"
             case ast.AggregateDecl():
-                given = [
+                arguments = [
                     names[0].text if len(names) == 1 else f"({_format_names(names)})" for names in statement.operands
                 ]
-                given += map(_format_parameter, statement.properties)
-                head = f"aggregate {statement.name.text}({', '.join(given)})"
+                arguments += map(_format_parameter, statement.properties)
+                head = f"aggregate {statement.name.text}({', '.join(arguments)})"
             case ast.RepeatStmt():
                 variable = "" if statement.variable is None else f" as {statement.variable.text}"
                 head = f"repeat {print_expression(statement.count)}{variable}"
@@ -115,13 +115,13 @@ def _format_expression(expression: ast.Expression, binding: int) -> str:
         case ast.ListExpr():
             return f"[{', '.join(map(print_expression, expression.items))}]"
         case ast.NegativeExpr():
-            text, own = f"-{_format_expression(expression.operand, _UNARY)}", _UNARY
+            text, text_binding = f"-{_format_expression(expression.operand, _UNARY)}", _UNARY
         case ast.BinaryExpr():
-            text, own = _format_binary(expression)
+            text, text_binding = _format_binary(expression)
         case ast.CallExpr():
-            given = [print_expression(argument) for argument in expression.arguments]
-            given += [f"{keyword.name.text}={print_expression(keyword.value)}" for keyword in expression.keywords]
-            return f"{expression.function.text}({', '.join(given)})"
+            arguments = [print_expression(argument) for argument in expression.arguments]
+            arguments += [f"{keyword.name.text}={print_expression(keyword.value)}" for keyword in expression.keywords]
+            return f"{expression.function.text}({', '.join(arguments)})"
         case ast.IndexedExpr():
             base = print_expression(expression.base)
             plain = isinstance(expression.base, ast.Name | ast.CallExpr)
@@ -129,22 +129,22 @@ def _format_expression(expression: ast.Expression, binding: int) -> str:
         case ast.AggregateExpr():
             values = ", ".join(map(print_expression, expression.values))
             return f"{expression.operation.text}[{_format_items(expression.indices)}]({values})"
-    return f"({text})" if own < binding else text
+    return f"({text})" if text_binding < binding else text
 
 
 def _format_binary(expression: ast.BinaryExpr) -> tuple[str, int]:
     """The text of a chain of operators, and how tightly it binds."""
     links = unfold_chain(expression)
-    own = _ATOM
+    binding = _ATOM
     opened, pieces = 0, [_format_expression(links[0].left, _get_operand_bindings(links[0].operator)[0])]
     for link in links:
         left, right = _get_operand_bindings(link.operator)
-        if own < left:
+        if binding < left:
             opened += 1
             pieces.append(")")
-        own = _get_binding(link.operator)
+        binding = _get_binding(link.operator)
         pieces.append(f" {link.operator} {_format_expression(link.right, right)}")
-    return "(" * opened + "".join(pieces), own
+    return "(" * opened + "".join(pieces), binding
 
 
 def _get_binding(operator: str) -> int:
@@ -153,12 +153,12 @@ def _get_binding(operator: str) -> int:
 
 def _get_operand_bindings(operator: str) -> tuple[int, int]:
     """How tightly the left and the right operand of an operator must bind."""
-    own = _get_binding(operator)
-    if own == _POWER:  # to the right, and a minus may stand on its right
+    binding = _get_binding(operator)
+    if binding == _POWER:  # to the right, and a minus may stand on its right
         return _ATOM, _UNARY
-    if own == _COMPARISON:
+    if binding == _COMPARISON:
         return _SUM, _SUM
-    return own, own + 1
+    return binding, binding + 1
 
 
 def _format_literal(value: bool | int | float | str) -> str:

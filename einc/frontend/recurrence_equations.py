@@ -86,8 +86,8 @@ def add_equation(
         types = [original.tensor.desc.dtype if original.tensor is not None else DType.I64 for original in join.reads]
         dtype = resolve_program(program, types)[1][-1]
     except OperatorError as error:
-        place = join.reads[error.argument].span if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, place, error.hint) from None
+        argument_span = join.reads[error.argument].span if isinstance(error.argument, int) else span
+        raise context.findings.fail(error.message, argument_span, error.hint) from None
     loops = tuple(index.index for index in result)
     gone = aggregation if aggregation is not None and len(extents) > len(loops) else ""
     name = f"@{names[0]}" if names else f"@{len(recurrence.equations)}"

@@ -49,8 +49,10 @@ class UsedDefinitions:
 @functools.cache
 def _list_definitions(word: str) -> dict[str, Path]:
     files = sorted(LIBRARY_FOLDER.glob("*.ein"))
-    found = {n: file for file in files for kind, n in _DEFINITION.findall(file.read_text("utf-8")) if kind == word}
-    return dict(sorted(found.items()))
+    file_of_name = {
+        n: file for file in files for kind, n in _DEFINITION.findall(file.read_text("utf-8")) if kind == word
+    }
+    return dict(sorted(file_of_name.items()))
 
 
 def list_library() -> dict[str, Path]:

@@ -163,10 +163,12 @@ class AstBuilder:
         return _make_names(children[1])
 
     def aggregate_definition(self, children: Children) -> ast.AggregateDecl:
-        word, name, _, given, _, body = children
-        properties = tuple(x for x in given if isinstance(x, ast.Parameter) and x.default is not None)
+        word, name, _, listed, _, body = children
+        properties = tuple(x for x in listed if isinstance(x, ast.Parameter) and x.default is not None)
         operands = tuple(
-            (x.name,) if isinstance(x, ast.Parameter) else x for x in given if not any(x is kept for kept in properties)
+            (x.name,) if isinstance(x, ast.Parameter) else x
+            for x in listed
+            if not any(x is kept for kept in properties)
         )
         return ast.AggregateDecl(
             _make_name(name), operands, properties, tuple(body), span=join_spans(word.span, name.span)
@@ -234,11 +236,11 @@ class AstBuilder:
         return ast.KeywordArgument(_make_name(name), value, span=join_spans(name.span, value.span))
 
     def call(self, children: Children) -> ast.CallExpr:
-        function, given = children[0], children[2] if len(children) == 4 else []
+        function, listed = children[0], children[2] if len(children) == 4 else []
         return ast.CallExpr(
             _make_name(function),
-            tuple(argument for argument in given if not isinstance(argument, ast.KeywordArgument)),
-            tuple(argument for argument in given if isinstance(argument, ast.KeywordArgument)),
+            tuple(argument for argument in listed if not isinstance(argument, ast.KeywordArgument)),
+            tuple(argument for argument in listed if isinstance(argument, ast.KeywordArgument)),
             span=join_spans(function.span, children[-1].span),
         )
 

@@ -87,7 +87,7 @@ class Session:
         self._trace: Trace | None = None
         self._common = common
         self._note_filled_weights()
-        if not all(self._executor.is_filled(number) for one in self.states for number in self._buffers[one.name]):
+        if not all(self._executor.is_filled(number) for state in self.states for number in self._buffers[state.name]):
             self.clear_states()
 
     @property
@@ -173,17 +173,17 @@ class Session:
 
     def load_all(self, arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Loads all arrays, or none if one of them is unknown, unfit or given twice; all problems are reported."""
-        given = arrays.items() if isinstance(arrays, Mapping) else arrays
+        named_arrays = arrays.items() if isinstance(arrays, Mapping) else arrays
         names: list[str] = []
         pairs: list[tuple[str, Array]] = []
         problems: list[str] = []
-        for name, array in given:
-            found = self._read_array(name, array)
+        for name, array in named_arrays:
+            checked = self._read_array(name, array)
             names.append(name)
-            if isinstance(found, str):
-                problems.append(found)
+            if isinstance(checked, str):
+                problems.append(checked)
             else:
-                pairs.append((name, found))
+                pairs.append((name, checked))
         problems += [f"'{name}' is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
         raise_together(problems)
         with self._guard.entered():
@@ -204,17 +204,17 @@ class Session:
                     if values is not None:
                         yield name, region.block, values
 
-    def shares_states(self, other: Session) -> bool:
+    def shares_states(self, session: Session) -> bool:
         """Whether all states of the two sessions are in the same memory."""
-        together = self._common is not None and self._common is other._common and self.backend == other.backend
+        together = self._common is not None and self._common is session._common and self.backend == session.backend
         states = self._executor.common_states()
-        return together and states is not None and states == other._executor.common_states()
+        return together and states is not None and states == session._executor.common_states()
 
-    def take_states(self, other: Session) -> None:
+    def take_states(self, session: Session) -> None:
         """Copies the states of another session, unless the two share them."""
-        if not self.shares_states(other):
-            for tensor in other.states:
-                self.load(tensor.name, other.offload(tensor.name))
+        if not self.shares_states(session):
+            for tensor in session.states:
+                self.load(tensor.name, session.offload(tensor.name))
 
     def load_weights(self, source: str | os.PathLike[str] | Mapping[str, Any], *, only_missing: bool = False) -> None:
         """Loads all weights from a safetensors file, a directory of them, an .npz file, `rand:SEED`, or a mapping.
@@ -225,11 +225,13 @@ class Session:
         from einc_runtime.execution.data.weights import iterate_weights, list_weights
 
         self._note_filled_weights()
-        wanted = [one for one in list_weights(self.bundle) if not only_missing or one.name not in self._loaded]
-        here = [tensor for tensor in wanted if tensor.name in self._needed]
+        weights = [
+            weight for weight in list_weights(self.bundle) if not only_missing or weight.name not in self._loaded
+        ]
+        needed = [tensor for tensor in weights if tensor.name in self._needed]
         with self._guard.entered():
-            blocks = {one.name: self._list_own_blocks(one.name) for one in here}
-            for name, array in iterate_weights(here, source, self._find_place, blocks):
+            blocks = {weight.name: self._list_own_blocks(weight.name) for weight in needed}
+            for name, array in iterate_weights(needed, source, self._find_place, blocks):
                 self._store(name, array)
 
     def run(self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None) -> dict[str, Array]:
@@ -238,7 +240,9 @@ class Session:
         Weights stay; inputs have to be loaded again. Raises ArrayFault and KernelFault as the single steps do.
         """
         with self._guard.entered():
-            absent = [one.name for one in self.inputs if one.name in self._needed and one.name not in inputs]
+            absent = [
+                tensor.name for tensor in self.inputs if tensor.name in self._needed and tensor.name not in inputs
+            ]
             if absent:
                 raise ArrayFault(f"nothing is given for input {quote_names(absent)}")
             self._guard.take_over()
@@ -259,7 +263,7 @@ class Session:
     def forget_weights(self) -> None:
         """Forgets all weights, except those that sessions with the same memory have loaded."""
         with self._guard.entered():
-            self._loaded.difference_update(one.name for one in self.bundle.tensors if one.kind == "weight")
+            self._loaded.difference_update(tensor.name for tensor in self.bundle.tensors if tensor.kind == "weight")
             self._note_filled_weights()
 
     def execute(self, *, trace: bool = False) -> float:
@@ -303,8 +307,10 @@ class Session:
             if not self._executed and not state:
                 raise ArrayFault(f"'{name}' is not computed yet", hint="execute first")
             array = np.empty(tensor.shape, storage_dtype(tensor.dtype))
-            own = [Region(number, self.bundle.buffers[number].block) for number in self._buffers.get(name, ())]
-            for region in own if state else self._outputs[name].regions:
+            state_regions = [
+                Region(number, self.bundle.buffers[number].block) for number in self._buffers.get(name, ())
+            ]
+            for region in state_regions if state else self._outputs[name].regions:
                 values = self._executor.fetch(region)
                 if values is not None:
                     array[_slices(region.block.lower, region.block.upper)] = values
@@ -327,8 +333,8 @@ class Session:
         if fits and array.shape == tensor.shape:
             return array
         expected = f"{tensor.dtype}{list(tensor.shape)}"
-        found = str(array.dtype) if dtype in QUANTIZED and tensor.dtype not in QUANTIZED else dtype
-        return f"expected {expected} for {tensor.kind} '{name}', found {found}{list(array.shape)}"
+        described_dtype = str(array.dtype) if dtype in QUANTIZED and tensor.dtype not in QUANTIZED else dtype
+        return f"expected {expected} for {tensor.kind} '{name}', found {described_dtype}{list(array.shape)}"
 
     def _note_filled_weights(self) -> None:
         """Finds the weights that sessions with the same memory have loaded."""
@@ -339,8 +345,8 @@ class Session:
 
     def _list_own_blocks(self, name: str) -> list[Block]:
         """The blocks of a weight that this process has in memory."""
-        own = filter(self._executor.holds, self._buffers[name])
-        return list(dict.fromkeys(self.bundle.buffers[number].block for number in own))
+        held = filter(self._executor.holds, self._buffers[name])
+        return list(dict.fromkeys(self.bundle.buffers[number].block for number in held))
 
     def _find_place(self, tensor: Tensor) -> Array | None:
         """The memory of a weight that lies whole and dense in one place, which has no values from now on."""
@@ -353,13 +359,13 @@ class Session:
         self._loaded.discard(tensor.name)
         return memory
 
-    def _store(self, name: str, whole: Array) -> None:
+    def _store(self, name: str, array: Array) -> None:
         for number in self._buffers[name]:
-            if whole is self._executor.memory_of(number):
-                self._executor.fill(number, whole)
+            if array is self._executor.memory_of(number):
+                self._executor.fill(number, array)
                 continue
             block = self.bundle.buffers[number].block
-            self._executor.fill(number, whole[_slices(block.lower, block.upper)])
+            self._executor.fill(number, array[_slices(block.lower, block.upper)])
         self._loaded.add(name)
 
 

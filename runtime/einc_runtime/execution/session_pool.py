@@ -117,9 +117,9 @@ class SessionPool:
         Executions that begin later wait. Where it raises an error, the weights may be neither the old nor the new ones.
         """
         with self._alone():
-            first, *others = self._idle
+            first, *further = self._idle
             first.load_weights(source)
-            for session in others:  # what is in memory of their own
+            for session in further:  # what is in memory of their own
                 session.forget_weights()
                 session.load_weights(source, only_missing=True)
 

@@ -143,13 +143,20 @@ def format_trace(events: Iterable[TraceEvent], source: TraceSource, title: str) 
             for number in lane:
                 event = drawn[number]
                 start = _nanoseconds(event.start_ms)
-                place: Json = {"pid": process, "tid": thread, "ts": start / 1000}
+                position: Json = {"pid": process, "tid": thread, "ts": start / 1000}
                 duration = (_nanoseconds(event.end_ms) - start) / 1000
                 records.append(
-                    {"name": event.name, "cat": event.kind, "ph": "X", **place, "dur": duration, "args": {**event.args}}
+                    {
+                        "name": event.name,
+                        "cat": event.kind,
+                        "ph": "X",
+                        **position,
+                        "dur": duration,
+                        "args": {**event.args},
+                    }
                 )
                 if event.flow is not None:
-                    places[number] = place
+                    places[number] = position
     for flow, ends in sorted(flows.items()):
         if len(ends) == 2:
             arrow: Json = {"name": "moves", "cat": "flow", "id": f"{source} {flow}"}

@@ -132,10 +132,10 @@ class Invocation(Generic[View]):
     def integers(self, name: str) -> list[int]:
         """An attribute that is a list of positive integers, not empty."""
         values = self.attribute(name, list)
-        found = [value for value in values if type(value) is int and value > 0]
-        if not found or len(found) < len(values) or sum(found) >= 1 << 62:
+        positive = [value for value in values if type(value) is int and value > 0]
+        if not positive or len(positive) < len(values) or sum(positive) >= 1 << 62:
             raise PlanFault(f"the kernel attribute '{name}' should be a list of positive integers")
-        return found
+        return positive
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,10 +186,10 @@ class Kernels(Protocol):
         """The kernel of an operation."""
 
     def prepare_with_epilogue(
-        self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
+        self, first: Invocation[GpuArray], then: Invocation[GpuArray], operand: int, target: GpuTarget
     ) -> GpuKernel | None:
-        """One kernel for both, or None where there is none. `then` is a map; its operand at `place` is the result of
-        `first`. No other task reads that result, so it need not be written."""
+        """One kernel for both, or None where there is none. `then` is a map; its operand of this number is the
+        result of `first`. No other task reads that result, so it need not be written."""
 
     def prepare_batched_pair(
         self, first: Invocation[GpuArray], second: Invocation[GpuArray], target: GpuTarget

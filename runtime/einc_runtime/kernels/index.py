@@ -64,24 +64,24 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
     only = call.find_only_gather()
     if only is not None:
         gather, result = only
-        alike = compiler.count_alike()
+        invocations = compiler.count_alike()
 
         def bind_gather(_: Array) -> Run:
-            with compiler.expect_alike(alike):
+            with compiler.expect_alike(invocations):
                 return _prepare_gather(call, gather, result, compiled=compiled)
 
         return Kernel(bind_gather, nanoseconds=GATHER_NS * result.nbytes)
     gathers = call.find_gathers()
     indices = {name: np.arange(*call.ranges[name], dtype=np.int64) for name in call.list_indices()}
 
-    def build(made: MadeArrays) -> Kernel:
+    def build(arrays: MadeArrays) -> Kernel:
         if find_definition(call.program.aggregation) is None:
-            return prepare(call.join(made))
-        return build_fold(FoldCall.of(call, made), compiled=compiled, reproducible=call.is_reproducible)
+            return prepare(call.join(arrays))
+        return build_fold(FoldCall.of(call, arrays), compiled=compiled, reproducible=call.is_reproducible)
 
     if not gathers:
         return build(MadeArrays({}, indices))
-    scratch, alike = ScratchAllocator(), compiler.count_alike()
+    scratch, invocations = ScratchAllocator(), compiler.count_alike()
     types = {number: call.inputs[gather.read.operand].dtype for number, gather in gathers.items()}
     places = {number: scratch.take(gather.shape, types[number]) for number, gather in gathers.items()}
     # Only shapes and strides are used of these arrays; their pages are never touched.
@@ -92,7 +92,7 @@ def build_views(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
 
     def bind(memory: Array) -> Run:
         gathered = {number: (gather, places[number].of(memory)) for number, gather in gathers.items()}
-        with compiler.expect_alike(alike):  # so that the same code is chosen as before
+        with compiler.expect_alike(invocations):  # so that the same code is chosen as before
             moves = [_prepare_gather(call, *pair, compiled=compiled) for pair in gathered.values()]
             run = build(MadeArrays(gathered, indices)).bind(inner.of(memory))
 
@@ -233,9 +233,9 @@ def _view_corner(call: IndexCall, gather: Gather, source: Array) -> Array | None
 def _find_offsets(gather: Gather, source: Array, places: Sequence[Array]) -> Array:
     """How many bytes lie before what is found at each index vector of a gather's loops."""
     total: Array = np.zeros((1,) * len(gather.axes), np.int64)
-    for dim, place in enumerate(places):
+    for dim, positions_of_dim in enumerate(places):
         if dim not in gather.kept:
-            total = total + place * source.strides[dim]
+            total = total + positions_of_dim * source.strides[dim]
     shape = [1 if isinstance(axis, int) else upper - lower for axis, (lower, upper) in gather.axes]
     return np.ascontiguousarray(np.broadcast_to(total, shape))
 
@@ -255,24 +255,24 @@ def _find_places(
     places: list[Array] = []
     outside = np.zeros((1,) * len(axes), np.bool_)
     for dim, (position, extent) in enumerate(zip(gather.read.positions, shape, strict=True)):
-        found = grids[dim] if dim in grids else _evaluate(position, grids, elements)
-        least, most = int(found.min()), int(found.max())
+        positions = grids[dim] if dim in grids else _evaluate(position, grids, elements)
+        least, most = int(positions.min()), int(positions.max())
         if position.elements:
             call.require_inside(gather, dim, least, most)
         if least < 0 or most >= extent:
-            outside = outside | (found < 0) | (found >= extent)
+            outside = outside | (positions < 0) | (positions >= extent)
         if least < block.lower[dim] or most >= block.upper[dim]:
             if dim == call.missing_rows:
-                outside = outside | (found < block.lower[dim]) | (found >= block.upper[dim])
-            found = np.clip(found, block.lower[dim], block.upper[dim] - 1)
-        places.append(found - block.lower[dim] if block.lower[dim] else found)
+                outside = outside | (positions < block.lower[dim]) | (positions >= block.upper[dim])
+            positions = np.clip(positions, block.lower[dim], block.upper[dim] - 1)
+        places.append(positions - block.lower[dim] if block.lower[dim] else positions)
     return places, outside
 
 
 def _evaluate(position: Position, grids: dict[int | str, Array], elements: dict[int, Array]) -> Array:
-    found: Array = np.full((1,) * len(grids), position.constant, np.int64)
+    result: Array = np.full((1,) * len(grids), position.constant, np.int64)
     for name, factor in position.terms:
         value = elements[int(name[1:])].astype(np.int64) if name[0] == "@" else grids[name]
-        found = found + factor * value
-    found = found // position.divisor
-    return found % position.modulus if position.modulus else found
+        result = result + factor * value
+    result = result // position.divisor
+    return result % position.modulus if position.modulus else result

@@ -27,7 +27,7 @@ def build_aggregate(
 ) -> Kernel:
     """The kernel, of which `build` makes the part that computes values and keys; `compiled` says whether machine code
     may be used. In a reproducible plan it is used for blocks of any size."""
-    scratch, alike = ScratchAllocator(), compiler.count_alike()
+    scratch, invocations = ScratchAllocator(), compiler.count_alike()
     programs = [pattern.values, *([pattern.keys] if isinstance(pattern, Scatter) else [])]
     parts = [_ComputedArray.of(call, program, scratch, build) for program in programs]
 
@@ -50,7 +50,7 @@ def build_aggregate(
 
     def bind(memory: Array) -> Run:
         arrays, runs = [], []
-        with compiler.expect_alike(alike):  # so that the same code is chosen as before
+        with compiler.expect_alike(invocations):  # so that the same code is chosen as before
             for part in parts:
                 array, run = part.bind(memory)
                 arrays.append(array)
@@ -99,12 +99,12 @@ class _ComputedArray:
         if view is not None:
             array = view
             return _ComputedArray(array, lambda memory: (array, None))
-        place: ScratchArray = scratch.take(part.output.shape, part.output.dtype)
+        slot: ScratchArray = scratch.take(part.output.shape, part.output.dtype)
         measured = build(part)
         inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
 
         def bind(memory: Array) -> tuple[Array, Run | None]:
-            result = place.of(memory)
+            result = slot.of(memory)
             return result, build(call.part(program, result)).bind(inner.of(memory))
 
         return _ComputedArray(part.output, bind, measured.nanoseconds, measured.prepacked)

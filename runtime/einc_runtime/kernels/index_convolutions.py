@@ -31,21 +31,29 @@ def build_convolution(call: IndexCall) -> Kernel | None:
     if call.is_reproducible or len(kinds) != 1 or call.size < MIN_PACKED_PRODUCTS:
         return None
     (kind,) = kinds
-    found = find_convolution(call.program) if kind == "f32" or libraries.is_multiplied(kind) else None
-    windows = None if found is None else _find_windows(call, found)
-    if found is None or windows is None or found.factor != 1:
+    convolution = find_convolution(call.program) if kind == "f32" or libraries.is_multiplied(kind) else None
+    windows = None if convolution is None else _find_windows(call, convolution)
+    if convolution is None or windows is None or convolution.factor != 1:
         return None
-    image, kernel = (call.program.reads[number] for number in (found.image, found.kernel))
+    image, kernel = (call.program.reads[number] for number in (convolution.image, convolution.kernel))
     assert isinstance(image, TensorRead)
     assert isinstance(kernel, TensorRead)
-    named: dict[int, str | None] = {window.dim: window.along for window in found.windows}
+    named: dict[int, str | None] = {window.dim: window.along for window in convolution.windows}
     of_image = [named.get(dim) or position.loop for dim, position in enumerate(image.positions)]
-    along, within = ([getattr(window, name) for window in found.windows] for name in ("along", "within"))
-    source = _merge(_arrange(call.inputs[image.operand], of_image, [found.batch, found.group, found.channel, *along]))
-    weights = _arrange(
-        call.inputs[kernel.operand], _list_loops(kernel.positions), [found.group, found.filter, found.channel, *within]
+    along, within = ([getattr(window, name) for window in convolution.windows] for name in ("along", "within"))
+    source = _merge(
+        _arrange(
+            call.inputs[image.operand], of_image, [convolution.batch, convolution.group, convolution.channel, *along]
+        )
     )
-    target = _merge(_arrange(call.output, call.program.result, [found.batch, found.group, found.filter, *along]))
+    weights = _arrange(
+        call.inputs[kernel.operand],
+        _list_loops(kernel.positions),
+        [convolution.group, convolution.filter, convolution.channel, *within],
+    )
+    target = _merge(
+        _arrange(call.output, call.program.result, [convolution.batch, convolution.group, convolution.filter, *along])
+    )
     if source is None or target is None or (len(weights) == 1 and weights.shape[2] < MIN_CHANNELS):
         return None
     return make_convolution(source, weights, target, windows)
@@ -72,12 +80,12 @@ def _merge(array: Array) -> Array | None:
     return np.lib.stride_tricks.as_strided(array, shape, (array.strides[0], step, *array.strides[3:]))
 
 
-def _find_windows(call: IndexCall, found: Convolution) -> WindowSteps | None:
+def _find_windows(call: IndexCall, convolution: Convolution) -> WindowSteps | None:
     """None where a block is all outside of the windows, or the other way round."""
-    read = call.program.reads[found.image]
+    read = call.program.reads[convolution.image]
     assert isinstance(read, TensorRead)
     block, before, behind = call.blocks[read.operand], [], []
-    for window in found.windows:
+    for window in convolution.windows:
         (first, last), (start, end) = call.ranges[window.along], call.ranges[window.within]
         least = window.step * first + window.dilation * start + window.constant
         most = window.step * (last - 1) + window.dilation * (end - 1) + window.constant
@@ -85,5 +93,5 @@ def _find_windows(call: IndexCall, found: Convolution) -> WindowSteps | None:
         behind.append(most + 1 - block.upper[window.dim])
     if min(*before, *behind, 0) < 0:
         return None
-    steps, dilations = (tuple(getattr(window, name) for window in found.windows) for name in ("step", "dilation"))
+    steps, dilations = (tuple(getattr(window, name) for window in convolution.windows) for name in ("step", "dilation"))
     return WindowSteps(steps, dilations, tuple(before), tuple(behind))

@@ -31,8 +31,8 @@ def split_off_batches(group: Names, operands: Sequence[NamedArray], least: int) 
     start = 0
     while not all(are_mergeable(operand, group[start:]) for operand in operands):
         start += 1
-    whole, tail = (math.prod(n for n, _ in _dimensions(operands[0], part)) for part in (group, group[start:]))
-    return (group[:start], group[start:]) if tail >= min(least, whole) else ((), group)
+    group_size, tail = (math.prod(n for n, _ in _dimensions(operands[0], part)) for part in (group, group[start:]))
+    return (group[:start], group[start:]) if tail >= min(least, group_size) else ((), group)
 
 
 def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Names) -> Array:

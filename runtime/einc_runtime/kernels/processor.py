@@ -208,12 +208,12 @@ def name_processor() -> str:
 
 def read_cpuinfo() -> Mapping[str, str]:
     """What the system says about its first processor; nothing where there is no such file."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     with contextlib.suppress(OSError), CPUINFO.open(encoding="utf-8", errors="replace") as stream:
         for line in stream:
             name, _, value = line.partition(":")
             if name.strip() in _CPUINFO_FIELDS:
-                found.setdefault(name.strip(), value.strip())
+                fields.setdefault(name.strip(), value.strip())
             if not line.strip():
                 break
-    return found
+    return fields

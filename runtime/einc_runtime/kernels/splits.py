@@ -46,10 +46,10 @@ def find_splits(invocation: Invocation[Shape], order: Sequence[int] = ()) -> lis
 
     `order` are the dimensions of the result from the outermost in memory to the innermost, unless they are in order.
     """
-    found = list(_SPLITS[invocation.name](invocation)) if invocation.name in _SPLITS else []
+    cuts = list(_SPLITS[invocation.name](invocation)) if invocation.name in _SPLITS else []
     if order and invocation.name in _FREELY_CUT:
-        found.sort(key=lambda cut: order.index(cut.outputs[0].axis) if cut.outputs[0] is not None else 0)
-    return found
+        cuts.sort(key=lambda cut: order.index(cut.outputs[0].axis) if cut.outputs[0] is not None else 0)
+    return cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ def add_map(cut: KernelSplit, operands: Sequence[indices.Names], output: indices
     (way,) = cut.outputs
     assert way is not None
     name = output[way.axis]
-    others = tuple(SplitAxis(names.index(name), way.unit) if name in names else None for names in operands)
-    return replace(cut, inputs=(*cut.inputs, *others))
+    added = tuple(SplitAxis(names.index(name), way.unit) if name in names else None for names in operands)
+    return replace(cut, inputs=(*cut.inputs, *added))
 
 
 def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
@@ -109,24 +109,24 @@ def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
     equation = indices.parse(text)
     for axis, name in enumerate(equation.output):
         if all(names.count(name) < 2 for names in equation.inputs):
-            own = tuple(SplitAxis(names.index(name)) if name in names else None for names in equation.inputs)
-            yield KernelSplit(result[axis], own, (SplitAxis(axis),))
+            axes = tuple(SplitAxis(names.index(name)) if name in names else None for names in equation.inputs)
+            yield KernelSplit(result[axis], axes, (SplitAxis(axis),))
 
 
 def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     """Along the longest index of the first operand, if parts keep many rows: they multiply by the same matrix then, in
     one layout, and one worker finds in a common cache what the other has read. Else along the indices of the operand
     that has the longest one, the outermost first: it leaves lines together."""
-    found = list(_split_by_index(invocation.attribute("equation", str), invocation.output))
+    cuts = list(_split_by_index(invocation.attribute("equation", str), invocation.output))
 
     def rank(cut: KernelSplit) -> tuple[int, int]:
         operand = next((number for number, way in enumerate(cut.inputs) if way is not None), -1)
-        longest = max(other.extent for other in found if operand < 0 or other.inputs[operand] is not None)
+        longest = max(rival.extent for rival in cuts if operand < 0 or rival.inputs[operand] is not None)
         way = cut.inputs[operand] if operand >= 0 else None
         return -longest, 0 if way is None else way.axis
 
-    ranked = sorted(found, key=rank)
-    of_first = max((cut for cut in found if cut.inputs[0] is not None), key=lambda cut: cut.extent, default=None)
+    ranked = sorted(cuts, key=rank)
+    of_first = max((cut for cut in cuts if cut.inputs[0] is not None), key=lambda cut: cut.extent, default=None)
     if of_first is not None and of_first is not ranked[0]:
         yield replace(of_first, least=MANY_ROWS)
     yield from ranked
@@ -153,13 +153,13 @@ def _split_operands(
     equation: indices.IndexEquation, labels: Sequence[indices.Names], result: Shape
 ) -> Iterator[KernelSplit]:
     """Splits along each index of the result, those of the weight first."""
-    found = {}
+    cuts = {}
     for axis, name in enumerate(equation.output):
-        own = tuple(SplitAxis(names.index(name)) if name in names else None for names in labels)
-        found[name] = KernelSplit(result[axis], own, (SplitAxis(axis),))
+        axes = tuple(SplitAxis(names.index(name)) if name in names else None for names in labels)
+        cuts[name] = KernelSplit(result[axis], axes, (SplitAxis(axis),))
     weight = equation.inputs[1]
-    yield from (found.pop(name) for name in weight if name in found)  # the first one leaves the rows of a part dense
-    yield from sorted(found.values(), key=lambda cut: -cut.extent)
+    yield from (cuts.pop(name) for name in weight if name in cuts)  # the first one leaves the rows of a part dense
+    yield from sorted(cuts.values(), key=lambda cut: -cut.extent)
 
 
 def _split_experts(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
@@ -167,8 +167,8 @@ def _split_experts(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     rows, _, (tokens, slots) = invocation.inputs
     yield KernelSplit(invocation.output[2], (None, SplitAxis(1), None), (SplitAxis(2),))
     for axis, extent in enumerate((tokens, slots)):
-        own = SplitAxis(axis) if len(rows) == 3 or axis == 0 else None
-        yield KernelSplit(extent, (own, None, SplitAxis(axis)), (SplitAxis(axis),))
+        of_rows = SplitAxis(axis) if len(rows) == 3 or axis == 0 else None
+        yield KernelSplit(extent, (of_rows, None, SplitAxis(axis)), (SplitAxis(axis),))
 
 
 def _split_map(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
@@ -200,11 +200,11 @@ def _split_attention(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     queries, keys = invocation.inputs[:2]
     extras = invocation.attribute("extras", list)
     q_lens, k_lens = (invocation.attribute(name, list) for name in ("q_lens", "k_lens"))
-    alike = len({*zip(q_lens, k_lens, strict=True)}) == 1 and q_lens[0] > 1
-    if alike and (queries[1], keys[1]) == (sum(q_lens), sum(k_lens)):
+    equally_long = len({*zip(q_lens, k_lens, strict=True)}) == 1 and q_lens[0] > 1
+    if equally_long and (queries[1], keys[1]) == (sum(q_lens), sum(k_lens)):
         of_query, of_key = SplitAxis(1, q_lens[0]), SplitAxis(1, k_lens[0])
-        others = (SplitAxis(0, (q_lens if extra == "positions" else k_lens)[0]) for extra in extras)
-        yield KernelSplit(len(q_lens), (of_query, of_key, of_key, *others), (of_query, of_query))
+        of_extras = (SplitAxis(0, (q_lens if extra == "positions" else k_lens)[0]) for extra in extras)
+        yield KernelSplit(len(q_lens), (of_query, of_key, of_key, *of_extras), (of_query, of_query))
     of_query, of_key = SplitAxis(0, queries[0] // keys[0]), SplitAxis(0)
     yield KernelSplit(keys[0], (of_query, of_key, of_key, *(None for _ in extras)), (of_query, of_query))
     places = tuple(SplitAxis(0) if extra == "positions" else None for extra in extras)
@@ -220,13 +220,13 @@ def _split_recurrence(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     )
     operands = [recurrence.loops_of_operand(operand) for operand in range(len(invocation.inputs))]
     results = [recurrence.equations[number].loops for number in recurrence.results]
-    found = []
+    cuts = []
     for name in recurrence.cut_loops(len(operands)):
         if all(name in loops for loops in results):
             inputs = tuple(SplitAxis(loops.index(name)) if name in loops else None for loops in operands)
             extent = invocation.outputs[0][results[0].index(name)]
-            found.append(KernelSplit(extent, inputs, tuple(SplitAxis(loops.index(name)) for loops in results)))
-    yield from sorted(found, key=lambda cut: -cut.extent)
+            cuts.append(KernelSplit(extent, inputs, tuple(SplitAxis(loops.index(name)) for loops in results)))
+    yield from sorted(cuts, key=lambda cut: -cut.extent)
 
 
 _FREELY_CUT = frozenset({"map", "reduce", "rmsnorm", "layernorm", "softmax", "rope"})

@@ -119,12 +119,12 @@ def find_definition(aggregation: str) -> AggregateDefinition | None:
     if len(literals) > MAX_VALUES:
         raise PlanFault(f"an aggregation of {len(literals)} values; at most {MAX_VALUES} are supported")
     parsed = ScalarProgram.parse(program, 2 * len(literals))
-    found = AggregateDefinition(match[1], tuple(literals), parsed, bool(match[2]), bool(match[3]))
-    if found.text != aggregation:
+    definition = AggregateDefinition(match[1], tuple(literals), parsed, bool(match[2]), bool(match[3]))
+    if definition.text != aggregation:
         raise PlanFault("the definition of an aggregation is not in canonical form")
-    if len(parsed.steps) < found.count:
-        raise PlanFault(f"an aggregation of {found.count} values has {len(parsed.steps)} results")
-    return found
+    if len(parsed.steps) < definition.count:
+        raise PlanFault(f"an aggregation of {definition.count} values has {len(parsed.steps)} results")
+    return definition
 
 
 def count_values(aggregation: str) -> int:

@@ -62,11 +62,11 @@ class BlockIndex(Generic[Value]):
         best: list[tuple[list[tuple[int, int]], int, int]] = []
         fewest = len(self.entries) + 1
         for axis, classes in enumerate(orders):
-            found = []
+            slices = []
             for digits, order in classes.items():
                 first = bisect_left(order, (block.lower[axis] - (1 << digits) + 2, 0))
-                found.append((order, first, bisect_left(order, (block.upper[axis], 0), first)))
-            count = sum(last - first for _, first, last in found)
+                slices.append((order, first, bisect_left(order, (block.upper[axis], 0), first)))
+            count = sum(last - first for _, first, last in slices)
             if count < fewest:
-                best, fewest = found, count
+                best, fewest = slices, count
         return [key for order, first, last in best for _, key in order[first:last]]

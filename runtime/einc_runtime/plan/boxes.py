@@ -40,27 +40,27 @@ def find_overlap(blocks: Sequence[Block], budget: StepBudget | None = None, wher
     near: list[int] = []
     for position in sorted(range(len(blocks)), key=lambda position: blocks[position].lower[along]):
         block = blocks[position]
-        near = [other for other in near if blocks[other].upper[along] > block.lower[along]]
+        near = [earlier for earlier in near if blocks[earlier].upper[along] > block.lower[along]]
         if budget is not None:
             budget.spend(1 + len(near), where)
-        for other in near:
-            if blocks[other].overlaps(block):
-                return min(other, position), max(other, position)
+        for earlier in near:
+            if blocks[earlier].overlaps(block):
+                return min(earlier, position), max(earlier, position)
         near.append(position)
     return None
 
 
 def subtract(a: Block, b: Block) -> list[Block]:
     """Disjoint blocks that make up `a` without `b`, where `b` lies in `a`: at most two per dimension."""
-    rest = []
+    remaining = []
     lower, upper = list(a.lower), list(a.upper)
     for d, (lo, up) in enumerate(zip(b.lower, b.upper, strict=True)):
         if lower[d] < lo:
-            rest.append(Block(tuple(lower), (*upper[:d], lo, *upper[d + 1 :])))
+            remaining.append(Block(tuple(lower), (*upper[:d], lo, *upper[d + 1 :])))
         if up < upper[d]:
-            rest.append(Block((*lower[:d], up, *lower[d + 1 :]), tuple(upper)))
+            remaining.append(Block((*lower[:d], up, *lower[d + 1 :]), tuple(upper)))
         lower[d], upper[d] = lo, up
-    return rest
+    return remaining
 
 
 def find_uncovered(outer: Block, blocks: Sequence[Block], budget: StepBudget, where: str) -> Block | None:
@@ -71,11 +71,11 @@ def find_uncovered(outer: Block, blocks: Sequence[Block], budget: StepBudget, wh
     left = [outer]
     for block in dict.fromkeys(blocks):
         budget.spend(1 + len(left), where)
-        rest: list[Block] = []
+        remaining: list[Block] = []
         for part in left:
             common = part.intersect(block)
-            rest += [part] if common is None else subtract(part, common)
-        left = rest
+            remaining += [part] if common is None else subtract(part, common)
+        left = remaining
     return left[0] if left else None
 
 

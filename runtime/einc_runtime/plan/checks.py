@@ -27,9 +27,9 @@ def require_natural(number: int, limit: int, where: str) -> None:
         raise PlanFault(f"{number} is not between 0 and {limit}", where=where)
 
 
-def require_position(position: int, length: int, what: str, where: str) -> None:
+def require_position(position: int, length: int, subject: str, where: str) -> None:
     if not 0 <= position < length:
-        raise PlanFault(f"there is no {what} {position}; the plan has {length}", where=where)
+        raise PlanFault(f"there is no {subject} {position}; the plan has {length}", where=where)
 
 
 def require_name(name: str, where: str) -> None:

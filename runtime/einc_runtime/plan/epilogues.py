@@ -54,9 +54,9 @@ def find_epilogues(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int
     """
     epilogues: dict[int, tuple[int, int]] = {}
     for number, candidates in list_contracted_operands(bundle, tasks):
-        for contraction, place in sorted(candidates, reverse=True)[:1]:  # the last contraction that it waits for
+        for contraction, operand in sorted(candidates, reverse=True)[:1]:  # the last contraction that it waits for
             if all(earlier <= contraction for earlier in tasks[number].after):
-                epilogues[contraction] = number, place
+                epilogues[contraction] = number, operand
     return epilogues
 
 
@@ -70,14 +70,14 @@ def list_contracted_operands(
         if not isinstance(task, KernelTask) or bundle.operations[task.operation].kernel != "map":
             continue
         candidates: list[tuple[int, int]] = []
-        for place, region in enumerate(task.reads):
-            own = writers.get(region.buffer, [])
-            if region.buffer in kept or readers[region.buffer] != [number] or len(own) != 1:
+        for operand, region in enumerate(task.reads):
+            writing_tasks = writers.get(region.buffer, [])
+            if region.buffer in kept or readers[region.buffer] != [number] or len(writing_tasks) != 1:
                 continue
-            first = tasks[own[0]]
+            first = tasks[writing_tasks[0]]
             contracts = isinstance(first, KernelTask) and bundle.operations[first.operation].kernel == "contract"
-            if contracts and first.site == task.site and writes_of(first) == (region,) and own[0] < number:
-                candidates.append((own[0], place))
+            if contracts and first.site == task.site and writes_of(first) == (region,) and writing_tasks[0] < number:
+                candidates.append((writing_tasks[0], operand))
         yield number, candidates
 
 
@@ -96,13 +96,13 @@ def find_gated_pairs(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[i
 
     One kernel for all three can run in its place: what the other two wait for comes before it, or is one of the three.
     """
-    found: dict[int, GatedTasks] = {}
+    gated: dict[int, GatedTasks] = {}
     for number, candidates in list_contracted_operands(bundle, tasks):
         task = tasks[number]
         if len(candidates) != 2 or not isinstance(task, KernelTask) or len(task.reads) != 2:
             continue
-        (first, place), (second, other) = sorted(candidates)
+        (first, first_operand), (second, second_operand) = sorted(candidates)
         alone = first < second and all(earlier < first for earlier in tasks[second].after)
         if alone and all(earlier < first or earlier == second for earlier in task.after if earlier != first):
-            found[first] = GatedTasks(second, number, (place, other))
-    return found
+            gated[first] = GatedTasks(second, number, (first_operand, second_operand))
+    return gated

@@ -52,8 +52,8 @@ def find_convolution(program: IndexProgram) -> Convolution | None:
     factor = ScalarProgram.parse(program.program, 2).product_factor
     if factor is None:
         return None
-    found = (_match(program, image, 1 - image, factor) for image in (0, 1))
-    return next((convolution for convolution in found if convolution is not None), None)
+    matches = (_match(program, image, 1 - image, factor) for image in (0, 1))
+    return next((convolution for convolution in matches if convolution is not None), None)
 
 
 def _match(program: IndexProgram, image: int, kernel: int, factor: float) -> Convolution | None:
@@ -69,14 +69,23 @@ def _match(program: IndexProgram, image: int, kernel: int, factor: float) -> Con
     if not 1 <= len(known) <= MAX_WINDOW_DIMS or None in of_weights or None in of_source:
         return None
     moved = {name for window in known for name in (window.along, window.within)}
-    own, others = {str(name) for name in of_source}, {str(name) for name in of_weights}
+    image_loops, kernel_loops = {str(name) for name in of_source}, {str(name) for name in of_weights}
     named = len(of_source) + len(of_weights) + 2 * len(known)
     within = {window.within for window in known}
     result = set(program.result)
-    distinct = len(own) + len(others) + len(moved) == named and not own & moved and others & moved == within
-    groups = (own - others, own & others & result, (own & others) - result, others - own - within)
+    distinct = (
+        len(image_loops) + len(kernel_loops) + len(moved) == named
+        and not image_loops & moved
+        and kernel_loops & moved == within
+    )
+    groups = (
+        image_loops - kernel_loops,
+        image_loops & kernel_loops & result,
+        (image_loops & kernel_loops) - result,
+        kernel_loops - image_loops - within,
+    )
     fits = distinct and groups[0] <= result and groups[3] <= result and max(map(len, groups)) <= 1
-    if not fits or own | others | moved != set(program.extents):
+    if not fits or image_loops | kernel_loops | moved != set(program.extents):
         return None
     batch, group, channel, filters = (next(iter(names), None) for names in groups)
     return Convolution(image, kernel, batch, group, channel, filters, tuple(known), factor)

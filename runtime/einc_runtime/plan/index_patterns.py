@@ -97,7 +97,7 @@ class Lookup:
     def write(self, ranges: Ranges) -> IndexProgram:
         """The program that finds it within these ranges, without the loop."""
         lower, upper = ranges[self.loop]
-        order = {name: place for place, (name, _) in enumerate(self.program.loops)}
+        order = {name: position for position, (name, _) in enumerate(self.program.loops)}
         reads = tuple(self._read_at_key(read, order) for read in self.program.reads)
         scalar = _parse_scalar(self.program)
         key, count = ScalarInput(self.key), len(scalar.steps)
@@ -151,16 +151,16 @@ def find_pattern(program: IndexProgram, dtype: str) -> Pattern | None:
     functions = (condition.function, _EXCHANGED.get(condition.function, condition.function))
     for function, (left, right) in zip(functions, sides, strict=False):
         for find in finders:
-            found = find(program, function, left, right, value=value, identity=identity, loop=loop)
-            if found is not None:
-                return found
+            pattern = find(program, function, left, right, value=value, identity=identity, loop=loop)
+            if pattern is not None:
+                return pattern
     return None
 
 
 def is_running_along(program: IndexProgram, name: str) -> bool:
     """Whether a program is a running aggregate along this loop of its result, for some type of its values."""
-    found = (find_pattern(program, dtype) for dtype in ("f32", "i32", "i64"))
-    return any(isinstance(pattern, RunningAggregate) and pattern.along == name for pattern in found)
+    patterns = (find_pattern(program, dtype) for dtype in ("f32", "i32", "i64"))
+    return any(isinstance(pattern, RunningAggregate) and pattern.along == name for pattern in patterns)
 
 
 def find_identity(aggregation: str, dtype: str) -> float:
@@ -285,7 +285,7 @@ def _extract(program: IndexProgram, operand: Operand, result: Sequence[str]) -> 
     scalar, used = _parse_scalar(program), _find_reads(program, operand)
     reads = {old: new for new, old in enumerate(used)}
     steps = {old: new for new, old in enumerate(_list_steps(scalar, operand))}
-    order = {name: place for place, name in enumerate(result)}
+    order = {name: position for position, name in enumerate(result)}
 
     def rename(x: Operand) -> Operand:
         if isinstance(x, ScalarInput):

@@ -268,12 +268,12 @@ def parse_index_program(
     _require(kept < len(pairs) or not aggregation, "nothing is aggregated over")
     texts = reads.split("; ")
     _require(len(texts) <= MAX_READS, f"{len(texts)} reads; at most {MAX_READS} are supported")
-    order = {name: place for place, (name, _) in enumerate(pairs)}
+    order = {name: position for position, (name, _) in enumerate(pairs)}
     read = tuple(_parse_read(text, order, len(texts)) for text in texts)
-    found = IndexProgram(tuple(pairs), kept, read, program, aggregation)
-    _require(found.reads_text == reads, "reads are not in canonical form")
-    _check_reads(found, shapes)
-    return found
+    parsed = IndexProgram(tuple(pairs), kept, read, program, aggregation)
+    _require(parsed.reads_text == reads, "reads are not in canonical form")
+    _check_reads(parsed, shapes)
+    return parsed
 
 
 def read_index_program(value: Callable[[str, type[Any]], Any], shapes: tuple[tuple[int, ...], ...]) -> IndexProgram:
@@ -333,7 +333,7 @@ def _parse_sum(text: str, order: Mapping[str, int], count: int) -> Position:
 
 def _check_reads(program: IndexProgram, shapes: Sequence[Sequence[int]]) -> None:
     """Each read fits its operand, stays within it or says what is outside, and depends on none that depends on it."""
-    whole = program.whole
+    all_ranges = program.whole
     operands = {read.operand for read in program.reads if isinstance(read, TensorRead)}
     _require(operands == set(range(len(shapes))), f"{len(operands)} operands are read of {len(shapes)}")
     for number, read in enumerate(program.reads):
@@ -346,7 +346,7 @@ def _check_reads(program: IndexProgram, shapes: Sequence[Sequence[int]]) -> None
             # Only reads with larger numbers, and these are views: so that no circle is possible, and none is gathered.
             later = all(element > number and _is_plain(program.reads[element]) for element in position.elements)
             _require(later, f"{read} depends on elements that do not stand behind it, or on further elements")
-            span = position.span(whole)
+            span = position.span(all_ranges)
             inside = span is None or (span[0] >= 0 and span[1] <= extent)
             _require(inside or bool(read.outside), f"{read} is outside of a dimension of {extent}: {span}")
 

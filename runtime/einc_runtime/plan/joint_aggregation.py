@@ -51,23 +51,23 @@ def groups_of(operation: Operation, tensors: Sequence[Tensor]) -> dict[int, Aggr
     """The aggregation group of every output (a position among `tensors`) of a valid operation."""
     text = operation.attributes.get("aggregation") if set(operation.aggregations) & DEFINITIONS else None
     definition = text if isinstance(text, str) else ""
-    found = {
+    groups = {
         tensor: AggregationGroup.single(aggregation, tensor, len(tensors[tensor].shape), definition)
         for tensor, aggregation in zip(operation.outputs, operation.aggregations, strict=True)
     }
     for joint in operation.joint_aggregations:
         members = tuple(operation.outputs[j] for j in joint.outputs)
         group = AggregationGroup(operation.aggregations[joint.outputs[0]], members, joint.dims, joint.whole, definition)
-        found.update(dict.fromkeys(members, group))
-    return found
+        groups.update(dict.fromkeys(members, group))
+    return groups
 
 
 def aggregation_groups(plan: ExecutablePlan) -> dict[int, AggregationGroup]:
     """The aggregation group of every computed tensor of a plan whose operations are valid."""
-    found: dict[int, AggregationGroup] = {}
+    groups: dict[int, AggregationGroup] = {}
     for operation in plan.operations:
-        found.update(groups_of(operation, plan.tensors))
-    return found
+        groups.update(groups_of(operation, plan.tensors))
+    return groups
 
 
 def require_joint_aggregations(bundle: Bundle, operation: Operation, where: str) -> None:
@@ -99,8 +99,8 @@ def _require_joint_aggregation(bundle: Bundle, operation: Operation, joint: Join
         for d in dims:
             require_position(d, len(shapes[0]), "dimension", f"{where}.dims[{n}]")
         require_unique(dims, f"{where}.dims[{n}]")
-        found = tuple(shapes[0][d] for d in dims)
-        require(found == shape, f"{where}.dims[{n}]", f"extents {found}, where the member has {shape}")
+        extents = tuple(shapes[0][d] for d in dims)
+        require(extents == shape, f"{where}.dims[{n}]", f"extents {extents}, where the member has {shape}")
     for d in joint.whole:
         require_position(d, len(shapes[0]), "dimension", f"{where}.whole")
     require_unique(joint.whole, f"{where}.whole")

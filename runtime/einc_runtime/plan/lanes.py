@@ -56,15 +56,15 @@ def group_messages(tasks: Sequence[AnyTask], ends: Mapping[int, int]) -> list[tu
     """
     groups: list[tuple[int, ...]] = []
     members: set[int] = set()  # of the last group, while others may join it
-    for place, task in enumerate(tasks):
+    for number, task in enumerate(tasks):
         waits = not members.isdisjoint(task.after)
-        if place in ends:
-            if members and not waits and ends[groups[-1][0]] == ends[place] and len(members) < MAX_GROUP_MESSAGES:
-                groups[-1] += (place,)
+        if number in ends:
+            if members and not waits and ends[groups[-1][0]] == ends[number] and len(members) < MAX_GROUP_MESSAGES:
+                groups[-1] += (number,)
             else:
-                groups.append((place,))
+                groups.append((number,))
                 members = set()
-            members.add(place)
+            members.add(number)
         elif waits or not isinstance(task, FenceTask):
             members = set()
     return groups
@@ -74,19 +74,21 @@ def order_lanes(plan: ExecutablePlan, items: Sequence[RankTask], gpus: Sequence[
     """The steps of a process in their order, with all waits; `gpus` has the GPU of every site, and `items` the tasks
     of the process, with what they wait for as places in that list."""
     home = [gpus[plan.buffers[_any_buffer(item.task)].site] if _touches(item.task) else -1 for item in items]
-    ends = {place: home[place] for place, item in enumerate(items) if item.peer is not None}
-    group_of = {place: group for group in group_messages([item.task for item in items], ends) for place in group}
+    ends = {item_number: home[item_number] for item_number, item in enumerate(items) if item.peer is not None}
+    group_of = {
+        item_number: group for group in group_messages([item.task for item in items], ends) for item_number in group
+    }
     several = len({gpu for gpu in home if gpu >= 0}) > 1
     steps: list[LaneStep] = []
     step_of: dict[int, int] = {}
     since: dict[int, list[int]] = defaultdict(list)  # for every GPU its last group, and what each group waits for
-    for place in range(len(items)):
-        places = group_of.get(place, (place,))
-        if place != places[-1]:
+    for item_number in range(len(items)):
+        places = group_of.get(item_number, (item_number,))
+        if item_number != places[-1]:
             continue  # the group is enqueued with its last member, after fences between them
-        after = {step_of[earlier] for own in places for earlier in items[own].task.after}
-        gpu, number = home[place], len(steps)
-        if place in ends:
+        after = {step_of[earlier] for member in places for earlier in items[member].task.after}
+        gpu, number = home[item_number], len(steps)
+        if item_number in ends:
             after.update(since[gpu])
             since[gpu] = [number]
         elif several:
@@ -115,10 +117,12 @@ def prove_lanes(plan: ExecutablePlan, ranks: Sequence[Sequence[RankTask]], lanes
 def _prove_steps(items: Sequence[RankTask], steps: Sequence[LaneStep], rank: int) -> None:
     step_of: dict[int, int] = {}
     for number, step in enumerate(steps):
-        for place in step.places:
-            if place in step_of or not 0 <= place < len(items):
-                raise PlanFault("is in several steps, or is none of its tasks", where=f"place {place} of rank {rank}")
-            step_of[place] = number
+        for item_number in step.places:
+            if item_number in step_of or not 0 <= item_number < len(items):
+                raise PlanFault(
+                    "is in several steps, or is none of its tasks", where=f"place {item_number} of rank {rank}"
+                )
+            step_of[item_number] = number
     if len(step_of) != len(items):
         missing = min(set(range(len(items))) - step_of.keys())
         raise PlanFault("is in no step", where=_name(items, missing, rank))
@@ -128,10 +132,10 @@ def _prove_steps(items: Sequence[RankTask], steps: Sequence[LaneStep], rank: int
         known = {*step.after}
         if any(not 0 <= earlier < number for earlier in known):
             raise PlanFault("waits for a step that is not before it", where=where)
-        needed = {step_of[earlier] for place in step.places for earlier in items[place].task.after}
+        needed = {step_of[earlier] for item_number in step.places for earlier in items[item_number].task.after}
         if number in needed:
             raise PlanFault("waits for a message of its own group", where=where)
-        messages = {items[place].peer is not None for place in step.places}
+        messages = {items[item_number].peer is not None for item_number in step.places}
         if len(messages) > 1 or (len(step.places) > 1 and not all(messages)):
             raise PlanFault("is in a group, and no message", where=where)
         if all(messages):
@@ -152,10 +156,10 @@ def _prove_orders(ranks: Sequence[Sequence[RankTask]], lanes: Sequence[Sequence[
     orders: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for rank, item, step in _list_ends(ranks, lanes):
         incoming = bool(writes_of(item.task))
-        other = home[item.position, not incoming]
-        if other == step.gpu:
-            raise PlanFault(f"is sent by GPU {other} to itself", where=f"message {item.position} of rank {rank}")
-        pair = (other, step.gpu) if incoming else (step.gpu, other)
+        peer = home[item.position, not incoming]
+        if peer == step.gpu:
+            raise PlanFault(f"is sent by GPU {peer} to itself", where=f"message {item.position} of rank {rank}")
+        pair = (peer, step.gpu) if incoming else (step.gpu, peer)
         orders[pair][incoming].append(item.position)
     for (source, target), (sent, received) in sorted(orders.items()):
         if sent != received:
@@ -179,10 +183,10 @@ def _prove_no_circle(ranks: Sequence[Sequence[RankTask]], lanes: Sequence[Sequen
         last_group: int | None = None
         for number, step in enumerate(steps):
             earlier = before[number] | ({last_group} if number in groups and last_group is not None else set())
-            waits.add((rank, number, 0), [ends[other] for other in sorted(earlier)])
+            waits.add((rank, number, 0), [ends[earlier_step] for earlier_step in sorted(earlier)])
             if number in groups:
                 last_group = number
-                waits.add_group(rank, number, [items[place] for place in step.places])
+                waits.add_group(rank, number, [items[item_number] for item_number in step.places])
         for number, group in _list_kept_off(steps, groups, before):
             waits.add((rank, number, 0), [ends[group]])
     stuck = waits.find_circle()
@@ -195,14 +199,14 @@ def _prove_no_circle(ranks: Sequence[Sequence[RankTask]], lanes: Sequence[Sequen
 def _list_waits(items: Sequence[RankTask], steps: Sequence[LaneStep], groups: Container[int]) -> list[set[int]]:
     """What every step waits for: what it says, and the step before it in the stream of its site."""
     last: dict[int, int] = {}
-    found: list[set[int]] = []
+    waits: list[set[int]] = []
     for number, step in enumerate(steps):
         task = items[step.places[0]].task
-        found.append({*step.after})
+        waits.append({*step.after})
         if number not in groups and not isinstance(task, TransferTask):
-            found[-1] |= {last[task.site]} if task.site in last else set()
+            waits[-1] |= {last[task.site]} if task.site in last else set()
             last[task.site] = number
-    return found
+    return waits
 
 
 def _list_kept_off(
@@ -212,7 +216,7 @@ def _list_kept_off(
     waits for the step."""
     for gpu in sorted({step.gpu for step in steps}):
         lane = [number for number, step in enumerate(steps) if step.gpu == gpu and number in groups]
-        index = {number: place for place, number in enumerate(lane)}
+        index = {number: position for position, number in enumerate(lane)}
         first = [len(lane)] * len(steps)  # of the groups that wait for the step
         for number in range(len(steps) - 1, -1, -1):
             for earlier in before[number]:
@@ -231,8 +235,8 @@ class _Waits:
 
     def add(self, vertex: Vertex, earlier: Sequence[Vertex]) -> None:
         self._left[vertex] = self._left.get(vertex, 0) + len(earlier)
-        for other in earlier:
-            self._later[other].append(vertex)
+        for earlier_vertex in earlier:
+            self._later[earlier_vertex].append(vertex)
 
     def add_group(self, rank: int, number: int, members: Sequence[RankTask]) -> None:
         """Messages between two processes go on in their order; NCCL only says so of two GPUs."""
@@ -259,11 +263,11 @@ def _list_ends(
 ) -> list[tuple[int, RankTask, LaneStep]]:
     """All ends of messages, those of each rank in their order."""
     return [
-        (rank, items[place], step)
+        (rank, items[item_number], step)
         for rank, (items, steps) in enumerate(zip(ranks, lanes, strict=True))
         for step in steps
-        for place in step.places
-        if items[place].peer is not None
+        for item_number in step.places
+        if items[item_number].peer is not None
     ]
 
 
@@ -277,5 +281,5 @@ def _any_buffer(task: AnyTask) -> int:
     return regions[0].buffer
 
 
-def _name(items: Sequence[RankTask], place: int, rank: int) -> str:
-    return f"task {items[place].position} of rank {rank}"
+def _name(items: Sequence[RankTask], item_number: int, rank: int) -> str:
+    return f"task {items[item_number].position} of rank {rank}"

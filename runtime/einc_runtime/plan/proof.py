@@ -135,8 +135,8 @@ def _execute(
     elif isinstance(task, TransferTask):
         memory.write(task.write, memory.read(task.read, ".read", position), ".write", position)
     elif isinstance(task, CopyTask):
-        found = [memory.read(region, f".reads[{k}]", position) for k, region in enumerate(task.reads)]
-        for k, (region, content) in enumerate(zip(task.writes, found, strict=True)):
+        contents = [memory.read(region, f".reads[{k}]", position) for k, region in enumerate(task.reads)]
+        for k, (region, content) in enumerate(zip(task.writes, contents, strict=True)):
             memory.write(region, content, f".writes[{k}]", position)
     elif isinstance(task, AggregateTask):
         group = groups[bundle.buffers[task.writes[0].buffer].tensor]
@@ -172,14 +172,14 @@ def _aggregate(
 ) -> None:
     """Combines each member on its own. They stay tuples because every copy has the same functions in all members."""
     members = len(task.writes)
-    found = [memory.read(region, f".reads[{k}]", position) for k, region in enumerate(task.reads)]
-    totals: list[Content] = found[:members]
-    for first in range(0, len(found), members):
-        _require_tuple(found[first : first + members], group, budget, f".reads[{first}]")
+    contents = [memory.read(region, f".reads[{k}]", position) for k, region in enumerate(task.reads)]
+    totals: list[Content] = contents[:members]
+    for first in range(0, len(contents), members):
+        _require_tuple(contents[first : first + members], group, budget, f".reads[{first}]")
         for n in range(members if first else 0):
             at = f".reads[{first + n}]"
-            budget.spend(len(totals[n]) * len(found[first + n]), at)
-            totals[n] = _combine(totals[n], found[first + n], at)
+            budget.spend(len(totals[n]) * len(contents[first + n]), at)
+            totals[n] = _combine(totals[n], contents[first + n], at)
     for n, (region, total) in enumerate(zip(task.writes, totals, strict=True)):
         memory.write(region, total, f".writes[{n}]", position, in_place=region == task.reads[n])
 
@@ -197,9 +197,9 @@ def _require_tuple(copy: Sequence[Content], group: AggregationGroup, budget: Ste
         budget.spend(len(copy[0]) * len(content), where)
         for block, mask in copy[0]:
             part = block.projected(dims)
-            for other, more in content:
-                if mask != more and _agree(part, other, [d in group.whole for d in dims]):
-                    message = f"{other} of member {n} combines functions {_format_functions(more)}"
+            for member_block, more in content:
+                if mask != more and _agree(part, member_block, [d in group.whole for d in dims]):
+                    message = f"{member_block} of member {n} combines functions {_format_functions(more)}"
                     belongs = f"{block} of the primary, {_format_functions(mask)}"
                     raise PlanFault(f"{message}, and what belongs to it, {belongs}", where=where)
 
@@ -214,8 +214,8 @@ def _combine(left: Content, right: Content, where: str) -> Content:
     """The union of two contents of one block, piece by piece."""
     combined = []
     for block, mask in left:
-        for other, more in right:
-            common = block if block == other else block.intersect(other)
+        for right_block, more in right:
+            common = block if block == right_block else block.intersect(right_block)
             if common is None:
                 continue
             if mask & more:

@@ -67,14 +67,14 @@ def assign_sites(sites: int, ranks: int, shares: Shares | None = None) -> tuple[
     if shares is None:
         return tuple(site * ranks // sites for site in range(sites))
     if isinstance(shares, int):
-        rest = sites - (ranks - 1) * shares
-        counts = (*(ranks - 1) * (shares,), rest) if rest <= shares else ()
+        last_share = sites - (ranks - 1) * shares
+        counts = (*(ranks - 1) * (shares,), last_share) if last_share <= shares else ()
     else:
         counts = shares
     if len(counts) != ranks or min(counts) < 1 or sum(counts) != sites:
-        given = f"{shares} sites a rank" if isinstance(shares, int) else f"{', '.join(map(str, shares))} sites"
+        described = f"{shares} sites a rank" if isinstance(shares, int) else f"{', '.join(map(str, shares))} sites"
         raise PlanFault(
-            f"{ranks} ranks with {given} do not share the {sites} sites of the plan",
+            f"{ranks} ranks with {described} do not share the {sites} sites of the plan",
             hint="give each rank one site at least, and every site to one rank",
         )
     return tuple(rank for rank, count in enumerate(counts) for _ in range(count))
@@ -117,11 +117,11 @@ def prove_ranks(plan: ExecutablePlan, ranks: Sequence[Sequence[RankTask]]) -> in
     sends: dict[int, tuple[int, RankTask]] = {}
     receives: dict[int, tuple[int, RankTask]] = {}
     for rank, items in enumerate(ranks):
-        for place, item in enumerate(items):
+        for number, item in enumerate(items):
             where = f"task {item.position} of rank {rank}"
-            if any(not 0 <= earlier < place for earlier in item.task.after):
+            if any(not 0 <= earlier < number for earlier in item.task.after):
                 raise PlanFault("waits for a task that is not before it", where=where)
-            if place and items[place - 1].position > item.position:
+            if number and items[number - 1].position > item.position:
                 raise PlanFault("comes after a later task of the plan", where=where)
             if item.peer is not None:
                 ends = receives if writes_of(item.task) else sends

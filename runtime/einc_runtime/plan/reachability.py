@@ -52,13 +52,13 @@ class TaskAncestors:
         added = 0
         for before in after[::-1]:  # later tasks have larger sets, which earlier ones may be part of
             if last_use[before] > position:
-                other = kept[before][0]
+                inherited = kept[before][0]
             else:
-                other, size = kept.pop(before)
+                inherited, size = kept.pop(before)
                 self._live -= size
-            ancestors, own = unite(ancestors, other)
-            added += own
-            self._traffic += POINTER * len(other)
+            ancestors, new_bytes = unite(ancestors, inherited)
+            added += new_bytes
+            self._traffic += POINTER * len(inherited)
         self._traffic += added
         if self._traffic > MAX_TRAFFIC:
             message = f"{len(self._tasks)} tasks with these dependencies are too many to prove"
@@ -93,27 +93,27 @@ class TaskAncestors:
         return not _absent(positions, self._kept[fence][0])
 
 
-def unite(one: Positions, other: Positions) -> tuple[Positions, int]:
+def unite(larger: Positions, smaller: Positions) -> tuple[Positions, int]:
     """The union of two sets, and the bytes of those of its chunks that neither of the two has."""
-    if len(one) < len(other):
-        one, other = other, one
-    if not other:
-        return one, 0
-    if len(one) == 1:  # of a small plan: without looking for the chunks that differ
-        both = one[0] | other[0]
-        if both == one[0]:
-            return one, 0
-        return (other, 0) if both == other[0] else ((both,), CHUNK_POSITIONS // 8)
-    if one[: len(other)] == other:  # compares only what is not the same object
-        return one, 0
-    chunks = list(one)
+    if len(larger) < len(smaller):
+        larger, smaller = smaller, larger
+    if not smaller:
+        return larger, 0
+    if len(larger) == 1:  # of a small plan: without looking for the chunks that differ
+        both = larger[0] | smaller[0]
+        if both == larger[0]:
+            return larger, 0
+        return (smaller, 0) if both == smaller[0] else ((both,), CHUNK_POSITIONS // 8)
+    if larger[: len(smaller)] == smaller:  # compares only what is not the same object
+        return larger, 0
+    chunks = list(larger)
     new = 0
-    for number in [n for n, (own, bits) in enumerate(zip(one, other, strict=False)) if own is not bits]:
-        own, bits = one[number], other[number]
-        both = own | bits
+    for number in [n for n, (chunk, bits) in enumerate(zip(larger, smaller, strict=False)) if chunk is not bits]:
+        chunk, bits = larger[number], smaller[number]
+        both = chunk | bits
         if both == bits:
             chunks[number] = bits
-        elif both != own:
+        elif both != chunk:
             chunks[number] = both
             new += CHUNK_POSITIONS // 8
     return tuple(chunks), new

@@ -63,9 +63,9 @@ def find_users(tasks: Sequence[AnyTask]) -> tuple[dict[int, list[int]], dict[int
     readers: dict[int, list[int]] = defaultdict(list)
     writers: dict[int, list[int]] = defaultdict(list)
     for number, task in enumerate(tasks):
-        for found, regions in ((readers, reads_of(task)), (writers, writes_of(task))):
+        for users, regions in ((readers, reads_of(task)), (writers, writes_of(task))):
             for region in regions:
-                found[region.buffer].append(number)
+                users[region.buffer].append(number)
     return readers, writers
 
 

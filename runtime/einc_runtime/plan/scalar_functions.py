@@ -81,13 +81,15 @@ def infer_types(function: str, known: ScalarFunction, operands: Sequence[str | N
     """
     for position, dtype in enumerate(operands[: known.conditions]):
         if dtype != "bool":
-            found = "a literal" if dtype is None else dtype
-            raise OperandFault(f"{function}: the condition must be a bool tensor, not {found}", "condition", position)
+            described = "a literal" if dtype is None else dtype
+            raise OperandFault(
+                f"{function}: the condition must be a bool tensor, not {described}", "condition", position
+            )
     start = known.conditions
     common = next((dtype for dtype in operands[start:] if dtype is not None), None)
     if common is None:
-        which = "one operand beside the condition" if start else "one operand"
-        raise OperandFault(f"{function}: at least {which} must be a tensor", "literals", start)
+        operands_needed = "one operand beside the condition" if start else "one operand"
+        raise OperandFault(f"{function}: at least {operands_needed} must be a tensor", "literals", start)
     first = operands.index(common, start)
     for position, dtype in enumerate(operands[start:], start):
         if dtype not in (None, common):

@@ -85,25 +85,25 @@ class Block(Record, frozen=True, array_like=True, order=True):
         """Number of elements."""
         return math.prod(map(operator.sub, self.upper, self.lower))
 
-    def contains(self, other: Block) -> bool:
+    def contains(self, block: Block) -> bool:
         """Whether `other` is a projection of this block (Definition 4): well-formed, of its rank, and inside it."""
-        if not len(self.lower) == len(self.upper) == len(other.lower) == len(other.upper):
+        if not len(self.lower) == len(self.upper) == len(block.lower) == len(block.upper):
             return False
-        for lo, up, start, end in zip(self.lower, self.upper, other.lower, other.upper, strict=True):
+        for lo, up, start, end in zip(self.lower, self.upper, block.lower, block.upper, strict=True):
             if not lo <= start <= end <= up:
                 return False
         return True
 
-    def overlaps(self, other: Block) -> bool:
+    def overlaps(self, block: Block) -> bool:
         """Whether two blocks of equal rank have elements in common."""
-        for lo, up, start, end in zip(self.lower, self.upper, other.lower, other.upper, strict=True):
+        for lo, up, start, end in zip(self.lower, self.upper, block.lower, block.upper, strict=True):
             if lo >= end or start >= up:
                 return False
         return True
 
-    def intersect(self, other: Block) -> Block | None:
+    def intersect(self, block: Block) -> Block | None:
         """The common part of two non-empty blocks of equal rank, or None where they have none."""
-        lower, upper = tuple(map(max, self.lower, other.lower)), tuple(map(min, self.upper, other.upper))
+        lower, upper = tuple(map(max, self.lower, block.lower)), tuple(map(min, self.upper, block.upper))
         return Block(lower, upper) if all(map(operator.lt, lower, upper)) else None
 
     def projected(self, dims: Sequence[int]) -> Block:

@@ -159,11 +159,11 @@ def require_signature(operation: Operation, tensors: Sequence[Tensor], where: st
         hint = f"there are {', '.join(SIGNATURES)}"
         raise PlanFault(f"unknown kernel '{escape_text(name, 40)}'", where=f"{where}.kernel", hint=hint)
     signature = SIGNATURES[name]
-    found, least = len(operation.inputs), len(signature.inputs)
+    count, least = len(operation.inputs), len(signature.inputs)
     last = signature.inputs[-1:] or (_ELEMENTS,)
-    more = last * (found - least) if signature.more is None else signature.more
-    fits = least <= found <= least + len(more)
-    require(fits, f"{where}.inputs", f"{found} inputs, where the kernel {name} takes {least} to {least + len(more)}")
+    more = last * (count - least) if signature.more is None else signature.more
+    fits = least <= count <= least + len(more)
+    require(fits, f"{where}.inputs", f"{count} inputs, where the kernel {name} takes {least} to {least + len(more)}")
     outputs = len(signature.outputs)
     message = f"{len(operation.outputs)} outputs, where the kernel {name} has {outputs}"
     repeated = signature.outputs[-1:] * (len(operation.outputs) - outputs) * signature.more_outputs
@@ -192,11 +192,11 @@ def require_order(name: str, where: str | None = None) -> Order:
 
 def _require_attribute_types(operation: Operation, signature: KernelSignature, where: str) -> None:
     """A bool is no integer, and an integer no float."""
-    own = signature.required | signature.optional
-    known = own | {ATTRIBUTE: bool}
+    taken = signature.required | signature.optional
+    known = taken | {ATTRIBUTE: bool}
     for attribute, value in operation.kernel_attributes.items():
         at = f"{where}['{attribute}']"
-        require(attribute in known, at, f"the kernel {operation.kernel} takes {', '.join(own) or 'no attributes'}")
+        require(attribute in known, at, f"the kernel {operation.kernel} takes {', '.join(taken) or 'no attributes'}")
         kind = known[attribute]
         require(type(value) is kind, at, f"{type(value).__name__}, where the kernel takes {kind.__name__}")
     missing = [attribute for attribute in signature.required if attribute not in operation.kernel_attributes]

@@ -21,7 +21,11 @@ STATE = "state"
 
 def find_updates(operations: Sequence[Operation]) -> Mapping[int, int]:
     """For every tensor that is written over a state, that state (both are positions)."""
-    return {one.outputs[0]: one.inputs[0] for one in operations if one.kernel_attributes.get(IN_PLACE) is True}
+    return {
+        operation.outputs[0]: operation.inputs[0]
+        for operation in operations
+        if operation.kernel_attributes.get(IN_PLACE) is True
+    }
 
 
 def validate_states(plan: ExecutablePlan) -> None:
@@ -34,19 +38,29 @@ def validate_states(plan: ExecutablePlan) -> None:
     pairs = _pair_buffers(plan, updates)
     left = set(pairs)
     for i, task in enumerate(plan.tasks):
-        own: tuple[int, int] | None = None
+        state_and_result: tuple[int, int] | None = None
         if isinstance(task, KernelTask) and plan.operations[task.operation].outputs[0] in updates:
             store, result = task.reads[0], task.writes[0]
-            own = store.buffer, result.buffer
+            state_and_result = store.buffer, result.buffer
             where = f"tasks[{i}].writes[0]"
-            require(pairs.get(own[0]) == own[1], where, f"buffer {own[1]} does not lie where the state does")
-            whole = plan.buffers[own[0]].block
-            require(store.block == result.block == whole, where, f"{result.block}, and the state has {whole} there")
-            left.discard(own[0])
-        for field, regions, place in (("reads", reads_of(task), 0), ("writes", writes_of(task), 1)):
+            require(
+                pairs.get(state_and_result[0]) == state_and_result[1],
+                where,
+                f"buffer {state_and_result[1]} does not lie where the state does",
+            )
+            state_block = plan.buffers[state_and_result[0]].block
+            require(
+                store.block == result.block == state_block,
+                where,
+                f"{result.block}, and the state has {state_block} there",
+            )
+            left.discard(state_and_result[0])
+        for field, regions, side in (("reads", reads_of(task), 0), ("writes", writes_of(task), 1)):
             for k, region in enumerate(regions):
                 buffer = plan.buffers[region.buffer]
-                if buffer.role != STATE or (own is not None and k == 0 and region.buffer == own[place]):
+                if buffer.role != STATE or (
+                    state_and_result is not None and k == 0 and region.buffer == state_and_result[side]
+                ):
                     continue
                 old = plan.tensors[buffer.tensor].kind == STATE
                 message = f"buffer {region.buffer} is a state's, and only what updates it may do so"
@@ -68,8 +82,8 @@ def _check_readers(plan: ExecutablePlan, updates: Mapping[int, int]) -> None:
             readers.update([number] if first else [])
         if updating:
             old, new = plan.tensors[operation.inputs[0]], plan.tensors[operation.outputs[0]]
-            alike = (old.shape, old.dtype, old.order) == (new.shape, new.dtype, new.order)
-            require(alike, f"operations[{i}].outputs[0]", "it lies in memory otherwise than the state")
+            same_layout = (old.shape, old.dtype, old.order) == (new.shape, new.dtype, new.order)
+            require(same_layout, f"operations[{i}].outputs[0]", "it lies in memory otherwise than the state")
 
 
 def _pair_buffers(plan: ExecutablePlan, updates: Mapping[int, int]) -> dict[int, int]:
@@ -90,8 +104,8 @@ def _pair_buffers(plan: ExecutablePlan, updates: Mapping[int, int]) -> dict[int,
     pairs: dict[int, int] = {}
     for i, buffer in results:
         store = stores.get((buffer.site, updates[buffer.tensor], buffer.block))
-        there = store is not None and store not in pairs and plan.buffers[store].offset == buffer.offset
-        if store is None or not there:
+        same_bytes = store is not None and store not in pairs and plan.buffers[store].offset == buffer.offset
+        if store is None or not same_bytes:
             raise PlanFault("it does not lie at the bytes of a buffer of its state", where=f"buffers[{i}]")
         pairs[store] = i
     for store in stores.values():

@@ -57,10 +57,10 @@ class Piece:
     def without(self, part: Block) -> list[Piece]:
         """The pieces that are left around a part that is overwritten."""
         pieces = []
-        for rest in boxes.subtract(self.block, part):
-            piece = Piece(rest, self.mask, self.writer)
+        for remaining in boxes.subtract(self.block, part):
+            piece = Piece(remaining, self.mask, self.writer)
             for task, read in self.readers:
-                common = read.intersect(rest)
+                common = read.intersect(remaining)
                 if common is not None:
                     piece.readers.append((task, common))
             pieces.append(piece)
@@ -82,8 +82,8 @@ class LiveRange:
 
     __slots__ = ("_count", "_pieces", "_sorted", "accesses", "before", "first", "gates", "overwritten_by", "whole")
 
-    def __init__(self, whole: Block, first: Block) -> None:
-        self.whole = whole
+    def __init__(self, block: Block, first: Block) -> None:
+        self.whole = block
         self.first = first
         self.before: Set[int] = frozenset()
         self.gates: Set[int] = frozenset()
@@ -113,8 +113,8 @@ class LiveRange:
         self._pieces.append(piece)
         if len(self._pieces) > MAX_SCANNED_PIECES:
             self._sorted = _SortedPieces(self.whole, self.first)
-            for one in self._pieces:
-                self._sorted.put(one)
+            for earlier in self._pieces:
+                self._sorted.put(earlier)
 
     @property
     def insertion_steps(self) -> int:
@@ -194,15 +194,15 @@ class SymbolicMemory:
         for piece, common in self._overlapping(live, block, where):
             if task is not None:
                 if not self._ancestors.ended(piece.writer):
-                    what = f"reads buffer {region.buffer} {common}, which tasks[{piece.writer}] writes"
-                    raise PlanFault(f"it {what}, without waiting for it", where=where)
+                    accessed = f"reads buffer {region.buffer} {common}, which tasks[{piece.writer}] writes"
+                    raise PlanFault(f"it {accessed}, without waiting for it", where=where)
                 piece.readers.append((task, common))
             content.append((common, piece.mask))
         if len(content) == 1 and content[0][0] == block:
             return content
-        found = sum([common.size for common, _ in content])
-        if found != block.size:
-            message = f"{found} of the {block.size} elements of {block} are written"
+        elements = sum([common.size for common, _ in content])
+        if elements != block.size:
+            message = f"{elements} of the {block.size} elements of {block} are written"
             raise PlanFault(f"only {message} in buffer {region.buffer}", where=where)
         return content
 
@@ -217,14 +217,14 @@ class SymbolicMemory:
             live = self._live[region.buffer] = self._begin(region)
             overwritten = False
         else:
-            found = self._overlapping(live, region.block, where)
-            overwritten = bool(found)
-            for piece, common in found:
+            overlapping = self._overlapping(live, region.block, where)
+            overwritten = bool(overlapping)
+            for piece, common in overlapping:
                 steps += 1 + len(piece.readers)
                 self._exclude(piece.accesses(common), region, where, task, in_place)
                 live.drop(piece)
-                for rest in piece.without(common):
-                    live.put(rest)
+                for left_piece in piece.without(common):
+                    live.put(left_piece)
         if not overwritten and live.before:  # where a part is overwritten, its writer came after these
             self._follow(live, region, where, task)
         self._budget.spend(steps * live.insertion_steps, where)
@@ -237,9 +237,9 @@ class SymbolicMemory:
         live = LiveRange(buffer.block, region.block)
         start = buffer.offset
         end = start + buffer.block.size * self._widths[buffer.tensor]
-        for other in self._owners[buffer.site].claim(start, end, live):
-            other.end(region.buffer)
-            live.before = live.before | other.accesses if live.before else other.accesses
+        for displaced in self._owners[buffer.site].claim(start, end, live):
+            displaced.end(region.buffer)
+            live.before = live.before | displaced.accesses if live.before else displaced.accesses
         return live
 
     def _follow(self, live: LiveRange, region: Region, where: str, task: int) -> None:
@@ -262,19 +262,19 @@ class SymbolicMemory:
         self._budget.spend(len(near), where)
         if len(near) == 1 and near[0].block == block:
             return [(near[0], block)]
-        found = []
+        overlapping = []
         for piece in near:
             common = block if piece.block == block else piece.block.intersect(block)
             if common is not None:
-                found.append((piece, common))
-        return found
+                overlapping.append((piece, common))
+        return overlapping
 
-    def _exclude(self, others: Iterable[int], region: Region, where: str, task: int, in_place: bool = False) -> None:
+    def _exclude(self, users: Iterable[int], region: Region, where: str, task: int, in_place: bool = False) -> None:
         """Raises PlanFault unless all of `others` have ended when `task` starts to write the region."""
-        for other in self._ancestors.unfinished(others):  # mostly none
-            if in_place and other == task:
+        for user in self._ancestors.unfinished(users):  # mostly none
+            if in_place and user == task:
                 continue
-            what = f"writes bytes of buffer {region.buffer} {region.block}"
-            if other == task:
-                raise PlanFault(f"it {what} that it also uses in another way", where=where)
-            raise PlanFault(f"it {what} that tasks[{other}] uses, without waiting for it", where=where)
+            written = f"writes bytes of buffer {region.buffer} {region.block}"
+            if user == task:
+                raise PlanFault(f"it {written} that it also uses in another way", where=where)
+            raise PlanFault(f"it {written} that tasks[{user}] uses, without waiting for it", where=where)

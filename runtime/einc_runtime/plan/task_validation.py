@@ -70,9 +70,9 @@ def _check_homes(plan: ExecutablePlan, budget: boxes.StepBudget) -> None:
         if buffer.role in LOADED_ROLES:
             loaded.setdefault(buffer.tensor, []).append(i)
     for tensor, numbers in loaded.items():
-        found = boxes.find_overlap([plan.buffers[i].block for i in numbers], budget, f"tensors[{tensor}]")
-        if found is not None:
-            first, second = (numbers[position] for position in found)
+        overlap = boxes.find_overlap([plan.buffers[i].block for i in numbers], budget, f"tensors[{tensor}]")
+        if overlap is not None:
+            first, second = (numbers[position] for position in overlap)
             message = f"it is loaded with elements of tensor {tensor} that buffer {first} is loaded with, too"
             raise PlanFault(f"{message}, in a plan that has them at one site each", where=f"buffers[{second}]")
 
@@ -82,9 +82,9 @@ def _check_overlaps(buffers: Sequence[Buffer], spans: Sequence[tuple[int, int, i
     last = last_kept = (0, -1)  # the furthest end so far, of any buffer and of one that is not scratch; and whose
     for start, end, i in spans:
         kept = buffers[i].role != "scratch"
-        reach, other = last if kept else last_kept
+        reach, furthest = last if kept else last_kept
         if start < reach:
-            raise PlanFault(f"it shares bytes with buffer {other}, and not both are scratch", where=f"buffers[{i}]")
+            raise PlanFault(f"it shares bytes with buffer {furthest}, and not both are scratch", where=f"buffers[{i}]")
         last = max(last, (end, i))
         if kept:
             last_kept = max(last_kept, (end, i))
@@ -145,8 +145,8 @@ def _list_regions(plan: ExecutablePlan, task: AnyTask, where: str) -> tuple[Loca
         site = plan.buffers[region.buffer].site
         require(site == task.site, at, f"buffer {region.buffer} is at site {site}, and the task runs at {task.site}")
     if isinstance(task, TransferTask):
-        there = plan.buffers[task.write.buffer].site
-        require(there != task.site, f"{where}.write", f"a transfer from site {there} to itself")
+        destination = plan.buffers[task.write.buffer].site
+        require(destination != task.site, f"{where}.write", f"a transfer from site {destination} to itself")
     return reads, writes
 
 
@@ -182,8 +182,8 @@ def _check_operands(
 ) -> None:
     require(len(regions) == len(blocks), where, f"{len(regions)} regions, where the function has {len(blocks)}")
     for k, (region, block, tensor) in enumerate(zip(regions, blocks, tensors, strict=True)):
-        found = plan.buffers[region.buffer].tensor
-        require(found == tensor, f"{where}[{k}]", f"tensor {found}, where the function takes {tensor}")
+        buffer_tensor = plan.buffers[region.buffer].tensor
+        require(buffer_tensor == tensor, f"{where}[{k}]", f"tensor {buffer_tensor}, where the function takes {tensor}")
         if region.block != block:
             message = f"{region.block}, where the function takes {block}"
             raise PlanFault(message, where=f"{where}[{k}]")

@@ -197,9 +197,9 @@ def _check_indices(operation: Operation, where: str) -> None:
         _check_index(index, f"{where}.indices[{k}]")
     require_unique((index.name for index in operation.indices), f"{where}.indices")
     require(1 <= operation.replicas <= MAX_RUNTIME_SITES, f"{where}.replicas", f"{operation.replicas} replicas")
-    asked = math.prod(len(index.intervals) for index in operation.indices) * operation.replicas
-    found = len(operation.functions)
-    require(asked == found, f"{where}.functions", f"{found} functions, where the intervals ask for {asked}")
+    needed = math.prod(len(index.intervals) for index in operation.indices) * operation.replicas
+    count = len(operation.functions)
+    require(needed == count, f"{where}.functions", f"{count} functions, where the intervals ask for {needed}")
 
 
 def _check_index(index: Index, where: str) -> None:
@@ -242,9 +242,9 @@ def _check_replicas(operation: Operation, where: str) -> None:
     first = operation.functions[: operation.distinct]
     for f, function in enumerate(operation.functions):
         like = first[f % len(first)]
-        alike = (function.inputs, function.outputs) == (like.inputs, like.outputs)
-        alike = alike and (function.flops, function.traffic, function.work) == (like.flops, like.traffic, like.work)
-        require(alike, f"{where}.functions[{f}]", f"it is a replica of function {f % len(first)} and differs from it")
+        equal = (function.inputs, function.outputs) == (like.inputs, like.outputs)
+        equal = equal and (function.flops, function.traffic, function.work) == (like.flops, like.traffic, like.work)
+        require(equal, f"{where}.functions[{f}]", f"it is a replica of function {f % len(first)} and differs from it")
     for j in range(len(operation.outputs)):
         require_unique((function.outputs[j] for function in first), f"{where}.functions, output {j}")
 

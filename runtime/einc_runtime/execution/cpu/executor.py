@@ -115,7 +115,7 @@ class CpuExecutor:
         packing = self._kernels if rewrites and (common is None or common.prepack) else []
         replaced: list[Array] = []
         if packing and common is None:  # shared weights have readers that are not known here
-            replaced = find_packed_weights(self._memory, [one.task for one in self._tasks], packing)
+            replaced = find_packed_weights(self._memory, [item.task for item in self._tasks], packing)
         self._prepacked = PrepackedWeights(packing, replaced, _fill_with_poison if poison else release_weights)
         if common is not None:
             common.watchers.add(self._prepacked)
@@ -127,7 +127,7 @@ class CpuExecutor:
 
     def _prepare_tasks(self, rewrites: bool, join_maps: bool) -> tuple[tuple[RewrittenTask, ...], list[Kernel]]:
         """The tasks that are run, and a kernel for each."""
-        whole: dict[int, Kernel] = {}
+        kernel_of_task: dict[int, Kernel] = {}
         times: dict[object, KernelTime] = {}
 
         def estimate(item: RewrittenTask) -> KernelTime:
@@ -137,7 +137,7 @@ class CpuExecutor:
                 kernel = self._prepare(alone)
                 times[form] = KernelTime(kernel.nanoseconds, kernel.is_stream)
                 if alone is item:
-                    whole[item.origin] = kernel
+                    kernel_of_task[item.origin] = kernel
             return times[form]
 
         options = RewriteOptions(
@@ -152,7 +152,9 @@ class CpuExecutor:
         tasks = rewrite(self.bundle, options)
         parts = Counter(item.origin for item in tasks)
         kernels = [
-            whole[item.origin] if item.origin in whole and parts[item.origin] == 1 else self._prepare(item)
+            kernel_of_task[item.origin]
+            if item.origin in kernel_of_task and parts[item.origin] == 1
+            else self._prepare(item)
             for item in tasks
         ]
         return tasks, kernels
@@ -273,14 +275,16 @@ class CpuExecutor:
                 raise thread_pool.TaskError(-1, error) from error
             calls = [find_machine_calls(self._bind, 0, number) for number in range(len(self._tasks))]
             after = [item.task.after for item in self._tasks]
-            found = any(calls)
-            self._program = CpuProgram(self._graph, after, calls, self.workers, self._bind) if found else None
+            has_machine_code = any(calls)
+            self._program = (
+                CpuProgram(self._graph, after, calls, self.workers, self._bind) if has_machine_code else None
+            )
             self._seeks_program = False
         return self._program
 
     def _prepare(self, item: RewrittenTask) -> Kernel:
-        alike = compiler.ANY_NUMBER if len(self.bundle.operations) >= MANY_OPERATIONS else item.alike
-        with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(alike):
+        invocations = compiler.ANY_NUMBER if len(self.bundle.operations) >= MANY_OPERATIONS else item.same_code
+        with task_errors.locate_faults(item.origin, item.task), compiler.expect_alike(invocations):
             if item.then is not None and isinstance(item.task, KernelTask):
                 return _run_both(*map(prepare, self._make_joined(item.task, item.then)))
             return self._prepare_kernel(item.task) if item.peer is None else Kernel(_do_nothing)
@@ -312,29 +316,29 @@ class CpuExecutor:
             tensor = bundle.tensors[buffer.tensor]
             operands.append((tensor.dtype, tensor.order, buffer.role == "weight", buffer.block, region.block))
         attributes = repr(sorted(operation.kernel_attributes.items()))
-        return operation.kernel, attributes, item.alike, len(task.reads), *operands
+        return operation.kernel, attributes, item.same_code, len(task.reads), *operands
 
     def _leave_map(self, item: RewrittenTask) -> RewrittenTask:
         """A contraction without the map that is joined to it. It decides into how many parts both are cut: as in a plan
         of several processes, which join none, so that results are the same."""
         if item.then is None or not isinstance(item.task, KernelTask):
             return item
-        own = len(self.bundle.operations[item.task.operation].inputs)
-        task = msgspec.structs.replace(item.task, reads=item.task.reads[:own])
+        count = len(self.bundle.operations[item.task.operation].inputs)
+        task = msgspec.structs.replace(item.task, reads=item.task.reads[:count])
         return msgspec.structs.replace(item, task=task, then=None)
 
     def _make_invocation(self, operation: int, reads: Sequence[Region], writes: Sequence[Region]) -> Invocation[Array]:
-        own, views = self.bundle.operations[operation], self._memory.views
+        prepared, views = self.bundle.operations[operation], self._memory.views
         blocks = ([region.block for region in regions] for regions in (reads, writes))
-        return Invocation(own.kernel, own.kernel_attributes, views(reads), views(writes), *blocks)
+        return Invocation(prepared.kernel, prepared.kernel_attributes, views(reads), views(writes), *blocks)
 
     def _make_joined(self, task: KernelTask, then: JoinedMap) -> tuple[Invocation[Array], Invocation[Array]]:
         """A contraction, and the map that works in place on its result."""
-        own = len(self.bundle.operations[task.operation].inputs)
-        operands = list(task.reads[own:])
-        operands.insert(then.place, task.writes[0])
+        count = len(self.bundle.operations[task.operation].inputs)
+        operands = list(task.reads[count:])
+        operands.insert(then.operand, task.writes[0])
         return (
-            self._make_invocation(task.operation, task.reads[:own], task.writes),
+            self._make_invocation(task.operation, task.reads[:count], task.writes),
             self._make_invocation(then.operation, operands, task.writes),
         )
 

@@ -37,10 +37,10 @@ def _load_core_function() -> Callable[[], int] | None:
     if sys.platform != "linux":
         return None
     try:
-        found: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
+        get_core: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
     except (OSError, AttributeError):
         return None
-    return found
+    return get_core
 
 
 def available_memory() -> int | None:
@@ -49,12 +49,12 @@ def available_memory() -> int | None:
     return min(known) if known else None
 
 
-def require_memory(needed: int, what: str) -> None:
+def require_memory(needed: int, purpose: str) -> None:
     """Raises MissingFault where `needed` bytes are not available."""
     available = available_memory()
     if available is not None and needed > available:
         raise MissingFault(
-            f"{what} needs {format_gibibytes(needed)} of memory, and {format_gibibytes(available)} are available",
+            f"{purpose} needs {format_gibibytes(needed)} of memory, and {format_gibibytes(available)} are available",
             hint="compile the model with smaller dimensions (-D), or run it on a larger machine",
         )
 

@@ -60,12 +60,14 @@ class HostMemory:
         sites: Collection[int] | None = None,
     ) -> None:
         keys = {} if common is None else dict(list_shared(bundle))
-        there = [number for number, key in keys.items() if common is not None and key in common.arrays]
-        own = frozenset(range(len(bundle.memory)) if sites is None else sites)
-        sizes = [size if site in own else 0 for site, size in enumerate(bundle.memory)]
-        shared_buffers = [bundle.buffers[number] for number in there if bundle.buffers[number].site in own]
+        common_buffers = [number for number, key in keys.items() if common is not None and key in common.arrays]
+        local_sites = frozenset(range(len(bundle.memory)) if sites is None else sites)
+        sizes = [size if site in local_sites else 0 for site, size in enumerate(bundle.memory)]
+        shared_buffers = [
+            bundle.buffers[number] for number in common_buffers if bundle.buffers[number].site in local_sites
+        ]
         needed = sum(sizes) - sum(buffer_bytes(bundle, buffer) for buffer in shared_buffers)
-        require_memory(needed, f"running {bundle.model} on {len(own)} sites")
+        require_memory(needed, f"running {bundle.model} on {len(local_sites)} sites")
         self.bundle = bundle
         self._constant = "weight" if common is None or common.prepack else None
         self.arenas = [allocate(size) for size in sizes]
@@ -76,7 +78,7 @@ class HostMemory:
             shape = buffer.block.shape
             tensor, arena = bundle.tensors[buffer.tensor], self.arenas[buffer.site]
             dtype = storage_dtype(tensor.dtype)
-            if buffer.site not in own:
+            if buffer.site not in local_sites:
                 self.buffers.append(np.empty(0, dtype))
                 continue
             if min(shape, default=0) < 0 or not 0 <= buffer.offset <= arena.size - math.prod(shape) * dtype.itemsize:
@@ -91,7 +93,7 @@ class HostMemory:
                 states[buffer.site, buffer.offset] = array
             self.buffers.append(array)
         for number, buffer in enumerate(bundle.buffers):
-            if buffer.role == STATE and buffer.site in own:
+            if buffer.role == STATE and buffer.site in local_sites:
                 self.buffers[number] = states[buffer.site, buffer.offset]
 
     def view(self, region: Region) -> Array:
@@ -117,18 +119,18 @@ def find_packed_weights(memory: HostMemory, tasks: Sequence[AnyTask], kernels: S
     `kernels[i]` is that of `tasks[i]`. When these layouts have been made, nobody reads these weights.
     """
     buffers = memory.bundle.buffers
-    found: dict[int, Array] = {}
-    others: set[int] = set()
+    read_weights: dict[int, Array] = {}
+    read_otherwise: set[int] = set()
     for task, kernel in zip(tasks, kernels, strict=True):
         regions = [region for region in reads_of(task) if buffers[region.buffer].role == "weight"]
         packed = {(address(pack.source), pack.source.nbytes) for pack in kernel.prepacked}
         counts = Counter(id(memory.buffers[region.buffer]) for region in regions)
         for region in regions:
             array, view = memory.buffers[region.buffer], memory.view(region)
-            found[id(array)] = array
+            read_weights[id(array)] = array
             if counts[id(array)] > 1 or (address(view), view.nbytes) not in packed:
-                others.add(id(array))
-    return [array for key, array in found.items() if key not in others]
+                read_otherwise.add(id(array))
+    return [array for key, array in read_weights.items() if key not in read_otherwise]
 
 
 def release_weights(array: Array) -> None:
@@ -157,8 +159,8 @@ class PrepackedWeights:
         self._addresses = [packs[pack] for pack in self._packs]
         self._changed = True
         self._release = release
-        own = replaced if self._makes else ()
-        self._replaced = {pack: array for array in own for pack in self._packs_of(array)}
+        replaceable = replaced if self._makes else ()
+        self._replaced = {pack: array for array in replaceable for pack in self._packs_of(array)}
         self._lock = Lock()
 
     @property

@@ -47,12 +47,14 @@ class CpuProgram:
         total = sum(graph.nanoseconds) + START_NS * len(after)
         shares = max(1, min(workers, int(total / TINY_NS)))
         self._tasks = order_tasks(graph, shares)
-        places = {task: place for place, task in enumerate(self._tasks)}
-        waits = [[places[one] for one in after[task]] for task in self._tasks]
+        places = {task: position for position, task in enumerate(self._tasks)}
+        waits = [[places[earlier] for earlier in after[task]] for task in self._tasks]
         self._called = [calls[task] is None for task in self._tasks]
         self.needs_interpreter = any(self._called)
         """Whether a task is not machine code."""
-        self.calls_onednn = any(isinstance(call, LibraryCall) for own in calls for call in own or ())
+        self.calls_onednn = any(
+            isinstance(call, LibraryCall) for calls_of_task in calls for call in calls_of_task or ()
+        )
         """Whether machine code calls oneDNN, for which each thread has a setting."""
         passed, pauses = 0.0, []
         for task in self._tasks:
@@ -76,13 +78,13 @@ class CpuProgram:
         """What runs a share of the tasks in a worker; it raises TaskError."""
         schedule, tasks = self._schedule, self._tasks
         if not schedule.has_calls(worker):
-            own = [
+            calls_of_tasks = [
                 None if called else find_machine_calls(self._bind, worker, task)
                 for called, task in zip(self._called, tasks, strict=True)
             ]
-            if any(calls is None and not called for calls, called in zip(own, self._called, strict=True)):
+            if any(calls is None and not called for calls, called in zip(calls_of_tasks, self._called, strict=True)):
                 raise RuntimeError("a task is machine code for the first worker alone")
-            schedule.set_calls(worker, [calls or [] for calls in own])
+            schedule.set_calls(worker, [calls or [] for calls in calls_of_tasks])
 
         def run_share(_: int) -> ThreadProgress:
             try:
@@ -118,13 +120,13 @@ def _list_machine_calls(run: Any) -> list[MachineCall] | None:
         return [LibraryCall(run)]
     if not isinstance(run, CallSequence):
         return None
-    found: list[MachineCall] = []
+    machine_calls: list[MachineCall] = []
     for function, arguments in run.calls:
         calls = None if arguments else _list_machine_calls(function)
         if calls is None:
             return None
-        found += calls
-    return found
+        machine_calls += calls
+    return machine_calls
 
 
 def order_tasks(graph: RankedTaskGraph, workers: int) -> list[int]:

@@ -61,8 +61,8 @@ class RankedTaskGraph:
         if ranks is None:
             lengths = [0.0] * len(after)
             for number in range(len(after) - 1, -1, -1):
-                rest = max((lengths[later] for later in successors[number]), default=0.0)
-                lengths[number] = START_NS + nanoseconds[number] + rest
+                longest = max((lengths[later] for later in successors[number]), default=0.0)
+                lengths[number] = START_NS + nanoseconds[number] + longest
             ranks = lengths
         waits = tuple(map(len, after))
         return RankedTaskGraph(tuple(map(tuple, successors)), waits, tuple(nanoseconds), tuple(ranks))

@@ -70,13 +70,13 @@ def make_cpu_executor(
 def measure_chains(bundle: Bundle) -> list[float]:
     """For every task of a plan, roughly the time from its start to the end of the plan: what other ranks wait for
     starts first."""
-    rest = [0.0] * len(bundle.tasks)
+    chains = [0.0] * len(bundle.tasks)
     for number in range(len(bundle.tasks) - 1, -1, -1):
         task = bundle.tasks[number]
-        rest[number] += _estimate(bundle, task)
+        chains[number] += _estimate(bundle, task)
         for earlier in task.after:
-            rest[earlier] = max(rest[earlier], rest[number])
-    return rest
+            chains[earlier] = max(chains[earlier], chains[number])
+    return chains
 
 
 def _estimate(bundle: Bundle, task: AnyTask) -> float:

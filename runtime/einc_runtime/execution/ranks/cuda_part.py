@@ -55,34 +55,34 @@ def make_cuda_executor(
     driver = _load_driver() if driver is None else driver
     nccl = _load_nccl(driver) if nccl is None else nccl
     gpus = agree_on_gpus(links, driver, owners, devices)
-    own = take_part(bundle, owners, links.rank)
-    ends = {task: MessageEnd(gpus.gpus[site], not _sends(own.bundle, task)) for task, site in own.messages.items()}
-    join = partial(_join, links, nccl, gpus, own.sites)
-    part = CudaExecutor(
-        own.bundle,
+    part = take_part(bundle, owners, links.rank)
+    ends = {task: MessageEnd(gpus.gpus[site], not _sends(part.bundle, task)) for task, site in part.messages.items()}
+    join = partial(_join, links, nccl, gpus, part.sites)
+    executor = CudaExecutor(
+        part.bundle,
         gpus.devices,
         no_peer=no_peer,
         tunings=tunings,
         kernel_folders=kernel_folders,
         driver=driver,
         kernels=kernels,
-        lanes=Lanes(bundle, ends, join, sites=own.sites, versions={"nccl": str(nccl.version())}),
+        lanes=Lanes(bundle, ends, join, sites=part.sites, versions={"nccl": str(nccl.version())}),
     )
-    streams = max(map(int, links.share(b"%d" % part.count_streams())))
-    first = next((number for number, task in enumerate(own.bundle.tasks) if not isinstance(task, FenceTask)), None)
+    streams = max(map(int, links.share(b"%d" % executor.count_streams())))
+    first = next((number for number, task in enumerate(part.bundle.tasks) if not isinstance(task, FenceTask)), None)
     begin = None if note_task is None or first is None else partial(note_task, first)
-    return RankExecutor(bundle, part, links, owners, Arrivals(), streams, begin)
+    return RankExecutor(bundle, executor, links, owners, Arrivals(), streams, begin)
 
 
 def _sends(bundle: Bundle, task: int) -> bool:
     return bool(bundle.tasks[task].reads)  # type: ignore[union-attr]
 
 
-def _join(links: RankLinks, nccl: Nccl, found: RankGpus, sites: Sequence[int]) -> Communicators:
+def _join(links: RankLinks, nccl: Nccl, rank_gpus: RankGpus, sites: Sequence[int]) -> Communicators:
     """Rank 0 makes NCCL's id; MPI brings it to all."""
     identity = links.share(nccl.make_id() if links.rank == 0 else b"")[0]
-    gpus = dict(sorted((device, found.gpus[site]) for device, site in zip(found.devices, sites, strict=True)))
-    return nccl.join(identity, found.count, gpus)
+    gpus = dict(sorted((device, rank_gpus.gpus[site]) for device, site in zip(rank_gpus.devices, sites, strict=True)))
+    return nccl.join(identity, rank_gpus.count, gpus)
 
 
 def _load_driver() -> Driver:

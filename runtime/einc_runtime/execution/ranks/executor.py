@@ -105,6 +105,6 @@ class RankExecutor:
         self._links.meet()
         if self._note_begin is not None:
             self._note_begin()
-        own: list[TaskRecord] | None = None if records is None else []
-        milliseconds = self.part.execute(own)
-        return share_times(self._links, milliseconds, own or (), records, self._lanes)
+        local_records: list[TaskRecord] | None = None if records is None else []
+        milliseconds = self.part.execute(local_records)
+        return share_times(self._links, milliseconds, local_records or (), records, self._lanes)

@@ -35,21 +35,25 @@ def bring_to_first(
     elif links.rank == 0:
         data = make()
         arrivals.expect(owner, data.nbytes)
-        asked = links.send(owner, number, np.zeros(1, np.uint8))
-        wait_for(links, [asked, links.receive(owner, number, as_bytes(data))])
+        question = links.send(owner, number, np.zeros(1, np.uint8))
+        wait_for(links, [question, links.receive(owner, number, as_bytes(data))])
         arrivals.end(owner, data.nbytes)
         return data
     return None
 
 
 def share_times(
-    links: RankLinks, milliseconds: float, own: Sequence[TaskRecord], records: list[TaskRecord] | None, workers: int
+    links: RankLinks,
+    milliseconds: float,
+    local_records: Sequence[TaskRecord],
+    records: list[TaskRecord] | None,
+    workers: int,
 ) -> float:
     """The longest time of all ranks. Where there are `records`, those of all ranks are added; each rank has so many
     workers."""
     times = [struct.unpack("<d", text) for text in links.share(struct.pack("<d", milliseconds))]
     if records is not None:
-        for rank, text in enumerate(links.share(b"".join(RECORD.pack(*record) for record in own))):
+        for rank, text in enumerate(links.share(b"".join(RECORD.pack(*record) for record in local_records))):
             records += [
                 (task, rank * workers + worker, start, end) for task, worker, start, end in RECORD.iter_unpack(text)
             ]

@@ -31,19 +31,19 @@ def agree_on_gpus(
 
     Raises MissingFault where GPUs are missing, and where two ranks have the same one: NCCL forbids that.
     """
-    own = [f"{_name_machine()} {driver.address(device)}" for device in range(driver.device_count())]
-    visible: list[list[str]] = [json.loads(text) for text in links.share(json.dumps(own).encode())]
+    addresses = [f"{_name_machine()} {driver.address(device)}" for device in range(driver.device_count())]
+    visible: list[list[str]] = [json.loads(text) for text in links.share(json.dumps(addresses).encode())]
     taken: dict[str, int] = {}  # GPU -> its rank
     chosen: list[int] = []
     for site, rank in enumerate(ranks):
         device = _find_free(visible[rank], taken) if devices is None else devices[site]
         if device is None or not 0 <= device < len(visible[rank]):
             raise _make_missing(rank, ranks.count(rank), len(visible[rank]), device)
-        other = taken.setdefault(visible[rank][device], rank)
-        if other != rank:
+        first_rank = taken.setdefault(visible[rank][device], rank)
+        if first_rank != rank:
             raise MissingFault(
-                f"ranks {other} and {rank} have the same GPU ({visible[rank][device].split()[-1]}), and NCCL connects "
-                "different ones only",
+                f"ranks {first_rank} and {rank} have the same GPU ({visible[rank][device].split()[-1]}), and NCCL "
+                "connects different ones only",
                 hint="give each rank GPUs of its own (--devices, CUDA_VISIBLE_DEVICES), or start fewer ranks",
             )
         chosen.append(device)

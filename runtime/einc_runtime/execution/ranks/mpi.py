@@ -70,9 +70,9 @@ class MpiLinks:
         self._data, self._control = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
         self.rank: int = self._data.Get_rank()
         self.size: int = self._data.Get_size()
-        here = self._data.Split_type(mpi.COMM_TYPE_SHARED)
-        self.neighbours: int = here.Get_size()
-        here.Free()
+        machine = self._data.Split_type(mpi.COMM_TYPE_SHARED)
+        self.neighbours: int = machine.Get_size()
+        machine.Free()
         _remove_names_of_segments()  # no rank comes as far as this before all have left MPI's start
         self._limit: int = self._data.Get_attr(mpi.TAG_UB)
         self._told: list[tuple[Any, bytes]] = []  # control messages and their bytes, which must outlive them
@@ -93,10 +93,10 @@ class MpiLinks:
         lengths = np.zeros(self.size, np.int64)
         self._wait(self._data.Iallgather(np.array([len(text)], np.int64), lengths))
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        whole = np.zeros(max(1, int(starts[-1])), np.uint8)
-        target = [whole, (lengths, starts[:-1]), self._mpi.BYTE]
+        texts = np.zeros(max(1, int(starts[-1])), np.uint8)
+        target = [texts, (lengths, starts[:-1]), self._mpi.BYTE]
         self._wait(self._data.Iallgatherv([np.frombuffer(text, np.uint8), self._mpi.BYTE], target))
-        return [whole[start:end].tobytes() for start, end in itertools.pairwise(starts)]
+        return [texts[start:end].tobytes() for start, end in itertools.pairwise(starts)]
 
     def meet(self) -> None:
         # The first barrier may take long, and ranks leave it milliseconds apart, since they look for its messages

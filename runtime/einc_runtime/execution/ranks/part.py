@@ -30,25 +30,25 @@ class PlanPart:
 def take_part(bundle: Bundle, ranks: Sequence[int], rank: int) -> PlanPart:
     """The part of a rank; `ranks` has the rank of every site. Tasks wait for nothing: that is to be found anew."""
     sites = tuple(site for site, owner in enumerate(ranks) if owner == rank)
-    own = {site: number for number, site in enumerate(sites)}
+    new_numbers = {site: number for number, site in enumerate(sites)}
     tasks: list[AnyTask] = [FenceTask(0, task.serves, ()) for task in bundle.tasks]
     messages: dict[int, int] = {}
     for item in select_tasks(bundle, bundle.tasks, ranks, rank):
-        task, whole = item.task, bundle.tasks[item.position]
-        here = task.site
+        task, plan_task = item.task, bundle.tasks[item.position]
+        site = task.site
         if item.peer is not None:
             (region,) = (*writes_of(task), *reads_of(task))
-            here = bundle.buffers[region.buffer].site
-            (other,) = writes_of(whole) if reads_of(task) else reads_of(whole)
-            messages[item.position] = bundle.buffers[other.buffer].site
-        tasks[item.position] = msgspec.structs.replace(task, site=own[here], after=())
+            site = bundle.buffers[region.buffer].site
+            (far_end,) = writes_of(plan_task) if reads_of(task) else reads_of(plan_task)
+            messages[item.position] = bundle.buffers[far_end.buffer].site
+        tasks[item.position] = msgspec.structs.replace(task, site=new_numbers[site], after=())
     nothing = Buffer(0, 0, len(bundle.tensors), Block((0,), (0,)), "scratch")
     part = msgspec.structs.replace(
         bundle,
         tasks=tuple(tasks),
         tensors=(*bundle.tensors, EMPTY_TENSOR),
         buffers=tuple(
-            msgspec.structs.replace(buffer, site=own[buffer.site]) if buffer.site in own else nothing
+            msgspec.structs.replace(buffer, site=new_numbers[buffer.site]) if buffer.site in new_numbers else nothing
             for buffer in bundle.buffers
         ),
         memory=tuple(bundle.memory[site] for site in sites),
@@ -56,7 +56,7 @@ def take_part(bundle: Bundle, ranks: Sequence[int], rank: int) -> PlanPart:
         outputs=tuple(
             msgspec.structs.replace(
                 output,
-                regions=tuple(region for region in output.regions if bundle.buffers[region.buffer].site in own),
+                regions=tuple(region for region in output.regions if bundle.buffers[region.buffer].site in new_numbers),
             )
             for output in bundle.outputs
         ),

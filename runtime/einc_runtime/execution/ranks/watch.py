@@ -124,8 +124,8 @@ class Watch:
                 return
 
     def _is_lost(self, rank: int, now: float) -> bool:
-        heard = max([self._heard[rank], *(one.last_seconds(rank) for one in self._arrivals)])
-        count = sum(one.count_bytes(rank) for one in self._arrivals)
+        heard = max([self._heard[rank], *(arrivals.last_seconds(rank) for arrivals in self._arrivals)])
+        count = sum(arrivals.count_bytes(rank) for arrivals in self._arrivals)
         return now - heard > SILENCE + min(MAX_DELAY, count / SLOW_LINK)
 
     def _listen(self, now: float) -> None:

@@ -96,9 +96,9 @@ class _CopyElision:
         if target.buffer in self.saved or (pair[0] != pair[1] and pair not in self.peers):
             return False
         served: list[_OperandUse] = []
-        others: list[_OperandUse] = []
+        unserved: list[_OperandUse] = []
         for use in self.uses[target.buffer]:
-            (served if use.block.overlaps(target.block) else others).append(use)
+            (served if use.block.overlaps(target.block) else unserved).append(use)
         if any(use.torn or not target.block.contains(use.block) for use in served):
             return False
         if pair[0] != pair[1] and not all(isinstance(self.tasks[use.reader], AggregateTask) for use in served):
@@ -108,17 +108,17 @@ class _CopyElision:
         for use in served:
             reads = self.sources.setdefault(use.reader, list(reads_of(self.tasks[use.reader])))
             reads[use.operand] = Region(source.buffer, use.block)
-        self.uses[target.buffer] = others
+        self.uses[target.buffer] = unserved
         self.uses[source.buffer] += served
         return True
 
     def _is_overwritten(self, region: Region, last: int) -> bool:
         """Whether a task up to and including `last` writes bytes of the region, or to a buffer that shares bytes."""
-        for other in self.overlaps[region.buffer]:
-            for number, block in reversed(self.writes[other]):
+        for sharing in self.overlaps[region.buffer]:
+            for number, block in reversed(self.writes[sharing]):
                 if number > last:
                     break
-                if other != region.buffer or block.overlaps(region.block):
+                if sharing != region.buffer or block.overlaps(region.block):
                     return True
         return False
 
@@ -148,10 +148,10 @@ def _find_overlaps(bundle: ExecutablePlan) -> list[list[int]] | None:
     for site in spans:
         open_spans: list[tuple[int, int]] = []
         for start, end, number in sorted(site):
-            open_spans = [(reach, other) for reach, other in open_spans if reach > start]
-            for _, other in open_spans:
-                overlaps[number].append(other)
-                overlaps[other].append(number)
+            open_spans = [(reach, sharing) for reach, sharing in open_spans if reach > start]
+            for _, sharing in open_spans:
+                overlaps[number].append(sharing)
+                overlaps[sharing].append(number)
             open_spans.append((end, number))
             pairs += len(open_spans)
             if pairs > MAX_OVERLAPPING_BUFFERS:

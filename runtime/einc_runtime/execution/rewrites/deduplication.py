@@ -54,7 +54,7 @@ class _Deduplication:
 
     def run(self) -> tuple[AnyTask, ...]:
         known: dict[Hashable, _WrittenBuffers] = {}
-        for written in sorted(self._list_written(), key=lambda own: (own.writers[-1], own.buffers)):
+        for written in sorted(self._list_written(), key=lambda group: (group.writers[-1], group.buffers)):
             recipe = self._find_recipe(written)
             first = written if recipe is None else known.setdefault(recipe, written)
             if first is not written and self._can_replace(written, first):
@@ -67,10 +67,14 @@ class _Deduplication:
                 yield _WrittenBuffers((buffer,), tuple(writers))
                 continue
             task = self.tasks[writers[0]]
-            own = [region.buffer for region in writes_of(task)]
-            computed = isinstance(task, KernelTask | AggregateTask) and own[0] == buffer and len({*own}) == len(own)
-            if computed and all(len(self.lifetimes.writers[each]) == 1 for each in own):
-                yield _WrittenBuffers(tuple(own), (writers[0],))
+            buffers = [region.buffer for region in writes_of(task)]
+            computed = (
+                isinstance(task, KernelTask | AggregateTask)
+                and buffers[0] == buffer
+                and len({*buffers}) == len(buffers)
+            )
+            if computed and all(len(self.lifetimes.writers[each]) == 1 for each in buffers):
+                yield _WrittenBuffers(tuple(buffers), (writers[0],))
 
     def _find_recipe(self, written: _WrittenBuffers) -> Hashable | None:
         """What the buffers hold. None where one loses bytes before it is complete, or where sources still change."""
@@ -110,7 +114,10 @@ class _Deduplication:
         readers = [self.lifetimes.readers[buffer] for buffer in written.buffers]
         if not any(readers) or self.saved.intersection(written.buffers):
             return False
-        return all(not own or self._can_serve(buffer, own) for buffer, own in zip(first.buffers, readers, strict=True))
+        return all(
+            not numbers or self._can_serve(buffer, numbers)
+            for buffer, numbers in zip(first.buffers, readers, strict=True)
+        )
 
     def _can_serve(self, buffer: int, readers: Sequence[int]) -> bool:
         """Whether the buffer is complete before all of these readers, and keeps its bytes until the last of them."""
@@ -118,10 +125,10 @@ class _Deduplication:
         return complete < readers[0] and not self.lifetimes.loses_bytes(buffer, complete, readers[-1])
 
     def _replace(self, written: _WrittenBuffers, first: _WrittenBuffers) -> None:
-        for other, one in zip(written.buffers, first.buffers, strict=True):
-            self.same[other] = one
-            for number in self.lifetimes.readers[other]:
-                reads = (Region(one, r.block) if r.buffer == other else r for r in reads_of(self.changed[number]))
+        for replaced, kept in zip(written.buffers, first.buffers, strict=True):
+            self.same[replaced] = kept
+            for number in self.lifetimes.readers[replaced]:
+                reads = (Region(kept, r.block) if r.buffer == replaced else r for r in reads_of(self.changed[number]))
                 self.changed[number] = replace_reads(self.changed[number], tuple(reads))
         for number in written.writers:
             task = self.tasks[number]

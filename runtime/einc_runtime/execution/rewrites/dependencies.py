@@ -62,7 +62,7 @@ class _DependencySweep:
         self.sites = [buffer.site for buffer in bundle.buffers]
         self.loaded = [buffer.role in LOADED_ROLES for buffer in bundle.buffers]
         self.owners: list[ByteOwners[int]] = [ByteOwners() for _ in bundle.memory]
-        self.whole: set[int] = set()  # the buffers that own all of their bytes
+        self.sole_owners: set[int] = set()  # the buffers that own all of their bytes
         self.accesses: dict[int, _BufferAccesses] = {}
         self.after: list[tuple[int, ...]] = []
 
@@ -83,11 +83,11 @@ class _DependencySweep:
 
     def _accesses_of(self, buffer: int) -> _BufferAccesses:
         """The accesses to a buffer; it takes its bytes from other buffers, and remembers the tasks that used those."""
-        if buffer not in self.whole:
+        if buffer not in self.sole_owners:
             displaced = set(self.owners[self.sites[buffer]].claim(*self.spans[buffer], buffer))
-            self.whole -= displaced
-            self.whole.add(buffer)
-            known = [self.accesses[other] for other in displaced if other in self.accesses]
+            self.sole_owners -= displaced
+            self.sole_owners.add(buffer)
+            known = [self.accesses[loser] for loser in displaced if loser in self.accesses]
             users = {number for accesses in known for number in accesses.last_users(self.after)}
             self.accesses[buffer] = _BufferAccesses(drop_implied(users, self.after))
         return self.accesses[buffer]

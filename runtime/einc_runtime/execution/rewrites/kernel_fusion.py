@@ -31,8 +31,10 @@ def find_contraction_pairs(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> 
                 repr(sorted(operation.kernel_attributes.items())),
                 [region.block.shape for region in (*task.reads, *task.writes)],
             )
-            for place, read in enumerate(task.reads):
-                same_form[task.site, place, read.buffer, read.block.lower, read.block.upper, repr(form)].append(number)
+            for position, read in enumerate(task.reads):
+                same_form[task.site, position, read.buffer, read.block.lower, read.block.upper, repr(form)].append(
+                    number
+                )
     pairs: dict[int, int] = {}
     paired: set[int] = set()
     for numbers in same_form.values():

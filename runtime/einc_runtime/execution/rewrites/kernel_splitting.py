@@ -77,15 +77,15 @@ def split_kernel(
     if operation.kernel in COMPOSED_KERNELS:
         return _split_index(operation, task, parts, order)
     reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
-    others: list[indices.Names] = []
+    further_names: list[indices.Names] = []
     if then is not None:
         equation = indices.parse(str(then[0].kernel_attributes["indices"]))
-        others = [names for position, names in enumerate(equation.inputs) if position != then[1]]
-    own = reads[: len(reads) - len(others)]
-    invocation = Invocation(operation.kernel, operation.kernel_attributes, own, writes)
+        further_names = [names for position, names in enumerate(equation.inputs) if position != then[1]]
+    first_reads = reads[: len(reads) - len(further_names)]
+    invocation = Invocation(operation.kernel, operation.kernel_attributes, first_reads, writes)
     possible = find_splits(invocation, order) if parts > 1 else []
     if then is not None:
-        possible = [add_map(cut, others, equation.output) for cut in possible]
+        possible = [add_map(cut, further_names, equation.output) for cut in possible]
     cut = next(
         (cut for cut in possible if _is_even(cut, parts)), max(possible, key=lambda cut: cut.extent, default=None)
     )

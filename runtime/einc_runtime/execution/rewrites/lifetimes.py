@@ -24,11 +24,11 @@ class Lifetimes:
             for buffer in {region.buffer for region in writes_of(task)}:
                 self.writers[buffer].append(number)
                 claimed = owners[bundle.buffers[buffer].site].claim(*span(bundle, buffer), buffer)
-                for other in set(claimed) - {buffer}:
-                    self._losses[other].append(number)
+                for loser in set(claimed) - {buffer}:
+                    self._losses[loser].append(number)
 
     def loses_bytes(self, buffer: int, after: int, until: int) -> bool:
         """Whether a task later than `after`, up to and including `until`, gives bytes of the buffer to another one."""
         losses = self._losses.get(buffer, [])
-        place = bisect_right(losses, after)
-        return place < len(losses) and losses[place] <= until
+        position = bisect_right(losses, after)
+        return position < len(losses) and losses[position] <= until

@@ -26,39 +26,39 @@ MIN_BYTES = 1 << 18
 
 
 class JoinedMap(msgspec.Struct, frozen=True):
-    """The map that a contraction's task also computes: its operation, and the place of the contraction's result among
-    its operands. Its others follow the contraction's among the task's reads."""
+    """The map that a contraction's task also computes: its operation, and the position of the contraction's result
+    among its operands. The map's other operands follow the contraction's among the task's reads."""
 
     operation: int
-    place: int
+    operand: int
 
 
 def find_joined_maps(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:
     """For maps, by the position of their tasks, the contraction that can be joined to each, and the operand that it
     computes."""
     lifetimes: Lifetimes | None = None
-    found: dict[int, tuple[int, int]] = {}
+    joined: dict[int, tuple[int, int]] = {}
     for number, candidates in list_contracted_operands(bundle, tasks):
-        for contraction, place in sorted(candidates, reverse=True):
+        for contraction, operand in sorted(candidates, reverse=True):
             then, first = tasks[number], tasks[contraction]
             assert isinstance(then, KernelTask)
             assert isinstance(first, KernelTask)
-            if not _are_alike(bundle, first, then, place):
+            if not _are_alike(bundle, first, then, operand):
                 continue
             lifetimes = lifetimes or Lifetimes(bundle, tasks)
             if _stays(bundle, lifetimes, first, then, contraction, number):
-                found[number] = contraction, place
+                joined[number] = contraction, operand
                 break
-    return found
+    return joined
 
 
-def join(first: KernelTask, then: KernelTask, place: int) -> KernelTask:
+def join(first: KernelTask, then: KernelTask, operand: int) -> KernelTask:
     """The task of a contraction with what the map of its result reads and writes."""
-    others = (region for position, region in enumerate(then.reads) if position != place)
-    return msgspec.structs.replace(first, reads=(*first.reads, *others), writes=then.writes)
+    further_reads = (region for position, region in enumerate(then.reads) if position != operand)
+    return msgspec.structs.replace(first, reads=(*first.reads, *further_reads), writes=then.writes)
 
 
-def _are_alike(bundle: ExecutablePlan, first: KernelTask, then: KernelTask, place: int) -> bool:
+def _are_alike(bundle: ExecutablePlan, first: KernelTask, then: KernelTask, operand: int) -> bool:
     """Whether the map computes each element of its result from the element of the operand that has the same indices
     and lies at the same place in memory."""
     (result,), (target,) = first.writes, then.writes
@@ -68,8 +68,8 @@ def _are_alike(bundle: ExecutablePlan, first: KernelTask, then: KernelTask, plac
         region_bytes(bundle, target) >= MIN_BYTES
         and result.block == target.block
         and len({(kind.dtype, kind.order) for kind in kinds}) == 1
-        and names.inputs[place] == names.output
-        and all(len(set(own)) == len(own) for own in names.inputs)
+        and names.inputs[operand] == names.output
+        and all(len(set(indices_of_operand)) == len(indices_of_operand) for indices_of_operand in names.inputs)
     )
 
 

@@ -19,22 +19,22 @@ def coalesce_moves(bundle: ExecutablePlan, tasks: Sequence[AnyTask], max_bytes: 
     """The tasks of a bundle, some of them rewritten before, with fewer tasks that move `max_bytes` bytes or less."""
     lifetimes, changed = Lifetimes(bundle, tasks), list(tasks)
     for buffer, movers in lifetimes.writers.items():
-        *others, last = movers
-        if not others or not all(_is_small_move(bundle, tasks[number], buffer, max_bytes) for number in movers):
+        *earlier_movers, last = movers
+        if not earlier_movers or not all(_is_small_move(bundle, tasks[number], buffer, max_bytes) for number in movers):
             continue
         readers = lifetimes.readers[buffer]
         if (readers and readers[0] <= last) or lifetimes.loses_bytes(buffer, movers[0], last):
             continue
         if all(
             _is_unchanged(lifetimes, region.buffer, number, last)
-            for number in others
+            for number in earlier_movers
             for region in reads_of(tasks[number])
         ):
             moves = [tasks[number] for number in movers]
             reads, writes = (tuple(r for task in moves for r in of(task)) for of in (reads_of, writes_of))
             final, site = moves[-1], bundle.buffers[buffer].site
             changed[last] = CopyTask(site, final.serves, final.after, reads=reads, writes=writes)
-            for number in others:
+            for number in earlier_movers:
                 changed[number] = FenceTask(tasks[number].site, tasks[number].serves, tasks[number].after)
     return tuple(changed)
 
@@ -46,5 +46,7 @@ def _is_small_move(bundle: ExecutablePlan, task: AnyTask, buffer: int, max_bytes
 def _is_unchanged(lifetimes: Lifetimes, buffer: int, start: int, end: int) -> bool:
     """Whether the buffer holds the same after the task at `end` as at `start`."""
     writers = lifetimes.writers.get(buffer, [])
-    place = bisect_right(writers, start)
-    return not (place < len(writers) and writers[place] <= end) and not lifetimes.loses_bytes(buffer, start, end)
+    next_writer = bisect_right(writers, start)
+    return not (next_writer < len(writers) and writers[next_writer] <= end) and not lifetimes.loses_bytes(
+        buffer, start, end
+    )

@@ -30,15 +30,16 @@ from einc_runtime.plan.schema import AggregateTask, AnyTask, CopyTask, FenceTask
 class RewrittenTask(msgspec.Struct, frozen=True):
     """A task as it is run. `origin` is the position in the plan of the task that it was made from.
 
-    `siblings` counts the tasks that differ from this one only in their site and in their part of the data, and `alike`
-    those that one kernel with the same attributes runs, for any operation. Both include this one. `peer` is the rank at
-    the other end, if the task is one end of a message (`plan/ranks.py`). `then` is the map that is part of the task.
+    `siblings` counts the tasks that differ from this one only in their site and in their part of the data, and
+    `same_code` those that one kernel with the same attributes runs, for any operation. Both include this one. `peer` is
+    the rank at the other end, if the task is one end of a message (`plan/ranks.py`). `then` is the map that is part of
+    the task.
     """
 
     task: AnyTask
     origin: int
     siblings: int = 1
-    alike: int = 1
+    same_code: int = 1
     peer: int | None = None
     then: JoinedMap | None = None
 
@@ -93,7 +94,7 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
     `keep_fences`.
     """
     tasks = _rewrite_moves(bundle, options) if options.enabled else bundle.tasks
-    codes = [(own.kernel, repr(sorted(own.kernel_attributes.items()))) for own in bundle.operations]
+    codes = [(operation.kernel, repr(sorted(operation.kernel_attributes.items()))) for operation in bundle.operations]
 
     def find_code(task: AnyTask) -> tuple[object, ...]:
         """Equal for kernels of one name with the same attributes, for aggregations of as many copies, and for what one
@@ -107,9 +108,9 @@ def rewrite(bundle: ExecutablePlan, options: RewriteOptions) -> tuple[RewrittenT
     counted = tasks
     if options.is_part and options.enabled:  # as in one process: what becomes of a kernel depends on it
         counted = _rewrite_moves(bundle, dataclasses.replace(options, devices=None))
-    sizes, alike = Counter(map(_family, counted)), Counter(map(find_code, counted))
+    sizes, same_code = Counter(map(_family, counted)), Counter(map(find_code, counted))
     rewritten = [
-        RewrittenTask(item.task, item.position, sizes[_family(item.task)], alike[find_code(item.task)], item.peer)
+        RewrittenTask(item.task, item.position, sizes[_family(item.task)], same_code[find_code(item.task)], item.peer)
         for item in _select(bundle, tasks, options)
         if options.keep_fences or not isinstance(item.task, FenceTask)
     ]
@@ -136,11 +137,11 @@ def _join_maps(bundle: ExecutablePlan, tasks: Sequence[AnyTask], items: Sequence
         if item.origin in moved:
             waiting[moved[item.origin]] = item
         elif item.origin in waiting:
-            first, place = waiting.pop(item.origin), joined[item.origin][1]
+            first, operand = waiting.pop(item.origin), joined[item.origin][1]
             assert isinstance(first.task, KernelTask)
             assert isinstance(item.task, KernelTask)
-            then = JoinedMap(item.task.operation, place)
-            result.append(msgspec.structs.replace(first, task=join(first.task, item.task, place), then=then))
+            then = JoinedMap(item.task.operation, operand)
+            result.append(msgspec.structs.replace(first, task=join(first.task, item.task, operand), then=then))
         else:
             result.append(item)
     return result
@@ -169,12 +170,12 @@ def _split(
         return (item,)
     count = count_parts(item.siblings, workers, estimate(item))
     order = bundle.tensors[bundle.buffers[task.writes[0].buffer].tensor].order
-    then = None if item.then is None else (bundle.operations[item.then.operation], item.then.place)
+    then = None if item.then is None else (bundle.operations[item.then.operation], item.then.operand)
     parts = split_kernel(bundle.operations[task.operation], task, count, order, then)
     if len(parts) == 1:
         return (item,)
     return [
-        RewrittenTask(part, item.origin, item.siblings * len(parts), item.alike * len(parts), then=item.then)
+        RewrittenTask(part, item.origin, item.siblings * len(parts), item.same_code * len(parts), then=item.then)
         for part in parts
     ]
 

@@ -90,7 +90,7 @@ class AttentionCall:
             raise PlanFault("attention has two outputs, and a block for every input and output")
         q, k, v = inputs[:3]
         o, lse = outputs
-        given = dict(zip(extras, inputs[3:], strict=True))
+        extra_operands = dict(zip(extras, inputs[3:], strict=True))
         kind = dtype_name(q)
         dtype = storage_dtype(compute_type(kind))
         if any(array.ndim != 3 for array in (q, k, v, o)) or lse.ndim != 2 or dtype.kind != "f":
@@ -100,8 +100,8 @@ class AttentionCall:
         expected = {"k": (k, (*k.shape[:2], q.shape[2])), "v": (v, (*k.shape[:2], v.shape[2])),
                     "o": (o, (*q.shape[:2], v.shape[2])), "lse": (lse, q.shape[:2])}  # fmt: skip
         for name, (array, tokens, kinds) in {
-            "mask": (given.get("mask"), k.shape[1], "b"),
-            "positions": (given.get("positions"), q.shape[1], "i"),
+            "mask": (extra_operands.get("mask"), k.shape[1], "b"),
+            "positions": (extra_operands.get("positions"), q.shape[1], "i"),
         }.items():
             if array is not None:
                 expected[name] = (array, (tokens,))
@@ -128,7 +128,7 @@ class AttentionCall:
         if not 0 <= softcap < math.inf:
             raise PlanFault(f"attention has a softcap of {softcap}")
         return AttentionCall(
-            q, k, v, given.get("mask"), given.get("positions"), o, lse, dtype, scale, softcap,
+            q, k, v, extra_operands.get("mask"), extra_operands.get("positions"), o, lse, dtype, scale, softcap,
             KeyVisibility(causal, window), tuple(q_lens), tuple(k_lens), first_query, first_key,
         )  # fmt: skip
 
@@ -179,7 +179,7 @@ def _match_blocks(
 
 def _list(invocation: Invocation[Array], name: str, kind: type[_T]) -> list[_T]:
     values = invocation.attribute(name, list)
-    found: list[_T] = [value for value in values if type(value) is kind]
-    if len(found) < len(values):
+    typed: list[_T] = [value for value in values if type(value) is kind]
+    if len(typed) < len(values):
         raise PlanFault(f"the kernel attribute '{name}' should hold {kind.__name__} only")
-    return found
+    return typed

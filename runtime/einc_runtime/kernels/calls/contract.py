@@ -80,9 +80,9 @@ def choose_smallest_pair(
     """The positions of the two operands whose product is smallest, after summing what no other operand needs, and the
     indices of that product."""
 
-    def result(one: int, other: int) -> Names:
-        needed = {*output, *(name for k, names in enumerate(operands) if k not in (one, other) for name in names)}
-        return tuple(name for name in dict.fromkeys([*operands[one], *operands[other]]) if name in needed)
+    def result(left: int, right: int) -> Names:
+        needed = {*output, *(name for k, names in enumerate(operands) if k not in (left, right) for name in names)}
+        return tuple(name for name in dict.fromkeys([*operands[left], *operands[right]]) if name in needed)
 
     def size(pair: tuple[int, int]) -> tuple[int, tuple[int, int]]:
         return math.prod(extents[name] for name in result(*pair)), pair
@@ -101,5 +101,5 @@ def write_product_program(operands: int, scale: float) -> str:
 def group_indices(a: Names, b: Names, result: Names) -> tuple[Names, Names, Names, Names]:
     """The indices of a product of two operands in four groups: batches, rows, columns, and summed."""
     both = tuple(name for name in result if name in a and name in b)
-    rows, columns = (tuple(name for name in result if name not in other) for other in (b, a))
+    rows, columns = (tuple(name for name in result if name not in operand) for operand in (b, a))
     return both, rows, columns, tuple(name for name in a if name in b and name not in result)

@@ -31,11 +31,11 @@ class FoldCall:
     extents: tuple[int, ...]
 
     @staticmethod
-    def of(call: IndexCall, made: MadeArrays) -> FoldCall:
+    def of(call: IndexCall, arrays: MadeArrays) -> FoldCall:
         """The aggregation of a program whose aggregation is defined."""
         program, definition = call.program, find_definition(call.program.aggregation)
         assert definition is not None
-        scalar, _, views = call.list_views(made)
+        scalar, _, views = call.list_views(arrays)
         order = [name for name, _ in program.loops]
         kinds = [dtype_name(view.array) for view in views]
         stored = tuple(map(dtype_name, call.outputs))

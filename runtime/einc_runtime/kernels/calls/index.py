@@ -163,13 +163,13 @@ class IndexCall:
 
     def find_gathers(self) -> dict[int, Gather]:
         """The reads that are no views, by number."""
-        found: dict[int, Gather] = {}
+        gathers: dict[int, Gather] = {}
         for number, read in enumerate(self.program.reads):
             if isinstance(read, TensorRead):
                 gather = self._find_gather(read)
                 if gather is not None:
-                    found[number] = gather
-        return found
+                    gathers[number] = gather
+        return gathers
 
     def _find_gather(self, read: TensorRead) -> Gather | None:
         shape = self.shapes[read.operand]
@@ -220,13 +220,13 @@ class IndexCall:
         known = {name for read in self.program.reads for name in self.program.loops_of(read)}
         return list(dict.fromkeys([*read, *(name for name in self.program.reduced if name not in known)]))
 
-    def view(self, number: int, made: MadeArrays) -> NamedArray:
+    def view(self, number: int, arrays: MadeArrays) -> NamedArray:
         """The elements that a read finds, by the loops on which it depends."""
         read = self.program.reads[number]
         if isinstance(read, IndexRead):
-            return NamedArray((read.loop,), made.indices[read.loop])
-        if number in made.gathered:
-            gather, array = made.gathered[number]
+            return NamedArray((read.loop,), arrays.indices[read.loop])
+        if number in arrays.gathered:
+            gather, array = arrays.gathered[number]
             return self._view_affine(array, gather.origin, gather.positions)
         return self._view_affine(self.inputs[read.operand], self.blocks[read.operand].lower, read.positions)
 
@@ -245,22 +245,22 @@ class IndexCall:
         first = array[(*corner, Ellipsis)]  # a view, also of an array without dimensions
         return NamedArray(names, np.lib.stride_tricks.as_strided(first, shape, steps))
 
-    def list_views(self, made: MadeArrays) -> tuple[ScalarProgram, tuple[int, ...], list[NamedArray]]:
+    def list_views(self, arrays: MadeArrays) -> tuple[ScalarProgram, tuple[int, ...], list[NamedArray]]:
         """The scalar program, the reads that are its inputs, and the views of these and of loops that nothing else has.
         What is read for the sake of positions alone is in the arrays that are gathered."""
         program = self.program
         scalar, read = ScalarProgram.parse(program.program, len(program.reads)).without_unread()
-        views = [self.view(number, made) for number in read]
+        views = [self.view(number, arrays) for number in read]
         known = {name for view in views for name in view.names}
-        views += [NamedArray((name,), made.indices[name]) for name in program.reduced if name not in known]
+        views += [NamedArray((name,), arrays.indices[name]) for name in program.reduced if name not in known]
         return scalar, read, views
 
-    def join(self, made: MadeArrays) -> Invocation[Array]:
+    def join(self, arrays: MadeArrays) -> Invocation[Array]:
         """The product, the reduction or the map that it is of its views."""
         program = self.program
-        scalar, read, views = self.list_views(made)
+        scalar, read, views = self.list_views(arrays)
         equation = ", ".join(" ".join(view.names) for view in views) + " -> " + " ".join(program.result)
-        arrays = [view.array for view in views]
+        operands = [view.array for view in views]
         mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}
         factor = scalar.product_factor
         tensors = all(isinstance(program.reads[number], TensorRead) for number in read) and len(views) == len(read)
@@ -268,15 +268,15 @@ class IndexCall:
         is_product = tensors and {name for view in views for name in view.names}.issuperset(program.result)
         if program.aggregation == "sum" and len(views) > 1 and is_product and factor is not None:
             if factor == 1:
-                return Invocation("contract", {"equation": equation, **mark}, arrays, [self.output])
+                return Invocation("contract", {"equation": equation, **mark}, operands, [self.output])
             if dtype_name(self.output) in FLOATS:
                 scaled: dict[str, Attribute] = {"equation": equation, "scale": factor, **mark}
-                return Invocation("contract", scaled, arrays, [self.output])
+                return Invocation("contract", scaled, operands, [self.output])
         attributes: dict[str, Attribute] = {"program": scalar.text, "indices": equation, **mark}
         if program.aggregation:
             attributes["aggregation"] = program.aggregation
-            return Invocation("reduce", attributes, arrays, [self.output])
-        return Invocation("map", attributes, arrays, [self.output])
+            return Invocation("reduce", attributes, operands, [self.output])
+        return Invocation("map", attributes, operands, [self.output])
 
     def require_inside(self, gather: Gather, dim: int, least: int, most: int) -> None:
         """Raises ValueFault where positions at data are outside of a tensor."""

@@ -23,8 +23,8 @@ def parse_concat(invocation: Invocation[Array]) -> tuple[list[Array], list[Array
     invocation.allow("axis", "extents")
     inputs, target = invocation.inputs, invocation.output
     axis, extents = invocation.attribute("axis", int), invocation.integers("extents")
-    alike = all(array.ndim == target.ndim for array in inputs)
-    if not 0 <= axis < target.ndim or len(extents) != len(inputs) or not alike:
+    same_rank = all(array.ndim == target.ndim for array in inputs)
+    if not 0 <= axis < target.ndim or len(extents) != len(inputs) or not same_rank:
         raise PlanFault(f"concat of {len(inputs)} inputs and {len(extents)} extents along axis {axis}")
     origin, reached, blocks = invocation.output_blocks[0].lower[axis], 0, invocation.input_blocks
     sources: list[Array] = []
@@ -112,5 +112,5 @@ class AppendCall:
         wrong = (self.positions < 0) | (self.positions >= self.extents)
         if wrong.any():
             at = int(np.argmax(wrong))
-            found, last = int(self.positions[at]), int(self.extents[at]) - 1
-            raise ValueFault(f"a position is {found}; positions in its sequence of the cache are 0 to {last}")
+            position, last = int(self.positions[at]), int(self.extents[at]) - 1
+            raise ValueFault(f"a position is {position}; positions in its sequence of the cache are 0 to {last}")

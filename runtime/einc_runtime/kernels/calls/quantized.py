@@ -125,14 +125,16 @@ class QuantizedContractCall:
         equation = indices.parse(source)
         shape_alone = np.broadcast_to(np.zeros((), storage_dtype(weight.kind)), weight.shape)
         joined = indices.join(equation, (tensor, shape_alone), result)
-        own, labels = equation.inputs
+        tensor_names, labels = equation.inputs
         summed = [name for name in labels if name not in equation.output]
-        if set(equation.output) - {*own, *labels} or any(len(set(names)) != len(names) for names in equation.inputs):
+        if set(equation.output) - {*tensor_names, *labels} or any(
+            len(set(names)) != len(names) for names in equation.inputs
+        ):
             raise PlanFault("the indices of a quantized product occur once in an operand, and the result's in one")
-        if not summed or list(labels[-len(summed) :]) != summed or {*summed} != {*own} - {*equation.output}:
+        if not summed or list(labels[-len(summed) :]) != summed or {*summed} != {*tensor_names} - {*equation.output}:
             raise PlanFault("a quantized product sums the last indices of its weight, and no others")
         return QuantizedContractCall(
-            NamedArray(own, tensor),
+            NamedArray(tensor_names, tensor),
             weight,
             labels,
             NamedArray(equation.output, result),

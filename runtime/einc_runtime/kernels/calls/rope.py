@@ -30,20 +30,20 @@ _SCALING_TERMS = {
 class RopeCall:
     """The arrays of an invocation, the radians per position of each pair in f32, and every token's position.
 
-    `given` says whether positions are an input, whose values are not known before the kernel runs.
+    `positions_are_input` says whether positions are an input, whose values are not known before the kernel runs.
     """
 
     source: Array
     target: Array
     frequencies: Array
     positions: Array
-    given: bool
+    positions_are_input: bool
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> RopeCall:
         """Raises PlanFault for an invocation that is no rope."""
-        given = len(invocation.inputs) == 2
-        source, target = invocation.inputs[0] if given else invocation.input, invocation.output
+        positions_are_input = len(invocation.inputs) == 2
+        source, target = invocation.inputs[0] if positions_are_input else invocation.input, invocation.output
         kind = dtype_name(target)
         if source.shape != target.shape or source.dtype != target.dtype or compute_type(kind) not in ("f32", "f64"):
             raise PlanFault("rope has a floating input, and an output of its shape and type")
@@ -52,19 +52,19 @@ class RopeCall:
         tokens, half = source.shape[-2], source.shape[-1] // 2
         with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
             frequencies, seq_lens = _read_parameters(invocation, half)
-        if given != (seq_lens is None):
+        if positions_are_input != (seq_lens is None):
             raise PlanFault("rope has positions either as its second input or by seq_lens")
         positions = invocation.inputs[-1]
-        if given and (positions.shape != (tokens,) or positions.dtype.kind != "i"):
+        if positions_are_input and (positions.shape != (tokens,) or positions.dtype.kind != "i"):
             raise PlanFault(f"rope of {tokens} tokens with positions {positions.dtype}{positions.shape}")
         if seq_lens is not None:
             positions = _token_positions(seq_lens, source, invocation.output_blocks)
-        return RopeCall(source, target, frequencies, positions, given)
+        return RopeCall(source, target, frequencies, positions, positions_are_input)
 
     @property
     def status_message(self) -> str | None:
         """The error of an execution on a GPU, which says only that some position is wrong; None where none can be."""
-        return "a position is negative; positions are 0 or more" if self.given else None
+        return "a position is negative; positions are 0 or more" if self.positions_are_input else None
 
     def require_positions(self) -> None:
         """Raises ValueFault for a negative position. The positions are read now."""
@@ -101,10 +101,10 @@ def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, l
 def _read_factors(invocation: Invocation[Array], pairs: int) -> Array:
     """The factors of longrope: each pair turns slower by its factor."""
     values = invocation.attribute("factors", list)
-    found = [value for value in values if type(value) is float and 0 < value < math.inf]
-    if len(found) != pairs or len(values) != pairs:
+    positive = [value for value in values if type(value) is float and 0 < value < math.inf]
+    if len(positive) != pairs or len(values) != pairs:
         raise PlanFault(f"rope with factors that are not {pairs} numbers above 0")
-    return np.array(found, np.float32)
+    return np.array(positive, np.float32)
 
 
 def _read_positive(invocation: Invocation[Array], name: str) -> float:

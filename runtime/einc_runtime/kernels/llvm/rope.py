@@ -28,7 +28,7 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
     for view in (source, target):
         arguments += [address(view), view.strides[-2], *view.strides[:-2]]
     turn = compiler.CompiledCall(
-        _emit_rope(kind, source.ndim - 2, positions.itemsize, rotation.given),
+        _emit_rope(kind, source.ndim - 2, positions.itemsize, rotation.positions_are_input),
         arguments,
         positions,
         frequencies,

@@ -58,7 +58,7 @@ def make_rope(rotation: RopeCall) -> Kernel:
             ]
 
         turn = make_walk_runner(walk, calls)
-        return make_runner([(rotation.require_positions, []), (turn, [])]) if rotation.given else turn
+        return make_runner([(rotation.require_positions, []), (turn, [])]) if rotation.positions_are_input else turn
 
     return Kernel(bind, scratch.size, 2.0 * source.size + 40.0 * tokens * half)
 

@@ -43,8 +43,8 @@ def _attend(call: AttentionCall) -> None:
 def _attend_rows(s: AttentionCall, rows: QueryRows, head: int) -> None:
     """Some queries of one sequence, with all heads that share a head of keys."""
     group = s.q.shape[0] // s.k.shape[0]
-    own, (lo, up) = slice(head * group, (head + 1) * group), rows.keys
-    q = s.q[own, rows.queries].astype(s.dtype) * s.dtype.type(s.scale)
+    heads, (lo, up) = slice(head * group, (head + 1) * group), rows.keys
+    q = s.q[heads, rows.queries].astype(s.dtype) * s.dtype.type(s.scale)
     k, v = s.k[head, lo:up].astype(s.dtype), s.v[head, lo:up].astype(s.dtype)
     hidden = _find_hidden(s, rows)
     if s.mask is not None:
@@ -62,21 +62,21 @@ def _attend_rows(s: AttentionCall, rows: QueryRows, head: int) -> None:
     for key in range(up - lo):
         sums += weights[..., key]
         total += weights[..., key, np.newaxis] * v[key]
-    s.lse[own, rows.queries] = np.log(sums) + largest
+    s.lse[heads, rows.queries] = np.log(sums) + largest
     result = total / np.maximum(sums, 1)[..., np.newaxis] + s.dtype.type(0)  # no -0, which depends on hidden keys
-    np.copyto(s.o[own, rows.queries], result, casting="unsafe")
+    np.copyto(s.o[heads, rows.queries], result, casting="unsafe")
 
 
 def _find_hidden(s: AttentionCall, rows: QueryRows) -> Array:
     """Which keys of the sequence each query does not see."""
     lo, up = rows.keys
     queries = np.arange(rows.queries.start, rows.queries.stop) if s.positions is None else s.positions[rows.queries]
-    place, keys = (queries.astype(np.int64) + rows.ahead)[:, np.newaxis], np.arange(lo, up)
-    hidden: Array = np.zeros((len(place), up - lo), np.bool_)
+    query_places, keys = (queries.astype(np.int64) + rows.ahead)[:, np.newaxis], np.arange(lo, up)
+    hidden: Array = np.zeros((len(query_places), up - lo), np.bool_)
     if s.visible.causal:
-        hidden |= keys > place
+        hidden |= keys > query_places
     if s.visible.window:
-        hidden |= keys <= place - s.visible.window
+        hidden |= keys <= query_places - s.visible.window
     if s.mask is not None:
         hidden |= ~s.mask[lo:up]
     return hidden

@@ -101,9 +101,9 @@ class _OrderedLowering(BlasLowering):
 
         pack = prepacking.share_prepacked(factor[0].array, form.form, form.size, make)
         self.prepacked.append(pack)
-        own, others = (for_columns, for_rows) if form.of_columns else (for_rows, for_columns)
-        without = make_runner([*own, (product.multiply(rows, columns), [])])
-        self.calls += [*others, (prepacking.PrepackedProduct(pack, multiply, without), [])]
+        for_form, for_other_form = (for_columns, for_rows) if form.of_columns else (for_rows, for_columns)
+        without = make_runner([*for_form, (product.multiply(rows, columns), [])])
+        self.calls += [*for_other_form, (prepacking.PrepackedProduct(pack, multiply, without), [])]
 
     def _prepare_plain_product(self, first: Array, second: Array, target: Array) -> Resolved:
         if self.dtype.kind != "f":

@@ -38,10 +38,10 @@ def build_on_dense(
     inner = build(measured[:count], measured[count:])
 
     def bind(memory: Array) -> Run:
-        own = [array if slot is None else slot.of(memory) for array, slot in zip(arrays, slots, strict=True)]
+        dense = [array if slot is None else slot.of(memory) for array, slot in zip(arrays, slots, strict=True)]
         with compiler.compile_all():
-            run = build(own[:count], own[count:]).bind(memory[scratch.size :])
-        return make_runner([*_copy(arrays[:count], own), (run, []), *_copy(own[count:], arrays[count:])])
+            run = build(dense[:count], dense[count:]).bind(memory[scratch.size :])
+        return make_runner([*_copy(arrays[:count], dense), (run, []), *_copy(dense[count:], arrays[count:])])
 
     moved = sum(array.size for array, slot in zip(arrays, slots, strict=True) if slot is not None)
     return Kernel(bind, scratch.size + inner.scratch, inner.nanoseconds + moved)

@@ -177,10 +177,10 @@ def _pack(lines: Array, width: int, take: TakeArray) -> tuple[Array, list[Resolv
 
 def _find_matrices(array: Array) -> Array:
     """The address of every matrix of a stack."""
-    found = np.array(address(array), np.int64)
+    addresses = np.array(address(array), np.int64)
     for extent, stride in zip(array.shape[:-2], array.strides, strict=False):
-        found = found[..., np.newaxis] + stride * np.arange(extent, dtype=np.int64)
-    return found
+        addresses = addresses[..., np.newaxis] + stride * np.arange(extent, dtype=np.int64)
+    return addresses
 
 
 def _find_packed(packed: Array, operand: Array) -> Array:

@@ -72,8 +72,8 @@ class _Terms:
 
 def _slice(piece: ArrayPiece, rank: int) -> list[slice]:
     *first, last = piece.start
-    own = [*(slice(place, place + 1) for place in first), slice(last, last + piece.count)]
-    return own + [slice(None)] * (rank - len(own))
+    slices = [*(slice(position, position + 1) for position in first), slice(last, last + piece.count)]
+    return slices + [slice(None)] * (rank - len(slices))
 
 
 def _add(ufunc: Any, line: Array, table: Array) -> None:
@@ -121,9 +121,9 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
     needed = max(lower(rows, measured, nothing)[1] for rows in [next(iter(outer))])
 
     def bind(memory: Array) -> Run:
-        own = [slot.of(memory) for slot in slots]
+        arrays = [slot.of(memory) for slot in slots]
         with compiler.compile_all():
-            return make_runner([step for rows in outer for step in lower(rows, own, memory[scratch.size :])[0]])
+            return make_runner([step for rows in outer for step in lower(rows, arrays, memory[scratch.size :])[0]])
 
     return Kernel(bind, scratch.size + needed, 3.0 * math.prod(terms.extents))
 

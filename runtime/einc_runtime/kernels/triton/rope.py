@@ -50,7 +50,7 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
             name, dtype, tuple(stride if axis == a and extents[a] > 1 else 0 for a in range(last + 1)), 0
         )
 
-    if rotation.given:
+    if rotation.positions_are_input:
         position = PointerOperand.of("positions", rotation.positions)
         place = vector("positions", position.dtype, tokens, position.strides[0])
         tables: list[tuple[str, Argument, str]] = [
@@ -71,7 +71,7 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
         ]
 
     lines = [*tiles.locate(index_cast(items, extents)), f"position = {tiles.load(place)}"]
-    if rotation.given:
+    if rotation.positions_are_input:
         lines += ["negative = (position < 0).to(tl.int32)", *tiles.any("negative", place)]
         lines.append("tl.store(status, 1, mask=negative != 0)")
         angle = f"(position.to(tl.float32) * {tiles.load(vector('frequencies', 'f32', last, 1))}).to({LANGUAGE[wave]})"
