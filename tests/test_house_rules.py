@@ -34,21 +34,10 @@ VAGUE_NAMES = (
 """Pronouns and fillers, which say nothing about the value that they name."""
 
 NOT_YET_RENAMED = {
-    "einc/frontend",
     "einc/ops",
-    "runtime/einc_runtime/execution",
-    "runtime/einc_runtime/execution/cpu",
     "runtime/einc_runtime/execution/cuda",
-    "runtime/einc_runtime/execution/ranks",
-    "runtime/einc_runtime/execution/rewrites",
-    "runtime/einc_runtime/kernels",
-    "runtime/einc_runtime/kernels/calls",
     "runtime/einc_runtime/kernels/cuda",
-    "runtime/einc_runtime/kernels/llvm",
-    "runtime/einc_runtime/kernels/numpy",
-    "runtime/einc_runtime/kernels/reproducible",
     "runtime/einc_runtime/kernels/triton",
-    "runtime/einc_runtime/plan",
     "runtime/einc_runtime/plan/meaning",
 }
 """Folders in which some names are still VAGUE_NAMES. A folder leaves this list when its last one is gone."""

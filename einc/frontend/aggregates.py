@@ -76,20 +76,15 @@ def define(
     if not join.reads:
         raise context.findings.fail("expected a tensor with indices in what is aggregated", span)
     declared = aggregate.declared
-    try:
+    with context.findings.locate_errors(join.locate_argument(span)):
         operands = _fix_literals(join, elements, index)
         types = _find_types(join)
         program = join.program.program(*operands)
         values = resolve_program(program, types)[1][-aggregate.count :]
-    except OperatorError as error:
-        argument_span = join.reads[error.argument].span if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, argument_span, error.hint) from None
     with context.enter_origin(aggregate.origin):
         definition = _evaluate_body(context, declared, values, evaluate)
-    try:
+    with context.findings.locate_errors(declared.name.span):
         return operands, require_laws(definition, program, types, values)
-    except OperatorError as error:
-        raise context.findings.fail(error.message, declared.name.span, error.hint) from None
 
 
 def _fix_literals(join: Join, elements: Sequence[Element], index: ast.Name) -> list[Operand]:
@@ -152,7 +147,7 @@ def _evaluate_body(
                 "an identity changes nothing: `identity 0` for a sum" if not identity else None,
             )
     flags = {**PROPERTIES, **_evaluate_properties(context, declared)}
-    try:
+    with findings.locate_errors(last.span):
         return define_aggregate(
             name,
             identity,
@@ -161,8 +156,6 @@ def _evaluate_body(
             commutative=flags["commutative"],
             exact=flags["exact"],
         )
-    except OperatorError as error:
-        raise findings.fail(error.message, last.span, error.hint) from None
 
 
 def _require_operand(result: Element) -> Operand:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from einc.core.tensor import DType, TensorDesc
-from einc.errors import OperatorError, SourceSpan
+from einc.errors import SourceSpan
 from einc.frontend import constants, limits
 from einc.frontend.context import LoweringContext, SavedOutput
 from einc.frontend.expressions import EvaluatedCall, MultipleResults, TensorValue, Value
@@ -51,14 +51,12 @@ def apply_operator(context: LoweringContext, call: EvaluatedCall) -> TensorValue
     """Applies an operator of the library to the arguments of a call."""
     operands = (*call.arguments, *call.keywords.values())
     tensors = [argument for argument in operands if isinstance(argument, TensorValue)]
-    try:
+    with context.findings.locate_errors(call.span_of):
         operator = registry.call(
             call.function,
             [_convert_argument(context, argument) for argument in call.arguments],
             {name: _convert_argument(context, argument) for name, argument in call.keywords.items()},
         )
-    except OperatorError as error:
-        raise context.findings.fail(error.message, call.span_of(error.argument), error.hint) from None
     return _add_node(context, operator, tensors, call.result_names, call.syntax.span)
 
 
@@ -171,10 +169,8 @@ def _add_node(
         names.append(f"{context.statement}.{context.part_count}")
     for name in names:
         _check_name(context, name, span)
-    try:
+    with context.findings.locate_errors(span):  # about a state
         outputs = context.builder.apply(operator, [tensor.name for tensor in inputs], names, span)
-    except OperatorError as error:  # about a state
-        raise context.findings.fail(error.message, span, error.hint) from None
     tensors = tuple(TensorValue(name, desc) for name, desc in zip(outputs, operator.outputs, strict=True))
     return tensors[0] if len(tensors) == 1 else MultipleResults(tensors, first_stands_for_all=True)
 

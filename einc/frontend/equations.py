@@ -213,18 +213,16 @@ def _add_condition(
         raise context.findings.fail("expected a tensor with indices in what is aggregated", condition.span)
     holds = _evaluate(context, join, condition)
     if isinstance(condition.right, ast.Name) and isinstance(condition.left, ast.Name):
-        join.scope.alike.setdefault(condition.right.text, condition.left.text)
+        join.scope.extents_from.setdefault(condition.right.text, condition.left.text)
     join.program.arity = len(join.reads)
     types = [DType.I64 if read.tensor is None else read.tensor.desc.dtype for read in join.reads]
-    try:
+    with context.findings.locate_errors(condition.span):
         if isinstance(aggregation, AggregateDefinition):
             identity = [literal.value for literal in aggregation.identity]
         else:
             identity = [find_identity(aggregation, resolve_program(join.program.program(*operands), types)[1][-1])]
         selector = _require_number(holds)
         return [join.program.add("where", selector, *pair) for pair in zip(operands, identity, strict=True)]
-    except OperatorError as error:
-        raise context.findings.fail(error.message, condition.span, error.hint) from None
 
 
 # -- expressions at one index vector ----------------------------------------------------------------------------------
@@ -354,14 +352,12 @@ def _add_step(
     if join.step_count > limits.EQUATION_TERMS:
         message = f"this index equation has more than {limits.EQUATION_TERMS:,} operations, the most allowed"
         raise context.findings.fail(message, syntax.span, "split it into several equations")
-    try:
+    with context.findings.locate_errors(syntax.span):
         if fold is not None and not any(isinstance(operand, Operand) for operand in operands):
             value = fold(*operands)
             assert not isinstance(value, tuple)
             return value
         return join.program.add(function, *map(_require_number, operands))
-    except OperatorError as error:
-        raise context.findings.fail(error.message, syntax.span, error.hint) from None
 
 
 def _evaluate_literal(context: LoweringContext, syntax: ast.Expression) -> bool | int | float | str:

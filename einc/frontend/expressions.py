@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from einc.core.tensor import TensorDesc
-from einc.errors import OperatorError, SourceSpan
+from einc.errors import SourceSpan
 from einc.frontend import ast, constants, limits
 from einc.frontend.ast import unfold_chain
 from einc.frontend.constants import Static
@@ -205,7 +205,7 @@ def _operate(context: EvaluationContext, call: EvaluatedCall) -> Value | Multipl
     statics = [operand for operand in call.arguments if not isinstance(operand, TensorValue)]
     if len(statics) < len(call.arguments):
         return context.apply(call)
-    try:
+    with context.findings.locate_errors(call.span_of):
         match call.syntax:
             case ast.BinaryExpr():
                 return constants.apply_infix(call.syntax.operator, *statics)
@@ -213,5 +213,3 @@ def _operate(context: EvaluationContext, call: EvaluatedCall) -> Value | Multipl
                 return constants.negate(*statics)
             case _:
                 return constants.apply_function(call.function, statics)
-    except OperatorError as error:
-        raise context.findings.fail(error.message, call.span_of(error.argument), error.hint) from None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from einc.errors import Diagnostic, ModelError, SourceSpan
+from einc.errors import Diagnostic, ModelError, OperatorError, SourceSpan
 from einc.frontend import limits
 from einc.frontend.tokens import SEPARATOR, STATEMENT_WORDS, SpannedToken, quote_token
 from einc_runtime.text import did_you_mean
@@ -23,36 +23,45 @@ class Findings:
     """The errors of one model, each once, in the order of the text."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[SourceSpan, str], Diagnostic] = {}
+        self._diagnostics: dict[tuple[SourceSpan, str], Diagnostic] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._diagnostics)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._diagnostics)
 
     def add(self, message: str, span: SourceSpan, hint: str | None = None) -> None:
         """Note an error. The same error at the same place counts once, however often a block is applied."""
-        self._found.setdefault((span, message), Diagnostic(message, span, hint))
+        self._diagnostics.setdefault((span, message), Diagnostic(message, span, hint))
 
     def fail(self, message: str, span: SourceSpan, hint: str | None = None) -> AlreadyReported:
         """Note an error; the caller raises what this returns."""
         self.add(message, span, hint)
         return AlreadyReported()
 
+    @contextmanager
+    def locate_errors(self, at: SourceSpan | Callable[[int | str | None], SourceSpan]) -> Iterator[None]:
+        """Makes an OperatorError an error at this place, or at that of the argument which it is about."""
+        try:
+            yield
+        except OperatorError as error:
+            span = at if isinstance(at, SourceSpan) else at(error.argument)
+            raise self.fail(error.message, span, error.hint) from None
+
     def move(self, first: int, span: SourceSpan, name: str) -> None:
         """Puts errors after the first ones, which were found in the text of a block, at the call of the block."""
-        for key in list(self._found)[first:]:
-            diagnostic = self._found.pop(key)
+        for key in list(self._diagnostics)[first:]:
+            diagnostic = self._diagnostics.pop(key)
             inner = key[0]
             hint = "; ".join(filter(None, (diagnostic.hint, f"in {inner.file}:{inner.line}: `{inner.text.strip()}`")))
             self.add(f"{name}: {diagnostic.message}", span, hint)
 
     def check(self) -> None:
         """Raises ModelError with all errors noted so far, if there are any."""
-        if not self._found:
+        if not self._diagnostics:
             return
-        ordered = sorted(self._found.values(), key=_order_key)
+        ordered = sorted(self._diagnostics.values(), key=_order_key)
         if len(ordered) >= limits.ERRORS:
             ordered = [*ordered[: limits.ERRORS], Diagnostic("there may be more errors; fix these first")]
         raise ModelError(ordered)

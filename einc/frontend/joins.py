@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from einc.core.tensor import TensorDesc
@@ -86,7 +86,7 @@ class EquationScope:
     indices: frozenset[str]
     extents: dict[str, int] = field(default_factory=dict)
     spread: dict[str, str] = field(default_factory=dict)
-    alike: dict[str, str] = field(default_factory=dict)
+    extents_from: dict[str, str] = field(default_factory=dict)
     reference: TensorDesc | None = None
     recurrence: RecurrenceParts | None = None
 
@@ -158,6 +158,10 @@ class Join:
         places = (read.span for read in self.reads if any(index in p.loops for p in read.positions))
         return next(places, otherwise)
 
+    def locate_argument(self, span: SourceSpan) -> Callable[[int | str | None], SourceSpan]:
+        """Where an argument of the operator is read; `span` if an error is about none."""
+        return lambda argument: self.reads[argument].span if isinstance(argument, int) else span
+
     def name_result(self, names: Sequence[str], span: SourceSpan) -> list[ResultIndex]:
         """These indices as those of a result, whose dimensions have their names, or those that `...` stands for."""
         return [ResultIndex(name, self.scope.spread.get(name, name), self.first_place(name, span)) for name in names]
@@ -173,12 +177,9 @@ def build_aggregate_operator(
 ) -> tuple[Operator, list[TensorValue]]:
     """The operator of a join whose elements are aggregated by a definition, and the tensors that it is applied to."""
     join.program.arity = len(join.reads)
-    try:
+    with context.findings.locate_errors(join.locate_argument(span)):
         _require_known(context, join, result, join.indices())
         return _build_general(context, join, join.program.program(*elements), result, definition.text, span)
-    except OperatorError as error:
-        argument_span = join.reads[error.argument].span if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, argument_span, error.hint) from None
 
 
 def build_join_operator(
@@ -191,7 +192,7 @@ def build_join_operator(
 ) -> tuple[Operator, list[TensorValue]]:
     """The operator of a join, and the tensors that it is applied to. Reports what is wrong with it."""
     join.program.arity = len(join.reads)
-    try:
+    with context.findings.locate_errors(join.locate_argument(span)):
         if isinstance(element, str):
             raise OperatorError(f'expected numbers, found the string "{element[:40]}"')
         last = element if isinstance(element, Operand) else join.program.add("copy", element)
@@ -210,9 +211,6 @@ def build_join_operator(
             return operator, [read.tensor for read in join.reads if read.tensor is not None]
         _require_known(context, join, result, present)
         return _build_general(context, join, program, result, aggregation, span)
-    except OperatorError as error:
-        argument_span = join.reads[error.argument].span if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, argument_span, error.hint) from None
 
 
 def _have_given_extents(join: Join) -> bool:
@@ -283,9 +281,9 @@ def find_extents(
                             argument=number,
                             hint=f"give its extent where it stands alone in brackets: `{position.loop} = ...`",
                         )
-    for unread, same_index in join.scope.alike.items():
-        if unread not in read_at and same_index in read_at:
-            read_at[unread] = read_at[same_index]
+    for name, compared in join.scope.extents_from.items():
+        if name not in read_at and compared in read_at:
+            read_at[name] = read_at[compared]
     known = {**read_beyond, **context.parameters.dims, **read_at, **join.scope.extents}
     extents: dict[str, int] = {}
     for name in dict.fromkeys([*(index.index for index in result), *join.indices()]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 
 from einc.core.tensor import DType, TensorDesc
-from einc.errors import OperatorError
 from einc.frontend import ast
 from einc.frontend.assembly import apply_equation, declare_tensor
 from einc.frontend.context import LoweringContext
@@ -36,10 +35,8 @@ def declare_quantized(
     """Declares the parts of a quantized weight, and returns the weight that they stand for."""
     assert statement.storage is not None
     form, layout, rounds_inputs = _evaluate_storage(context, statement.storage)
-    try:
+    with context.findings.locate_errors(statement.storage.span):
         operands = form.operands(desc)
-    except OperatorError as error:
-        raise context.findings.fail(error.message, statement.storage.span, error.hint) from None
     name = context.scope.full_name(statement.name.text)
     rows = _ROW_RANGE.fullmatch(stored or "")
     base, part = (rows[1], rows[2]) if rows else (stored or name, "")

@@ -79,15 +79,12 @@ def add_equation(
     operands: list[TensorValue] = []
     reads = tuple(_find_read(context, recurrence, join, read, extents, operands) for read in join.reads)
     join.program.arity = len(reads)
-    try:
+    with context.findings.locate_errors(join.locate_argument(span)):
         if not isinstance(element, Operand):
             raise OperatorError("expected a value of the recurrence in its equation")
         program = join.program.program(element)
         types = [original.tensor.desc.dtype if original.tensor is not None else DType.I64 for original in join.reads]
         dtype = resolve_program(program, types)[1][-1]
-    except OperatorError as error:
-        argument_span = join.reads[error.argument].span if isinstance(error.argument, int) else span
-        raise context.findings.fail(error.message, argument_span, error.hint) from None
     loops = tuple(index.index for index in result)
     gone = aggregation if aggregation is not None and len(extents) > len(loops) else ""
     name = f"@{names[0]}" if names else f"@{len(recurrence.equations)}"

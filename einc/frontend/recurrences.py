@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from einc.core.tensor import TensorDesc
-from einc.errors import OperatorError, SourceSpan
+from einc.errors import SourceSpan
 from einc.frontend import ast
 from einc.frontend.assembly import apply_equations
 from einc.frontend.ast import iterate_parts
@@ -223,12 +223,10 @@ def _apply(context: LoweringContext, recurrence: RecurrenceParts, named: dict[st
     loops = [(name, extents[name]) for name in dict.fromkeys(used)]
     results = sorted((recurrence.numbers[f"@{name}"], name) for name in named)
     dims = [dim for _, name in results for dim in recurrence.values[name].desc.dims]
-    try:
+    with context.findings.locate_errors(span):
         operator = build_recurrence(
             [tensor.desc for tensor in operands.values()], loops, equations, [number for number, _ in results], dims
         )
-    except OperatorError as error:
-        raise context.findings.fail(error.message, span, error.hint) from None
     full_names = tuple(context.scope.full_name(name) for _, name in results)
     values = apply_equations(context, operator, list(operands.values()), full_names, span)
     for (_, name), value in zip(results, values, strict=True):

@@ -243,7 +243,7 @@ def find_joint_aggregation_fault(operator: Operator) -> str | None:
         if joint.dims[0] != tuple(range(primary.rank)):
             return f"the primary's own dimensions are {joint.dims[0]}"
         for j, dims in zip(joint.outputs, joint.dims, strict=True):
-            inside = all(0 <= d < primary.rank for d in (*dims, *joint.whole)) and len(set(dims)) == len(dims)
+            inside = all(0 <= d < primary.rank for d in (*dims, *joint.uncut)) and len(set(dims)) == len(dims)
             if not inside or tuple(primary.shape[d] for d in dims) != outputs[j].shape:
                 return f"dimensions {dims} of {primary} are not those of {outputs[j]}"
             if names[j] != names[joint.outputs[0]]:
@@ -259,7 +259,7 @@ def find_tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
             if function.outputs[j] != primary.projected(dims):
                 return f"output {j}: block {function.outputs[j]} does not belong to block {primary} of the same tuple"
         lacking = {d for d in range(whole.rank) if any(d not in dims for dims in joint.dims)}
-        uncut = sorted(lacking.union(joint.whole))
+        uncut = sorted(lacking.union(joint.uncut))
         if primary.projected(uncut) != whole.projected(uncut):
             return f"output {joint.outputs[0]}: block {primary} cuts a dimension that its tuples need whole"
     return None

@@ -140,7 +140,7 @@ class Inflow:
             self.grid.cuts,
             tuple(residency.tensor.dtype for residency in self.carried),
             self.dims,
-            self.carried[0].group.whole,
+            self.carried[0].group.uncut,
             self.needs,
             tuple(
                 [
@@ -232,7 +232,7 @@ def _build_joint_inflows(
             blocks.add(_lift_block(block, dims, extent))
     cuts = Overlay(extent, blocks).cuts
     tuples = Grid(
-        tuple((axis_cuts[0], axis_cuts[-1]) if d in group.whole else axis_cuts for d, axis_cuts in enumerate(cuts))
+        tuple((axis_cuts[0], axis_cuts[-1]) if d in group.uncut else axis_cuts for d, axis_cuts in enumerate(cuts))
     )
     finished: dict[int, Read] = {}
     inflows: list[Inflow] = []

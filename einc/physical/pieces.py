@@ -126,5 +126,5 @@ def _list_cuttable_dims(inflow: Inflow) -> list[int]:
     return [
         d
         for d in range(len(inflow.grid.counts))
-        if all(d in dims for dims in inflow.dims) and not (tuples and d in group.whole)
+        if all(d in dims for dims in inflow.dims) and not (tuples and d in group.uncut)
     ]

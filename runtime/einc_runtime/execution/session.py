@@ -231,7 +231,7 @@ class Session:
         needed = [tensor for tensor in weights if tensor.name in self._needed]
         with self._guard.entered():
             blocks = {weight.name: self._list_own_blocks(weight.name) for weight in needed}
-            for name, array in iterate_weights(needed, source, self._find_place, blocks):
+            for name, array in iterate_weights(needed, source, self._find_memory, blocks):
                 self._store(name, array)
 
     def run(self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None) -> dict[str, Array]:
@@ -348,13 +348,13 @@ class Session:
         held = filter(self._executor.holds, self._buffers[name])
         return list(dict.fromkeys(self.bundle.buffers[number].block for number in held))
 
-    def _find_place(self, tensor: Tensor) -> Array | None:
+    def _find_memory(self, tensor: Tensor) -> Array | None:
         """The memory of a weight that lies whole and dense in one place, which has no values from now on."""
-        places = [self._executor.memory_of(number) for number in self._buffers[tensor.name]]
-        if not places or any(place is not places[0] for place in places):
+        memories = [self._executor.memory_of(number) for number in self._buffers[tensor.name]]
+        memory = memories[0] if memories else None
+        if memory is None or any(candidate is not memory for candidate in memories):
             return None
-        memory = places[0]
-        if memory is None or memory.shape != tensor.shape or not memory.flags.c_contiguous or not memory.size:
+        if memory.shape != tensor.shape or not memory.flags.c_contiguous or not memory.size:
             return None
         self._loaded.discard(tensor.name)
         return memory

@@ -27,14 +27,14 @@ DEFINITIONS: frozenset[str] = frozenset({DEFINED, DEFINED_EXACT})
 class AggregationGroup:
     """Tensors (positions), the primary first, and the name of the operation that combines their copies.
 
-    `dims` says for every dimension of each tensor which dimension of the primary it is. The dimensions `whole` of the
+    `dims` says for every dimension of each tensor which dimension of the primary it is. The dimensions `uncut` of the
     primary are not cut while copies are combined. `definition` is the text of an aggregation that the plan defines.
     """
 
     aggregation: AggregationName
     tensors: tuple[int, ...]
     dims: tuple[tuple[int, ...], ...]
-    whole: tuple[int, ...] = ()
+    uncut: tuple[int, ...] = ()
     definition: str = ""
 
     @staticmethod
@@ -57,7 +57,7 @@ def groups_of(operation: Operation, tensors: Sequence[Tensor]) -> dict[int, Aggr
     }
     for joint in operation.joint_aggregations:
         members = tuple(operation.outputs[j] for j in joint.outputs)
-        group = AggregationGroup(operation.aggregations[joint.outputs[0]], members, joint.dims, joint.whole, definition)
+        group = AggregationGroup(operation.aggregations[joint.outputs[0]], members, joint.dims, joint.uncut, definition)
         groups.update(dict.fromkeys(members, group))
     return groups
 
@@ -101,10 +101,10 @@ def _require_joint_aggregation(bundle: Bundle, operation: Operation, joint: Join
         require_unique(dims, f"{where}.dims[{n}]")
         extents = tuple(shapes[0][d] for d in dims)
         require(extents == shape, f"{where}.dims[{n}]", f"extents {extents}, where the member has {shape}")
-    for d in joint.whole:
+    for d in joint.uncut:
         require_position(d, len(shapes[0]), "dimension", f"{where}.whole")
-    require_unique(joint.whole, f"{where}.whole")
-    uncut = {d for d in range(len(shapes[0])) if d in joint.whole or any(d not in dims for dims in joint.dims)}
+    require_unique(joint.uncut, f"{where}.whole")
+    never_cut = {d for d in range(len(shapes[0])) if d in joint.uncut or any(d not in dims for dims in joint.dims)}
     for f, function in enumerate(operation.functions):
         primary = function.outputs[joint.outputs[0]]
         for n, (j, dims) in enumerate(zip(joint.outputs, joint.dims, strict=True)):
@@ -112,7 +112,7 @@ def _require_joint_aggregation(bundle: Bundle, operation: Operation, joint: Join
             if function.outputs[j] != expected:
                 message = f"{function.outputs[j]}, where member {n} has {expected}"
                 raise PlanFault(message, where=f"{where}, function {f}")
-        for d in sorted(uncut):
+        for d in sorted(never_cut):
             spans = (primary.lower[d], primary.upper[d]) == (0, shapes[0][d])
             require(spans, f"{where}, function {f}", f"dimension {d} of {primary} must be whole")
 
@@ -138,7 +138,7 @@ def require_aggregation(
         if region.block != expected:
             message = f"{region.block}, where {expected} belongs to {primary}"
             raise PlanFault(message, where=f"{where}.writes[{n}]")
-    for d in group.whole:
+    for d in group.uncut:
         extent = plan.tensors[tensors[0]].shape[d]
         spans = (primary.lower[d], primary.upper[d]) == (0, extent)
         require(spans, f"{where}.writes[0]", f"dimension {d} of {primary} must be whole")

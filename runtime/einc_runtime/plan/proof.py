@@ -187,18 +187,18 @@ def _aggregate(
 def _require_tuple(copy: Sequence[Content], group: AggregationGroup, budget: StepBudget, where: str) -> None:
     """Raises PlanFault unless the elements of each tuple combine the same functions so far.
 
-    Elements belong to one tuple if they agree in the dimensions that both have, except for those in `whole`.
+    Elements belong to one tuple if they agree in the dimensions that both have, except for those in `uncut`.
     """
     if len(copy) == 1:
         return
     for n, (content, dims) in enumerate(zip(copy, group.dims, strict=True)):
-        if n == 0 and not group.whole:
+        if n == 0 and not group.uncut:
             continue
         budget.spend(len(copy[0]) * len(content), where)
         for block, mask in copy[0]:
             part = block.projected(dims)
             for member_block, more in content:
-                if mask != more and _agree(part, member_block, [d in group.whole for d in dims]):
+                if mask != more and _agree(part, member_block, [d in group.uncut for d in dims]):
                     message = f"{member_block} of member {n} combines functions {_format_functions(more)}"
                     belongs = f"{block} of the primary, {_format_functions(mask)}"
                     raise PlanFault(f"{message}, and what belongs to it, {belongs}", where=where)

@@ -192,13 +192,13 @@ class JointAggregation(Record, frozen=True):
 
     `outputs` are their positions among the operation's outputs, the primary first. `dims` says for every dimension of
     every member which dimension of the primary it is (for the primary: all, in order). The dimensions of the primary
-    that a member lacks, and those in `whole`, are not cut by the operation; those in `whole` not by an aggregation
-    either.
+    that a member lacks, and those in `uncut` (in a plan file: `whole`), are not cut by the operation; those in `uncut`
+    not by an aggregation either.
     """
 
     outputs: tuple[int, ...]
     dims: tuple[tuple[int, ...], ...]
-    whole: tuple[int, ...] = ()
+    uncut: tuple[int, ...] = msgspec.field(default=(), name="whole")
 
 
 class Operation(Record, frozen=True):

@@ -76,14 +76,14 @@ class LiveRange:
 
     Most buffers hold one piece, or a few. If many tasks fill a buffer, they mostly cut it along one dimension: its
     pieces are then sorted along that dimension, so that those that overlap with a block are found among few neighbours.
-    It is the dimension of which `first`, the first block that is written, spans the smallest part of the buffer's block
-    `whole`.
+    It is the dimension of which `first`, the first block that is written, spans the smallest part of the buffer's
+    `block`.
     """
 
-    __slots__ = ("_count", "_pieces", "_sorted", "accesses", "before", "first", "gates", "overwritten_by", "whole")
+    __slots__ = ("_count", "_pieces", "_sorted", "accesses", "before", "block", "first", "gates", "overwritten_by")
 
     def __init__(self, block: Block, first: Block) -> None:
-        self.whole = block
+        self.block = block
         self.first = first
         self.before: Set[int] = frozenset()
         self.gates: Set[int] = frozenset()
@@ -112,7 +112,7 @@ class LiveRange:
             return
         self._pieces.append(piece)
         if len(self._pieces) > MAX_SCANNED_PIECES:
-            self._sorted = _SortedPieces(self.whole, self.first)
+            self._sorted = _SortedPieces(self.block, self.first)
             for earlier in self._pieces:
                 self._sorted.put(earlier)
 
@@ -244,7 +244,7 @@ class SymbolicMemory:
 
     def _follow(self, live: LiveRange, region: Region, where: str, task: int) -> None:
         """Raises PlanFault unless all of `live.before` have ended when `task` starts to write the region."""
-        if region.block == live.whole:  # nothing is left that a later task writes first: no gates are needed
+        if region.block == live.block:  # nothing is left that a later task writes first: no gates are needed
             self._budget.spend(len(live.before), where)
             self._exclude(live.before, region, where, task)
             return

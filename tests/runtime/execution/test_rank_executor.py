@@ -155,7 +155,7 @@ def test_one_process_in_a_job_needs_no_mpi(variables, several, monkeypatch):
 def test_what_ranks_of_one_process_agree_on_is_not_left_behind():
     bundle = compiled(EVERYTHING, 2, "f32")
     ThreadWorld(2).run(lambda links: make_cpu_executor(bundle, links, 1, total=2))
-    assert not libraries._given
+    assert not libraries._times_of_first_rank
 
 
 def test_more_ranks_than_sites_are_refused():

@@ -43,7 +43,7 @@ def machine(monkeypatch, tmp_path):
     for function in CACHED:
         function.cache_clear()
     monkeypatch.setattr(libraries, "_measure", measure)
-    monkeypatch.setattr(libraries, "_given", {})
+    monkeypatch.setattr(libraries, "_times_of_first_rank", {})
     monkeypatch.setattr(libraries, "_installed", lambda: found.installed)
     monkeypatch.setattr(onednn, "is_available", lambda: True)
     yield found
@@ -71,9 +71,9 @@ def test_another_process_decides_alike(machine):
     own = libraries.decide()
     assert own
     other = {name: dict.fromkeys(times, 5.0) for name, times in own.items()}
-    libraries.decide_alike({**other, "f32, no rows": {"openblas": 1.0}})  # of another version
+    libraries.adopt_times({**other, "f32, no rows": {"openblas": 1.0}})  # of another version
     assert libraries.decide() == own
-    libraries.decide_alike(other)
+    libraries.adopt_times(other)
     assert libraries.decide() == other
     libraries._times.cache_clear()
 

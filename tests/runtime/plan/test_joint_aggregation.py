@@ -66,7 +66,7 @@ def test_the_plans_themselves_are_fine(call: str) -> None:
     _, task = aggregation(bundle)
     assert (task.aggregation, len(task.reads), len(task.writes)) == (call, 4, 2)
     (merge,) = bundle.operations[0].joint_aggregations
-    assert (merge.outputs, merge.whole) == ((0, 1), () if call == "argmax" else (1,))
+    assert (merge.outputs, merge.uncut) == ((0, 1), () if call == "argmax" else (1,))
     second = bundle.outputs[1]
     assert second.exchange is None  # it came along with the first
 

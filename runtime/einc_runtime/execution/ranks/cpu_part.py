@@ -50,7 +50,7 @@ def make_cpu_executor(
         cores_of = links.share(str(Fraction(cores, links.neighbours)).encode())
         total = max(1, int(sum(Fraction(text.decode()) for text in cores_of)))
     times = json.dumps(libraries.decide() if links.rank == 0 else {})
-    libraries.decide_alike(json.loads(links.share(times.encode())[0]))
+    libraries.adopt_times(json.loads(links.share(times.encode())[0]))
     workers = workers or max(1, cores // links.neighbours)
     arrivals = Arrivals()
     part = CpuExecutor(

@@ -17,19 +17,19 @@ def cos_sin(e: Emitter, angles: Value) -> tuple[Value, Value]:
     b = e.b
     shifted = b.fadd(b.fmul(angles, e.number(2 / math.pi, F64)), e.number(_ROUNDER_F64, F64))
     turns = b.fsub(shifted, e.number(_ROUNDER_F64, F64))
-    rest = e.multiply_add(turns, e.number(-math.pi / 2, F64), angles)
-    rest = b.fptrunc(e.multiply_add(turns, e.number(-6.123233995736766e-17, F64), rest), vector(F32))
-    square = b.fmul(rest, rest)
+    angle = e.multiply_add(turns, e.number(-math.pi / 2, F64), angles)
+    angle = b.fptrunc(e.multiply_add(turns, e.number(-6.123233995736766e-17, F64), angle), vector(F32))
+    square = b.fmul(angle, angle)
     sine, cosine = e.number(_SIN[0]), e.number(_COS[0])
     for coefficient in _SIN[1:]:
         sine = e.multiply_add(sine, square, e.number(coefficient))
     for coefficient in _COS[1:]:
         cosine = e.multiply_add(cosine, square, e.number(coefficient))
-    sine = e.multiply_add(b.fmul(sine, square), rest, rest)
+    sine = e.multiply_add(b.fmul(sine, square), angle, angle)
     quarter = b.trunc(b.bitcast(shifted, vector(I64)), vector(I32))
 
-    def rotate(one: Value, other: Value, quarters: Value) -> Value:
-        value = b.select(b.trunc(quarters, vector(BIT)), other, one)
+    def rotate(even: Value, odd: Value, quarters: Value) -> Value:
+        value = b.select(b.trunc(quarters, vector(BIT)), odd, even)
         sign = b.shl(b.and_(quarters, e.number(2, I32)), e.number(30, I32))
         return b.bitcast(b.xor(b.bitcast(value, vector(I32)), sign), vector(F32))
 

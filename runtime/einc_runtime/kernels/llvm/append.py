@@ -51,8 +51,8 @@ def _emit_append(size: int) -> Any:
     positions, extents, origins = e.operand(1), e.argument(), e.argument()
     new, target = e.operand(2), e.operand(2)
     with e.loop(rows) as row:
-        place = e.read_integer(positions, row, size)
-        outside = b.icmp_unsigned(">=", place, e.read(extents, row, I64))  # a negative one is a large one
+        position = e.read_integer(positions, row, size)
+        outside = b.icmp_unsigned(">=", position, e.read(extents, row, I64))  # a negative one is a large one
         e.stop_if(outside, I64(1))
     with e.loop(rows) as row:
         goal = b.add(e.read_integer(positions, row, size), e.read(origins, row, I64))

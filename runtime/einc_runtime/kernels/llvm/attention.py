@@ -77,7 +77,7 @@ class _AttentionMemory:
         from einc_runtime.kernels.llvm.attention_layout import RegisterTile
 
         group = s.q.shape[0] // s.k.shape[0]
-        parts = [part for own in s.sequences() for part in own.split(max(1, GROUP_ROWS // group))]
+        parts = [part for rows in s.sequences() for part in rows.split(max(1, GROUP_ROWS // group))]
         rows = max((group * (part.queries.stop - part.queries.start) for part in parts), default=0)
         shape = RegisterTile(12, 1 if rows <= LANES else 2) if compiler.has_wide_registers() else RegisterTile(6, 1)
         lanes, numbers = shape.lanes, shape.numbers

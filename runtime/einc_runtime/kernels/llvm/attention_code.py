@@ -30,15 +30,15 @@ _MANY_KEYS = 64
 
 
 @compiler.compile_once
-def emit_attention(kind: str, masked: bool, rest: int, shape: RegisterTile, softcap: float) -> ir.Module:
-    """For operands of type `kind`, whose values have `rest` features more than a multiple of `shape.numbers`."""
-    return _AttentionEmitter(kind, masked, rest, shape, softcap).emit()
+def emit_attention(kind: str, masked: bool, left_features: int, shape: RegisterTile, softcap: float) -> ir.Module:
+    """For operands of type `kind`, whose values have so many features more than a multiple of `shape.numbers`."""
+    return _AttentionEmitter(kind, masked, left_features, shape, softcap).emit()
 
 
 class _AttentionEmitter(AttentionLayout):
-    def __init__(self, kind: str, masked: bool, rest: int, shape: RegisterTile, softcap: float) -> None:
+    def __init__(self, kind: str, masked: bool, left_features: int, shape: RegisterTile, softcap: float) -> None:
         super().__init__(kind, shape)
-        self.masked, self.rest, self.softcap = masked, rest, softcap
+        self.masked, self.left_features, self.softcap = masked, left_features, softcap
 
     def emit(self) -> ir.Module:
         e, b, a = self.e, self.b, self.a
@@ -57,8 +57,8 @@ class _AttentionEmitter(AttentionLayout):
             ahead = b.and_(one_tile, b.icmp_signed(">=", keys, I64(_MANY_KEYS)))
             with e.loop(tiles) as number:
                 start = b.add(first, b.mul(number, a.tile))
-                stop = self.smaller(b.add(start, a.tile), b.load(up))
-                self._compute_tile(head, query, blocks, self.larger(start, b.load(lo)), stop, ahead)
+                stop = self.e.least(b.add(start, a.tile), b.load(up))
+                self._compute_tile(head, query, blocks, self.e.most(start, b.load(lo)), stop, ahead)
             with e.loop(blocks) as block:
                 self._finish(head, query, rows, block)
         return e.finish()
@@ -70,21 +70,21 @@ class _AttentionEmitter(AttentionLayout):
         e, b, a = self.e, self.b, self.a
         span = [e.variable(I64(start)) for start in (1 << 31, 0, 0, 1 << 31)]
         scale = e.broadcast(b.bitcast(b.trunc(a.scale, I32), F32))
-        with self.each_row(head, query, rows, block) as (row, own, of_head):
-            source = b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token)))
+        with self.each_row(head, query, rows, block) as (row, token, of_head):
+            source = b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(token, a.q_token)))
             target = b.add(a.of_rows, b.mul(row, self.pitch))
             self.copy(source, self.kind, target, "f32", a.width_k, scale)
-            place = b.add(b.mul(block, I64(2 * self.shape.lanes)), row)
+            lane = b.add(b.mul(block, I64(2 * self.shape.lanes)), row)
             for table, at, (lowest, highest) in ((a.firsts, 0, span[:2]), (a.lasts, self.shape.lanes, span[3:1:-1])):
-                limit = e.read(table, own, I32)
-                e.put(a.of_limits, b.add(place, I64(at)), limit)
+                limit = e.read(table, token, I32)
+                e.put(a.of_limits, b.add(lane, I64(at)), limit)
                 limit = b.sext(limit, I64)
-                b.store(self.smaller(b.load(lowest), limit), lowest)
-                b.store(self.larger(b.load(highest), limit), highest)
+                b.store(self.e.least(b.load(lowest), limit), lowest)
+                b.store(self.e.most(b.load(highest), limit), highest)
         for number, limit in enumerate(span):
             e.put(a.of_spans, b.add(b.mul(block, I64(4)), I64(number)), b.load(limit))
-        b.store(self.smaller(b.load(lo), b.load(span[0])), lo)
-        b.store(self.larger(b.load(up), b.load(span[2])), up)
+        b.store(self.e.least(b.load(lo), b.load(span[0])), lo)
+        b.store(self.e.most(b.load(up), b.load(span[2])), up)
         packed = self.packed(block)
         with e.loop(a.deep_k, LANES) as feature, e.loop(I64(self.shape.vectors)) as v:
             lines = [e.load(*self.staged(v, lane, feature), "f32", None) for lane in range(LANES)]
@@ -106,22 +106,22 @@ class _AttentionEmitter(AttentionLayout):
         more.
         """
         e, b, a = self.e, self.b, self.a
-        totals, stats, one = self.totals(block), self.stats(block), e.number(1.0)
+        totals, stats, unit = self.totals(block), self.stats(block), e.number(1.0)
         zero = e.number(0.0)
         with e.loop(I64(self.shape.vectors)) as v:
             total = self.get(stats, I64(1), v)
             empty = b.fcmp_ordered("==", total, zero)
-            share = b.fdiv(one, total)
+            share = b.fdiv(unit, total)
             self.put(b.fadd(log(e, total), self.get(stats, I64(0), v)), stats, I64(0), v)
             with e.loop(a.deep_v, LANES) as feature:
                 scaled = [b.fmul(self.get(totals, b.add(feature, I64(n)), v), share) for n in range(LANES)]
                 lines = [b.select(empty, zero, b.fadd(value, zero)) for value in scaled]
                 for lane, line in enumerate(e.transpose_square(lines)):
                     e.store(line, *self.staged(v, lane, feature), "f32", None)
-        with self.each_row(head, query, rows, block) as (row, own, of_head):
-            target = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(own, a.o_token)))
+        with self.each_row(head, query, rows, block) as (row, token, of_head):
+            target = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(token, a.o_token)))
             self.copy(b.add(a.of_rows, b.mul(row, self.pitch)), "f32", target, self.kind, a.width_v)
-            lse = b.add(a.lse, b.add(b.mul(of_head, a.lse_head), b.mul(own, a.lse_token)))
+            lse = b.add(a.lse, b.add(b.mul(of_head, a.lse_head), b.mul(token, a.lse_token)))
             e.put(lse, I64(0), e.read(stats, row, F32))
 
     # A tile of keys
@@ -145,7 +145,7 @@ class _AttentionEmitter(AttentionLayout):
             from_any, from_all, to_any, to_all = (
                 e.read(a.of_spans, b.add(b.mul(block, I64(4)), I64(n)), I64) for n in range(4)
             )
-            lo, up = self.larger(start, from_any), self.smaller(stop, to_any)
+            lo, up = self.e.most(start, from_any), self.e.least(stop, to_any)
             count = b.sub(up, lo) if not self.masked else b.select(b.icmp_signed("<", lo, up), kept, I64(0))
             if self.masked:
                 lo, up = start, stop
@@ -205,21 +205,23 @@ class _AttentionEmitter(AttentionLayout):
         maxima = [e.variable(self.get(self.stats(block), I64(0), v)) for v in self.vectors]
         with e.loop(count, self.shape.numbers) as key:
             fetch(key)
-            numbers = [self.smaller(b.add(key, I64(n)), last) for n in range(self.shape.numbers)]
+            numbers = [self.e.least(b.add(key, I64(n)), last) for n in range(self.shape.numbers)]
             rows = [b.add(keys, b.mul(number, step)) for number in numbers]
             sums = [[e.variable(e.number(0.0)) for _ in self.vectors] for _ in rows]
             with e.loop(a.width_k) as feature:
                 self._accumulate(sums, [b.add(row, self.size_of(feature)) for row in rows], queries, feature)
             if self.softcap:
-                for place in itertools.chain(*sums):
-                    capped = tanh(e, b.fmul(b.load(place), e.number(1 / self.softcap)))
-                    b.store(b.fmul(capped, e.number(self.softcap)), place)
+                for variable in itertools.chain(*sums):
+                    capped = tanh(e, b.fmul(b.load(variable), e.number(1 / self.softcap)))
+                    b.store(b.fmul(capped, e.number(self.softcap)), variable)
             with b.if_then(partly):
                 for number, line in zip(numbers, sums, strict=True):
-                    place = e.read(a.of_places, number, I32) if self.masked else b.trunc(b.add(first, number), I32)
+                    place_of_key = (
+                        e.read(a.of_places, number, I32) if self.masked else b.trunc(b.add(first, number), I32)
+                    )
                     for v in self.vectors:
-                        lo, up = (e.load_bits(limits, I64(n * self.shape.lanes + v * LANES)) for n in range(2))
-                        hidden = b.icmp_unsigned(">=", b.sub(e.broadcast(place), lo), b.sub(up, lo))
+                        lo, up = (e.load(limits, I64(n * self.shape.lanes + v * LANES), "i32", None) for n in range(2))
+                        hidden = b.icmp_unsigned(">=", b.sub(e.broadcast(place_of_key), lo), b.sub(up, lo))
                         b.store(b.select(hidden, e.number(-float("inf")), b.load(line[v])), line[v])
             for n, line in enumerate(sums):
                 for v in self.vectors:
@@ -227,7 +229,7 @@ class _AttentionEmitter(AttentionLayout):
                     self.put(score, a.of_scores, b.add(key, I64(n)), v)
                     before = b.load(maxima[v])
                     b.store(b.select(b.fcmp_ordered(">", score, before), score, before), maxima[v])
-        return [b.load(one) for one in maxima]
+        return [b.load(maximum) for maximum in maxima]
 
     def _weigh(self, block: Value, count: Value, maxima: Sequence[Value]) -> Sequence[Value]:
         """Turns scores into weights, exp(score - maxima), and sums them; returns the factor for earlier weights."""
@@ -255,26 +257,27 @@ class _AttentionEmitter(AttentionLayout):
         def features(first: Value, number: int) -> None:
             places = [b.add(first, I64(n)) for n in range(number)]
             sums = [
-                [e.variable(b.fmul(self.get(totals, place, v), rescales[v])) for v in self.vectors] for place in places
+                [e.variable(b.fmul(self.get(totals, position, v), rescales[v])) for v in self.vectors]
+                for position in places
             ]
             column = b.add(values, self.size_of(first))
             with e.loop(count) as key:
                 row = b.add(column, b.mul(key, step))
                 self._accumulate(sums, [b.add(row, I64(4 * n)) for n in range(number)], a.of_scores, key)
-            for place, line in zip(places, sums, strict=True):
+            for position, line in zip(places, sums, strict=True):
                 for v in self.vectors:
-                    self.put(b.load(line[v]), totals, place, v)
+                    self.put(b.load(line[v]), totals, position, v)
 
-        whole = b.sub(a.width_v, I64(self.rest))
-        with e.loop(whole, self.shape.numbers) as feature:
+        full_width = b.sub(a.width_v, I64(self.left_features))
+        with e.loop(full_width, self.shape.numbers) as feature:
             features(feature, self.shape.numbers)
-        if self.rest:
-            features(whole, self.rest)
+        if self.left_features:
+            features(full_width, self.left_features)
 
     def _accumulate(self, sums: Sequence[Sequence[Value]], numbers: Sequence[Value], table: Value, line: Value) -> None:
         """Adds to every line of sums a number, given by its address, times one line of a table."""
         lines = [self.get(table, line, v) for v in self.vectors]
         for number, places in zip(numbers, sums, strict=True):
             factor = self.e.load_one(number, "f32")
-            for place, values in zip(places, lines, strict=True):
-                self.b.store(self.e.multiply_add(factor, values, self.b.load(place)), place)
+            for variable, values in zip(places, lines, strict=True):
+                self.b.store(self.e.multiply_add(factor, values, self.b.load(variable)), variable)

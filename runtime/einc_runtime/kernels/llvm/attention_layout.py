@@ -38,7 +38,7 @@ class AttentionLayout:
         self.b = self.e.b
         self.a = AttentionArguments[Value](*(self.e.argument() for _ in AttentionArguments._fields))
         self.vectors = range(shape.vectors)
-        self.pitch = self.size_of(self.larger(self.a.deep_k, self.a.deep_v))
+        self.pitch = self.size_of(self.e.most(self.a.deep_k, self.a.deep_v))
 
     @contextmanager
     def each_row(self, head: Value, query: Value, rows: Value, block: Value) -> Iterator[tuple[Value, Value, Value]]:
@@ -46,13 +46,13 @@ class AttentionLayout:
         head."""
         e, b, group = self.e, self.b, self.a.group
         before = b.mul(block, I64(self.shape.lanes))
-        own, member = e.variable(b.add(query, b.udiv(before, group))), e.variable(b.urem(before, group))
-        with e.loop(self.smaller(I64(self.shape.lanes), b.sub(rows, before))) as row:
-            yield row, b.load(own), b.add(b.mul(head, group), b.load(member))
+        token, member = e.variable(b.add(query, b.udiv(before, group))), e.variable(b.urem(before, group))
+        with e.loop(self.e.least(I64(self.shape.lanes), b.sub(rows, before))) as row:
+            yield row, b.load(token), b.add(b.mul(head, group), b.load(member))
             following = b.add(b.load(member), I64(1))
             last = b.icmp_signed("==", following, group)
             b.store(b.select(last, I64(0), following), member)
-            b.store(b.add(b.load(own), b.zext(last, I64)), own)
+            b.store(b.add(b.load(token), b.zext(last, I64)), token)
 
     def packed(self, block: Value) -> Value:
         return self.b.add(self.a.of_queries, self.lines(self.b.mul(block, self.a.deep_k)))
@@ -100,9 +100,9 @@ class AttentionLayout:
         numbers = I64(self.shape.numbers)
         start = b.udiv(number, blocks)
         with e.loop(b.udiv(b.add(numbers, b.sub(blocks, I64(1))), blocks)) as key:
-            here = b.add(start, key)
-            self.fetch(b.add(first[0], b.mul(here, a.k_token)), a.width_k)
-            self.fetch(b.add(first[1], b.mul(here, a.v_token)), a.width_v)
+            fetched = b.add(start, key)
+            self.fetch(b.add(first[0], b.mul(fetched, a.k_token)), a.width_k)
+            self.fetch(b.add(first[1], b.mul(fetched, a.v_token)), a.width_v)
 
     def fetch_queries(self, head: Value, query: Value, block: Value, key: Value, count: Value) -> None:
         """The same for the block's queries and results."""
@@ -110,12 +110,12 @@ class AttentionLayout:
         lanes = I64(self.shape.lanes)
         start = b.add(b.mul(block, lanes), b.udiv(b.mul(key, lanes), count))
         rows = b.udiv(b.add(I64(self.shape.numbers * self.shape.lanes), b.sub(count, I64(1))), count)
-        with e.loop(self.smaller(rows, lanes)) as row:
+        with e.loop(self.e.least(rows, lanes)) as row:
             number = b.add(start, row)
-            own = b.add(query, b.udiv(number, a.group))
+            token = b.add(query, b.udiv(number, a.group))
             of_head = b.add(b.mul(b.add(head, I64(1)), a.group), b.urem(number, a.group))
-            self.fetch(b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(own, a.q_token))), a.width_k)
-            result = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(own, a.o_token)))
+            self.fetch(b.add(a.q, b.add(b.mul(of_head, a.q_head), b.mul(token, a.q_token))), a.width_k)
+            result = b.add(a.o, b.add(b.mul(of_head, a.o_head), b.mul(token, a.o_token)))
             self.fetch(result, a.width_v, write=True)
 
     def fetch(self, row: Value, width: Value, *, write: bool = False) -> None:
@@ -126,9 +126,3 @@ class AttentionLayout:
 
     def size_of(self, elements: Value) -> Value:
         return self.b.mul(elements, I64(4))
-
-    def smaller(self, one: Value, other: Value) -> Value:
-        return self.b.select(self.b.icmp_signed("<", one, other), one, other)
-
-    def larger(self, one: Value, other: Value) -> Value:
-        return self.b.select(self.b.icmp_signed(">", one, other), one, other)

@@ -106,9 +106,9 @@ def describe_missing() -> str | None:
 
 
 @contextmanager
-def expect_alike(alike: int) -> Iterator[None]:
-    """Says that the invocation prepared inside is one of `alike` invocations of its kind in every execution."""
-    before = _ALIKE.set(alike)
+def expect_alike(count: int) -> Iterator[None]:
+    """Says that the invocation prepared inside is one of `count` invocations of its kind in every execution."""
+    before = _ALIKE.set(count)
     try:
         yield
     finally:
@@ -149,16 +149,18 @@ def find_integer_products() -> str:
 
 def compile_once(emit: Callable[_P, Any]) -> Callable[_P, Future[Compiled]]:
     """Decorates a function that builds a module: the module is compiled in the background, once for equal arguments."""
-    found: dict[object, Future[Compiled]] = {}
+    compiled: dict[object, Future[Compiled]] = {}
 
     @wraps(emit)
     def begun(*args: _P.args, **kwargs: _P.kwargs) -> Future[Compiled]:
         with _LOCK:
             key = (args, *sorted(kwargs.items()))
-            if key not in found:
+            if key not in compiled:
                 name = f"{emit.__module__}.{emit.__qualname__}"
-                found[key] = _compiler_thread().submit(lambda: _engine().load(lambda: emit(*args, **kwargs), name, key))
-            return found[key]
+                compiled[key] = _compiler_thread().submit(
+                    lambda: _engine().load(lambda: emit(*args, **kwargs), name, key)
+                )
+            return compiled[key]
 
     return begun
 

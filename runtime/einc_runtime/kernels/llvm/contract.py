@@ -27,7 +27,11 @@ def build_contract(invocation: Invocation[Array]) -> Kernel:
 
 def _sum_products(call: ContractCall) -> Kernel | None:
     """The kernel of products of vectors: each operand has all indices of the result. None for other contractions."""
-    if call.kind != "f32" or not call.sums or not all({*call.result.names} <= {*one.names} for one in call.operands):
+    if (
+        call.kind != "f32"
+        or not call.sums
+        or not all({*call.result.names} <= {*operand.names} for operand in call.operands)
+    ):
         return None
     attributes = {
         "program": write_product_program(len(call.operands), call.scale),

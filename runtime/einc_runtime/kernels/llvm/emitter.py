@@ -49,9 +49,9 @@ class Emitter:
 
     def argument(self) -> Value:
         """The next argument."""
-        place = self.b.gep(self._arguments, [I64(self._taken)])
+        pointer = self.b.gep(self._arguments, [I64(self._taken)])
         self._taken += 1
-        return self.b.load(place)
+        return self.b.load(pointer)
 
     def operand(self, leading: int) -> RowOperand:
         """The next arguments: an address and the strides of `leading` axes."""
@@ -60,9 +60,9 @@ class Emitter:
     def variable(self, initial: Value) -> Value:
         """A variable, which becomes a register when the module is compiled."""
         with self.b.goto_entry_block():
-            place = self.b.alloca(initial.type)
-        self.b.store(initial, place)
-        return place
+            pointer = self.b.alloca(initial.type)
+        self.b.store(initial, pointer)
+        return pointer
 
     def stop_if(self, condition: Value, status: Value) -> None:
         """Returns a status other than 0 here if the condition holds."""
@@ -72,13 +72,6 @@ class Emitter:
     def finish(self) -> Any:
         self.b.ret(I64(0))
         return self.module
-
-    def relax(self) -> None:
-        """Says that this is a loop that waits for another thread."""
-        from llvmlite import binding
-
-        if binding.get_default_triple().startswith("x86_64"):
-            self.intrinsic("llvm.x86.sse2.pause", ir.VoidType())
 
     # Numbers
 
@@ -121,6 +114,19 @@ class Emitter:
         smaller = self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
         return self.b.select(self.b.fcmp_unordered("uno", a, a), a, smaller)
 
+    def least(self, a: Value, b: Value) -> Value:
+        """The smaller of two integers."""
+        return self.b.select(self.b.icmp_signed("<", a, b), a, b)
+
+    def most(self, a: Value, b: Value) -> Value:
+        """The larger of two integers."""
+        return self.b.select(self.b.icmp_signed(">", a, b), a, b)
+
+    def lanes_below(self, count: Value) -> Value:
+        """The mask of the first `count` lanes; an integer of 32 bits holds the count."""
+        lanes = ir.Constant(vector(I32), list(range(LANES)))
+        return self.b.icmp_signed("<", lanes, self.broadcast(self.b.trunc(count, I32)))
+
     # Loops
 
     @contextmanager
@@ -149,31 +155,42 @@ class Emitter:
     def sweep(self, count: Value, body: Callable[[Value, Value | None], None]) -> None:
         """Calls `body(position, mask)` for the vectors of a row of `count` elements; only the last one has a mask."""
         b = self.b
-        whole = b.and_(count, I64(-LANES))
-        with self.loop(whole, LANES) as position:
+        full = b.and_(count, I64(-LANES))
+        with self.loop(full, LANES) as position:
             body(position, None)
-        left = b.sub(count, whole)
+        left = b.sub(count, full)
         with b.if_then(b.icmp_signed(">", left, I64(0))):
-            lanes = ir.Constant(vector(I32), list(range(LANES)))
-            body(whole, b.icmp_signed("<", lanes, self.broadcast(b.trunc(left, I32))))
+            body(full, self.lanes_below(left))
 
     @contextmanager
     def rows(self, extents: Sequence[Value], operands: Sequence[RowOperand]) -> Iterator[list[Value]]:
         """A loop over all index vectors of the leading axes; yields the address of every operand's row."""
-        with self._nest(list(extents), [x.strides for x in operands], [x.address for x in operands]) as rows:
-            yield rows
-
-    @contextmanager
-    def _nest(self, extents: list[Value], strides: list[list[Value]], rows: list[Value]) -> Iterator[list[Value]]:
         if not extents:
-            yield rows
+            yield [operand.address for operand in operands]
             return
         with self.loop(extents[0]) as index:
-            here = [self.b.add(row, self.b.mul(index, steps[0])) for row, steps in zip(rows, strides, strict=True)]
-            with self._nest(extents[1:], [steps[1:] for steps in strides], here) as inner:
-                yield inner
+            inner = [
+                RowOperand(self.b.add(operand.address, self.b.mul(index, operand.strides[0])), operand.strides[1:])
+                for operand in operands
+            ]
+            with self.rows(extents[1:], inner) as rows:
+                yield rows
 
     # Memory
+
+    def at(self, address: Value, kind: Any) -> Value:
+        """The pointer to what is of a type of LLVM at an address."""
+        return self.b.inttoptr(address, kind.as_pointer())
+
+    def load_first(self, address: Value, count: Value, kind: Any) -> Value:
+        """The first elements of a vector of this type of LLVM; the others, which may be behind all memory, are 0."""
+        b, numbers = self.b, ir.VectorType(I8, kind.count)
+        empty = ir.Constant(numbers, ir.Undefined)
+        first = b.insert_element(empty, b.trunc(count, I8), I32(0))
+        counts = b.shuffle_vector(first, empty, ir.Constant(ir.VectorType(I32, kind.count), [0] * kind.count))
+        mask = b.icmp_signed("<", ir.Constant(numbers, list(range(kind.count))), counts)
+        name, nothing = f"llvm.masked.load.v{kind.count}i{kind.element.width}.p0", ir.Constant(kind, [0] * kind.count)
+        return self.intrinsic(name, kind, self.at(address, kind), I32(1), mask, nothing)
 
     def load(self, row: Value, position: Value, kind: str, mask: Value | None) -> Value:
         """Elements from `position` of a row: floats as f32, bool as bits; 0 where the mask is off."""
@@ -185,35 +202,35 @@ class Emitter:
 
     def _load_stored(self, row: Value, position: Value, kind: str, mask: Value | None) -> Value:
         stored = _STORED[kind]
-        place = self._place(row, position, stored)
+        pointer = self._place(row, position, stored)
         if mask is None:
-            value = self.b.load(place, align=ITEMSIZE[kind])
+            value = self.b.load(pointer, align=ITEMSIZE[kind])
         else:
             nothing = ir.Constant(vector(stored), [0.0 if stored in (F32, HALF) else 0] * LANES)
             name = f"llvm.masked.load.v{LANES}{_element(stored)}.p0"
-            value = self.intrinsic(name, vector(stored), place, I32(ITEMSIZE[kind]), mask, nothing)
+            value = self.intrinsic(name, vector(stored), pointer, I32(ITEMSIZE[kind]), mask, nothing)
         return value
 
     def load_one(self, row: Value, kind: str) -> Value:
         """A row's single element in every lane."""
         stored = _STORED[kind]
-        one = self.b.load(self.b.inttoptr(row, stored.as_pointer()))
+        element = self.b.load(self.at(row, stored))
         if kind == "bf16":  # twice in each lane, of which the upper half stays: a load alone puts it there
-            pairs = self.b.insert_element(ir.Constant(ir.VectorType(I16, 2 * LANES), ir.Undefined), one, I32(0))
+            pairs = self.b.insert_element(ir.Constant(ir.VectorType(I16, 2 * LANES), ir.Undefined), element, I32(0))
             pairs = self.b.shuffle_vector(pairs, pairs, ir.Constant(ir.VectorType(I32, 2 * LANES), [0] * 2 * LANES))
             bits = self.b.and_(self.b.bitcast(pairs, vector(I32)), self.number(0xFFFF0000, I32))
             return self.b.bitcast(bits, vector(F32))
-        return self.widen(self.broadcast(one), kind)
+        return self.widen(self.broadcast(element), kind)
 
     def store(self, value: Value, row: Value, position: Value, kind: str, mask: Value | None) -> None:
         stored = _STORED[kind]
-        place = self._place(row, position, stored)
+        pointer = self._place(row, position, stored)
         value = self.round_to(value, kind)
         if mask is None:
-            self.b.store(value, place, align=ITEMSIZE[kind])
+            self.b.store(value, pointer, align=ITEMSIZE[kind])
         else:
             name = f"llvm.masked.store.v{LANES}{_element(stored)}.p0"
-            self.intrinsic(name, ir.VoidType(), value, place, I32(ITEMSIZE[kind]), mask)
+            self.intrinsic(name, ir.VoidType(), value, pointer, I32(ITEMSIZE[kind]), mask)
 
     def prefetch(self, row: Value, position: Value, *, near: bool = False, write: bool = False) -> None:
         """Says that the byte at a position of a row is read (or written) soon; it need not be there.
@@ -221,37 +238,33 @@ class Emitter:
         Unless it is to come `near`, it comes into the second cache: the first one has no room for it beside what is
         read again and again.
         """
-        place = self.b.gep(self.b.inttoptr(row, I8.as_pointer()), [position])
-        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), place, I32(int(write)), I32(2 + near), I32(1))
+        pointer = self.b.gep(self.at(row, I8), [position])
+        self.intrinsic("llvm.prefetch.p0", ir.VoidType(), pointer, I32(int(write)), I32(2 + near), I32(1))
 
-    def store_one(self, value: Value, place: Value, kind: str) -> None:
+    def store_one(self, value: Value, target: Value, kind: str) -> None:
         """Writes the first lane to an address."""
         first = self.b.extract_element(self.round_to(value, kind), I32(0))
-        self.b.store(first, self.b.inttoptr(place, first.type.as_pointer()))
+        self.b.store(first, self.at(target, first.type))
 
     def read(self, table: Value, number: Value, element: Any) -> Value:
         """Reads a scalar of an array."""
-        return self.b.load(self.b.gep(self.b.inttoptr(table, element.as_pointer()), [number]))
+        return self.b.load(self.b.gep(self.at(table, element), [number]))
 
     def read_integer(self, line: RowOperand, number: Value, size: int) -> Value:
         """Reads an integer of `size` bytes, with its sign, of an array with one axis."""
-        place = self.b.add(line.address, self.b.mul(number, line.strides[0]))
+        source = self.b.add(line.address, self.b.mul(number, line.strides[0]))
         kind = ir.IntType(8 * size)
-        value = self.b.load(self.b.inttoptr(place, kind.as_pointer()), align=1)
+        value = self.b.load(self.at(source, kind), align=1)
         return value if kind == I64 else self.b.sext(value, I64)
 
     def put(self, table: Value, number: Value, value: Value) -> None:
         """Writes a scalar of an array."""
-        self.b.store(value, self.b.gep(self.b.inttoptr(table, value.type.as_pointer()), [number]))
+        self.b.store(value, self.b.gep(self.at(table, value.type), [number]))
 
     def copy(self, target: Value, source: Value, count: Value) -> None:
         """Copies bytes from one address to another."""
-        places = [self.b.inttoptr(address, I8.as_pointer()) for address in (target, source)]
+        places = [self.at(address, I8) for address in (target, source)]
         self.intrinsic("llvm.memcpy.p0.p0.i64", ir.VoidType(), *places, count, BIT(False))
-
-    def load_bits(self, table: Value, position: Value) -> Value:
-        """Integers of 32 bits from `position` of an array."""
-        return self.b.load(self._place(table, position, I32), align=4)
 
     def transpose_square(self, lines: Sequence[Value]) -> list[Value]:
         """The transpose of a square of `LANES` vectors: opposite quarters are exchanged, in smaller and smaller
@@ -263,10 +276,10 @@ class Emitter:
                 for shift in (0, width)
             ]
             masks = [ir.Constant(vector(I32), order) for order in orders]
-            for one in range(LANES):
-                if not one & width:
-                    pair = lines[one], lines[one + width]
-                    lines[one], lines[one + width] = (self.b.shuffle_vector(*pair, mask) for mask in masks)
+            for n in range(LANES):
+                if not n & width:
+                    pair = lines[n], lines[n + width]
+                    lines[n], lines[n + width] = (self.b.shuffle_vector(*pair, mask) for mask in masks)
             width //= 2
         return lines
 
@@ -275,7 +288,7 @@ class Emitter:
         parts = self.transpose_square(lines)
         while len(parts) > 1:
             half = len(parts) // 2
-            parts = [self.b.fadd(one, other) for one, other in zip(parts[:half], parts[half:], strict=True)]
+            parts = [self.b.fadd(left, right) for left, right in zip(parts[:half], parts[half:], strict=True)]
         return parts[0]
 
     def round_to(self, value: Value, kind: str) -> Value:
@@ -305,7 +318,7 @@ class Emitter:
         return b.icmp_unsigned("!=", value, self.number(0, I8)) if kind == "bool" else value
 
     def _place(self, row: Value, position: Value, stored: Any) -> Value:
-        first = self.b.gep(self.b.inttoptr(row, stored.as_pointer()), [position])
+        first = self.b.gep(self.at(row, stored), [position])
         return self.b.bitcast(first, vector(stored).as_pointer())
 
     # Folds
@@ -329,29 +342,29 @@ class Emitter:
 
         self.sweep_chains(count, CHAINS_OF_ROW, body)
         total = self.b.load(places[0])
-        for place in places[1:]:
-            total = combine(total, self.b.load(place))
+        for variable in places[1:]:
+            total = combine(total, self.b.load(variable))
         return self.across(total, combine)
 
     def sweep_chains(self, count: Value, chains: int, body: Callable[[int, Value, Value | None], None]) -> None:
         """Calls `body(chain, position, mask)` for the vectors of a row, in turn for each chain, so that none waits for
         the one before; what is left is for the first."""
-        whole = I64(0)
+        full = I64(0)
         if chains > 1:
             step = chains * LANES
-            whole = self.b.and_(count, I64(-step))
-            with self.loop(whole, step) as position:
+            full = self.b.and_(count, I64(-step))
+            with self.loop(full, step) as position:
                 for chain in range(chains):
                     body(chain, self.b.add(position, I64(chain * LANES)), None)
-        left = self.b.sub(count, whole)
-        self.sweep(left, lambda position, mask: body(0, self.b.add(whole, position), mask))
+        left = self.b.sub(count, full)
+        self.sweep(left, lambda position, mask: body(0, self.b.add(full, position), mask))
 
     def total(self, count: Value, term: Callable[[Value, Value | None], Value]) -> Value:
         """The sum of the terms in f64, rounded once."""
         wide = self.fold(
             count,
             self.number(0.0, F64),
-            lambda one, other: self.b.fadd(one, other),
+            lambda left, right: self.b.fadd(left, right),
             lambda position, mask: self.b.fpext(term(position, mask), vector(F64)),
         )
         return self.b.fptrunc(wide, vector(F32))

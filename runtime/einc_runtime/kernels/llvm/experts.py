@@ -31,18 +31,18 @@ def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
 def _multiply(invocation: Invocation[Array]) -> Kernel:
     """A product whose weight is not prepared in another layout: that would be kept for each number of rows."""
     rows, weight = invocation.inputs
-    own = invocation.on([rows, _as_variable(weight)], invocation.outputs)
+    variable_product = invocation.on([rows, _as_variable(weight)], invocation.outputs)
     if len(rows) > MAX_CODE_ROWS and libraries.packs_few_rows(dtype_name(weight)):
-        return build_contraction(own, build_map, prepare_copy)
-    return build_contract(own)
+        return build_contraction(variable_product, build_map, prepare_copy)
+    return build_contract(variable_product)
 
 
 class _Writable:
     """The memory of an array, as an interface that says that it may be written."""
 
     def __init__(self, array: Array) -> None:
-        own: dict[str, Any] = array.view(f"u{array.itemsize}").__array_interface__
-        self.__array_interface__, self.array = {**own, "data": (own["data"][0], False)}, array
+        interface: dict[str, Any] = array.view(f"u{array.itemsize}").__array_interface__
+        self.__array_interface__, self.array = {**interface, "data": (interface["data"][0], False)}, array
 
 
 def _as_variable(array: Array) -> Array:

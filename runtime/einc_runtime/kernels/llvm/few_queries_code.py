@@ -70,11 +70,11 @@ class _FewQueriesEmitter:
             with e.loop(b.sdiv(b.add(count, b.sub(a.tile, I64(1))), a.tile)) as number:
                 before = b.mul(number, a.tile)
                 first, left = b.add(start, before), b.sub(count, before)
-                here = b.select(b.icmp_signed("<", left, a.tile), left, a.tile)
-                self._score(b.add(keys, b.mul(first, a.k_token)), here)
+                tile_keys = e.least(left, a.tile)
+                self._score(b.add(keys, b.mul(first, a.k_token)), tile_keys)
                 with e.loop(I64(self.form.group)) as row:
-                    self._weigh(row, here)
-                self._add(b.add(values, b.mul(first, a.v_token)), here)
+                    self._weigh(row, tile_keys)
+                self._add(b.add(values, b.mul(first, a.v_token)), tile_keys)
             with e.loop(I64(self.form.group)) as row:
                 self._finish(head, query, row)
         return e.finish()
@@ -86,16 +86,14 @@ class _FewQueriesEmitter:
         if not form.position_bits:
             return first, last
         integer = ir.IntType(form.position_bits)
-        place = b.add(self.a.positions, b.mul(query, self.a.position_step))
-        position = b.sext(e.read(place, I64(0), integer), I64)
+        address = b.add(self.a.positions, b.mul(query, self.a.position_step))
+        position = b.sext(e.read(address, I64(0), integer), I64)
         after = b.add(self._clip(position, I64(LOWEST_POSITION), I64(HIGHEST_POSITION)), ahead)
         last = self._clip(after, first, last) if form.causal else last
         return (self._clip(b.sub(after, I64(form.window)), first, last) if form.window else first), last
 
     def _clip(self, value: Value, least: Value, most: Value) -> Value:
-        b = self.b
-        value = b.select(b.icmp_signed("<", value, least), least, value)
-        return b.select(b.icmp_signed(">", value, most), most, value)
+        return self.e.least(self.e.most(value, least), most)
 
     def _begin(self, head: Value, query: Value) -> None:
         """Widens the query of every head of the group, times the scale, and sets totals and sums to 0."""
@@ -118,9 +116,9 @@ class _FewQueriesEmitter:
             self._put(e.number(LOWEST), a.of_stats, row, 3, 1)
         with e.loop(count, LANES) as first:
             left = b.sub(count, first)
-            here = b.select(b.icmp_signed("<", left, I64(LANES)), left, I64(LANES))
-            with e.loop(here) as place:
-                self._multiply(b.add(keys, b.mul(b.add(first, place), a.k_token)), place)
+            keys_here = e.least(left, I64(LANES))
+            with e.loop(keys_here) as lane:
+                self._multiply(b.add(keys, b.mul(b.add(first, lane), a.k_token)), lane)
             hidden = b.icmp_signed(">=", self.lanes, e.broadcast(b.trunc(left, I32)))
             with e.loop(I64(form.group)) as row:
                 scores = e.sum_lanes([self._get(a.of_products, row, LANES, n) for n in range(LANES)])
@@ -133,32 +131,32 @@ class _FewQueriesEmitter:
                 larger = b.select(b.fcmp_ordered(">", scores, before), scores, before)
                 self._put(larger, a.of_stats, row, 3, 1)
 
-    def _multiply(self, key: Value, place: Value) -> None:
+    def _multiply(self, key: Value, lane: Value) -> None:
         """The products of one key with the queries of all heads, lane by lane, at a place among `LANES` keys."""
         e, form = self.e, self.form
         features = [e.load(key, I64(n * LANES), form.kind, self._mask(n, form.width_k)) for n in range(form.vectors_k)]
         for row in range(form.group):
             queries = [self._get(self.a.of_queries, I64(row), form.vectors_k, n) for n in range(form.vectors_k)]
             total = self.b.fmul(features[0], queries[0])
-            for one, other in zip(features[1:], queries[1:], strict=True):
-                total = e.multiply_add(one, other, total)
-            self._put(total, self.a.of_products, I64(row), LANES, place)
+            for feature, query in zip(features[1:], queries[1:], strict=True):
+                total = e.multiply_add(feature, query, total)
+            self._put(total, self.a.of_products, I64(row), LANES, lane)
 
     def _weigh(self, row: Value, count: Value) -> None:
         """Turns a row's scores into weights, exp(score - maximum), sums them, and scales what was summed before."""
         e, b, a, form = self.e, self.b, self.a, self.form
         old = self._get(a.of_stats, row, 3, 0)
 
-        def larger(one: Value, other: Value) -> Value:
-            return b.select(b.fcmp_ordered(">", one, other), one, other)
+        def larger(left: Value, right: Value) -> Value:
+            return b.select(b.fcmp_ordered(">", left, right), left, right)
 
         maximum = larger(e.across(self._get(a.of_stats, row, 3, 1), larger), old)
         total = e.variable(e.number(0.0))
         b.store(e.number(0.0), total)
         with e.loop(count, LANES) as first:
-            place = b.add(b.mul(row, a.tile), first)
-            weight = decay(e, b.fsub(e.load(a.of_scores, place, "f32", None), maximum))
-            e.store(weight, a.of_scores, place, "f32", None)
+            position = b.add(b.mul(row, a.tile), first)
+            weight = decay(e, b.fsub(e.load(a.of_scores, position, "f32", None), maximum))
+            e.store(weight, a.of_scores, position, "f32", None)
             b.store(b.fadd(b.load(total), weight), total)
         rescale = decay(e, b.fsub(old, maximum))
         self._put(maximum, a.of_stats, row, 3, 0)
@@ -173,22 +171,22 @@ class _FewQueriesEmitter:
         e, b, a, form = self.e, self.b, self.a, self.form
         step = max(1, RESULT_VECTORS // form.group)
         for begin in range(0, form.vectors_v, step):
-            here = range(begin, min(begin + step, form.vectors_v))
+            part = range(begin, min(begin + step, form.vectors_v))
             places = [
-                [e.variable(self._get(a.of_totals, I64(row), form.vectors_v, n)) for n in here]
+                [e.variable(self._get(a.of_totals, I64(row), form.vectors_v, n)) for n in part]
                 for row in range(form.group)
             ]
             with e.loop(count) as key:
                 value = b.add(values, b.mul(key, a.v_token))
-                features = [e.load(value, I64(n * LANES), form.kind, self._mask(n, form.width_v)) for n in here]
+                features = [e.load(value, I64(n * LANES), form.kind, self._mask(n, form.width_v)) for n in part]
                 for row, line in enumerate(places):
                     at = b.add(b.mul(I64(row), a.tile), key)
                     weight = e.load_one(b.add(a.of_scores, b.mul(at, I64(4))), "f32")
-                    for feature, place in zip(features, line, strict=True):
-                        b.store(e.multiply_add(weight, feature, b.load(place)), place)
+                    for feature, variable in zip(features, line, strict=True):
+                        b.store(e.multiply_add(weight, feature, b.load(variable)), variable)
             for row, line in enumerate(places):
-                for n, place in zip(here, line, strict=True):
-                    self._put(b.load(place), a.of_totals, I64(row), form.vectors_v, n)
+                for n, variable in zip(part, line, strict=True):
+                    self._put(b.load(variable), a.of_totals, I64(row), form.vectors_v, n)
 
     def _finish(self, head: Value, query: Value, row: Value) -> None:
         """Divides the totals by the sum of the weights; where that is 0, no key is seen, and the result is 0."""
@@ -212,8 +210,8 @@ class _FewQueriesEmitter:
     def _row(self, base: Value, head_step: Value, token_step: Value, head: Value, query: Value, row: Value) -> Value:
         """The address of a query's row for a head of the group."""
         b = self.b
-        own = b.add(b.mul(head, I64(self.form.group)), row)
-        return b.add(base, b.add(b.mul(own, head_step), b.mul(query, token_step)))
+        query_head = b.add(b.mul(head, I64(self.form.group)), row)
+        return b.add(base, b.add(b.mul(query_head, head_step), b.mul(query, token_step)))
 
     def _get(self, table: Value, row: Value, lines: int, line: Value | int) -> Value:
         return self.e.load(table, self._line(row, lines, line), "f32", None)

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArray, address
+from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, address
 from einc_runtime.kernels.calls.contract import ContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.few_rows_layout import (
     BYTES_PER_NS,
+    WIDE,
     FewRowsLayout,
+    OperandCopies,
     PrepareCopy,
     is_dense,
     list_addresses,
-    order_names,
 )
 from einc_runtime.kernels.llvm.row_panels import PanelProduct
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import libraries
-from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.kernels.numpy.prepacking import is_constant
 
 MAX_ROWS = 16
@@ -43,8 +43,6 @@ MIN_ROWS_PANEL = 9
 processor has registers of 512 bits: a library is not faster, and needs the interpreter for each call."""
 PRODUCTS_PER_NS = 20.0
 """What a worker multiplies."""
-
-_WIDE = np.dtype(np.float32)
 
 
 def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
@@ -64,8 +62,8 @@ def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
 def _is_packed(layout: FewRowsLayout) -> bool:
     """Whether the matrix is a weight that a library multiplies in a layout of its own, in the types of the operands."""
     matrix, vectors = layout.matrix, layout.vectors
-    alike = matrix.kind == vectors.kind != "f32" and not layout.batch
-    return alike and is_constant(matrix.array) and libraries.packs_few_rows(matrix.kind)
+    same_kind = matrix.kind == vectors.kind != "f32" and not layout.batch
+    return same_kind and is_constant(matrix.array) and libraries.packs_few_rows(matrix.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +72,20 @@ class _FewRowsProduct:
 
     call: ContractCall
     layout: FewRowsLayout
-    move: PrepareCopy
-    vectors: ScratchArray | None
-    result: ScratchArray | None
+    copies: OperandCopies
     pairs: bool
     scratch: int
 
     @staticmethod
     def of(call: ContractCall, layout: FewRowsLayout, move: PrepareCopy) -> _FewRowsProduct:
-        scratch, vectors, result = ScratchAllocator(), layout.vectors, call.result
+        scratch, vectors = ScratchAllocator(), layout.vectors
         pairs = layout.matrix.kind == vectors.kind == "bf16" and compiler.multiplies_bf16()
-        copied = rewritten = None
-        mergeable = are_mergeable(vectors, layout.own) and are_mergeable(vectors, layout.summed)
-        if not mergeable or not is_dense(vectors, layout.own, layout.summed) or not (pairs or vectors.kind == "f32"):
-            names = order_names(vectors, layout.batch, layout.own, layout.summed)
-            copied = scratch.take([call.extents[name] for name in names], vectors.array.dtype if pairs else _WIDE)
-        if not are_mergeable(result, layout.own) or not is_dense(result, layout.own, layout.lines):
-            names = order_names(result, layout.batch, layout.own, layout.lines)
-            rewritten = scratch.take([call.extents[name] for name in names], _WIDE)
-        return _FewRowsProduct(call, layout, move, copied, rewritten, pairs, scratch.size)
+        mergeable = are_mergeable(vectors, layout.row_names) and are_mergeable(vectors, layout.summed)
+        dense = mergeable and is_dense(vectors, layout.row_names, layout.summed)
+        suits = dense and (pairs or vectors.kind == "f32")
+        dtype = None if suits else vectors.array.dtype if pairs else WIDE
+        copies = OperandCopies.take(scratch, call, layout, move, dtype)
+        return _FewRowsProduct(call, layout, copies, pairs, scratch.size)
 
     @property
     def kernel(self) -> Kernel:
@@ -101,20 +94,7 @@ class _FewRowsProduct:
         return Kernel(self.bind, self.scratch, time, is_stream=True)
 
     def bind(self, memory: Array) -> Run:
-        layout, calls = self.layout, list[Resolved]()
-        vectors, result = layout.vectors, self.call.result
-        if self.vectors is not None:
-            names = order_names(vectors, layout.batch, layout.own, layout.summed)
-            copy = NamedArray(names, self.vectors.of(memory))
-            calls.append(self.move(vectors.align(names), copy.array))
-            vectors = copy
-        if self.result is not None:
-            names = order_names(result, layout.batch, layout.own, layout.lines)
-            result = NamedArray(names, self.result.of(memory))
-        calls.append((self._prepare_product(vectors, result), []))
-        if self.result is not None:
-            calls.append(self.move(result.align(self.call.result.names), self.call.result.array))
-        return make_runner(calls)
+        return self.copies.bind(memory, lambda vectors, result: [self._prepare_product(vectors, result)])
 
     def _prepare_product(self, vectors: NamedArray, result: NamedArray) -> Run:
         from einc_runtime.kernels.llvm.few_rows_code import FewRowsForm, choose_stretch, emit_few_rows
@@ -122,8 +102,8 @@ class _FewRowsProduct:
         layout = self.layout
         views = [
             view_as_matrices(layout.matrix, layout.batch, layout.lines, layout.summed),
-            view_as_matrices(vectors, layout.batch, layout.own, layout.summed),
-            view_as_matrices(result, layout.batch, layout.own, layout.lines),
+            view_as_matrices(vectors, layout.batch, layout.row_names, layout.summed),
+            view_as_matrices(result, layout.batch, layout.row_names, layout.lines),
         ]
         matrix, right, target = views
         table = list_addresses(views, target.shape[:-2])

@@ -110,15 +110,15 @@ class _FewRowsEmitter:
             matrix, vectors, result = (e.read(self.table, b.add(b.mul(number, I64(3)), I64(n)), I64) for n in range(3))
             with e.loop(self.lines, LANES) as first:
                 left = b.sub(self.lines, first)
-                here = b.select(b.icmp_signed("<", left, I64(LANES)), left, I64(LANES))
+                block_lines = e.least(left, I64(LANES))
                 if self.form.stretch:
-                    self._sum_stretches(matrix, vectors, first, here)
+                    self._sum_stretches(matrix, vectors, first, block_lines)
                 else:
-                    self._sum_parts(matrix, vectors, first, here, _Stretch(I64(0), self.depth, self.lines_ahead))
+                    self._sum_parts(matrix, vectors, first, block_lines, _Stretch(I64(0), self.depth, self.lines_ahead))
                 self._store(result, first, left, scale)
         return e.finish()
 
-    def _sum_stretches(self, matrix: Value, vectors: Value, first: Value, here: Value) -> None:
+    def _sum_stretches(self, matrix: Value, vectors: Value, first: Value, block_lines: Value) -> None:
         """Multiplies up to sixteen lines by one stretch of all vectors after the other; sums stay in the tile. The
         sixteen lines that follow are fetched meanwhile."""
         e, b, length = self.e, self.b, I64(self.form.stretch)
@@ -129,16 +129,16 @@ class _FewRowsEmitter:
             is_last = b.icmp_signed(">=", following, self.depth)
             stop = b.select(is_last, self.depth, following)
             ahead = b.mul(self.line_step, I64(LANES))
-            self._sum_parts(matrix, vectors, first, here, _Stretch(start, stop, ahead))
+            self._sum_parts(matrix, vectors, first, block_lines, _Stretch(start, stop, ahead))
 
-    def _sum_parts(self, matrix: Value, vectors: Value, first: Value, here: Value, stretch: _Stretch) -> None:
+    def _sum_parts(self, matrix: Value, vectors: Value, first: Value, block_lines: Value, stretch: _Stretch) -> None:
         for start in range(0, self.form.rows, self.count):
-            with self.e.loop(here, self.form.lines) as line:
+            with self.e.loop(block_lines, self.form.lines) as line:
                 part = range(start, min(start + self.count, self.form.rows))
                 self._sum_lines(matrix, vectors, part, self.b.add(first, line), line, stretch)
 
     def _sum_lines(
-        self, matrix: Value, vectors: Value, part: range, line: Value, place: Value, stretch: _Stretch
+        self, matrix: Value, vectors: Value, part: range, line: Value, tile_line: Value, stretch: _Stretch
     ) -> None:
         """Multiplies a stretch of some lines by a part of the vectors, and puts each product's lanes into the tile,
         added to those of the stretches before.
@@ -148,26 +148,26 @@ class _FewRowsEmitter:
         e, b, form = self.e, self.b, self.form
         last = b.sub(self.lines, I64(1))
         numbers = [b.add(line, I64(n)) for n in range(form.lines)]
-        numbers = [b.select(b.icmp_signed("<", number, last), number, last) for number in numbers]
+        numbers = [e.least(number, last) for number in numbers]
         lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
         rows = [b.add(vectors, b.mul(self.vector_step, I64(n))) for n in part]
         ahead = stretch.ahead if form.rows > UNAIDED and part.start == 0 else None
         sums = [[[e.variable(e.number(0.0)) for _ in rows] for _ in lines] for _ in range(self.unroll)]
-        places = [[b.mul(b.add(place, I64(r)), I64(LANES)) for _ in part] for r in range(form.lines)]
+        places = [[b.mul(b.add(tile_line, I64(r)), I64(LANES)) for _ in part] for r in range(form.lines)]
         if form.stretch:
             for r in range(form.lines):
                 for v, number in enumerate(part):
                     b.store(e.load(self._tile(I64(number)), places[r][v], "f32", None), sums[0][r][v])
         width = LANES * (2 if form.pairs else 1)
-        whole = b.add(stretch.start, b.and_(b.sub(stretch.stop, stretch.start), I64(-width * self.unroll)))
-        with e.span(stretch.start, whole, width * self.unroll) as position:
+        full_stop = b.add(stretch.start, b.and_(b.sub(stretch.stop, stretch.start), I64(-width * self.unroll)))
+        with e.span(stretch.start, full_stop, width * self.unroll) as position:
             for n in range(self.unroll):
-                here = b.add(position, I64(n * width))
+                offset = b.add(position, I64(n * width))
                 if ahead is not None:
                     for address in lines:
-                        e.prefetch(b.add(address, ahead), b.mul(here, I64(ITEMSIZE[form.matrix])))
-                self._multiply(lines, rows, sums[n], here, None)
-        self._multiply_rest(lines, rows, sums, whole, stretch.stop)
+                        e.prefetch(b.add(address, ahead), b.mul(offset, I64(ITEMSIZE[form.matrix])))
+                self._multiply(lines, rows, sums[n], offset, None)
+        self._multiply_rest(lines, rows, sums, full_stop, stretch.stop)
         for r in range(form.lines):
             for v, number in enumerate(part):
                 total = b.load(sums[0][r][v])
@@ -175,12 +175,11 @@ class _FewRowsEmitter:
                     total = b.fadd(total, b.load(sums[n][r][v]))
                 e.store(total, self._tile(I64(number)), places[r][v], "f32", None)
 
-    def _multiply_rest(self, lines: list[Value], rows: list[Value], sums: Any, whole: Value, stop: Value) -> None:
+    def _multiply_rest(self, lines: list[Value], rows: list[Value], sums: Any, full_stop: Value, stop: Value) -> None:
         """The elements behind the whole vectors, under a mask."""
         e, b = self.e, self.b
-        lanes = ir.Constant(vector(I32), list(range(LANES)))
-        with e.span(whole, stop, LANES) as position:
-            mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(b.sub(stop, position), I32)))
+        with e.span(full_stop, stop, LANES) as position:
+            mask = e.lanes_below(b.sub(stop, position))
             self._multiply(lines, rows, sums[0], position, mask)
 
     def _multiply(
@@ -192,24 +191,23 @@ class _FewRowsEmitter:
         else:
             left = [e.load(line, position, form.matrix, mask) for line in lines]
             right = [e.load(row, position, form.vectors, mask) for row in rows]
-        for one, places in zip(left, sums, strict=True):
-            for other, place in zip(right, places, strict=True):
+        for line_part, places in zip(left, sums, strict=True):
+            for row_part, total_variable in zip(right, places, strict=True):
                 name = "llvm.x86.avx512bf16.dpbf16ps.512"
                 if form.pairs and mask is None:
-                    total = e.intrinsic(name, vector(F32), b.load(place), one, other)
+                    total = e.intrinsic(name, vector(F32), b.load(total_variable), line_part, row_part)
                 else:
-                    total = e.multiply_add(one, other, b.load(place))
-                b.store(total, place)
+                    total = e.multiply_add(line_part, row_part, b.load(total_variable))
+                b.store(total, total_variable)
 
     def _load_pairs(self, row: Value, position: Value) -> Value:
-        place = self.b.add(row, self.b.mul(position, I64(2)))
-        return self.b.load(self.b.inttoptr(place, PAIRS.as_pointer()), align=2)
+        address = self.b.add(row, self.b.mul(position, I64(2)))
+        return self.b.load(self.e.at(address, PAIRS), align=2)
 
     def _store(self, result: Value, first: Value, left: Value, scale: Value) -> None:
         """Adds up the lanes of the tile, and stores up to sixteen elements of every row."""
         e, b, form = self.e, self.b, self.form
-        lanes = ir.Constant(vector(I32), list(range(LANES)))
-        mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(left, I32)))
+        mask = e.lanes_below(left)
         with e.loop(I64(form.rows)) as v:
             lines = [e.load(self._tile(v), I64(n * LANES), "f32", None) for n in range(LANES)]
             total = b.fmul(e.sum_lanes(lines), scale)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import address
+from einc_runtime.dtypes import Array, DType
+from einc_runtime.kernels.base import Run, ScratchAllocator, ScratchArray, address
 from einc_runtime.kernels.calls.contract import ContractCall, group_indices
 from einc_runtime.kernels.indices import NamedArray, Names
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
-from einc_runtime.kernels.numpy.pieces import Resolved
+from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 MAX_PRODUCT_ROWS = 48
 """Products of more rows are no products of few rows."""
@@ -25,6 +25,9 @@ MAX_STACKED_MATRICES = 1024
 
 BYTES_PER_NS = 12.0
 """What one of several workers reads from memory."""
+
+WIDE = np.dtype(np.float32)
+"""The type that products are computed in."""
 
 PrepareCopy = Callable[[Array, Array], Resolved]
 """Prepares the call that copies one array to another of its shape, rounding or widening floats."""
@@ -37,8 +40,7 @@ class FewRowsLayout:
     matrix: NamedArray
     vectors: NamedArray
     batch: Names
-    own: Names
-    """The indices of rows."""
+    row_names: Names
     lines: Names
     summed: Names
     rows: int
@@ -74,6 +76,49 @@ class FewRowsLayout:
         return FewRowsLayout(matrix, vectors, batch, rows, lines, summed, few)
 
 
+@dataclass(frozen=True, slots=True)
+class OperandCopies:
+    """Copies of the vectors and of the result in scratch memory, where these do not lie as a product takes them; None
+    where they do."""
+
+    layout: FewRowsLayout
+    result: NamedArray
+    move: PrepareCopy
+    copied_vectors: ScratchArray | None
+    copied_result: ScratchArray | None
+
+    @staticmethod
+    def take(
+        scratch: ScratchAllocator, call: ContractCall, layout: FewRowsLayout, move: PrepareCopy, vectors: DType | None
+    ) -> OperandCopies:
+        """With vectors copied to this type, if any."""
+        result, copied, rewritten = call.result, None, None
+        if vectors is not None:
+            names = order_names(layout.vectors, layout.batch, layout.row_names, layout.summed)
+            copied = scratch.take([call.extents[name] for name in names], vectors)
+        if not are_mergeable(result, layout.row_names) or not is_dense(result, layout.row_names, layout.lines):
+            names = order_names(result, layout.batch, layout.row_names, layout.lines)
+            rewritten = scratch.take([call.extents[name] for name in names], WIDE)
+        return OperandCopies(layout, result, move, copied, rewritten)
+
+    def bind(self, memory: Array, prepare: Callable[[NamedArray, NamedArray], list[Run]]) -> Run:
+        """What computes the product, and copies before and after it; `prepare` makes the calls, given the vectors and
+        the result."""
+        layout, vectors, result, calls = self.layout, self.layout.vectors, self.result, list[Resolved]()
+        if self.copied_vectors is not None:
+            names = order_names(vectors, layout.batch, layout.row_names, layout.summed)
+            copy = NamedArray(names, self.copied_vectors.of(memory))
+            calls.append(self.move(vectors.align(names), copy.array))
+            vectors = copy
+        if self.copied_result is not None:
+            names = order_names(result, layout.batch, layout.row_names, layout.lines)
+            result = NamedArray(names, self.copied_result.of(memory))
+        calls += [(run, []) for run in prepare(vectors, result)]
+        if self.copied_result is not None:
+            calls.append(self.move(result.align(self.result.names), self.result.array))
+        return make_runner(calls)
+
+
 def list_addresses(views: Sequence[Array], stack: tuple[int, ...]) -> Array:
     """The addresses of the matrices in each view, for every batch of the stack: a row for each batch. A view with one
     matrix for all batches has extents of 1 there."""
@@ -81,10 +126,10 @@ def list_addresses(views: Sequence[Array], stack: tuple[int, ...]) -> Array:
     return np.array(
         [
             [
-                address(view) + sum(n * step for n, step in zip(place, own, strict=True))
-                for view, own in zip(views, steps, strict=True)
+                address(view) + sum(n * step for n, step in zip(position, view_steps, strict=True))
+                for view, view_steps in zip(views, steps, strict=True)
             ]
-            for place in np.ndindex(*stack)
+            for position in np.ndindex(*stack)
         ],
         np.int64,
     )

@@ -37,10 +37,10 @@ def compile_fold(call: FoldCall) -> Kernel | None:
         return None
     if not compiler.is_worthwhile(size * steps):
         return None
-    whole = [np.broadcast_to(np.int8(0), call.extents)]  # so that no axis of a loop that only counts is lost
+    counted = [np.broadcast_to(np.int8(0), call.extents)]  # so that no axis of a loop that only counts is lost
     outputs = [output[(..., *[None] * (len(call.extents) - call.kept))] for output in call.outputs]
     gone = [axis >= call.kept for axis in range(len(call.extents))]
-    (first, *views), gone = merge_axes([*whole, *call.views, *outputs], gone)
+    (first, *views), gone = merge_axes([*counted, *call.views, *outputs], gone)
     sources, targets = views[: len(call.views)], views[len(call.views) :]
     extents = first.shape
     inner = _choose_inner(extents, gone, sources, targets, commutes=call.definition.is_commutative)
@@ -145,17 +145,17 @@ def _emit_fold(shape: _FoldShape) -> Any:
         return evaluate_all(e, shape.combining, [*left, *right])[-count:]
 
     def load(number: int) -> list[Value]:
-        return [e.b.load(place) for place in tuples[number]]
+        return [e.b.load(variable) for variable in tuples[number]]
 
     def add(number: int, rows: list[Value], position: Value, mask: Value | None) -> None:
         inputs = [
-            e.load_one(row, kind) if one else e.load(row, position, kind, mask)
-            for row, kind, one in zip(rows, shape.kinds, shape.lone, strict=True)
+            e.load_one(row, kind) if is_lone else e.load(row, position, kind, mask)
+            for row, kind, is_lone in zip(rows, shape.kinds, shape.lone, strict=True)
         ]
         before = load(number)
         after = combine(before, evaluate_all(e, shape.values, inputs)[-count:])
-        for place, old, new in zip(tuples[number], before, after, strict=True):
-            e.b.store(new if mask is None else e.b.select(mask, new, old), place)
+        for variable, old, new in zip(tuples[number], before, after, strict=True):
+            e.b.store(new if mask is None else e.b.select(mask, new, old), variable)
 
     outer = [RowOperand(operand.address, operand.strides[: shape.heads]) for operand in operands]
     inputs = len(shape.kinds)
@@ -168,8 +168,8 @@ def _emit_fold(shape: _FoldShape) -> Any:
 
         def restart() -> None:
             for places in tuples:
-                for place, value in zip(places, identity, strict=True):
-                    e.b.store(value, place)
+                for variable, value in zip(places, identity, strict=True):
+                    e.b.store(value, variable)
 
         if shape.is_across:
             restart()

@@ -48,16 +48,13 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
     lanes = ir.Constant(vector(I32), list(range(LANES)))
     width, height = range(shape.vectors), range(shape.rows)
 
-    def least(one: Value, other: Value) -> Value:
-        return b.select(b.icmp_signed("<", one, other), one, other)
-
     def compute(a: Value, column: Value, count: Value, first: Value, target: Value, left: Value, masked: bool) -> None:
         """A tile: `count` positions of k, onto what the target holds unless `first`. `left` are rows and columns."""
         rows_left, columns_left = left
         masks: list[Any] = [None for _ in width]
         if masked:
-            here = e.broadcast(b.trunc(columns_left, I32))
-            masks = [b.icmp_signed("<", b.add(lanes, e.number(v * LANES, I32)), here) for v in width]
+            columns_here = e.broadcast(b.trunc(columns_left, I32))
+            masks = [b.icmp_signed("<", b.add(lanes, e.number(v * LANES, I32)), columns_here) for v in width]
         sums = [[e.variable(e.number(0.0)) for _ in width] for _ in height]
         lines = [b.add(target, b.mul(row_step, I64(r))) for r in height]
         with b.if_then(b.not_(first)):
@@ -65,9 +62,9 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
                 with b.if_then(b.icmp_signed("<", I64(r), rows_left)):
                     for v in width:
                         b.store(e.load(lines[r], I64(v * LANES), "f32", masks[v]), sums[r][v])
-        place, line = e.variable(a), e.variable(column)
+        address, line = e.variable(a), e.variable(column)
         with e.loop(count):
-            here_a, here_b = b.load(place), b.load(line)
+            here_a, here_b = b.load(address), b.load(line)
             vectors = [e.load(here_b, I64(v * LANES), kind, masks[v]) for v in width]
             for r in height:
                 factor = e.load_one(b.add(here_a, I64(4 * r)), "f32")
@@ -75,7 +72,7 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
                     name = f"llvm.fma.v{LANES}f32"
                     total = e.intrinsic(name, vectors[v].type, factor, vectors[v], b.load(sums[r][v]))
                     b.store(total, sums[r][v])
-            b.store(b.add(here_a, I64(4 * shape.rows)), place)
+            b.store(b.add(here_a, I64(4 * shape.rows)), address)
             b.store(b.add(here_b, k_step), line)
         for r in height:
             with b.if_then(b.icmp_signed("<", I64(r), rows_left)):
@@ -89,9 +86,9 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
         entry = b.mul(number, I64(3))
         left, right, target = (e.read(table, b.add(entry, I64(n)), I64) for n in range(3))
         with e.loop(depth, PANEL_DEPTH) as k:
-            count, first = least(I64(PANEL_DEPTH), b.sub(depth, k)), b.icmp_signed("==", k, I64(0))
+            count, first = e.least(I64(PANEL_DEPTH), b.sub(depth, k)), b.icmp_signed("==", k, I64(0))
             with e.loop(row_panels, HEIGHT) as block:
-                panels = least(I64(HEIGHT), b.sub(row_panels, block))
+                panels = e.least(I64(HEIGHT), b.sub(row_panels, block))
                 with e.loop(column_panels) as j:
                     column = b.add(right, b.add(b.mul(j, panel_step), b.mul(k, k_step)))
                     columns_left = b.sub(columns, b.mul(j, I64(shape.columns)))
@@ -100,15 +97,15 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
                         i = b.add(block, inner)
                         a = b.add(left, b.add(b.mul(i, a_panel), b.mul(k, I64(4 * shape.rows))))
                         rows_left = b.sub(rows, b.mul(i, I64(shape.rows)))
-                        there = b.add(
+                        panel_start = b.add(
                             target,
                             b.add(b.mul(b.mul(i, I64(shape.rows)), row_step), b.mul(j, I64(4 * shape.columns))),
                         )
-                        with b.if_else(full) as (whole, edge):
-                            with whole:
-                                compute(a, column, count, first, there, (rows_left, columns_left), False)
+                        with b.if_else(full) as (full_tile, edge):
+                            with full_tile:
+                                compute(a, column, count, first, panel_start, (rows_left, columns_left), False)
                             with edge:
-                                compute(a, column, count, first, there, (rows_left, columns_left), True)
+                                compute(a, column, count, first, panel_start, (rows_left, columns_left), True)
     return e.finish()
 
 
@@ -127,18 +124,12 @@ def emit_pack(width: int, along: bool) -> Any:
     Panels are `width` lines wide. What is in the last panel beyond the lines may be anything, and so may what follows:
     the target has `count_packed` elements.
     """
-    from einc_runtime.kernels.llvm.emitter import I32, I64, Emitter, Value, vector
-
-    from llvmlite import ir  # isort: skip
+    from einc_runtime.kernels.llvm.emitter import I64, Emitter, Value
 
     e = Emitter()
     b = e.b
     matrices, table, lines, depth, step = [e.argument() for _ in range(5)]
-    lanes = ir.Constant(vector(I32), list(range(LANES)))
     panels = b.sdiv(b.add(lines, I64(width - 1)), I64(width))
-
-    def least(one: Value, other: Value) -> Value:
-        return b.select(b.icmp_signed("<", one, other), one, other)
 
     def store(value: Value, target: Value, k: Value, first: int) -> None:
         e.store(value, b.add(target, b.mul(k, I64(4 * width))), I64(first), "f32", None)
@@ -147,25 +138,25 @@ def emit_pack(width: int, along: bool) -> Any:
         entry = b.mul(number, I64(2))
         source, target = (e.read(table, b.add(entry, I64(n)), I64) for n in range(2))
         with e.loop(panels) as panel:
-            there = b.add(target, b.mul(panel, b.mul(depth, I64(4 * width))))
+            panel_start = b.add(target, b.mul(panel, b.mul(depth, I64(4 * width))))
             for first in range(0, width, LANES):
                 line = b.add(b.mul(panel, I64(width)), I64(first))
                 if along:
                     last = b.sub(lines, I64(1))
                     starts = [
-                        b.add(source, b.mul(step, least(b.add(line, I64(n)), last))) if n < width else None
+                        b.add(source, b.mul(step, e.least(b.add(line, I64(n)), last))) if n < width else None
                         for n in range(LANES)
                     ]
 
                     def transpose(k: Value, mask: Value | None, starts: list[Any] = starts, first: int = first) -> None:
-                        read = [e.number(0.0) if one is None else e.load(one, k, "f32", mask) for one in starts]
+                        read = [e.number(0.0) if start is None else e.load(start, k, "f32", mask) for start in starts]
                         for n, value in enumerate(e.transpose_square(read)):
-                            store(value, there, b.add(k, I64(n)), first)
+                            store(value, panel_start, b.add(k, I64(n)), first)
 
                     e.sweep(depth, transpose)
                 else:
-                    mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(b.sub(lines, line), I32)))
+                    mask = e.lanes_below(b.sub(lines, line))
                     with e.loop(depth) as k:
                         value = e.load(b.add(source, b.mul(k, step)), line, "f32", mask)
-                        store(value, there, k, first)
+                        store(value, panel_start, k, first)
     return e.finish()

@@ -55,17 +55,17 @@ def _emit_logsumexp(kind: str, leading: int) -> Any:
     b = e.b
     width, copies, table, rows, shares, *heads = [e.argument() for _ in range(5 + leading)]
     with ExitStack() as loops:
-        place = [loops.enter_context(e.loop(extent)) for extent in heads]
+        indices = [loops.enter_context(e.loop(extent)) for extent in heads]
 
         def row(copy: Value, member: int) -> Value:
             """The address of a member's row."""
             first = b.add(b.mul(copy, I64(2 * (1 + leading))), I64(member * (1 + leading)))
             where = e.read(table, first, I64)
-            for axis, index in enumerate(place):
+            for axis, index in enumerate(indices):
                 where = b.add(where, b.mul(index, e.read(table, b.add(first, I64(1 + axis)), I64)))
             return where
 
-        maximum, whole = e.variable(e.number(-math.inf)), e.variable(e.number(0.0))
+        maximum, weights_sum = e.variable(e.number(-math.inf)), e.variable(e.number(0.0))
         with e.loop(copies) as copy:
             b.store(e.larger(b.load(maximum), e.load_one(row(copy, 1), "f32")), maximum)
             e.put(rows, copy, row(copy, 0))
@@ -73,9 +73,9 @@ def _emit_logsumexp(kind: str, leading: int) -> Any:
         largest = b.select(nothing, e.number(0.0), b.load(maximum))
         with e.loop(copies) as copy:
             share = exp(e, b.fsub(e.load_one(row(copy, 1), "f32"), largest))
-            b.store(b.fadd(b.load(whole), share), whole)
+            b.store(b.fadd(b.load(weights_sum), share), weights_sum)
             e.put(shares, copy, b.extract_element(share, I32(0)))
-        total = b.load(whole)
+        total = b.load(weights_sum)
         scale = b.fdiv(e.number(1.0), b.select(nothing, e.number(1.0), total))
         sums = e.variable(e.number(0.0))
 

@@ -43,7 +43,7 @@ def compile_scatter(call: ScatterCall) -> Kernel | None:
     kinds, is_row, (source, target) = forms
     heads, wide = source.shape[1:-1], choose_accumulator(kinds[1], call.aggregation)
     scratch = ScratchAllocator()
-    place = scratch.take((target.shape[0], -(-source.shape[-1] // compiler.LANES) * compiler.LANES), wide)
+    slot = scratch.take((target.shape[0], -(-source.shape[-1] // compiler.LANES) * compiler.LANES), wide)
     arguments = [
         *heads,
         len(source),
@@ -58,9 +58,9 @@ def compile_scatter(call: ScatterCall) -> Kernel | None:
     code = _emit_scatter(kinds, call.aggregation, len(heads), call.keys.itemsize, is_row=is_row)
 
     def bind(memory: Array) -> Run:
-        sums = place.of(memory)
-        own = [*arguments, address(sums), sums.strides[0]]
-        return compiler.CompiledCall(code, own, call.source, call.keys, call.target, memory)
+        sums = slot.of(memory)
+        all_arguments = [*arguments, address(sums), sums.strides[0]]
+        return compiler.CompiledCall(code, all_arguments, call.source, call.keys, call.target, memory)
 
     return Kernel(bind, scratch.size, (3.0 if is_row else 0.5) * source.size + 0.5 * target.size)
 
@@ -110,15 +110,15 @@ def _emit_running(kinds: tuple[str, str], aggregation: str, leading: int, *, is_
 
     with e.rows(heads, [source, target]) as (values, results):
 
-        def write(place: Value, position: Value, mask: Value | None) -> None:
+        def write(row: Value, position: Value, mask: Value | None) -> None:
             value = fold.narrow(b.load(total))
             if is_row:
-                e.store_one(value, place, kinds[1])
+                e.store_one(value, row, kinds[1])
             else:
-                e.store(value, place, position, kinds[1], mask)
+                e.store(value, row, position, kinds[1], mask)
 
-        def add(place: Value, position: Value, mask: Value | None) -> None:
-            value = e.load_one(place, kinds[0]) if is_row else e.load(place, position, kinds[0], mask)
+        def add(row: Value, position: Value, mask: Value | None) -> None:
+            value = e.load_one(row, kinds[0]) if is_row else e.load(row, position, kinds[0], mask)
             b.store(fold.combine(b.load(total), fold.widen(value)), total)
 
         def run(position: Value, mask: Value | None) -> None:
@@ -131,9 +131,9 @@ def _emit_running(kinds: tuple[str, str], aggregation: str, leading: int, *, is_
             with e.loop(steps) as j:
                 add(b.add(after, b.mul(j, inward)), position, mask)
                 write(b.add(first, b.mul(j, outward)), position, mask)
-            rest = b.add(first, b.mul(steps, outward))
+            row_start = b.add(first, b.mul(steps, outward))
             with e.loop(tail) as j:
-                write(b.add(rest, b.mul(j, outward)), position, mask)
+                write(b.add(row_start, b.mul(j, outward)), position, mask)
 
         if is_row:
             run(None, None)

@@ -32,9 +32,9 @@ def _emit_call() -> Any:
 
     e = Emitter()
     function, primitive, stream, count, arguments = (e.argument() for _ in range(5))
-    place = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(I32, [place, place, I32, place])
-    operands = [e.b.inttoptr(one, place) for one in (primitive, stream, arguments)]
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(I32, [pointer, pointer, I32, pointer])
+    operands = [e.b.inttoptr(operand, pointer) for operand in (primitive, stream, arguments)]
     operands.insert(2, e.b.trunc(count, I32))
     e.b.ret(e.b.sext(e.b.call(e.b.inttoptr(function, kind.as_pointer()), operands), I64))
     return e.module

@@ -48,12 +48,13 @@ class _CopyLayout:
     def of(source: Array, target: Array, before: int, loops: int) -> _CopyLayout | None:
         if not target.size or not compiler.is_worthwhile(target.size):
             return None
-        heads, line, rest = (slice(0, before), slice(before, before + loops), slice(before + loops, None))
+        heads, line, inner_axes = (slice(0, before), slice(before, before + loops), slice(before + loops, None))
         extents, steps = target.shape[line], target.strides[line]
         if any(extents[k] > 1 and steps[k] != steps[k + 1] * extents[k + 1] for k in range(loops - 1)):
             return None
         parts = [
-            np.lib.stride_tricks.as_strided(view, target.shape[rest], view.strides[rest]) for view in (source, target)
+            np.lib.stride_tricks.as_strided(view, target.shape[inner_axes], view.strides[inner_axes])
+            for view in (source, target)
         ]
         inner = merge_axes(parts, [False] * parts[0].ndim)[0] if parts[0].ndim else [part[None] for part in parts]
         if inner[0].shape[-1] > 1 and any(part.strides[-1] != part.itemsize for part in inner):
@@ -114,19 +115,19 @@ def _emit_lookup(leading: int, behind: int, size: int, ids_size: int) -> Any:
     outer = [RowOperand(array.address, array.strides[:leading]) for array in arrays]
 
     def walk(places: list[Any], write: Callable[[Any, Any], None]) -> None:
-        parts = [RowOperand(place, array.strides[leading:]) for place, array in zip(places, arrays, strict=True)]
-        with e.rows(extents, parts) as (given, wanted):
-            write(given, wanted)
+        parts = [RowOperand(start, array.strides[leading:]) for start, array in zip(places, arrays, strict=True)]
+        with e.rows(extents, parts) as (source, target):
+            write(source, target)
 
-    def copy(given: Any, wanted: Any) -> None:
+    def copy(source: Any, target: Any) -> None:
         if size:
             kind = ir.IntType(8 * size).as_pointer()
-            b.store(b.load(b.inttoptr(given, kind), align=1), b.inttoptr(wanted, kind), align=1)
+            b.store(b.load(b.inttoptr(source, kind), align=1), b.inttoptr(target, kind), align=1)
         else:
-            e.copy(wanted, given, count)
+            e.copy(target, source, count)
 
-    def clear(_: Any, wanted: Any) -> None:
-        e.intrinsic("llvm.memset.p0.i64", ir.VoidType(), b.inttoptr(wanted, I8.as_pointer()), I8(0), count, BIT(False))
+    def clear(_: Any, target: Any) -> None:
+        e.intrinsic("llvm.memset.p0.i64", ir.VoidType(), b.inttoptr(target, I8.as_pointer()), I8(0), count, BIT(False))
 
     if not ids_size:
         offsets = e.argument()
@@ -140,8 +141,8 @@ def _emit_lookup(leading: int, behind: int, size: int, ids_size: int) -> Any:
     with e.rows(heads, outer) as (source, target), e.loop(number) as j:
         row = b.sub(e.read_integer(ids, j, ids_size), first)
         places = [b.add(source, b.mul(row, distance)), b.add(target, b.mul(j, step))]
-        with b.if_else(b.icmp_unsigned("<", row, rows)) as (here, elsewhere):
-            with here:
+        with b.if_else(b.icmp_unsigned("<", row, rows)) as (inside, elsewhere):
+            with inside:
                 walk(places, copy)
             with elsewhere:
                 walk(places, clear)

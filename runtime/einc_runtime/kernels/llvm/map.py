@@ -44,7 +44,9 @@ def compile_map(
     views, _ = merge_axes(views, [False] * views[0].ndim) if views[0].ndim else ([view[None] for view in views], [])
     *sources, target = views
     lone = tuple(view.shape[-1] == 1 for view in sources)
-    dense = all(view.strides[-1] == view.itemsize or one for view, one in zip(views, (*lone, False), strict=True))
+    dense = all(
+        view.strides[-1] == view.itemsize or is_lone for view, is_lone in zip(views, (*lone, False), strict=True)
+    )
     if not dense or not is_supported(steps):
         return None
     leading = target.ndim - 1
@@ -64,10 +66,12 @@ def _emit_map(steps: tuple[TypedStep, ...], names: tuple[str, ...], lone: tuple[
     *heads, count = [e.argument() for _ in range(leading + 1)]
     operands = [e.operand(leading) for _ in names]
     with e.rows(heads, operands) as rows:
-        fixed = {k: e.load_one(rows[k], names[k]) for k, one in enumerate(lone) if one}
+        fixed = {k: e.load_one(rows[k], names[k]) for k, is_lone in enumerate(lone) if is_lone}
 
         def body(position: Value, mask: Value | None) -> None:
-            inputs = [fixed[k] if one else e.load(rows[k], position, names[k], mask) for k, one in enumerate(lone)]
+            inputs = [
+                fixed[k] if is_lone else e.load(rows[k], position, names[k], mask) for k, is_lone in enumerate(lone)
+            ]
             e.store(evaluate(e, steps, inputs), rows[-1], position, names[-1], mask)
 
         e.sweep(count, body)

@@ -40,10 +40,10 @@ def build_dequantize(invocation: Invocation[Array]) -> Kernel:
 def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
     call = QuantizedContractCall.parse(invocation)
     size = call.count(call.labels)
-    alike = compiler.count_alike()
+    invocations = compiler.count_alike()
 
     def multiply(product: Invocation[Array]) -> Kernel:
-        with compiler.expect_alike(alike):  # parts are prepared later, too, and must be the same kernels then
+        with compiler.expect_alike(invocations):  # parts are prepared later, too, and must be the same kernels then
             return build_contract(product)
 
     if not compiler.is_worthwhile(size):
@@ -59,14 +59,18 @@ def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
     names = tuple(map(str, range(target.ndim)))
     start = target.ndim - 1 if weight.group else weight.scales.ndim
     rows, row = names[:start], names[start:]
-    given = [NamedArray(names[: array.ndim], array) for array in (*weight.operands, target)]
-    own = [row[: len(x.names) - start] for x in given]
-    if form is None or not all(are_mergeable(x, rows) and are_mergeable(x, r) for x, r in zip(given, own, strict=True)):
+    arrays = [NamedArray(names[: array.ndim], array) for array in (*weight.operands, target)]
+    names_in_row = [row[: len(x.names) - start] for x in arrays]
+    if form is None or not all(
+        are_mergeable(x, rows) and are_mergeable(x, r) for x, r in zip(arrays, names_in_row, strict=True)
+    ):
         return in_numpy.prepare_widening(weight, target)
     if any(array.strides[-1] != array.itemsize for array in (weight.values, target) if array.shape[-1] > 1):
         return in_numpy.prepare_widening(weight, target)
-    values, scales, *zeros = [view_as_matrices(x, (), rows, r) for x, r in zip(given[:-1], own[:-1], strict=True)]
-    output = view_as_matrices(given[-1], (), rows, row)
+    values, scales, *zeros = [
+        view_as_matrices(x, (), rows, r) for x, r in zip(arrays[:-1], names_in_row[:-1], strict=True)
+    ]
+    output = view_as_matrices(arrays[-1], (), rows, row)
     steps = _steps_of(scales, zeros[0] if zeros else None)
     arguments = [
         address(output), output.strides[0], address(values), values.strides[0], *steps, len(output), values.shape[1],
@@ -74,20 +78,20 @@ def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
     return compiler.CompiledCall(emit_widening(form), arguments, output, *weight.operands)
 
 
-def _find_form(weight: QuantizedWeight, other: str) -> WeightForm | None:
+def _find_form(weight: QuantizedWeight, widened: str) -> WeightForm | None:
     """What machine code is for; None where there is none for it."""
-    known = weight.kind in compiler.COMPILED_FLOATS and other in compiler.COMPILED_FLOATS
+    known = weight.kind in compiler.COMPILED_FLOATS and widened in compiler.COMPILED_FLOATS
     if not known or weight.group % BLOCK:
         return None
-    return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, other)
+    return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, widened)
 
 
 def _steps_of(scales: Array, zeros: Array | None) -> list[int]:
     """Addresses of scales and zero points, and the bytes between rows and between groups of each."""
-    found = []
+    steps = []
     for array in (scales, zeros):
-        found += [0, 0, 0] if array is None else [address(array), *array.strides[-2:]]
-    return found
+        steps += [0, 0, 0] if array is None else [address(array), *array.strides[-2:]]
+    return steps
 
 
 def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
@@ -96,8 +100,10 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     form = _find_form(call.weight, dtype_name(source))
     batch, rows, columns, summed = call.groups
     kept = (*batch, *columns)
-    own = [NamedArray(call.labels[: array.ndim], array) for array in call.weight.operands]
-    packed = own[0].array.strides[-1] == own[0].array.itemsize or own[0].array.shape[-1] == 1
+    weight_arrays = [NamedArray(call.labels[: array.ndim], array) for array in call.weight.operands]
+    packed = (
+        weight_arrays[0].array.strides[-1] == weight_arrays[0].array.itemsize or weight_arrays[0].array.shape[-1] == 1
+    )
     if (
         form is None
         or not packed
@@ -105,13 +111,15 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
         or dtype_name(result.array) not in compiler.COMPILED_FLOATS
     ):
         return None
-    inner = [tuple(name for name in summed if name in operand.names) for operand in own]
-    if not call.weight.group and own[1].names != kept:
+    inner = [tuple(name for name in summed if name in operand.names) for operand in weight_arrays]
+    if not call.weight.group and weight_arrays[1].names != kept:
         return None
-    if not all(are_mergeable(x, columns) and are_mergeable(x, names) for x, names in zip(own, inner, strict=True)):
+    if not all(
+        are_mergeable(x, columns) and are_mergeable(x, names) for x, names in zip(weight_arrays, inner, strict=True)
+    ):
         return None
     values, scales, *zeros = [
-        view_as_matrices(operand, batch, columns, names) for operand, names in zip(own, inner, strict=True)
+        view_as_matrices(operand, batch, columns, names) for operand, names in zip(weight_arrays, inner, strict=True)
     ]
     count, depth = call.count(rows), call.count(summed)
     pairs = _multiplies_pairs(form, scales)
@@ -124,7 +132,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     dense = dense and (aligned.shape[-1] == 1 or aligned.strides[-1] == aligned.itemsize)
     copied = None if dense else measuring.take(aligned.shape, narrow)
     if copied is not None:
-        form = form._replace(other=dtype_name(source) if pairs else "f32")
+        form = form._replace(widened=dtype_name(source) if pairs else "f32")
     direct = are_mergeable(result, rows) and are_mergeable(result, columns)
     held = (
         None if direct else measuring.take([call.extents[n] for n in (*batch, *rows, *columns)], np.dtype(np.float32))
@@ -132,10 +140,10 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     kind = dtype_name(result.array) if direct else "f32"
     factor = struct.unpack("<i", struct.pack("<f", call.scale))[0]
     code = _begin_pairs(form, count, kind, factor) if pairs else emit_product(form, count, kind, factor)
-    steps, alike = _steps_of(scales, zeros[0] if zeros else None), compiler.count_alike()
+    steps, invocations = _steps_of(scales, zeros[0] if zeros else None), compiler.count_alike()
 
     def copy(source: Array, goal: Array) -> Resolved:
-        with compiler.expect_alike(alike):
+        with compiler.expect_alike(invocations):
             return prepare_copy(source, goal)
 
     def bind(memory: Array) -> Run:
@@ -148,11 +156,11 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
             target = NamedArray((*batch, *rows, *columns), held.of(memory))
         left, output = view_as_matrices(tensor, batch, rows, summed), view_as_matrices(target, batch, rows, columns)
         laid_out = laid.of(memory)
-        for place in np.ndindex(*output.shape[:-2]):
-            a, c, b = left[place], output[place], values[place]
-            parts = [steps[0] + _offset(scales, place), *steps[1:3], steps[3], *steps[4:]]
+        for position in np.ndindex(*output.shape[:-2]):
+            a, c, b = left[position], output[position], values[position]
+            parts = [steps[0] + _offset(scales, position), *steps[1:3], steps[3], *steps[4:]]
             if zeros:
-                parts[3] += _offset(zeros[0], place)
+                parts[3] += _offset(zeros[0], position)
             if pairs:
                 parts = parts[:2]
             arguments = [
@@ -171,7 +179,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
 
 def _multiplies_pairs(form: WeightForm, scales: Array) -> bool:
     """Whether the processor multiplies pairs of bf16, and the tensor and the weight are such that it can."""
-    kinds = form.packing == 2 and not form.zeros and form.kind == form.other == "bf16"
+    kinds = form.packing == 2 and not form.zeros and form.kind == form.widened == "bf16"
     grouped = form.group in (BLOCK, 2 * BLOCK) or (form.group > 0 and form.group % PAIRS_BLOCK == 0)
     dense = scales.shape[-1] == 1 or scales.strides[-1] == scales.itemsize
     return kinds and grouped and dense and compiler.multiplies_bf16()
@@ -183,5 +191,5 @@ def _begin_pairs(form: WeightForm, count: int, kind: str, factor: int) -> Future
     return emit_pairs_product(PairsForm(form.group, count, kind, factor))
 
 
-def _offset(array: Array, place: tuple[int, ...]) -> int:
-    return sum(n * stride for n, stride in zip(place, array.strides, strict=False))
+def _offset(array: Array, position: tuple[int, ...]) -> int:
+    return sum(n * stride for n, stride in zip(position, array.strides, strict=False))

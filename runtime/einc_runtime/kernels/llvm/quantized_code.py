@@ -35,13 +35,13 @@ Value = Any
 
 class WeightForm(NamedTuple):
     """How a weight is stored: elements in a value, elements in a group (0: rows), the type of scales, whether there are
-    zero points. `other` is the type of the other operand, or of what is written."""
+    zero points. `widened` is the type of the other operand, or of what is written."""
 
     packing: int
     group: int
     kind: str
     zeros: bool
-    other: str
+    widened: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Reader:
             halves = [pairs, b.lshr(pairs, e.number(4, pairs.type.element))]
             vectors = [self._look_up(half, group) for half in halves]
         nothing = e.number(0.0)
-        return vectors if mask is None else [b.select(mask, one, nothing) for one in vectors]
+        return vectors if mask is None else [b.select(mask, values, nothing) for values in vectors]
 
     def _look_up(self, half: Value, group: _Group) -> Value:
         e, b = self.e, self.e.b
@@ -159,27 +159,18 @@ def emit_widening(form: WeightForm) -> Any:
         def body(groups: list[_Group], position: Value, mask: Value | None) -> None:
             vectors = reader.widen(row, groups[0], position, mask)
             if form.packing == 1:
-                e.store(vectors[0], line, position, form.other, mask)
+                e.store(vectors[0], line, position, form.widened, mask)
                 return
             first = b.mul(position, I64(2))
             for half, order in enumerate(orders):
-                here = b.add(first, I64(half * LANES))
-                part = None if mask is None else _mask_below(e, b.sub(b.mul(width, I64(2)), here))
-                e.store(b.shuffle_vector(*vectors, order), line, here, form.other, part)
+                element = b.add(first, I64(half * LANES))
+                part = (
+                    None if mask is None else e.lanes_below(e.least(b.sub(b.mul(width, I64(2)), element), I64(LANES)))
+                )
+                e.store(b.shuffle_vector(*vectors, order), line, element, form.widened, part)
 
         reader.sweep([row], width, body)
     return e.finish()
-
-
-def _mask_below(e: Any, left: Value) -> Value:
-    """The first `left` lanes."""
-    from einc_runtime.kernels.llvm.emitter import I32, I64, vector
-
-    from llvmlite import ir  # isort: skip
-
-    lanes = ir.Constant(vector(I32), list(range(LANES)))
-    bounded = e.b.select(e.b.icmp_signed("<", left, I64(LANES)), left, I64(LANES))
-    return e.b.icmp_signed("<", lanes, e.broadcast(e.b.trunc(bounded, I32)))
 
 
 @compiler.compile_once
@@ -203,45 +194,48 @@ def emit_product(form: WeightForm, count: int, kind: str, scale: int) -> Any:
 
     tile = min(count, MAX_TENSOR_ROWS)
     height = max(1, min(WEIGHT_ROWS, REGISTER_SUMS // tile))
-    factor = struct.unpack("<f", struct.pack("<i", scale))[0]
     last = b.sub(rows, I64(1))
     ahead = b.mul(reader.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), width), I64(height)))
     with e.loop(rows, height) as first:
         numbers = [b.add(first, I64(r)) for r in range(height)]
-        own = [reader.row(b.select(b.icmp_signed("<", n, last), n, last)) for n in numbers]
+        weight_rows = [reader.row(e.least(n, last)) for n in numbers]
         for start in range(0, count, tile):
             lines = [b.add(laid, b.mul(laid_step, I64(m))) for m in range(start, min(start + tile, count))]
-            sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in own]
+            sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in weight_rows]
 
             def body(
                 groups: list[_Group],
                 position: Value,
                 mask: Value | None,
-                own: list[_Row] = own,
+                weight_rows: list[_Row] = weight_rows,
                 lines: list[Value] = lines,
                 sums: list[list[Value]] = sums,
             ) -> None:
-                here = b.mul(position, I64(form.packing))
-                for row in own:
+                element = b.mul(position, I64(form.packing))
+                for row in weight_rows:
                     e.prefetch(b.add(row.values, ahead), position)
-                for row, group, totals in zip(own, groups, sums, strict=True):
+                for row, group, totals in zip(weight_rows, groups, sums, strict=True):
                     for h, weights in enumerate(reader.widen(row, group, position, mask)):
                         for line, total in zip(lines, totals, strict=True):
-                            x = e.load(line, b.add(here, I64(h * LANES)), "f32", None)
+                            x = e.load(line, b.add(element, I64(h * LANES)), "f32", None)
                             b.store(e.fuse_multiply_add(weights, x, b.load(total)), total)
 
-            for total in (one for totals in sums for one in totals):
+            for total in (total for totals in sums for total in totals):
                 b.store(e.number(0.0), total)  # variables have their first value only once
-            reader.sweep(own, width, body)
+            reader.sweep(weight_rows, width, body)
             for number, totals in zip(numbers, sums, strict=True):
                 with b.if_then(b.icmp_signed("<", number, rows)):
                     for m, total in enumerate(totals, start):
-                        value = e.across(b.load(total), lambda one, other: b.fadd(one, other))
-                        if factor != 1:
-                            value = b.fmul(value, e.number(factor))
-                        place = b.add(target, b.add(b.mul(target_row, I64(m)), b.mul(target_column, number)))
-                        e.store_one(value, place, kind)
+                        address = b.add(target, b.add(b.mul(target_row, I64(m)), b.mul(target_column, number)))
+                        store_sum(e, total, address, kind, scale)
     return e.finish()
+
+
+def store_sum(e: Any, total: Value, address: Value, kind: str, scale: int) -> None:
+    """Writes the sum of all lanes of a variable, times the float with the bits `scale`, to an address."""
+    value = e.across(e.b.load(total), lambda left, right: e.b.fadd(left, right))
+    factor = struct.unpack("<f", struct.pack("<i", scale))[0]
+    e.store_one(value if factor == 1 else e.b.fmul(value, e.number(factor)), address, kind)
 
 
 def _lay_out(e: Any, form: WeightForm, source: Value, target: Value, width: Value) -> None:
@@ -252,7 +246,7 @@ def _lay_out(e: Any, form: WeightForm, source: Value, target: Value, width: Valu
 
     b = e.b
     if form.packing == 1:
-        e.sweep(width, lambda at, mask: e.store(e.load(source, at, form.other, mask), target, at, "f32", None))
+        e.sweep(width, lambda at, mask: e.store(e.load(source, at, form.widened, mask), target, at, "f32", None))
         return
     orders = [ir.Constant(vector(I32), list(range(half, BLOCK, 2))) for half in range(2)]
 
@@ -260,9 +254,9 @@ def _lay_out(e: Any, form: WeightForm, source: Value, target: Value, width: Valu
         first = b.mul(position, I64(2))
         pair = []
         for half in range(2):
-            here = b.add(first, I64(half * LANES))
-            part = None if mask is None else _mask_below(e, b.sub(b.mul(width, I64(2)), here))
-            pair.append(e.load(source, here, form.other, part))
+            element = b.add(first, I64(half * LANES))
+            part = None if mask is None else e.lanes_below(e.least(b.sub(b.mul(width, I64(2)), element), I64(LANES)))
+            pair.append(e.load(source, element, form.widened, part))
         for half, order in enumerate(orders):
             e.store(b.shuffle_vector(*pair, order), target, b.add(first, I64(half * LANES)), "f32", None)
 

@@ -12,8 +12,7 @@ first, in blocks of 128 elements. Behind the last element, it has zeros.
 
 from __future__ import annotations
 
-import struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -22,7 +21,7 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.few_rows_code import PAIRS
-from einc_runtime.kernels.llvm.quantized_code import MAX_TENSOR_ROWS, ROW_PREFETCH_DISTANCE
+from einc_runtime.kernels.llvm.quantized_code import MAX_TENSOR_ROWS, ROW_PREFETCH_DISTANCE, store_sum
 from einc_runtime.kernels.llvm.quantized_code import PAIRS_BLOCK as BLOCK
 
 NIBBLES = 4
@@ -87,42 +86,30 @@ class _PairsEmitter:
         b = self.b
 
         def write(block: Value, wide: Value) -> None:
-            place = b.add(target, b.mul(block, I64(2 * BLOCK)))
+            block_start = b.add(target, b.mul(block, I64(2 * BLOCK)))
             for n in range(NIBBLES):
-                own = b.trunc(b.lshr(wide, ir.Constant(_LONGS, [16 * n] * SHORTS)), _WORDS)
-                b.store(own, self._at(b.add(place, I64(2 * n * SHORTS)), _WORDS), align=2)
+                part = b.trunc(b.lshr(wide, ir.Constant(_LONGS, [16 * n] * SHORTS)), _WORDS)
+                b.store(part, self.e.at(b.add(block_start, I64(2 * n * SHORTS)), _WORDS), align=2)
 
-        whole, left = self._count_blocks()
-        with self.e.loop(whole) as block:
-            write(block, b.load(self._at(b.add(source, b.mul(block, I64(2 * BLOCK))), _LONGS), align=1))
+        blocks, left = self._count_blocks()
+        with self.e.loop(blocks) as block:
+            write(block, b.load(self.e.at(b.add(source, b.mul(block, I64(2 * BLOCK))), _LONGS), align=1))
         with b.if_then(b.icmp_signed(">", left, I64(0))):
-            write(whole, self._load_first(left, b.add(source, b.mul(whole, I64(2 * BLOCK))), _LONGS))
+            write(blocks, self.e.load_first(b.add(source, b.mul(blocks, I64(2 * BLOCK))), left, _LONGS))
 
     def _count_blocks(self) -> tuple[Value, Value]:
         """Whole blocks in a row, and the elements of 16 bits in what is left of the weight's row: as many as there are
         elements of 64 bits in what is left of the tensor's."""
         b = self.b
-        whole = b.sdiv(self.width, I64(2 * SHORTS))
-        return whole, b.sdiv(b.sub(self.width, b.mul(whole, I64(2 * SHORTS))), I64(2))
-
-    def _load_first(self, count: Value, place: Value, kind: Any) -> Value:
-        """The first elements of a vector; the others, which may be behind all memory, are 0."""
-        b, size = self.b, kind.count
-        numbers = ir.VectorType(I32, size)
-        empty = ir.Constant(numbers, ir.Undefined)
-        first = b.insert_element(empty, b.trunc(count, I32), I32(0))
-        counts = b.shuffle_vector(first, empty, ir.Constant(numbers, [0] * size))
-        mask = b.icmp_signed("<", ir.Constant(numbers, list(range(size))), counts)
-        name = f"llvm.masked.load.v{size}i{kind.element.width}.p0"
-        nothing = ir.Constant(kind, [0] * size)
-        return self.e.intrinsic(name, kind, self._at(place, kind), I32(1), mask, nothing)
+        blocks = b.sdiv(self.width, I64(2 * SHORTS))
+        return blocks, b.sdiv(b.sub(self.width, b.mul(blocks, I64(2 * SHORTS))), I64(2))
 
     def _multiply_rows(self, first: Value, height: int, part: range) -> None:
         """Some rows of the weight times some rows of the tensor."""
         e, b = self.e, self.b
         last = b.sub(self.rows, I64(1))
         numbers = [b.add(first, I64(r)) for r in range(height)]
-        inside = [b.select(b.icmp_signed("<", n, last), n, last) for n in numbers]
+        inside = [e.least(n, last) for n in numbers]
         values = [b.add(self.values, b.mul(n, self.row_step)) for n in inside]
         scales = [b.add(self.scales, b.mul(n, self.scale_row)) for n in inside]
         lines = [b.add(self.laid, b.mul(self.laid_step, I64(m))) for m in part]
@@ -130,44 +117,47 @@ class _PairsEmitter:
         sums = [[e.variable(e.number(0.0)) for _ in lines] for _ in values]
 
         def add(block: Value, words: list[Value], factors: list[Value]) -> None:
-            weights = [self._widen(one) for one in words]
-            place = b.mul(block, I64(2 * BLOCK))
+            weights = [self._widen(packed) for packed in words]
+            block_start = b.mul(block, I64(2 * BLOCK))
             for m, line in enumerate(lines):
                 partial = [e.number(0.0)] * height
                 for n in range(NIBBLES):
-                    x = b.load(self._at(b.add(b.add(line, place), I64(2 * n * SHORTS)), PAIRS), align=2)
+                    x = b.load(self.e.at(b.add(b.add(line, block_start), I64(2 * n * SHORTS)), PAIRS), align=2)
                     partial = [self._multiply_pairs(p, w[n], x) for p, w in zip(partial, weights, strict=True)]
-                for p, factor, own in zip(partial, factors, sums, strict=True):
-                    b.store(e.fuse_multiply_add(p, factor, b.load(own[m])), own[m])
+                for p, factor, row_sums in zip(partial, factors, sums, strict=True):
+                    b.store(e.fuse_multiply_add(p, factor, b.load(row_sums[m])), row_sums[m])
 
-        whole, left = self._count_blocks()
-        with e.loop(whole) as block:
-            place = b.mul(block, I64(2 * SHORTS))
+        blocks, left = self._count_blocks()
+        with e.loop(blocks) as block:
+            block_start = b.mul(block, I64(2 * SHORTS))
             for row in values:
-                e.prefetch(b.add(row, ahead), place)
-            words = [b.load(self._at(b.add(row, place), _WORDS), align=1) for row in values]
+                e.prefetch(b.add(row, ahead), block_start)
+            words = [b.load(self.e.at(b.add(row, block_start), _WORDS), align=1) for row in values]
             add(block, words, [self._load_scales(row, block, None) for row in scales])
         with b.if_then(b.icmp_signed(">", left, I64(0))):
-            place = b.mul(whole, I64(2 * SHORTS))
-            words = [self._load_first(left, b.add(row, place), _WORDS) for row in values]
+            block_start = b.mul(blocks, I64(2 * SHORTS))
+            words = [e.load_first(b.add(row, block_start), left, _WORDS) for row in values]
             groups = b.sdiv(b.mul(left, I64(NIBBLES)), I64(self.form.group))
-            add(whole, words, [self._load_scales(row, whole, groups) for row in scales])
+            add(blocks, words, [self._load_scales(row, blocks, groups) for row in scales])
         for number, totals in zip(numbers, sums, strict=True):
             with b.if_then(b.icmp_signed("<", number, self.rows)):
                 for m, total in zip(part, totals, strict=True):
-                    self._store(b.load(total), I64(m), number)
+                    address = b.add(
+                        self.target, b.add(b.mul(self.target_row, I64(m)), b.mul(self.target_column, number))
+                    )
+                    store_sum(e, total, address, self.form.target, self.form.scale)
 
     def _widen(self, words: Value) -> list[Value]:
         """Four vectors of bf16: the lowest four bits of all elements, the next ones, and so on."""
         b, vectors = self.b, []
         for n in range(NIBBLES):
             index = b.lshr(words, ir.Constant(_WORDS, [4 * n] * SHORTS))
-            found = self.e.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORDS, self.table, index)
-            vectors.append(b.bitcast(found, PAIRS))
+            looked_up = self.e.intrinsic("llvm.x86.avx512.permvar.hi.512", _WORDS, self.table, index)
+            vectors.append(b.bitcast(looked_up, PAIRS))
         return vectors
 
-    def _multiply_pairs(self, total: Value, one: Value, other: Value) -> Value:
-        return self.e.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", vector(F32), total, one, other)
+    def _multiply_pairs(self, total: Value, left: Value, right: Value) -> Value:
+        return self.e.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", vector(F32), total, left, right)
 
     def _load_scales(self, row: Value, block: Value, groups: Value | None) -> Value:
         """The scale of every lane's eight elements; 0 behind the last group."""
@@ -176,21 +166,11 @@ class _PairsEmitter:
         group = b.mul(block, I64(self.scaled))
         if form.group > BLOCK:
             group = b.sdiv(block, I64(form.group // BLOCK))
-        place = b.add(row, b.mul(group, I64(2)))
-        found = b.load(self._at(place, kind), align=2) if groups is None else self._load_first(groups, place, kind)
+        address = b.add(row, b.mul(group, I64(2)))
+        scales = (
+            b.load(self.e.at(address, kind), align=2) if groups is None else self.e.load_first(address, groups, kind)
+        )
         nothing = ir.Constant(kind, [0] * self.scaled)
         order = [n // 2 * self.scaled // LANES if n % 2 else self.scaled for n in range(SHORTS)]  # upper halves
-        lanes = b.shuffle_vector(found, nothing, ir.Constant(ir.VectorType(I32, SHORTS), order))
+        lanes = b.shuffle_vector(scales, nothing, ir.Constant(ir.VectorType(I32, SHORTS), order))
         return b.bitcast(lanes, vector(F32))
-
-    def _store(self, total: Value, m: Value, number: Value) -> None:
-        e, b = self.e, self.b
-        value = e.across(total, lambda one, other: b.fadd(one, other))
-        factor = struct.unpack("<f", struct.pack("<i", self.form.scale))[0]
-        if factor != 1:
-            value = b.fmul(value, e.number(factor))
-        place = b.add(self.target, b.add(b.mul(self.target_row, m), b.mul(self.target_column, number)))
-        e.store_one(value, place, self.form.target)
-
-    def _at(self, place: Value, kind: Any) -> Value:
-        return self.b.inttoptr(place, kind.as_pointer())

@@ -73,14 +73,14 @@ def compile_recurrence(call: RecurrenceCall) -> Kernel | None:
 
     def bind(memory: Array) -> Run:
         views = [
-            view if place is None or axis is None else np.moveaxis(place.of(memory), -1, axis)
-            for view, axis, place in zip(arrays, axes, packed, strict=True)
+            view if slot is None or axis is None else np.moveaxis(slot.of(memory), -1, axis)
+            for view, axis, slot in zip(arrays, axes, packed, strict=True)
         ]
         arguments = [call.extents[name] for name, _ in recurrence.loops]
         for view in views:
             arguments += [address(view), *view.strides]
         for pair in values:
-            even, odd = (place.of(memory) for place in pair)
+            even, odd = (slot.of(memory) for slot in pair)
             arguments += [address(even), address(odd), *even.strides[:-1]]
         run = compiler.CompiledCall(code, arguments, *views, memory)
         before, behind = _copy(arrays[:count], views[:count]), _copy(views[count:], arrays[count:])

@@ -125,15 +125,15 @@ class _RecurrenceEmitter:
         for number in self.recurrence.carried:
             self._visit(number, position, self._start)
         with self.e.loop(self.extents[along]) as t:
-            here = _LanePosition({**position.at, along: t}, position.lane, position.mask)
+            step = _LanePosition({**position.at, along: t}, position.lane, position.mask)
             if self.choice.outside:
-                self._prefetch(here)
+                self._prefetch(step)
             for number in range(len(self.recurrence.equations)):
-                self._visit(number, here, self._compute)
+                self._visit(number, step, self._compute)
             for (now, before), _ in self.buffers:
-                one, other = b.load(now), b.load(before)
-                b.store(other, now)
-                b.store(one, before)
+                now_row, before_row = b.load(now), b.load(before)
+                b.store(before_row, now)
+                b.store(now_row, before)
 
     def _visit(self, number: int, position: _LanePosition, body: Callable[[int, _LanePosition], None]) -> None:
         """Calls `body` for each vector of an equation's value at one step."""
@@ -207,12 +207,12 @@ class _RecurrenceEmitter:
 
         def run(inner: _LanePosition) -> None:
             extent = self.extents[last]
-            whole = b.and_(extent, self._integer(-SUMS))
-            with e.loop(whole, SUMS) as start:
+            full = b.and_(extent, self._integer(-SUMS))
+            with e.loop(full, SUMS) as start:
                 for k, total in enumerate(totals):
                     index = b.add(start, self._integer(k))
                     add(total, _LanePosition({**inner.at, last: index}, inner.lane, inner.mask))
-            with e.span(whole, extent) as index:
+            with e.span(full, extent) as index:
                 add(totals[0], _LanePosition({**inner.at, last: index}, inner.lane, inner.mask))
 
         self._nest(outer, position, run)
@@ -269,11 +269,11 @@ class _RecurrenceEmitter:
         if isinstance(read, ValueRead):
             return self._read_value(read, position)
         start, strides = self.operands[read.source]
-        place = self._place(start, strides, read.loops, position)
+        address = self._place(start, strides, read.loops, position)
         kind = self.inputs[read.source]
         if self.choice.lane in read.loops:
-            return self.e.load(place, position.lane, kind, position.mask)
-        return self.e.load_one(place, kind)
+            return self.e.load(address, position.lane, kind, position.mask)
+        return self.e.load_one(address, kind)
 
     def _read_value(self, read: ValueRead, position: _LanePosition) -> Value:
         """Where the lanes of a value are read along another loop, one of them is read."""
@@ -282,33 +282,35 @@ class _RecurrenceEmitter:
         (now, before), strides = self.buffers[read.source]
         names = dict(zip(source.loops, read.loops, strict=True))
         loops = [names[name] for name in self.choice.value_loops(self.recurrence, source)]
-        place = self._place(self.b.load(before if read.before else now), strides, loops, position)
+        address = self._place(self.b.load(before if read.before else now), strides, loops, position)
         if self.choice.outside or self.choice.lane not in source.loops:
-            return self.e.load(place, self._integer(0), kind, None)
+            return self.e.load(address, self._integer(0), kind, None)
         if names[self.choice.lane] == self.choice.lane:
-            return self.e.load(place, position.lane, kind, None)
+            return self.e.load(address, position.lane, kind, None)
         index = self.b.mul(position.at[names[self.choice.lane]], self._integer(ITEMSIZE[kind]))
-        return self.e.load_one(self.b.add(place, index), kind)
+        return self.e.load_one(self.b.add(address, index), kind)
 
     def _put(self, number: int, position: _LanePosition, value: Value, *, before: bool) -> None:
         """Writes a vector of a value into its buffer, all lanes of it."""
         equation = self.recurrence.equations[number]
         (now, earlier), strides = self.buffers[number]
         loops = self.choice.value_loops(self.recurrence, equation)
-        place = self._place(self.b.load(earlier if before else now), strides, loops, position)
+        address = self._place(self.b.load(earlier if before else now), strides, loops, position)
         is_whole = self.choice.outside or self.choice.lane not in equation.loops
-        self.e.store(value, place, self._integer(0) if is_whole else position.lane, compute_type(equation.dtype), None)
+        self.e.store(
+            value, address, self._integer(0) if is_whole else position.lane, compute_type(equation.dtype), None
+        )
 
     def _store(self, number: int, position: _LanePosition, value: Value) -> None:
         """Writes a vector of a result."""
         equation = self.recurrence.equations[number]
         start, strides = self.results[number]
-        place = self._place(start, strides, equation.loops, position)
+        address = self._place(start, strides, equation.loops, position)
         kind = self.outputs[self.recurrence.results.index(number)]
         if self.choice.lane in equation.loops:
-            self.e.store(value, place, position.lane, kind, position.mask)
+            self.e.store(value, address, position.lane, kind, position.mask)
         else:
-            self.e.store_one(value, place, kind)
+            self.e.store_one(value, address, kind)
 
     def _prefetch(self, position: _LanePosition) -> None:
         """Asks for the elements of a later step that lie beside each other along the lanes alone."""
@@ -319,6 +321,6 @@ class _RecurrenceEmitter:
         reads = [read for read in self.recurrence.operand_reads if {along, lane} <= set(read.loops) <= known]
         for read in dict.fromkeys(reads):
             start, strides = self.operands[read.source]
-            place = self._place(start, strides, read.loops, ahead)
+            address = self._place(start, strides, read.loops, ahead)
             offset = self.b.mul(position.lane, self._integer(ITEMSIZE[self.inputs[read.source]]))
-            self.e.prefetch(place, offset)
+            self.e.prefetch(address, offset)

@@ -39,8 +39,8 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
 
 def find_largest(invocation: Invocation[Array]) -> Kernel | None:
     """The compiled kernel; None where something else is reduced, or where it is not worthwhile."""
-    found = invocation.attributes.get("program"), invocation.attributes.get("aggregation")
-    return compile_reduce(ReduceCall.parse(invocation)) if found == LARGEST else None
+    form = invocation.attributes.get("program"), invocation.attributes.get("aggregation")
+    return compile_reduce(ReduceCall.parse(invocation)) if form == LARGEST else None
 
 
 def compile_reduce(call: ReduceCall) -> Kernel | None:
@@ -55,12 +55,14 @@ def compile_reduce(call: ReduceCall) -> Kernel | None:
     *sources, target = views
     kinds = (*call.kinds[:-1], find_dtype_name(target.dtype) or "")
     lone = tuple(view.shape[-1] == 1 for view in sources)
-    if not all(view.strides[-1] == view.itemsize or one for view, one in zip(sources, lone, strict=True)):
+    if not all(view.strides[-1] == view.itemsize or is_lone for view, is_lone in zip(sources, lone, strict=True)):
         return None
     if not reduced[-1] and target.strides[-1] != target.itemsize:
         return None
     extents = [max(column) for column in zip(*(view.shape for view in views), strict=True)]
-    kept, gone = ([axis for axis in range(len(extents) - 1) if reduced[axis] is own] for own in (False, True))
+    kept, gone = (
+        [axis for axis in range(len(extents) - 1) if reduced[axis] is is_reduced] for is_reduced in (False, True)
+    )
     arguments = [extents[axis] for axis in (*kept, *gone, -1)]
     for view in views:
         start, *strides = compiler.operand_arguments(view)
@@ -133,18 +135,20 @@ def _emit_reduce(
     def add(rows: list[Value], position: Value, mask: Value | None) -> None:
         """Combines the terms of a vector with the total; those behind the end of a reduced row change nothing."""
         inputs = [
-            e.load_one(row, kind) if one else e.load(row, position, kind, mask)
-            for row, kind, one in zip(rows, kinds[:-1], lone, strict=True)
+            e.load_one(row, kind) if is_lone else e.load(row, position, kind, mask)
+            for row, kind, is_lone in zip(rows, kinds[:-1], lone, strict=True)
         ]
         term = fold.widen(evaluate(e, steps, inputs))
         if inner and mask is not None:
             term = b.select(mask, term, identity)
         b.store(combine(b.load(total), term), total)
 
-    outer = [RowOperand(one.address, one.strides[: axes[0]]) for one in operands]
+    outer = [RowOperand(operand.address, operand.strides[: axes[0]]) for operand in operands]
     with e.rows(heads, outer) as starts:
         *sources, target = starts
-        within = [RowOperand(start, one.strides[axes[0] :]) for start, one in zip(sources, operands[:-1], strict=True)]
+        within = [
+            RowOperand(start, operand.strides[axes[0] :]) for start, operand in zip(sources, operands[:-1], strict=True)
+        ]
         if inner:
             b.store(identity, total)
             with e.rows(depths, within) as rows:

@@ -40,7 +40,7 @@ def build_rope(invocation: Invocation[Array]) -> Kernel:
 
 
 @compiler.compile_once
-def _emit_rope(kind: str, leading: int, size: int, given: bool) -> Any:
+def _emit_rope(kind: str, leading: int, size: int, has_positions: bool) -> Any:
     """`size` is the number of bytes of a position; those that are given may be negative, which is an error."""
     from einc_runtime.dtypes import ITEMSIZE
     from einc_runtime.kernels.llvm.angles import cos_sin
@@ -52,19 +52,19 @@ def _emit_rope(kind: str, leading: int, size: int, given: bool) -> Any:
     positions, frequencies = e.operand(1), e.argument()
     source, target = (e.operand(1 + leading) for _ in range(2))
     width = b.mul(half, I64(ITEMSIZE[kind]))
-    if given:
+    if has_positions:
         with e.loop(tokens) as token:
             e.stop_if(b.icmp_signed("<", e.read_integer(positions, token, size), I64(0)), I64(1))
     with e.loop(tokens) as token:
-        place = e.read_integer(positions, token, size)
-        where = e.broadcast(b.sitofp(place, F64))
-        here = [RowOperand(b.add(x.address, b.mul(token, x.strides[0])), x.strides[1:]) for x in (source, target)]
+        position = e.read_integer(positions, token, size)
+        where = e.broadcast(b.sitofp(position, F64))
+        token_rows = [RowOperand(b.add(x.address, b.mul(token, x.strides[0])), x.strides[1:]) for x in (source, target)]
 
         def turn(position: Value, mask: Value | None) -> None:
             steps = b.fpext(e.load(frequencies, position, "f32", mask), vector(F64))
             angles = b.fptrunc(b.fmul(where, steps), vector(F32))
             cosine, sine = cos_sin(e, b.fpext(angles, vector(F64)))
-            with e.rows(heads, here) as (read, written):
+            with e.rows(heads, token_rows) as (read, written):
                 x = e.load(read, position, kind, mask)
                 y = e.load(b.add(read, width), position, kind, mask)
                 first = b.fsub(b.fmul(x, cosine), b.fmul(y, sine))

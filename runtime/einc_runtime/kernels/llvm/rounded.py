@@ -33,9 +33,9 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
     batch, rows, columns, summed = plain.groups
     values = NamedArray(plain.labels, plain.weight.values)
     scales = NamedArray(call.channels, plain.weight.scales)
-    own = tuple(name for name in columns if name in call.channels)
+    scaled = tuple(name for name in columns if name in call.channels)
     kinds = {plain.tensor.kind, call.largest.kind, plain.result.kind, scales.kind}
-    if not kinds <= compiler.COMPILED_FLOATS or own not in ((), columns) or not are_mergeable(scales, own):
+    if not kinds <= compiler.COMPILED_FLOATS or scaled not in ((), columns) or not are_mergeable(scales, scaled):
         return None
     if not _is_dense(values, columns, summed):
         return None
@@ -47,8 +47,8 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
         emit_rounding,
     )
 
-    weight, each = view_as_matrices(values, batch, columns, summed), view_as_matrices(scales, batch, own, ())
-    if own and len(weight) > 1 and each.strides[-2] != each.itemsize:
+    weight, each = view_as_matrices(values, batch, columns, summed), view_as_matrices(scales, batch, scaled, ())
+    if scaled and len(weight) > 1 and each.strides[-2] != each.itemsize:
         return None
     scratch = ScratchAllocator()
     tensor = _Dense(plain.tensor, batch, rows, summed, scratch)
@@ -60,17 +60,17 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
     units, offsets = scratch.take((count,), np.dtype(np.float32)), scratch.take((count,), np.dtype(np.int32))
     products = compiler.find_integer_products()
     tile = -(-count // -(-count // TILES[products]))
-    form = RoundedForm(tile, tile == count, scales.kind, plain.result.kind, not own, products)
+    form = RoundedForm(tile, tile == count, scales.kind, plain.result.kind, not scaled, products)
     factor = struct.unpack("<i", struct.pack("<f", plain.scale))[0]
     rounding, product = emit_rounding(plain.tensor.kind, factor), emit_rounded_product(form)
     chunk = max(1, CACHED_WEIGHT_BYTES // (4 * depth)) * 4
 
     def bind(memory: Array) -> Run:
         calls: list[Resolved] = [*tensor.read(memory), *largest.read(memory)]
-        laid, own_units, own_offsets = (one.of(memory) for one in (integers, units, offsets))
-        source, sizes, target = (one.view(memory) for one in (tensor, largest, result))
-        for place in np.ndindex(*target.shape[:-2]):
-            x, m, y, w, s = (array[place] for array in (source, sizes, target, weight, each))
+        laid, own_units, own_offsets = (slot.of(memory) for slot in (integers, units, offsets))
+        source, sizes, target = (slot.view(memory) for slot in (tensor, largest, result))
+        for position in np.ndindex(*target.shape[:-2]):
+            x, m, y, w, s = (array[position] for array in (source, sizes, target, weight, each))
             arguments = [
                 address(x), x.strides[0], address(m), m.strides[0], address(laid), step,
                 address(own_units), address(own_offsets), count, depth,
@@ -106,7 +106,7 @@ class _Dense:
         lies = _is_dense(operand, first, second)
         aligned = operand.align(self._names)
         self._copy = None if lies else scratch.take(aligned.shape, aligned.dtype)
-        self._alike = compiler.count_alike()
+        self._invocations = compiler.count_alike()
 
     def view(self, memory: Array) -> Array:
         operand = self._operand if self._copy is None else NamedArray(self._names, self._copy.of(memory))
@@ -126,5 +126,5 @@ class _Dense:
         return [self._prepare_copy(copied.align(self._operand.names), self._operand.array)]
 
     def _prepare_copy(self, source: Array, target: Array) -> Resolved:
-        with compiler.expect_alike(self._alike):  # it is bound later, and must be the same kernel then
+        with compiler.expect_alike(self._invocations):  # it is bound later, and must be the same kernel then
             return prepare_copy(source, target)

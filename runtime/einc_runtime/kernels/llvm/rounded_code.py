@@ -12,7 +12,7 @@ the tensor, a chunk of the weight that fits into the second cache is multiplied 
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -42,7 +42,7 @@ class RoundedForm(NamedTuple):
     few: bool
     scales: str
     target: str
-    alike: bool
+    one_scale: bool
     products: str
 
 
@@ -67,10 +67,10 @@ def emit_rounding(kind: str, scale: int) -> ir.Module:
         finite = b.fcmp_ordered("<", ratio, e.number(float("inf")))
         ratio = b.select(b.and_(finite, b.fcmp_ordered(">", size, nothing)), ratio, nothing)
         unit = b.fdiv(size, levels)
-        place = b.mul(number, I64(4))
-        e.store_one(unit if factor == 1 else b.fmul(unit, e.number(factor)), b.add(units, place), "f32")
+        offset = b.mul(number, I64(4))
+        e.store_one(unit if factor == 1 else b.fmul(unit, e.number(factor)), b.add(units, offset), "f32")
         end = b.sub(b.add(line, target_step), I64(ROW_MULTIPLE))
-        b.store(ir.Constant(_BYTE_VECTOR, [0] * ROW_MULTIPLE), b.inttoptr(end, _BYTE_VECTOR.as_pointer()), align=1)
+        b.store(ir.Constant(_BYTE_VECTOR, [0] * ROW_MULTIPLE), e.at(end, _BYTE_VECTOR), align=1)
         total = e.variable(e.number(0, I32))
         b.store(e.number(0, I32), total)
 
@@ -82,13 +82,13 @@ def emit_rounding(kind: str, scale: int) -> ir.Module:
             value = b.select(b.fcmp_ordered(">", value, levels), levels, value)
             integers = b.fptosi(e.intrinsic(f"llvm.rint.v{LANES}f32", vector(F32), value), vector(I32))
             b.store(b.add(b.load(total), integers), total)
-            here = b.inttoptr(b.add(line, position), vector(I8).as_pointer())
-            b.store(b.trunc(integers, vector(I8)), here, align=1)  # what is masked off is 0, and there is room for it
+            pointer = e.at(b.add(line, position), vector(I8))
+            b.store(b.trunc(integers, vector(I8)), pointer, align=1)  # what is masked off is 0; there is room for it
 
         e.sweep(width, body)
-        found = e.across(b.load(total), lambda one, other: b.add(one, other))
-        taken = b.mul(b.extract_element(found, I32(0)), I32(-BIAS))
-        b.store(taken, b.inttoptr(b.add(offsets, place), I32.as_pointer()))
+        total_of_lanes = e.across(b.load(total), lambda left, right: b.add(left, right))
+        taken = b.mul(b.extract_element(total_of_lanes, I32(0)), I32(-BIAS))
+        b.store(taken, e.at(b.add(offsets, offset), I32))
     return e.finish()
 
 
@@ -125,10 +125,10 @@ class _ProductEmitter:
         with e.loop(chunks) as chunk:
             start = b.mul(chunk, self.chunk)
             left = b.sub(self.rows, start)
-            own = b.select(b.icmp_signed("<", left, self.chunk), left, self.chunk)
-            with e.loop(self.count, form.tile) as m, e.loop(own, WEIGHT_ROWS) as number:
+            chunk_rows = e.least(left, self.chunk)
+            with e.loop(self.count, form.tile) as m, e.loop(chunk_rows, WEIGHT_ROWS) as number:
                 places = [b.add(m, I64(n)) for n in range(form.tile)]
-                places = [b.select(b.icmp_signed("<", place, last), place, last) for place in places]
+                places = [e.least(row, last) for row in places]
                 self._multiply(b.add(start, number), places)
         return e.finish()
 
@@ -137,32 +137,32 @@ class _ProductEmitter:
         e, b = self.e, self.b
         last = b.sub(self.rows, I64(1))
         numbers = [b.add(first, I64(r)) for r in range(WEIGHT_ROWS)]
-        inside = [b.select(b.icmp_signed("<", n, last), n, last) for n in numbers]
+        inside = [e.least(n, last) for n in numbers]
         values = [b.add(self.values, b.mul(n, self.row_step)) for n in inside]
-        lines = [b.add(self.integers, b.mul(place, self.integer_step)) for place in places]
+        lines = [b.add(self.integers, b.mul(row, self.integer_step)) for row in places]
         ahead = b.mul(self.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.width), I64(WEIGHT_ROWS)))
         sums = [[e.variable(e.number(0, I32)) for _ in lines] for _ in values]
-        for one in (one for totals in sums for one in totals):
-            b.store(e.number(0, I32), one)  # variables have their first value only once
-        whole = b.sdiv(self.width, I64(self.step))
-        left = b.sub(self.width, b.mul(whole, I64(self.step)))
-        with e.loop(whole) as block:
-            place = b.mul(block, I64(self.step))
+        for total in (total for totals in sums for total in totals):
+            b.store(e.number(0, I32), total)  # variables have their first value only once
+        full_blocks = b.sdiv(self.width, I64(self.step))
+        left = b.sub(self.width, b.mul(full_blocks, I64(self.step)))
+        with e.loop(full_blocks) as block:
+            start = b.mul(block, I64(self.step))
             for row in values:
-                e.prefetch(b.add(row, ahead), place)
-            self._add([b.load(self._at(b.add(row, place), self.words), align=1) for row in values], lines, place, sums)
+                e.prefetch(b.add(row, ahead), start)
+            self._add([b.load(self.e.at(b.add(row, start), self.words), align=1) for row in values], lines, start, sums)
         with b.if_then(b.icmp_signed(">", left, I64(0))):
-            place = b.mul(whole, I64(self.step))
-            self._add([self._load_first(left, b.add(row, place)) for row in values], lines, place, sums)
+            start = b.mul(full_blocks, I64(self.step))
+            self._add([e.load_first(b.add(row, start), left, self.words) for row in values], lines, start, sums)
         self._store(first, places, sums)
 
-    def _add(self, words: list[Value], lines: list[Value], place: Value, sums: list[list[Value]]) -> None:
+    def _add(self, words: list[Value], lines: list[Value], offset: Value, sums: list[list[Value]]) -> None:
         b = self.b
         if self.form.products == "bytes":
-            words = [b.xor(one, ir.Constant(self.words, [BIAS] * self.step)) for one in words]
-        weights = [self._widen(one) for one in words]
+            words = [b.xor(packed, ir.Constant(self.words, [BIAS] * self.step)) for packed in words]
+        weights = [self._widen(packed) for packed in words]
         for m, line in enumerate(lines):
-            x = self._widen(b.load(self._at(b.add(line, place), self.words), align=1))
+            x = self._widen(b.load(self.e.at(b.add(line, offset), self.words), align=1))
             for weight, totals in zip(weights, sums, strict=True):
                 b.store(self._multiply_add(b.load(totals[m]), weight, x), totals[m])
 
@@ -180,56 +180,44 @@ class _ProductEmitter:
             return b.add(total, b.mul(weight, x))
         kind = ir.VectorType(I32, LANES // 2)
         halves = [
-            e.intrinsic("llvm.x86.avx2.pmadd.wd", kind, *(self._shuffle(one, one, order) for one in (weight, x)))
+            e.intrinsic(
+                "llvm.x86.avx2.pmadd.wd", kind, *(self._shuffle(operand, operand, order) for operand in (weight, x))
+            )
             for order in (list(range(LANES)), list(range(LANES, 2 * LANES)))
         ]
         return b.add(total, self._shuffle(halves[0], halves[1], list(range(LANES))))
-
-    def _load_first(self, count: Value, place: Value) -> Value:
-        """The first bytes of a vector; the others, which may be behind all memory, are 0."""
-        numbers = ir.VectorType(I8, self.step)
-        empty = ir.Constant(numbers, ir.Undefined)
-        first = self.b.insert_element(empty, self.b.trunc(count, I8), I32(0))
-        spread = ir.Constant(ir.VectorType(I32, self.step), [0] * self.step)
-        counts = self.b.shuffle_vector(first, empty, spread)
-        mask = self.b.icmp_signed("<", ir.Constant(numbers, list(range(self.step))), counts)
-        name, nothing = f"llvm.masked.load.v{self.step}i8.p0", ir.Constant(numbers, [0] * self.step)
-        return self.e.intrinsic(name, numbers, self._at(place, numbers), I32(1), mask, nothing)
 
     def _store(self, first: Value, places: list[Value], sums: list[list[Value]]) -> None:
         """Writes the sums of each row of the tensor: neighbours in a row of the target."""
         e, b, form = self.e, self.b, self.form
         left = b.sub(self.rows, first)
-        few = b.select(b.icmp_signed("<", left, I64(WEIGHT_ROWS)), left, I64(WEIGHT_ROWS))
-        lanes = ir.Constant(vector(I32), list(range(LANES)))
-        mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(few, I32)))
-        scales = e.load_one(self.scales, form.scales) if form.alike else e.load(self.scales, first, form.scales, mask)
-        for m, place in enumerate(places):
-            found = self._sum_lanes([b.load(totals[m]) for totals in sums])
+        mask = e.lanes_below(e.least(left, I64(WEIGHT_ROWS)))
+        scales = (
+            e.load_one(self.scales, form.scales) if form.one_scale else e.load(self.scales, first, form.scales, mask)
+        )
+        for m, row in enumerate(places):
+            integers = self._sum_lanes([b.load(totals[m]) for totals in sums])
             if form.products == "bytes":
-                offset = b.load(self._at(b.add(self.offsets, b.mul(place, I64(4))), I32))
-                found = b.add(found, e.broadcast(offset))
-            unit = e.load_one(b.add(self.units, b.mul(place, I64(4))), "f32")
-            value = b.fmul(b.fmul(b.sitofp(found, vector(F32)), unit), scales)
-            e.store(value, b.add(self.target, b.mul(place, self.target_step)), first, form.target, mask)
+                offset = b.load(self.e.at(b.add(self.offsets, b.mul(row, I64(4))), I32))
+                integers = b.add(integers, e.broadcast(offset))
+            unit = e.load_one(b.add(self.units, b.mul(row, I64(4))), "f32")
+            value = b.fmul(b.fmul(b.sitofp(integers, vector(F32)), unit), scales)
+            e.store(value, b.add(self.target, b.mul(row, self.target_step)), first, form.target, mask)
 
     def _sum_lanes(self, four: list[Value]) -> Value:
         """The sums of the lanes of four vectors, in the first four lanes."""
         half, quarter = LANES // 2, LANES // 4
-        pairs = [self._join(one, other, half) for one, other in zip(four[::2], four[1::2], strict=True)]
+        pairs = [self._join(left, right, half) for left, right in zip(four[::2], four[1::2], strict=True)]
         joined = self._join(pairs[0], pairs[1], quarter)
         for distance in (2, 1):
             order = [lane ^ distance for lane in range(LANES)]
             joined = self.b.add(joined, self._shuffle(joined, joined, order))
         return self._shuffle(joined, joined, [lane % 4 * quarter for lane in range(LANES)])
 
-    def _join(self, one: Value, other: Value, width: int) -> Value:
+    def _join(self, left: Value, right: Value, width: int) -> Value:
         """Adds the halves of runs of `2 * width` lanes of both vectors: those of the first one, then of the other."""
         runs = [lane for lane in range(2 * LANES) if lane % (2 * width) < width]
-        return self.b.add(self._shuffle(one, other, runs), self._shuffle(one, other, [lane + width for lane in runs]))
+        return self.b.add(self._shuffle(left, right, runs), self._shuffle(left, right, [lane + width for lane in runs]))
 
-    def _shuffle(self, one: Value, other: Value, order: list[int]) -> Value:
-        return self.b.shuffle_vector(one, other, ir.Constant(ir.VectorType(I32, len(order)), order))
-
-    def _at(self, place: Value, kind: Any) -> Value:
-        return self.b.inttoptr(place, kind.as_pointer())
+    def _shuffle(self, left: Value, right: Value, order: list[int]) -> Value:
+        return self.b.shuffle_vector(left, right, ir.Constant(ir.VectorType(I32, len(order)), order))

@@ -19,20 +19,17 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.few_rows_layout import (
     BYTES_PER_NS,
+    WIDE,
     FewRowsLayout,
+    OperandCopies,
     PrepareCopy,
-    is_dense,
     list_addresses,
-    order_names,
 )
 from einc_runtime.kernels.llvm.gemm import count_packed, emit_pack
 from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
-from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 PANEL_PRODUCTS_PER_NS = 90.0
 """What a worker multiplies."""
-
-_WIDE = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +39,21 @@ class PanelProduct:
 
     call: ContractCall
     layout: FewRowsLayout
-    move: PrepareCopy
-    vectors: ScratchArray | None
-    result: ScratchArray | None
+    copies: OperandCopies
     panels: ScratchArray
     scratch: int
 
     @staticmethod
     def of(call: ContractCall, layout: FewRowsLayout, move: PrepareCopy) -> PanelProduct:
-        scratch, vectors, result = ScratchAllocator(), layout.vectors, call.result
-        copied = rewritten = None
-        if vectors.kind != "f32" or not are_mergeable(vectors, layout.own) or _find_step(vectors, layout) is None:
-            names = order_names(vectors, layout.batch, layout.own, layout.summed)
-            copied = scratch.take([call.extents[name] for name in names], _WIDE)
-        if not are_mergeable(result, layout.own) or not is_dense(result, layout.own, layout.lines):
-            names = order_names(result, layout.batch, layout.own, layout.lines)
-            rewritten = scratch.take([call.extents[name] for name in names], _WIDE)
+        scratch, vectors = ScratchAllocator(), layout.vectors
+        mergeable = vectors.kind == "f32" and are_mergeable(vectors, layout.row_names)
+        suits = mergeable and _find_step(vectors, layout) is not None
+        copies = OperandCopies.take(scratch, call, layout, move, None if suits else WIDE)
         count = math.prod(call.extents[name] for name in layout.batch if name in vectors.names)
         depth = math.prod(call.extents[name] for name in layout.summed)
         size = count_packed(_find_width(layout), layout.rows, depth)
-        panels = scratch.take((count, size), _WIDE)
-        return PanelProduct(call, layout, move, copied, rewritten, panels, scratch.size)
+        panels = scratch.take((count, size), WIDE)
+        return PanelProduct(call, layout, copies, panels, scratch.size)
 
     @property
     def kernel(self) -> Kernel:
@@ -71,22 +62,12 @@ class PanelProduct:
         return Kernel(self.bind, self.scratch, time)
 
     def bind(self, memory: Array) -> Run:
-        layout, calls = self.layout, list[Resolved]()
-        vectors, result = layout.vectors, self.call.result
-        if self.vectors is not None:
-            names = order_names(vectors, layout.batch, layout.own, layout.summed)
-            copy = NamedArray(names, self.vectors.of(memory))
-            calls.append(self.move(vectors.align(names), copy.array))
-            vectors = copy
-        if self.result is not None:
-            names = order_names(result, layout.batch, layout.own, layout.lines)
-            result = NamedArray(names, self.result.of(memory))
         panels = self.panels.of(memory)
-        calls.append((self._prepare_packing(vectors, panels), []))
-        calls.append((self._prepare_product(panels, vectors, result), []))
-        if self.result is not None:
-            calls.append(self.move(result.align(self.call.result.names), self.call.result.array))
-        return make_runner(calls)
+
+        def prepare(vectors: NamedArray, result: NamedArray) -> list[Run]:
+            return [self._prepare_packing(vectors, panels), self._prepare_product(panels, vectors, result)]
+
+        return self.copies.bind(memory, prepare)
 
     def _prepare_packing(self, vectors: NamedArray, panels: Array) -> Run:
         """Packs the rows of every batch. Where the summed indices are several dimensions, each part of a line has a
@@ -97,9 +78,9 @@ class PanelProduct:
         parts, depth = math.prod(self.call.extents[name] for name in outer), view.shape[-1]
         starts = list_addresses([view], view.shape[:-2])[:, 0]
         panel, part = np.divmod(np.arange(len(starts)), parts)
-        targets = address(panels) + panels.strides[0] * panel + _WIDE.itemsize * width * depth * part
+        targets = address(panels) + panels.strides[0] * panel + WIDE.itemsize * width * depth * part
         table = np.stack([starts, targets], axis=-1).astype(np.int64)
-        along = view.strides[-1] == _WIDE.itemsize
+        along = view.strides[-1] == WIDE.itemsize
         arguments = [len(table), address(table), layout.rows, depth, view.strides[-2 if along else -1]]
         return compiler.CompiledCall(emit_pack(width, along), arguments, table, view, panels)
 
@@ -108,7 +89,7 @@ class PanelProduct:
 
         layout = self.layout
         matrix = view_as_matrices(layout.matrix, layout.batch, layout.lines, layout.summed)
-        target = view_as_matrices(result, layout.batch, layout.own, layout.lines)
+        target = view_as_matrices(result, layout.batch, layout.row_names, layout.lines)
         shared = [self.call.extents[name] if name in vectors.names else 1 for name in layout.batch]
         table = list_addresses([matrix, panels.reshape(*shared, 1, -1), target], target.shape[:-2])
         form = PanelForm(layout.matrix.kind, result.kind, layout.rows)
@@ -126,11 +107,11 @@ def _find_width(layout: FewRowsLayout) -> int:
 def _find_step(vectors: NamedArray, layout: FewRowsLayout) -> int | None:
     """The step in bytes between rows that are dense, or between positions whose rows are neighbours; else None."""
     view = _view_rows(vectors, layout, *split_off_batches(layout.summed, (vectors,), 1))
-    dense = [other for other, step in ((-2, view.strides[-1]), (-1, view.strides[-2])) if step == view.itemsize]
+    dense = [axis for axis, step in ((-2, view.strides[-1]), (-1, view.strides[-2])) if step == view.itemsize]
     return view.strides[dense[0]] if dense else None
 
 
 def _view_rows(vectors: NamedArray, layout: FewRowsLayout, outer: Names, inner: Names) -> Array:
     """The array as (batch..., outer..., rows, inner); batches that it does not have are left out."""
     batch = tuple(name for name in layout.batch if name in vectors.names)
-    return view_as_matrices(vectors, (*batch, *outer), layout.own, inner)
+    return view_as_matrices(vectors, (*batch, *outer), layout.row_names, inner)

@@ -67,20 +67,20 @@ class _PanelEmitter:
             matrix, panel, result = (e.read(self.table, b.add(b.mul(number, I64(3)), I64(n)), I64) for n in range(3))
             with e.loop(self.lines, LANES) as first:
                 left = b.sub(self.lines, first)
-                here = self._least(left, I64(LANES))
-                with e.loop(here, LINES_AT_ONCE) as place:
-                    self._multiply(matrix, panel, b.add(first, place), place)
+                block_lines = e.least(left, I64(LANES))
+                with e.loop(block_lines, LINES_AT_ONCE) as tile_line:
+                    self._multiply(matrix, panel, b.add(first, tile_line), tile_line)
                 self._store(result, first, left, scale)
         return e.finish()
 
-    def _multiply(self, matrix: Value, panel: Value, first: Value, place: Value) -> None:
+    def _multiply(self, matrix: Value, panel: Value, first: Value, tile_line: Value) -> None:
         """Multiplies some lines by the panel, and puts their sums into the tile.
 
         Lines behind the last one are read as the last one; their sums are not stored.
         """
         e, b, vectors = self.e, self.b, range(self.form.vectors)
         last = b.sub(self.lines, I64(1))
-        numbers = [self._least(b.add(first, I64(n)), last) for n in range(LINES_AT_ONCE)]
+        numbers = [e.least(b.add(first, I64(n)), last) for n in range(LINES_AT_ONCE)]
         lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
         sums = [[e.variable(e.number(0.0)) for _ in vectors] for _ in lines]
         ahead = b.mul(self.line_step, I64(2 * LINES_AT_ONCE))
@@ -89,36 +89,32 @@ class _PanelEmitter:
         def multiply(position: Value) -> None:
             start = b.mul(position, I64(self.width))
             rows = [e.load(panel, b.add(start, I64(v * LANES)), "f32", None) for v in vectors]
-            for line, own in zip(lines, sums, strict=True):
+            for line, line_sums in zip(lines, sums, strict=True):
                 element = e.load_one(b.add(line, b.mul(position, size)), self.form.matrix)
-                for row, total in zip(rows, own, strict=True):
+                for row, total in zip(rows, line_sums, strict=True):
                     b.store(e.fuse_multiply_add(element, row, b.load(total)), total)
 
-        whole = b.and_(self.depth, I64(-POSITIONS))
-        with e.loop(whole, POSITIONS) as position:
+        full = b.and_(self.depth, I64(-POSITIONS))
+        with e.loop(full, POSITIONS) as position:
             for line in lines:
                 e.prefetch(b.add(line, ahead), b.mul(position, size))
             for n in range(POSITIONS):
                 multiply(b.add(position, I64(n)))
-        with e.span(whole, self.depth) as position:
+        with e.span(full, self.depth) as position:
             multiply(position)
-        for n, own in enumerate(sums):
-            for v, total in enumerate(own):
-                e.store(b.load(total), self._tile(v), b.mul(b.add(place, I64(n)), I64(LANES)), "f32", None)
+        for n, line_sums in enumerate(sums):
+            for v, total in enumerate(line_sums):
+                e.store(b.load(total), self._tile(v), b.mul(b.add(tile_line, I64(n)), I64(LANES)), "f32", None)
 
     def _store(self, result: Value, first: Value, left: Value, scale: Value) -> None:
         """Stores the elements of every row for up to sixteen lines."""
         e, b, form = self.e, self.b, self.form
-        lanes = ir.Constant(vector(I32), list(range(LANES)))
-        mask = b.icmp_signed("<", lanes, e.broadcast(b.trunc(left, I32)))
+        mask = e.lanes_below(left)
         for v in range(form.vectors):
             lines = [e.load(self._tile(v), I64(n * LANES), "f32", None) for n in range(LANES)]
             for row, value in enumerate(e.transpose_square(lines)[: form.rows - v * LANES], start=v * LANES):
-                place = b.add(result, b.mul(self.row_step, I64(row)))
-                e.store(b.fmul(value, scale), place, first, form.result, mask)
+                address = b.add(result, b.mul(self.row_step, I64(row)))
+                e.store(b.fmul(value, scale), address, first, form.result, mask)
 
     def _tile(self, v: int) -> Value:
         return self.b.add(self.tile, I64(v * LANES * LANES * ITEMSIZE["f32"]))
-
-    def _least(self, one: Value, other: Value) -> Value:
-        return self.b.select(self.b.icmp_signed("<", one, other), one, other)

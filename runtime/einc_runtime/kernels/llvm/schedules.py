@@ -96,7 +96,7 @@ class CompiledSchedule:
         needed = np.array([*itertools.chain.from_iterable(waits), 0], np.int64)
         self._first, self._run = np.zeros(_CACHE_LINE_INTEGERS, np.int64), np.zeros(_CACHE_LINE_INTEGERS, np.int64)
         taken, ended = np.zeros((2, len(waits)), np.int64)
-        self._own, self._fresh = np.zeros((2, threads, _CACHE_LINE_INTEGERS), np.int64)
+        self._states, self._fresh = np.zeros((2, threads, _CACHE_LINE_INTEGERS), np.int64)
         self._fresh[:, [_SPINS_LEFT, _ALL_SPINS]] = spins
         self._fresh[:, _NAPS] = naps if _find_sleep() else 0
         self._pauses = np.zeros((2, len(waits)), np.int64)  # of the other threads, and of the first one
@@ -108,7 +108,7 @@ class CompiledSchedule:
         """Begins a run of all tasks. No thread may be in an earlier one any more."""
         self._first[0] = 0
         self._run[0] += 1
-        self._own[...] = self._fresh
+        self._states[...] = self._fresh
 
     def stop(self) -> None:
         """Takes all tasks that are left, so that threads end with those that they run."""
@@ -120,25 +120,25 @@ class CompiledSchedule:
 
     def set_calls(self, thread: int, calls: Sequence[Sequence[MachineCall]]) -> None:
         """Says which calls a thread makes for every task."""
-        self._threads[thread] = _Thread(calls, (self._own[thread], *self._shared, self._pauses[int(thread == 0)]))
+        self._threads[thread] = _Thread(calls, (self._states[thread], *self._shared, self._pauses[int(thread == 0)]))
 
     def run(self, thread: int) -> ThreadProgress:
         """Takes tasks and runs them in a thread, whose calls are known. Raises CallError where one fails."""
-        own = self._threads[thread]
-        assert own is not None
-        progress = ThreadProgress(own.function(own.arguments))
+        machine_thread = self._threads[thread]
+        assert machine_thread is not None
+        progress = ThreadProgress(machine_thread.function(machine_thread.arguments))
         if progress is ThreadProgress.FAILED:
-            number = int(self._own[thread, _FAILED])
+            number = int(self._states[thread, _FAILED])
             try:
-                own.calls[number].fail()
+                machine_thread.calls[number].fail()
                 raise RuntimeError("machine code failed")
             except BaseException as error:
-                raise CallError(own.owners[number], error) from error
+                raise CallError(machine_thread.owners[number], error) from error
         return progress
 
     def called_task(self, thread: int) -> int:
         """The task that a thread has taken for the interpreter."""
-        return int(self._own[thread, _HELD]) - 1
+        return int(self._states[thread, _HELD]) - 1
 
 
 class _Thread:
@@ -148,8 +148,8 @@ class _Thread:
     __slots__ = ("_kept", "arguments", "calls", "function", "owners")
 
     def __init__(self, calls: Sequence[Sequence[MachineCall]], shared: Sequence[Array]) -> None:
-        self.calls = [call for own in calls for call in own]
-        self.owners = [task for task, own in enumerate(calls) for _ in own]
+        self.calls = [call for calls_of_task in calls for call in calls_of_task]
+        self.owners = [task for task, calls_of_task in enumerate(calls) for _ in calls_of_task]
         ends = np.array([0, *itertools.accumulate(map(len, calls))], np.int64)
         table = np.array([call.places for call in self.calls] or [(0, 0)], np.int64)
         tables = (*shared, ends, table)
@@ -173,20 +173,20 @@ def _emit_schedule() -> Any:
     function that sleeps, what the thread keeps, the first task that is not taken, the number of the run, the run in
     which every task was last taken, and ended, where the waits of every task end, the waits, which tasks need the
     interpreter, after which a thread pauses, where the calls of every task end, and the calls."""
-    from llvmlite import ir
+    from llvmlite import binding, ir
 
     from einc_runtime.kernels.llvm.emitter import I32, I64, Emitter
 
     e = Emitter()
     b = e.b
-    count, sleep, own, first, runs, taken, ended, wait_ends, waits, called, pauses, call_ends, calls = (
+    count, sleep, thread_state, first, runs, taken, ended, wait_ends, waits, called, pauses, call_ends, calls = (
         e.argument() for _ in range(13)
     )
     integer = I64.as_pointer()
     kind = ir.FunctionType(I64, [integer])
-    first, taken, ended = (b.inttoptr(place, integer) for place in (first, taken, ended))
-    run, spins = e.read(runs, I64(0), I64), e.variable(e.read(own, I64(_SPINS_LEFT), I64))
-    all_spins, all_naps = (e.read(own, I64(place), I64) for place in (_ALL_SPINS, _NAPS))
+    first, taken, ended = (b.inttoptr(address, integer) for address in (first, taken, ended))
+    run, spins = e.read(runs, I64(0), I64), e.variable(e.read(thread_state, I64(_SPINS_LEFT), I64))
+    all_spins, all_naps = (e.read(thread_state, I64(address), I64) for address in (_ALL_SPINS, _NAPS))
     naps = e.variable(all_naps)
 
     def finish(progress: ThreadProgress) -> None:
@@ -195,10 +195,10 @@ def _emit_schedule() -> Any:
     def end(task: Any) -> None:
         b.store_atomic(run, b.gep(ended, [task]), "release", 8)
 
-    held = e.read(own, I64(_HELD), I64)
+    held = e.read(thread_state, I64(_HELD), I64)
     with b.if_then(b.icmp_signed("!=", held, I64(0))):
         end(b.sub(held, I64(1)))
-        e.put(own, I64(_HELD), I64(0))
+        e.put(thread_state, I64(_HELD), I64(0))
     look = b.append_basic_block("look")
     b.branch(look)
 
@@ -207,11 +207,11 @@ def _emit_schedule() -> Any:
     with b.if_then(b.icmp_signed(">=", start, count), likely=False):
         finish(ThreadProgress.ENDED)
     window = b.add(start, I64(WINDOW))
-    stop = b.select(b.icmp_signed("<", window, count), window, count)
+    stop = e.least(window, count)
     with e.span(start, stop) as task:
         following = b.append_basic_block("following")
-        place = b.gep(taken, [task])
-        last = b.load_atomic(place, "monotonic", 8)
+        address = b.gep(taken, [task])
+        last = b.load_atomic(address, "monotonic", 8)
         with b.if_then(b.icmp_signed("==", last, run)):
             with b.if_then(b.icmp_signed("==", task, start)):
                 b.cmpxchg(first, start, b.add(start, I64(1)), "monotonic", "monotonic")
@@ -221,20 +221,20 @@ def _emit_schedule() -> Any:
             needed = b.gep(ended, [e.read(waits, wait, I64)])
             with b.if_then(b.icmp_signed("!=", b.load_atomic(needed, "acquire", 8), run)):
                 b.branch(following)
-        own_task = b.extract_value(b.cmpxchg(place, last, run, "monotonic", "monotonic"), 1)
+        own_task = b.extract_value(b.cmpxchg(address, last, run, "monotonic", "monotonic"), 1)
         with b.if_then(own_task):
             b.store(all_spins, spins)
             b.store(all_naps, naps)
-            e.put(own, I64(_SPINS_LEFT), all_spins)
+            e.put(thread_state, I64(_SPINS_LEFT), all_spins)
             with b.if_then(b.icmp_signed("!=", e.read(called, task, I64), I64(0)), likely=False):
-                e.put(own, I64(_HELD), b.add(task, I64(1)))
+                e.put(thread_state, I64(_HELD), b.add(task, I64(1)))
                 finish(ThreadProgress.CALLING)
             with e.span(e.read(call_ends, task, I64), e.read(call_ends, b.add(task, I64(1)), I64)) as call:
                 entry = b.mul(call, I64(2))
                 code, arguments = e.read(calls, entry, I64), e.read(calls, b.add(entry, I64(1)), I64)
                 status = b.call(b.inttoptr(code, kind.as_pointer()), [b.inttoptr(arguments, integer)])
                 with b.if_then(b.icmp_signed("!=", status, I64(0)), likely=False):
-                    e.put(own, I64(_FAILED), call)
+                    e.put(thread_state, I64(_FAILED), call)
                     finish(ThreadProgress.FAILED)
             end(task)
             with b.if_then(b.icmp_signed("!=", e.read(pauses, task, I64), I64(0)), likely=False):
@@ -242,11 +242,12 @@ def _emit_schedule() -> Any:
             b.branch(look)
         b.branch(following)
         b.position_at_end(following)
-    e.relax()
+    if binding.get_default_triple().startswith("x86_64"):
+        e.intrinsic("llvm.x86.sse2.pause", ir.VoidType())  # this loop waits for another thread
     b.store(b.sub(b.load(spins), I64(1)), spins)
     with b.if_then(b.icmp_signed("<", b.load(spins), I64(0)), likely=False):
         with b.if_then(b.icmp_signed("==", b.load(naps), I64(0))):
-            e.put(own, I64(_SPINS_LEFT), I64(_LESS_SPINS))
+            e.put(thread_state, I64(_SPINS_LEFT), I64(_LESS_SPINS))
             finish(ThreadProgress.WAITING)
         b.store(b.sub(b.load(naps), I64(1)), naps)
         b.store(I64(_LESS_SPINS), spins)

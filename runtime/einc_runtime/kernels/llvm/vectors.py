@@ -100,12 +100,12 @@ def exp(e: Emitter, x: Value) -> Value:
     tiny = b.fcmp_ordered("<", x, e.number(_MIN_EXP_ARGUMENT))
     x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(_HIGHEST)), e.number(_HIGHEST), x))
     shifted = e.multiply_add(x, e.number(1 / math.log(2)), e.number(_ROUNDER))
-    whole = b.fsub(shifted, e.number(_ROUNDER))
-    rest = e.multiply_add(whole, e.number(-0.693359375), x)
-    rest = e.multiply_add(whole, e.number(2.12194440e-4), rest)
+    power = b.fsub(shifted, e.number(_ROUNDER))
+    remainder = e.multiply_add(power, e.number(-0.693359375), x)
+    remainder = e.multiply_add(power, e.number(2.12194440e-4), remainder)
     value = e.number(_EXP[0])
     for coefficient in _EXP[1:]:
-        value = e.multiply_add(value, rest, e.number(coefficient))
+        value = e.multiply_add(value, remainder, e.number(coefficient))
     return b.select(tiny, e.number(0.0), _scale(e, value, shifted))
 
 
@@ -126,10 +126,10 @@ def decay(e: Emitter, x: Value) -> Value:
     b = e.b
     rounder = _ROUNDER + 127  # so that the lowest bits of a sum are the exponent of 2**n
     shifted = e.fuse_multiply_add(x, e.number(1 / math.log(2)), e.number(rounder))
-    rest = e.fuse_multiply_add(x, e.number(1 / math.log(2)), b.fsub(e.number(rounder), shifted))
+    remainder = e.fuse_multiply_add(x, e.number(1 / math.log(2)), b.fsub(e.number(rounder), shifted))
     value = e.number(_EXP2[0])
     for coefficient in _EXP2[1:]:
-        value = e.multiply_add(value, rest, e.number(coefficient))
+        value = e.multiply_add(value, remainder, e.number(coefficient))
     power = b.bitcast(b.shl(b.bitcast(shifted, vector(I32)), e.number(23, I32)), vector(F32))
     return b.select(b.fcmp_ordered("<", x, e.number(_MIN_EXP_ARGUMENT)), e.number(0.0), b.fmul(value, power))
 
@@ -158,11 +158,11 @@ def log(e: Emitter, x: Value) -> Value:
 def log1p(e: Emitter, x: Value) -> Value:
     """log(1 + x), times what x lost when 1 was added (Kahan): a relative error of 3 ulp, for small x too."""
     b = e.b
-    whole = b.fadd(x, e.number(1.0))
-    value = b.fmul(log(e, whole), b.fdiv(x, b.fsub(whole, e.number(1.0))))
-    value = b.select(b.fcmp_ordered("==", whole, e.number(math.inf)), whole, value)
-    value = b.select(b.fcmp_ordered("<", whole, e.number(0.0)), e.number(math.nan), value)
-    return b.select(b.fcmp_ordered("==", whole, e.number(1.0)), x, value)
+    sum_with_one = b.fadd(x, e.number(1.0))
+    value = b.fmul(log(e, sum_with_one), b.fdiv(x, b.fsub(sum_with_one, e.number(1.0))))
+    value = b.select(b.fcmp_ordered("==", sum_with_one, e.number(math.inf)), sum_with_one, value)
+    value = b.select(b.fcmp_ordered("<", sum_with_one, e.number(0.0)), e.number(math.nan), value)
+    return b.select(b.fcmp_ordered("==", sum_with_one, e.number(1.0)), x, value)
 
 
 def _keep(e: Emitter, x: Value) -> Value:
@@ -193,31 +193,31 @@ def _zero(x: Value) -> Value:
 
 def _divide(e: Emitter, x: Value, y: Value) -> tuple[Value, Value, Value, Value]:
     """A quotient rounded towards 0, the rest, and where divisors are 0 and -1, by which nothing is divided here."""
-    b, one = e.b, Constant(y.type, [1] * LANES)
+    b, unit = e.b, Constant(y.type, [1] * LANES)
     nothing, negative = b.icmp_signed("==", y, _zero(y)), b.icmp_signed("==", y, Constant(y.type, [-1] * LANES))
-    divisor = b.select(b.or_(nothing, negative), one, y)
+    divisor = b.select(b.or_(nothing, negative), unit, y)
     return b.sdiv(x, divisor), b.srem(x, divisor), nothing, negative
 
 
-def _rounds_down(e: Emitter, rest: Value, y: Value) -> Value:
+def _rounds_down(e: Emitter, remainder: Value, y: Value) -> Value:
     """Where a quotient rounded down is one less than one rounded towards 0."""
     b = e.b
-    signs = b.icmp_signed("<", b.xor(rest, y), _zero(y))
-    return b.and_(b.icmp_signed("!=", rest, _zero(y)), signs)
+    signs = b.icmp_signed("<", b.xor(remainder, y), _zero(y))
+    return b.and_(b.icmp_signed("!=", remainder, _zero(y)), signs)
 
 
 def _floordiv(e: Emitter, x: Value, y: Value) -> Value:
     """Rounded down; 0 where integers are divided by 0."""
     b = e.b
-    quotient, rest, nothing, negative = _divide(e, x, y)
-    down = b.sub(quotient, b.zext(_rounds_down(e, rest, y), y.type))
+    quotient, remainder, nothing, negative = _divide(e, x, y)
+    down = b.sub(quotient, b.zext(_rounds_down(e, remainder, y), y.type))
     return b.select(nothing, _zero(x), b.select(negative, _negate(e, x), down))
 
 
 def _mod(e: Emitter, x: Value, y: Value) -> Value:
     """Of the divisor's sign; 0 where integers are divided by 0."""
-    _, rest, _, _ = _divide(e, x, y)
-    return e.b.select(_rounds_down(e, rest, y), e.b.add(rest, y), rest)
+    _, remainder, _, _ = _divide(e, x, y)
+    return e.b.select(_rounds_down(e, remainder, y), e.b.add(remainder, y), remainder)
 
 
 def _one_plus_exp(e: Emitter, x: Value) -> Value:
@@ -287,10 +287,10 @@ def _exp2(e: Emitter, x: Value) -> Value:
     tiny = b.fcmp_ordered("<", x, e.number(-126.0))
     x = b.select(tiny, e.number(0.0), b.select(b.fcmp_ordered(">", x, e.number(128.0)), e.number(128.0), x))
     shifted = b.fadd(x, e.number(_ROUNDER))
-    rest = b.fsub(x, b.fsub(shifted, e.number(_ROUNDER)))
+    remainder = b.fsub(x, b.fsub(shifted, e.number(_ROUNDER)))
     value = e.number(_EXP2[0])
     for coefficient in _EXP2[1:]:
-        value = e.multiply_add(value, rest, e.number(coefficient))
+        value = e.multiply_add(value, remainder, e.number(coefficient))
     return b.select(tiny, e.number(0.0), _scale(e, value, shifted))
 
 
@@ -298,15 +298,15 @@ def _round(e: Emitter, x: Value) -> Value:
     """To the nearest whole number, ties to even: a number that is added takes the fraction away. Larger numbers have
     none."""
     b, size = e.b, e.magnitude(x)
-    whole = b.fsub(b.fadd(size, e.number(2.0**23)), e.number(2.0**23))
-    return _with_sign(e, b.select(b.fcmp_ordered("<", size, e.number(2.0**23)), whole, size), x)
+    rounded = b.fsub(b.fadd(size, e.number(2.0**23)), e.number(2.0**23))
+    return _with_sign(e, b.select(b.fcmp_ordered("<", size, e.number(2.0**23)), rounded, size), x)
 
 
 def _step(e: Emitter, x: Value, symbol: str, amount: float) -> Value:
     """The nearest whole number, and `amount` more where that compares so with x."""
-    b, whole = e.b, _round(e, x)
-    more = b.select(b.fcmp_ordered(symbol, whole, x), e.number(amount), e.number(0.0))
-    return b.select(b.fcmp_ordered("==", whole, x), x, _with_sign(e, b.fadd(whole, more), x))
+    b, rounded = e.b, _round(e, x)
+    more = b.select(b.fcmp_ordered(symbol, rounded, x), e.number(amount), e.number(0.0))
+    return b.select(b.fcmp_ordered("==", rounded, x), x, _with_sign(e, b.fadd(rounded, more), x))
 
 
 def _trunc(e: Emitter, x: Value) -> Value:
@@ -328,9 +328,9 @@ def _sign(e: Emitter, x: Value) -> Value:
 
 
 def _sign_of_integer(e: Emitter, x: Value) -> Value:
-    b, one = e.b, Constant(x.type, [1] * LANES)
-    below = b.select(b.icmp_signed("<", x, _zero(x)), _negate(e, one), _zero(x))
-    return b.select(b.icmp_signed(">", x, _zero(x)), one, below)
+    b, unit = e.b, Constant(x.type, [1] * LANES)
+    below = b.select(b.icmp_signed("<", x, _zero(x)), _negate(e, unit), _zero(x))
+    return b.select(b.icmp_signed(">", x, _zero(x)), unit, below)
 
 
 def _shift(e: Emitter, x: Value, count: Value, *, left: bool) -> Value:

@@ -137,7 +137,7 @@ class AttentionWorker:
         s, group = self.s, self.group
         count, queries = heads.stop - heads.start, rows.queries.stop - rows.queries.start
         stacked = group * queries
-        own = slice(heads.start * group, heads.stop * group)
+        query_heads = slice(heads.start * group, heads.stop * group)
         places = self.places[:queries]
         if s.positions is None:
             np.add(self.tokens[rows.queries], rows.ahead, out=places)
@@ -147,8 +147,8 @@ class AttentionWorker:
             np.add(places, rows.ahead, out=places)
         lowest, highest = int(places.min()), int(places.max())
         lo, up = s.visible.span(lowest, highest, rows.keys)
-        q = reshape_start(self.queries, own.stop - own.start, queries, s.q.shape[2])
-        np.copyto(q, s.q[own, rows.queries], casting="unsafe")
+        q = reshape_start(self.queries, query_heads.stop - query_heads.start, queries, s.q.shape[2])
+        np.copyto(q, s.q[query_heads, rows.queries], casting="unsafe")
         np.multiply(q, s.scale, out=q)
         q = q.reshape(count, stacked, -1)
         totals = reshape_start(self.totals, count, stacked, s.v.shape[2])
@@ -177,11 +177,11 @@ class AttentionWorker:
         if not tiles:
             totals.fill(0)
         np.log(sums, out=rescale)
-        lse = s.lse[own, rows.queries]
+        lse = s.lse[query_heads, rows.queries]
         np.add(rescale.reshape(lse.shape), largest.reshape(lse.shape), out=lse)
         np.copyto(totals, 0, where=sums == 0)  # nothing is seen; hidden values that are not numbers make others here
         np.divide(totals, np.maximum(sums, 1, out=sums), out=totals)
-        o = s.o[own, rows.queries]
+        o = s.o[query_heads, rows.queries]
         np.copyto(o, totals.reshape(o.shape), casting="unsafe")
 
     def weigh(

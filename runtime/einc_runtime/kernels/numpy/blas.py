@@ -117,17 +117,17 @@ class MatrixProduct:
 
 
 def _prepare_mkl_calls(product: DenseProduct) -> Resolved | None:
-    gemm, found = _load_gemm(product.target.dtype.str), MatrixProduct.of(product)
-    if gemm is None or found is None:
+    gemm, matrices = _load_gemm(product.target.dtype.str), MatrixProduct.of(product)
+    if gemm is None or matrices is None:
         return None
-    (turn_left, rows_left), (turn_right, rows_right), (_, rows_target) = found.layouts
-    arrays, stack = (found.left, found.right, found.target), product.target.shape[:-2]
+    (turn_left, rows_left), (turn_right, rows_right), (_, rows_target) = matrices.layouts
+    arrays, stack = (matrices.left, matrices.right, matrices.target), product.target.shape[:-2]
     calls = [
         (
             BY_ROWS,
             turn_left,
             turn_right,
-            *found.sizes,
+            *matrices.sizes,
             1.0,
             a,
             rows_left,
@@ -152,10 +152,10 @@ def _find_layout(array: Array) -> MatrixLayout | None:
 
 
 def _matrix_addresses(array: Array, stack: Sequence[int]) -> Iterator[int]:
-    whole = np.broadcast_to(array, (*stack, *array.shape[-2:]))
+    stacked = np.broadcast_to(array, (*stack, *array.shape[-2:]))
     start = address(array)
-    for place in np.ndindex(*stack):
-        yield start + sum(n * stride for n, stride in zip(place, whole.strides, strict=False))
+    for position in np.ndindex(*stack):
+        yield start + sum(n * stride for n, stride in zip(position, stacked.strides, strict=False))
 
 
 @cache
@@ -170,8 +170,8 @@ def _load_gemm(dtype: str) -> Gemm | None:
     matrix = [ctypes.c_void_p, ctypes.c_int]
     function.restype = None
     function.argtypes = [*[ctypes.c_int] * 6, number, *matrix, *matrix, number, *matrix]
-    found: Gemm = function
-    return found
+    gemm: Gemm = function
+    return gemm
 
 
 @cache

@@ -122,10 +122,10 @@ class BlasLowering:
         return NamedArray(names, total) if wide == self.dtype else self._copy(names, total)
 
     def _contract_smallest(self, operands: Sequence[NamedArray], output: NamedArray) -> list[NamedArray]:
-        one, other, names = self._choose_pair(operands, output.names)
+        left, right, names = self._choose_pair(operands, output.names)
         target = NamedArray(names, self.take(self._shape(names), self.dtype))
-        self._contract_pair(operands[one], operands[other], target)
-        return [target, *(x for k, x in enumerate(operands) if k not in (one, other))]
+        self._contract_pair(operands[left], operands[right], target)
+        return [target, *(x for k, x in enumerate(operands) if k not in (left, right))]
 
     def _contract_pair(self, a: NamedArray, b: NamedArray, c: NamedArray) -> None:
         batch, rows, columns, summed = group_indices(a.names, b.names, c.names)
@@ -190,8 +190,11 @@ class BlasLowering:
 
         pack = prepacking.share_prepacked(operand, form.form, form.size, make)
         self.prepacked.append(pack)
-        own, others = (for_second, for_first) if side else (for_first, for_second)
-        self.calls += [*others, (prepacking.PrepackedProduct(pack, form.multiply, make_runner([*own, call])), [])]
+        for_side, for_other_side = (for_second, for_first) if side else (for_first, for_second)
+        self.calls += [
+            *for_other_side,
+            (prepacking.PrepackedProduct(pack, form.multiply, make_runner([*for_side, call])), []),
+        ]
 
     def _collect(self, factor: Factor) -> tuple[Array, list[Resolved]]:
         """An operand as matrices, and the calls that prepare them."""

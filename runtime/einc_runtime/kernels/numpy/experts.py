@@ -40,16 +40,16 @@ def build_products(call: ExpertMatmulCall, multiply: KernelBuilder) -> Kernel:
     It raises ValueFault for a pick that is no expert.
     """
     most, depth, width = min(call.picks.size, EXPERT_ROWS), call.weight.shape[2], call.weight.shape[1]
-    own = ScratchAllocator()
-    gathered, results = own.take((most, depth), call.rows.dtype), own.take((most, width), call.target.dtype)
+    scratch = ScratchAllocator()
+    gathered, results = scratch.take((most, depth), call.rows.dtype), scratch.take((most, width), call.target.dtype)
     sample = np.empty((most, depth), call.rows.dtype), np.empty((most, width), call.target.dtype)
     within = multiply(Invocation("contract", _PRODUCT_ATTRIBUTES, [sample[0], call.weight[0]], [sample[1]])).scratch
 
     def bind(memory: Array) -> Run:
-        rest = memory[own.size : own.size + within]
-        return _ExpertProducts(call, multiply, gathered.of(memory), results.of(memory), rest).run
+        remaining = memory[scratch.size : scratch.size + within]
+        return _ExpertProducts(call, multiply, gathered.of(memory), results.of(memory), remaining).run
 
-    return Kernel(bind, own.size + within, call.multiplications / 20 + 1.0 * call.target.size)
+    return Kernel(bind, scratch.size + within, call.multiplications / 20 + 1.0 * call.target.size)
 
 
 class _ExpertProducts:

@@ -27,10 +27,10 @@ Ranges = tuple[tuple[int, int], ...]
 def make_fold(call: FoldCall, *, dense: bool = False) -> Kernel:
     """The kernel; `dense` copies operands, so that how they lie in memory decides nothing."""
     fold = _Fold.of(call, dense=dense)
-    whole = tuple((0, extent) for extent in call.extents)
+    ranges = tuple((0, extent) for extent in call.extents)
 
     def run() -> None:
-        for result, output in zip(fold.aggregate(whole), call.outputs, strict=True):
+        for result, output in zip(fold.aggregate(ranges), call.outputs, strict=True):
             store(result, output)
 
     steps = len(call.values) + len(call.combining)

@@ -54,9 +54,9 @@ def _weigh(logs: Sequence[Array], shares: Array, total: Array, target: Array) ->
     total[total == -np.inf] = 0  # no copy has any weight; -inf minus -inf would be NaN
     np.subtract(shares, total, out=shares)
     np.exp(shares, out=shares)
-    whole = shares.sum(axis=0)
-    np.add(total, np.log(whole), out=total)
-    np.divide(shares, np.where(whole == 0, 1, whole), out=shares)
+    weights_sum = shares.sum(axis=0)
+    np.add(total, np.log(weights_sum), out=total)
+    np.divide(shares, np.where(weights_sum == 0, 1, weights_sum), out=shares)
     np.copyto(target, total, casting="unsafe")
 
 
@@ -75,9 +75,9 @@ def build_argmax(call: JointAggregationCall) -> Kernel:
     pairs = list(zip(call.member(0), call.member(1), strict=True))
 
     def run() -> None:
-        (index, value), *others = ((i.copy(), v.copy()) for i, v in pairs[:-1])
+        (index, value), *further = ((i.copy(), v.copy()) for i, v in pairs[:-1])
         best = rank_keys(value)
-        for i, v in others:
+        for i, v in further:
             key = rank_keys(v)
             wins = (key < best) | ((key == best) & (i < index))
             for kept, new in ((index, i), (value, v), (best, key)):

@@ -15,13 +15,13 @@ def make_running(call: RunningCall) -> Kernel:
     kind = dtype_name(call.target)
     wide = choose_accumulator(kind, call.aggregation)
     scratch = ScratchAllocator()
-    place = scratch.take(call.source.shape, wide)
+    slot = scratch.take(call.source.shape, wide)
     ufunc, identity = REDUCING_UFUNCS[call.aggregation], find_identity(call.aggregation, kind)
     source, target = (np.moveaxis(array, call.axis, 0) for array in (call.source, call.target))
     empty, lead, steps = call.empty, call.lead, call.steps
 
     def bind(memory: Array) -> Run:
-        values = place.of(memory)
+        values = slot.of(memory)
         sums = np.moveaxis(values, call.axis, 0)
 
         def run() -> None:
@@ -46,7 +46,7 @@ def make_scatter(call: ScatterCall) -> Kernel:
     ufunc, identity = REDUCING_UFUNCS[call.aggregation], find_identity(call.aggregation, kind)
 
     def bind(memory: Array) -> Run:
-        sums, values = (place.of(memory) for place in places)
+        sums, values = (slot.of(memory) for slot in places)
 
         def run() -> None:
             sums.fill(identity)

@@ -92,14 +92,14 @@ def decide() -> Times:
     return _times() if len(_installed()) > 1 else {}
 
 
-def decide_alike(times: Times) -> None:
+def adopt_times(times: Times) -> None:
     """Decides as another process does, whose `decide` returned these times, if the same libraries are here.
 
     On one machine, processes remember the same times, so that there is nothing to do.
     """
     if times and len(_installed()) > 1 and _is_complete(times) and times != _times():
-        _given.clear()
-        _given.update(times)
+        _times_of_first_rank.clear()
+        _times_of_first_rank.update(times)
         _times.cache_clear()
 
 
@@ -134,15 +134,15 @@ def _installed() -> tuple[str, ...]:
     return (OPENBLAS, *(name for name, file in files.items() if blas.find_library_files(file)))
 
 
-_given: dict[str, Mapping[str, float]] = {}
+_times_of_first_rank: dict[str, Mapping[str, float]] = {}
 """The times of another process, where this one decides alike."""
 
 
 @cache
 def _times() -> Times:
     """Those of another process, or measured, or remembered from an earlier measurement by this user."""
-    if _given:
-        return _given
+    if _times_of_first_rank:
+        return _times_of_first_rank
     files = [path for file in (onednn.FILE, blas.MKL_FILE) for path in blas.find_library_files(file)]
     identity = library_times.identify(files)
     remembered = library_times.recall(identity)
@@ -158,23 +158,25 @@ def _is_complete(times: Times) -> bool:
     needed = {_name_kind("f32", rows, operand) for rows in _SAMPLE_ROWS for operand in (_CONSTANT, _VARIABLE)}
     possible = needed | {_name_kind(kind, "many rows", _CONSTANT) for kind in NARROW_TYPES}
     known = set(_installed())
-    return needed <= times.keys() <= possible and all(own and own.keys() <= known for own in times.values())
+    return needed <= times.keys() <= possible and all(
+        times_of_kind and times_of_kind.keys() <= known for times_of_kind in times.values()
+    )
 
 
 def _measure() -> Times:
     from threadpoolctl import ThreadpoolController
 
-    found: dict[str, dict[str, float]] = {}
+    times: dict[str, dict[str, float]] = {}
     with ThreadpoolController().limit(limits=1, user_api="blas"), onednn.one_thread():
         for rows, extent in _SAMPLE_ROWS.items():
             for operand in (_CONSTANT, _VARIABLE):
                 calls = {name: _prepare(name, "f32", extent, operand) for name in _installed()}
-                found[_name_kind("f32", rows, operand)] = _time({n: call for n, call in calls.items() if call})
+                times[_name_kind("f32", rows, operand)] = _time({n: call for n, call in calls.items() if call})
         for kind in NARROW_TYPES if ONEDNN in _installed() else ():
             call = _prepare(ONEDNN, kind, _SAMPLE_ROWS["many rows"], _CONSTANT)
             if call is not None:
-                found[_name_kind(kind, "many rows", _CONSTANT)] = _time({ONEDNN: call})
-    return found
+                times[_name_kind(kind, "many rows", _CONSTANT)] = _time({ONEDNN: call})
+    return times
 
 
 def _prepare(library: str, kind: str, rows: int, operand: str) -> Run | None:

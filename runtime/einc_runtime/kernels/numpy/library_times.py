@@ -32,15 +32,15 @@ Times = Mapping[str, Mapping[str, float]]
 
 def identify(files: Sequence[Path]) -> str:
     """A text that differs for other processors and other libraries. `files` are those of the libraries."""
-    found = [f"{name}: {value}" for name, value in sorted(read_cpuinfo().items())]
-    found += [f"{platform.machine()} numpy {np.__version__}"]
+    lines = [f"{name}: {value}" for name, value in sorted(read_cpuinfo().items())]
+    lines += [f"{platform.machine()} numpy {np.__version__}"]
     for path in files:
         with contextlib.suppress(OSError):
             status = path.stat()
-            found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+            lines.append(f"{path} {status.st_size} {status.st_mtime_ns}")
     values = {name: environment.read(name) for name in _MULTIPLYING_VARIABLES}
-    found += [f"{name}={value}" for name, value in values.items() if value is not None]
-    return "\n".join(found)
+    lines += [f"{name}={value}" for name, value in values.items() if value is not None]
+    return "\n".join(lines)
 
 
 def recall(identity: str) -> Times | None:
@@ -80,8 +80,9 @@ def _find_file(identity: str) -> Path:
     return disk.user_cache("libraries") / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
 
 
-def _are_times(found: object) -> bool:
-    return isinstance(found, dict) and all(
-        isinstance(own, dict) and all(type(us) is float and 0 < us < math.inf for us in own.values())
-        for own in found.values()
+def _are_times(document: object) -> bool:
+    return isinstance(document, dict) and all(
+        isinstance(times_of_kind, dict)
+        and all(type(us) is float and 0 < us < math.inf for us in times_of_kind.values())
+        for times_of_kind in document.values()
     )

@@ -96,20 +96,20 @@ class TupleCode:
 
     def compute(self, arrays: Sequence[Array], shape: Sequence[int]) -> list[Array]:
         """The values, as new arrays of this shape or views of the inputs, which broadcast to it."""
-        made: dict[int, Array] = {}
+        computed: dict[int, Array] = {}
 
-        def find(place: Place) -> Any:
-            if isinstance(place, LoweredValue):
-                return made[place.number]
-            return arrays[place.position] if isinstance(place, StoredInput) else place
+        def find(location: Place) -> Any:
+            if isinstance(location, LoweredValue):
+                return computed[location.number]
+            return arrays[location.position] if isinstance(location, StoredInput) else location
 
         with np.errstate(all="ignore"):  # infinities and NaN are results
             for call in self.calls:
                 assert isinstance(call.target, LoweredValue)
                 target = np.empty(shape, call.target.dtype)
                 call.function(*map(find, call.arguments), target)
-                made[call.target.number] = target
-        return [np.broadcast_to(find(place), shape) for place in self.values]
+                computed[call.target.number] = target
+        return [np.broadcast_to(find(location), shape) for location in self.values]
 
 
 def lower_tuple(steps: Sequence[TypedStep], inputs: Sequence[str], count: int) -> TupleCode:
@@ -120,12 +120,12 @@ def lower_tuple(steps: Sequence[TypedStep], inputs: Sequence[str], count: int) -
     return TupleCode(tuple(expansion.calls), tuple(expansion.results[-count:]))
 
 
-def _maximum(one: Any, other: Any, target: Any) -> None:
-    np.maximum(one, other, out=target)  # numpy deprecates the output as a third positional argument
+def _maximum(left: Any, right: Any, target: Any) -> None:
+    np.maximum(left, right, out=target)  # numpy deprecates the output as a third positional argument
 
 
-def _minimum(one: Any, other: Any, target: Any) -> None:
-    np.minimum(one, other, out=target)
+def _minimum(left: Any, right: Any, target: Any) -> None:
+    np.minimum(left, right, out=target)
 
 
 def _select(condition: Any, yes: Any, no: Any, target: Any) -> None:
@@ -332,5 +332,5 @@ def _works_in_place(function: Callable[..., Any]) -> bool:
     return isinstance(function, np.ufunc) or function in (_maximum, _minimum)
 
 
-def _have_equal_layout(one: LoweredValue, other: LoweredValue) -> bool:
-    return one.dtype == other.dtype and one.breadth == other.breadth
+def _have_equal_layout(left: LoweredValue, right: LoweredValue) -> bool:
+    return left.dtype == right.dtype and left.breadth == right.breadth

@@ -55,12 +55,12 @@ def make_map(call: MapCall) -> Kernel:
 
 def _make_elsewhere(call: MapCall) -> Kernel:
     scratch = ScratchAllocator()
-    place = scratch.take(call.output.shape, call.output.dtype)
+    slot = scratch.take(call.output.shape, call.output.dtype)
     measured = make_map(replace(call, output=np.empty_like(call.output)))
     inner = scratch.take((measured.scratch,), np.dtype(np.uint8))
 
     def bind(memory: Array) -> Run:
-        result = place.of(memory)
+        result = slot.of(memory)
         run = make_map(replace(call, output=result)).bind(inner.of(memory))
         return make_runner([(run, []), (store, [result, call.output])])
 

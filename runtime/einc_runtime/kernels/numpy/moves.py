@@ -64,7 +64,7 @@ def make_append(call: AppendCall) -> Kernel:
     """The kernel of a call that has been checked."""
     cache, new, positions, target = call.cache, call.new, call.positions, call.target
     scratch = ScratchAllocator()
-    place = scratch.take((new.shape[1],), np.dtype(np.int64))
+    slot = scratch.take((new.shape[1],), np.dtype(np.int64))
 
     into, fresh = view_as_integers(target), view_as_integers(new)
 
@@ -81,7 +81,7 @@ def make_append(call: AppendCall) -> Kernel:
         into[:, goals] = fresh[:, inside[::-1][latest]]
 
     def bind(memory: Array) -> Run:
-        goals = place.of(memory)
+        goals = slot.of(memory)
         return make_runner(
             [
                 (call.require_positions, []),

@@ -89,16 +89,16 @@ class _Library:
 
     def make(self, kind: str, *arguments: Any, suffix: str = "") -> OnednnObject:
         """Calls dnnl_{kind}_create{suffix}. Raises OnednnError, and MemoryError where there is too little."""
-        found = ctypes.c_void_p()
-        status = getattr(self._library, f"dnnl_{kind}_create{suffix}")(ctypes.byref(found), *arguments)
+        handle = ctypes.c_void_p()
+        status = getattr(self._library, f"dnnl_{kind}_create{suffix}")(ctypes.byref(handle), *arguments)
         if status == 1:
             raise MemoryError(f"oneDNN has no memory for a {kind}")
-        if status or found.value is None:
+        if status or handle.value is None:
             raise OnednnError(f"oneDNN makes no {kind} (status {status})")
         ended_as = "primitive_desc" if kind.endswith("primitive_desc") else kind
         destroy = getattr(self._library, f"dnnl_{ended_as}_destroy")
         destroy.argtypes = [ctypes.c_void_p]
-        return OnednnObject(found.value, destroy)
+        return OnednnObject(handle.value, destroy)
 
     def describe(self, dtype: str, layout: Layout) -> OnednnObject:
         """The descriptor of an array."""
@@ -110,9 +110,9 @@ class _Library:
         held = (ctypes.c_int64 * len(extents))(*extents)
         return self.make("memory_desc", len(extents), held, _ONEDNN_TYPES[dtype], _ANY_LAYOUT, suffix="_with_tag")
 
-    def query(self, primitive: OnednnObject, what: int) -> int:
+    def query(self, primitive: OnednnObject, property_number: int) -> int:
         """A descriptor that belongs to that of a primitive, and lives as long."""
-        return int(self._query(ctypes.c_void_p(primitive.value), what, 0) or 0)
+        return int(self._query(ctypes.c_void_p(primitive.value), property_number, 0) or 0)
 
     def name_implementation(self, primitive: OnednnObject) -> str:
         text = ctypes.c_char_p()
@@ -217,7 +217,7 @@ class _Primitive:
             if shape.packed
             else library.describe(shape.dtype, shape.right)
         )
-        of_left, of_right, of_target = (ctypes.c_void_p(one.value) for one in (left, right, target))
+        of_left, of_right, of_target = (ctypes.c_void_p(descriptor.value) for descriptor in (left, right, target))
         descriptor = library.make(
             "matmul_primitive_desc", library.engine, of_left, of_right, None, of_target, library.attributes
         )
@@ -236,12 +236,12 @@ class _Primitive:
 
     def bind(self, left: Array, right: Array, target: Array, scratch: Array) -> OnednnCall:
         """The product of these operands."""
-        library, own = require_library(), self._descriptors
-        pad = library.query(own[3], _OF_SCRATCHPAD)
+        library, descriptors = require_library(), self._descriptors
+        pad = library.query(descriptors[3], _OF_SCRATCHPAD)
         places = [
-            (_SOURCE, own[0].value, address(left)),
+            (_SOURCE, descriptors[0].value, address(left)),
             (_WEIGHTS, self.right, address(right)),
-            (_TARGET, own[2].value, address(target)),
+            (_TARGET, descriptors[2].value, address(target)),
             *([(_SCRATCHPAD, pad, address(scratch))] if self.scratch else []),
         ]
         return OnednnCall(self._primitive, hold_memory(places), (self, left, right, target, scratch))
@@ -298,16 +298,18 @@ class OnednnProduct:
     @staticmethod
     def of(product: DenseProduct, *, packed_side: int | None = None) -> OnednnProduct | None:
         """None where the library is missing or has no fast way. `packed_side` says which operand is packed, if any."""
-        found, kind = MatrixProduct.of(product), find_dtype_name(product.target.dtype)
-        if found is None or kind not in _ONEDNN_TYPES or _load() is None:
+        matrices, kind = MatrixProduct.of(product), find_dtype_name(product.target.dtype)
+        if matrices is None or kind not in _ONEDNN_TYPES or _load() is None:
             return None
         packed = packed_side is not None
-        if packed and (product.target.ndim != 2 or packed_side == found.turned):
+        if packed and (product.target.ndim != 2 or packed_side == matrices.turned):
             return None  # only the right operand can be packed
         stack = product.target.shape[:-2]
         try:
-            left, right, target = (_find_layout(array, stack) for array in (found.left, found.right, found.target))
-            return OnednnProduct(found, _share(_Shape(kind, left, right, target, packed)))
+            left, right, target = (
+                _find_layout(array, stack) for array in (matrices.left, matrices.right, matrices.target)
+            )
+            return OnednnProduct(matrices, _share(_Shape(kind, left, right, target, packed)))
         except (OnednnError, ValueError):
             return None
 
@@ -332,8 +334,10 @@ class OnednnProduct:
         packed = raw[start : start + self.packed_size]
         with one_thread():
             plain = library.describe(self.primitive.shape.dtype, _find_layout(matrix, ()))
-            given, wanted = ctypes.c_void_p(plain.value), ctypes.c_void_p(self.primitive.right)
-            descriptor = library.make("reorder_primitive_desc", given, library.engine, wanted, library.engine, None)
+            plain_layout, packed_layout = ctypes.c_void_p(plain.value), ctypes.c_void_p(self.primitive.right)
+            descriptor = library.make(
+                "reorder_primitive_desc", plain_layout, library.engine, packed_layout, library.engine, None
+            )
             primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
             places = [(_SOURCE, plain.value, address(matrix)), (_TARGET, self.primitive.right, address(packed))]
             OnednnCall(primitive, hold_memory(places), ())()
@@ -341,9 +345,9 @@ class OnednnProduct:
 
     def bind(self, scratch: Array, packed: Array | None = None) -> OnednnCall:
         """The product as a call. `scratch` has as many bytes as it needs."""
-        own = self.product
-        right = own.right if packed is None else packed
-        return self.primitive.bind(own.left, right, own.target, scratch)
+        matrices = self.product
+        right = matrices.right if packed is None else packed
+        return self.primitive.bind(matrices.left, right, matrices.target, scratch)
 
 
 _forms: list[tuple[int, OnednnObject]] = []

@@ -58,12 +58,20 @@ class ConvolutionPrimitive:
         library = onednn.require_library()
         self.shape = shape
         plain = [library.describe(shape.dtype, layout) for layout in (shape.source, shape.weights, shape.target)]
-        free = [library.describe_any(shape.dtype, one[0]) for one in (shape.source, shape.weights, shape.target)]
-        source, weights, target = (ctypes.c_void_p(one.value) for one in free)
-        own = shape.windows
+        free = [
+            library.describe_any(shape.dtype, description[0])
+            for description in (shape.source, shape.weights, shape.target)
+        ]
+        source, weights, target = (ctypes.c_void_p(description.value) for description in free)
+        windows = shape.windows
         lists = [
             (ctypes.c_int64 * len(values))(*values)
-            for values in (own.steps, [dilation - 1 for dilation in own.dilations], own.before, own.behind)
+            for values in (
+                windows.steps,
+                [dilation - 1 for dilation in windows.dilations],
+                windows.before,
+                windows.behind,
+            )
         ]
         descriptor = library.make(
             "convolution_forward_primitive_desc", library.engine, _INFERENCE, _DIRECT,
@@ -73,10 +81,12 @@ class ConvolutionPrimitive:
             raise OnednnError("oneDNN computes this element by element")
         self._kept = (plain, free, descriptor)
         self.primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
-        self.plain = [one.value for one in plain]
-        self.used = [library.query(descriptor, which) for which in (_OF_SOURCE, _OF_WEIGHTS, _OF_TARGET)]
+        self.plain = [description.value for description in plain]
+        self.used = [
+            library.query(descriptor, property_number) for property_number in (_OF_SOURCE, _OF_WEIGHTS, _OF_TARGET)
+        ]
         self.pad = library.query(descriptor, _OF_SCRATCHPAD)
-        self.sizes = [library.size_of(ctypes.c_void_p(one)) for one in self.used]
+        self.sizes = [library.size_of(ctypes.c_void_p(description)) for description in self.used]
         self.scratch: int = library.size_of(ctypes.c_void_p(self.pad)) if self.pad else 0
         self.moves = [
             bool(library.are_equal(*map(ctypes.c_void_p, pair)) == 0)
@@ -88,15 +98,15 @@ class ConvolutionPrimitive:
             for pair in [(self.plain[0], self.used[0]), (self.plain[1], self.used[1]), (self.used[2], self.plain[2])]
         }
 
-    def _make_copy(self, given: int, wanted: int) -> onednn.OnednnObject:
+    def _make_copy(self, from_layout: int, to_layout: int) -> onednn.OnednnObject:
         library = onednn.require_library()
-        pair = ctypes.c_void_p(given), library.engine, ctypes.c_void_p(wanted), library.engine
+        pair = ctypes.c_void_p(from_layout), library.engine, ctypes.c_void_p(to_layout), library.engine
         descriptor = library.make("reorder_primitive_desc", *pair, None)
         return library.make("primitive", ctypes.c_void_p(descriptor.value))
 
-    def copy(self, given: int, source: Array, wanted: int, target: Array) -> OnednnCall:
-        places = [(_SOURCE, given, address(source)), (_TARGET, wanted, address(target))]
-        return OnednnCall(self._copies[given, wanted], onednn.hold_memory(places), (self, source, target))
+    def copy(self, from_layout: int, source: Array, to_layout: int, target: Array) -> OnednnCall:
+        places = [(_SOURCE, from_layout, address(source)), (_TARGET, to_layout, address(target))]
+        return OnednnCall(self._copies[from_layout, to_layout], onednn.hold_memory(places), (self, source, target))
 
     def convolve(self, source: Array, weights: Array, target: Array, scratch: Array) -> OnednnCall:
         arrays = ((_SOURCE, self.used[0], source), (_WEIGHTS, self.used[1], weights), (_TARGET, self.used[2], target))
@@ -172,14 +182,14 @@ def _build(primitive: ConvolutionPrimitive, parts: Sequence[tuple[Array, Array]]
         pack = share_prepacked(kernel, ("convolution", primitive.form, *primitive.shape.weights), sizes[1], make)
 
     def bind(memory: Array) -> Run:
-        images, weights, results, pad = (place.of(memory) for place in places)
+        images, weights, results, pad = (slot.of(memory) for slot in places)
 
         def prepare(packed: Array) -> list[OnednnCall]:
             calls = []
             for source, target in parts:
-                given, computed = images if moves[0] else source, results if moves[2] else target
-                calls += [primitive.copy(plain[0], source, used[0], given)] if moves[0] else []
-                calls.append(primitive.convolve(given, packed, computed, pad))
+                used_source, computed = images if moves[0] else source, results if moves[2] else target
+                calls += [primitive.copy(plain[0], source, used[0], used_source)] if moves[0] else []
+                calls.append(primitive.convolve(used_source, packed, computed, pad))
                 calls += [primitive.copy(used[2], computed, plain[2], target)] if moves[2] else []
             return calls
 

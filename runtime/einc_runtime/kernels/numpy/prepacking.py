@@ -64,9 +64,9 @@ def choose_form(
     if not product.is_large:
         return None
     if library == blas.MKL:
-        functions, found = _load_functions(product.target.dtype.str), blas.MatrixProduct.of(product)
-        if functions is not None and found is not None:
-            return _MklForm(found, 1 - side if found.turned else side, functions)
+        functions, matrices = _load_functions(product.target.dtype.str), blas.MatrixProduct.of(product)
+        if functions is not None and matrices is not None:
+            return _MklForm(matrices, 1 - side if matrices.turned else side, functions)
     return _ConvertedForm(product, side) if converted else None
 
 
@@ -97,12 +97,12 @@ class _MklForm:
     def pack(self, matrix: Array) -> Array:
         where = matrix.T if self.product.turned else matrix
         turn, step = self.product.layouts[self.side]
-        which, sizes = _LEFT + self.side, self.product.sizes
-        packed_size: int = self.functions.size(which, *sizes)
+        operand, sizes = _LEFT + self.side, self.product.sizes
+        packed_size: int = self.functions.size(operand, *sizes)
         raw = np.empty(packed_size + 64, np.uint8)
         start: int = -address(raw) % 64
         packed = raw[start : start + packed_size]
-        self.functions.pack(blas.BY_ROWS, which, turn, *sizes, 1.0, address(where), step, address(packed))
+        self.functions.pack(blas.BY_ROWS, operand, turn, *sizes, 1.0, address(where), step, address(packed))
         return packed
 
     def multiply(self, packed: Array) -> Run:
@@ -125,8 +125,15 @@ class _OnednnForm:
 
     @property
     def form(self) -> Hashable:
-        own = self.product.product
-        return ONEDNN, self.product.form, own.right.shape, own.right.strides, own.right.dtype, own.turned
+        matrices = self.product.product
+        return (
+            ONEDNN,
+            self.product.form,
+            matrices.right.shape,
+            matrices.right.strides,
+            matrices.right.dtype,
+            matrices.turned,
+        )
 
     @property
     def size(self) -> int:

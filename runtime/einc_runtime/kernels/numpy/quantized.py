@@ -46,20 +46,20 @@ def build_product(call: QuantizedContractCall, widen: PrepareWidening, multiply:
         multiply(call.product_with(np.empty(shape, dtype), target, tensor))
         for shape, (tensor, target) in shapes.items()
     ]
-    own = ScratchAllocator()
-    place = own.take((size,), dtype)
+    scratch_slots = ScratchAllocator()
+    slot = scratch_slots.take((size,), dtype)
 
     def bind(memory: Array) -> Run:
-        widened = place.of(memory)
+        widened = slot.of(memory)
         calls: list[Resolved] = []
         for part, tensor, target in parts:
             weight = widened[: math.prod(part.shape)].reshape(part.shape)
             kernel = multiply(call.product_with(weight, target, tensor))
-            calls += [(widen(part, weight), []), (kernel.bind(memory[own.size :]), [])]
+            calls += [(widen(part, weight), []), (kernel.bind(memory[scratch_slots.size :]), [])]
         return make_runner(calls)
 
     multiplied = sum(kernel.nanoseconds for kernel in measured) * len(parts) / len(measured)
-    scratch = own.size + max(kernel.scratch for kernel in measured)
+    scratch = scratch_slots.size + max(kernel.scratch for kernel in measured)
     return Kernel(bind, scratch, multiplied + call.count(call.labels) / 4)
 
 
@@ -80,7 +80,7 @@ def cut_product(call: QuantizedContractCall) -> Iterator[tuple[QuantizedWeight, 
     for start in range(0, extent, step):
         stop = min(start + step, extent)
         cut = [
-            operand.array[tuple(slice(start, stop) if own == name else slice(None) for own in operand.names)]
+            operand.array[tuple(slice(start, stop) if own_name == name else slice(None) for own_name in operand.names)]
             for operand in (call.tensor, result)
         ]
         yield weight.part(call.labels.index(name), start, stop), cut[0], cut[1]
@@ -91,8 +91,8 @@ def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
 
     def run() -> None:
         with np.errstate(all="ignore"):
-            for piece, place in _walk(weight, target):
-                store(_widen(piece), place)
+            for piece, part in _walk(weight, target):
+                store(_widen(piece), part)
 
     return run
 
@@ -117,8 +117,8 @@ def _widen(weight: QuantizedWeight) -> Array:
     else:
         numbers = values.astype(wide)
     scales = weight.scales
-    alike = numbers.reshape(*scales.shape, -1)  # what has one scale is one row
+    rows_of_scale = numbers.reshape(*scales.shape, -1)  # what has one scale is one row
     if weight.zeros is not None:
-        alike -= weight.zeros[..., None]
-    alike *= scales[..., None].astype(wide)
+        rows_of_scale -= weight.zeros[..., None]
+    rows_of_scale *= scales[..., None].astype(wide)
     return numbers

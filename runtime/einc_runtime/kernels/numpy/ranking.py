@@ -15,8 +15,8 @@ from einc_runtime.kernels.calls.ranking import NO_INDEX, lowest_value, rank_keys
 
 
 def build_argmax(invocation: Invocation[Array]) -> Kernel:
-    found = ranking.parse_argmax(invocation)
-    source, first, value, index = found.source, found.first, found.values, found.indices
+    call = ranking.parse_argmax(invocation)
+    source, first, value, index = call.source, call.first, call.values, call.indices
     # 16-bit elements are widened row by row: numpy compares them slowly, and bf16 differently.
     half = source.dtype.itemsize == 2 and source.ndim > 1
 
@@ -32,8 +32,8 @@ def build_argmax(invocation: Invocation[Array]) -> Kernel:
 
 
 def build_topk(invocation: Invocation[Array]) -> Kernel:
-    found = ranking.parse_topk(invocation)
-    source, first, values, indices = found.source, found.first, found.values, found.indices
+    call = ranking.parse_topk(invocation)
+    source, first, values, indices = call.source, call.first, call.values, call.indices
     count = min(values.shape[-1], source.shape[-1])
 
     def run() -> None:

@@ -31,13 +31,13 @@ def make_rope(rotation: RopeCall) -> Kernel:
     converted = None if source.dtype == dtype else scratch.take((*source.shape[:-2], step, 2 * half), dtype)
 
     def bind(memory: Array) -> Run:
-        angle, cosine, sine, one, other = (array.of(memory) for array in (angles, *waves, *products))
+        angle, cosine, sine, by_cosine, by_sine = (array.of(memory) for array in (angles, *waves, *products))
 
         def calls(piece: ArrayPiece) -> list[Resolved]:
             part = slice(piece.count)
             span = slice(piece.start[0], piece.start[0] + piece.count)
             a, cos, sin = angle[part], cosine[part], sine[part]
-            u, v = one[..., part, :], other[..., part, :]
+            u, v = by_cosine[..., part, :], by_sine[..., part, :]
             wide = source[..., span, :]
             before: list[Resolved] = []
             if converted is not None:

@@ -22,15 +22,15 @@ SUM_DTYPE = np.dtype(np.float64)
 def build_rounded_contract(invocation: Invocation[Array]) -> Kernel:
     call = RoundedContractCall.parse(invocation)
     plain = replace(call.plain, scale=1.0)
-    own = ScratchAllocator()
-    rounded, sums = own.take(plain.tensor.array.shape, SUM_DTYPE), own.take(plain.result.array.shape, SUM_DTYPE)
+    slots = ScratchAllocator()
+    rounded, sums = slots.take(plain.tensor.array.shape, SUM_DTYPE), slots.take(plain.result.array.shape, SUM_DTYPE)
 
     def cut(tensor: Array, result: Array) -> list[tuple[Array, Array, Array]]:
-        whole = replace(plain, tensor=plain.tensor.with_array(tensor), result=plain.result.with_array(result))
-        return [(weight.values, part, target) for weight, part, target in cut_product(whole)]
+        integer_product = replace(plain, tensor=plain.tensor.with_array(tensor), result=plain.result.with_array(result))
+        return [(weight.values, part, target) for weight, part, target in cut_product(integer_product)]
 
-    measured = cut(*(np.broadcast_to(np.zeros((), SUM_DTYPE), one.shape) for one in (rounded, sums)))
-    widened = own.take((max(values.size for values, _, _ in measured),), SUM_DTYPE)
+    measured = cut(*(np.broadcast_to(np.zeros((), SUM_DTYPE), slot.shape) for slot in (rounded, sums)))
+    widened = slots.take((max(values.size for values, _, _ in measured),), SUM_DTYPE)
     shapes = {values.shape: (part.shape, target.shape) for values, part, target in measured}
     kernels = [
         build_contract(
@@ -45,11 +45,11 @@ def build_rounded_contract(invocation: Invocation[Array]) -> Kernel:
         for values, part, target in cut(integers, results):
             weight = wide[: math.prod(values.shape)].reshape(values.shape)
             kernel = build_contract(plain.product_with(weight, target, part))
-            calls += [(store, [values, weight]), (kernel.bind(memory[own.size :]), [])]
+            calls += [(store, [values, weight]), (kernel.bind(memory[slots.size :]), [])]
         return make_runner([*calls, (_scale, [call, results])])
 
     nanoseconds = sum(kernel.nanoseconds for kernel in kernels) * len(measured) / len(kernels)
-    return Kernel(bind, own.size + max(kernel.scratch for kernel in kernels), nanoseconds)
+    return Kernel(bind, slots.size + max(kernel.scratch for kernel in kernels), nanoseconds)
 
 
 def _round(call: RoundedContractCall, target: Array) -> None:

@@ -67,28 +67,28 @@ def make_norm(call: NormCall) -> Kernel:
     share, summand, offset = dtype.type(1 / extent), dtype.type(call.eps), dtype.type(call.offset)
 
     def bind(memory: Array) -> Run:
-        works, wides, lines = (place.of(memory) for place in (squares, wide, edge))
-        before: list[Resolved] = [(store, [vector, place.of(memory)]) for vector, place in vectors]
-        factor, *summands = [place.of(memory) for _, place in vectors] or call.vectors
+        works, wides, lines = (slot.of(memory) for slot in (squares, wide, edge))
+        before: list[Resolved] = [(store, [vector, slot.of(memory)]) for vector, slot in vectors]
+        factor, *summands = [slot.of(memory) for _, slot in vectors] or call.vectors
         if call.offset:
             before.append((np.add, [factor, offset, factor]))
 
         def calls(piece: ArrayPiece) -> list[Resolved]:
             x, y = piece.of(read), piece.of(written)
-            work, other = (buffer[: x.size].reshape(x.shape) for buffer in (works, wides))
+            work, wide = (buffer[: x.size].reshape(x.shape) for buffer in (works, wides))
             line = lines[: x.size // extent].reshape((*x.shape[:-1], 1))
             result = y if native else work
             steps: list[Resolved] = []
             if not native:
-                steps.append((store, [x, other]))
-                x = other
+                steps.append((store, [x, wide]))
+                x = wide
             if summands:
                 steps += [
                     (np.add.reduce, [x, -1, None, line, True]),
                     (np.multiply, [line, share, line]),
-                    (np.subtract, [x, line, other]),
+                    (np.subtract, [x, line, wide]),
                 ]
-                x = other
+                x = wide
             steps += [
                 (np.multiply, [x, x, work]),
                 (np.add.reduce, [work, -1, None, line, True]),
