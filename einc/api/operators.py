@@ -30,6 +30,8 @@ from einc.ops.equation import build_equation
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import ProgramBuilder, make_step
 from einc.ops.slicing import cut_out
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.index_equations import parse_letters
 from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 from einc_runtime.text import did_you_mean
@@ -145,16 +147,18 @@ class GraphOperators:
     def einsum(self, equation: str, *tensors: Tensor, name: str | None = None) -> Tensor:
         """A product of tensors, summed over the indices that are not on the right side: "ij,jk->ik"."""
         descs = self._descs(*tensors)
-        left, arrow, right = equation.replace(" ", "").partition("->")
-        labels = [tuple(term) for term in left.split(",")]
-        if not arrow or len(labels) != len(tensors):
+        try:
+            parsed = parse_letters(equation)
+        except PlanFault as fault:
+            raise UsageError(fault.message, hint='write "ij,jk->ik"') from None
+        if len(parsed.inputs) != len(tensors):
             raise UsageError(f"'{equation}' does not say how {len(tensors)} tensors meet", hint='write "ij,jk->ik"')
         program = ProgramBuilder(len(tensors))
         product: Operand = ScalarInput(0)
         for k in range(1, len(tensors)):
             product = program.add("mul", product, ScalarInput(k))
-        result = [(label, f"d{d}") for d, label in enumerate(right)]
-        inputs = list(zip(descs, labels, strict=True))
+        result = [(label, f"d{d}") for d, label in enumerate(parsed.output)]
+        inputs = list(zip(descs, parsed.inputs, strict=True))
         return self._apply(build_equation(inputs, result, program.program(product), "sum"), tensors, name)[0]
 
     def reduce(self, x: Tensor, aggregation: str, axes: int | Sequence[int], name: str | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.ops.base import Operator
 from einc.ops.dequantize import Dequantize
 from einc.ops.quantized_product import QuantizedProduct
-from einc.ops.rounded_product import RoundedProduct, find_rounding_fault
+from einc.ops.rounded_product import make_rounded_product
 
 
 def round_inputs(graph: Graph) -> Graph:
@@ -27,10 +27,10 @@ def round_inputs(graph: Graph) -> Graph:
             nodes.append(node)
             continue
         plain = replace(operator, rounds_inputs=False)
-        if isinstance(plain, Dequantize) or find_rounding_fault(plain) is not None:
+        product = None if isinstance(plain, Dequantize) else make_rounded_product(plain)
+        if product is None:
             nodes.append(replace(node, operator=plain))
             continue
-        product = RoundedProduct(plain)
         source, *weight = node.inputs
         search = product.find_largest()
         name = largest_names.get((source, search))

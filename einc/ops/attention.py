@@ -24,15 +24,14 @@ from einc.ops.arguments import (
     compute_ends,
     format_value,
     is_integer,
-    make_unique,
     read_lengths,
     read_number,
     reject_others,
     require_tensors,
 )
-from einc.ops.base import Attributes, KernelCall, Operator, find_product_precision
+from einc.ops.base import Attributes, Operator, find_product_precision
+from einc.ops.derived import DerivedOperator
 from einc.ops.sequence_packing import SequencePacking
-from einc_runtime.plan.schema import JointAggregation
 from einc_runtime.plan.work import AttentionWork
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ _BY_TOKENS = (1, 0, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Attention(Operator):
+class Attention(DerivedOperator):
     """softmax(scale * q k^T) v for every query head, over the keys that a query sees. With a soft cap c other than 0,
     scores s become c * tanh(s / c) first.
 
@@ -78,16 +77,6 @@ class Attention(Operator):
         known = {"mask": self.mask, "positions": self.positions}
         given = (known[name] for name in self.extras)
         return (self.queries, self.keys, self.values, *(desc for desc in given if desc is not None))
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        heads, tokens, width = make_unique((*self.queries.dims[:2], self.values.dims[2]))
-        shape = (*self.queries.shape[:2], self.values.shape[2])
-        wide = DType.F64 if self.queries.dtype is DType.F64 else DType.F32
-        return (
-            TensorDesc((heads, tokens, width), shape, self.queries.dtype),
-            TensorDesc((heads, tokens), shape[:2], wide),
-        )
 
     @property
     def attributes(self) -> Attributes:
@@ -132,21 +121,9 @@ class Attention(Operator):
         return (*inputs, *(extras[name] for name in self.extras)), outputs
 
     @property
-    def aggregations(self) -> tuple[str, ...]:
-        return ("logsumexp", "logsumexp")
-
-    @property
-    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
-        return (JointAggregation((0, 1), ((0, 1, 2), (0, 1))),)
-
-    @property
     def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
         """By tokens, as the projections before and after have them: each of those is one product of matrices then."""
         return (_BY_TOKENS, _BY_TOKENS, _BY_TOKENS, *(None for _ in self.extras), _BY_TOKENS, None)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("attention", tuple(self.attributes.items()))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         """One sequence and head after the other, with all scores at once."""

@@ -303,23 +303,12 @@ def describe_product(labels: Sequence[Sequence[str]], result: Sequence[str], sha
 
 @dataclass(frozen=True, slots=True)
 class DimMap:
-    """How one dimension of a tensor follows a shardable index.
-
-    The block spans [offset + scale * lo, offset + scale * up) for the interval [lo, up) of `index`; with no index it
-    spans the whole dimension. Where a position of the dimension stands for several of the index, both bounds are
-    divided by `divisor`, which divides all of them.
-    """
+    """How one dimension of a tensor follows a shardable index: it has its bounds; with no index it is whole."""
 
     index: str | None = None
-    scale: int = 1
-    offset: int = 0
-    divisor: int = 1
 
     def bounds(self, chosen: Mapping[str, Interval], extent: int) -> Interval:
-        if self.index is None:
-            return (0, extent)
-        lo, up = chosen[self.index]
-        return ((self.offset + self.scale * lo) // self.divisor, (self.offset + self.scale * up) // self.divisor)
+        return (0, extent) if self.index is None else chosen[self.index]
 
 
 class MappedOperator(Operator):

@@ -10,24 +10,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, require_tensors
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator, apply_family
 from einc_runtime.custom import load_custom_operator
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.custom import bind, custom
 from einc_runtime.plan.meaning.custom_signatures import BoundSignature, format_settings, parse_settings
-from einc_runtime.plan.meaning.terms import Application, TensorForm
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
 
 
 @dataclass(frozen=True, slots=True)
-class CustomOperation(MappedOperator):
+class CustomOperation(DerivedMappedOperator):
     """An operator of a package applied to tensors; the fields are those of `plan.meaning.custom`."""
 
     family: ClassVar[str] = "custom"
@@ -49,10 +48,6 @@ class CustomOperation(MappedOperator):
         return self.operands
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return tuple(TensorDesc(form.dims, form.shape, DType(form.dtype)) for form in self._bound.result_forms)
-
-    @property
     def attributes(self) -> Attributes:
         return {
             "operator": self.operator,
@@ -62,28 +57,6 @@ class CustomOperation(MappedOperator):
             "operations": self.operations,
             "settings": self.settings,
         }
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        bound = self._bound
-        return tuple(ShardableIndex(bound.names[label], bound.extents[label]) for label in self._cuts)
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return tuple(map(self._follow, self._bound.operands))
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return tuple(map(self._follow, self._bound.results))
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return (self.aggregation or "sum",) * len(self._bound.results)
-
-    @property
-    def kernel(self) -> KernelCall:
-        names = ("operator", "signature", "settings")
-        return KernelCall(self.family, tuple((name, self.attributes[name]) for name in names))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -107,28 +80,14 @@ class CustomOperation(MappedOperator):
             extents.update((label, up - lo) for label, lo, up in zip(labels, block.lower, block.upper, strict=True))
         return round(self.operations * math.prod(extents.values()))
 
-    def _follow(self, labels: Sequence[str]) -> tuple[DimMap, ...]:
-        names = self._bound.names
-        return tuple(DimMap(names[label]) if label in self._cuts else DimMap() for label in labels)
-
-    @property
-    def _cuts(self) -> tuple[str, ...]:
-        return self._bound.list_cuts(self.uncut, self.aggregation)
-
     @property
     def _bound(self) -> BoundSignature:
         return _bind(self)
 
 
-def _apply(operator: CustomOperation) -> Application:
-    forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in operator.operands)
-    attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in operator.attributes.items()}
-    return Application(operator.family, forms, attributes)
-
-
 @lru_cache(maxsize=4096)
 def _bind(operator: CustomOperation) -> BoundSignature:
-    return bind(_apply(operator))
+    return bind(apply_family(operator.family, operator.operands, operator.attributes))
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -156,16 +115,13 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> CustomOperation:
     """The operator with these attributes; raises OperatorError if they are not those of a custom operator. Its package
     need not be installed."""
+    names = ("operator", "signature", "uncut", "aggregation", "operations", "settings")
     try:
-        names = ("operator", "signature", "uncut", "aggregation", "operations", "settings")
-        forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in inputs)
-        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in attributes.items()}
-        applied = Application(CustomOperation.family, forms, plain)
-        custom(applied)
-        return CustomOperation(inputs, *(attributes[name] for name in names))  # type: ignore[arg-type]
+        custom(apply_family(CustomOperation.family, inputs, attributes))
     except PlanFault as fault:
         operator = attributes.get("operator", CustomOperation.family)
         raise OperatorError(f"{operator}: {fault.message}") from None
+    return CustomOperation(inputs, *(attributes[name] for name in names))  # type: ignore[arg-type]
 
 
 FAMILIES = {CustomOperation.family: restore}

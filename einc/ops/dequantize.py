@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import make_unique
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -48,12 +47,6 @@ class QuantizedForm:
     def packing(self) -> int:
         """Elements in a stored value."""
         return 2 if self.storage is DType.I4X2 else 1
-
-    def unit(self, extent: int) -> int:
-        """Rows of this extent may be cut at multiples of it."""
-        if self.group or self.packing == 1:
-            return self.group or 1
-        return GROUP_UNIT if extent % GROUP_UNIT == 0 else self.packing
 
     def operands(self, weight: TensorDesc) -> tuple[TensorDesc, ...]:
         """The values, scales and zero points that are stored for a weight, whose type scales have.
@@ -107,12 +100,6 @@ class QuantizedForm:
         shape = (*values.shape[:-1], values.shape[-1] * self.packing)
         return TensorDesc(values.dims, shape, scales.dtype)
 
-    def map_operands(self, rows: tuple[DimMap, ...], last: DimMap) -> tuple[tuple[DimMap, ...], ...]:
-        """How each operand follows the indices of a weight's dimensions, of which `last` is that of the last one."""
-        values = (*rows, DimMap(last.index, last.scale, last.offset, self.packing))
-        each = (*rows, DimMap(last.index, last.scale, last.offset, self.group)) if self.group else rows[: self.channels]
-        return (values, each, each) if self.zeros else (values, each)
-
     @property
     def spread(self) -> int:
         """About the variance of random values less random zero points."""
@@ -144,7 +131,7 @@ def widen_values(form: QuantizedForm, arrays: tuple[Array, ...], dtype: DType) -
 
 
 @dataclass(frozen=True, slots=True)
-class Dequantize(MappedOperator):
+class Dequantize(DerivedMappedOperator):
     """(values - zeros) * scales, in the type of the scales: the weight that quantized values stand for."""
 
     family: ClassVar[str] = "dequantize"
@@ -167,30 +154,6 @@ class Dequantize(MappedOperator):
         return {"group": self.group, **({"inputs": INPUT_BITS} if self.rounds_inputs else {})}
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return (self.form.widen(self.operands),)
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        (weight,) = self.outputs
-        unit = self.form.unit(weight.shape[-1])
-        cuts = [None] * (weight.rank - 1) + [list_cuts(weight.shape[-1], unit)]
-        return tuple(map(ShardableIndex, self._names, weight.shape, cuts))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        *rows, last = map(DimMap, self._names)
-        return self.form.map_operands(tuple(rows), last)
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, self._names)),)
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall("dequantize", (("group", self.group),))
-
-    @property
     def joins_every_reader(self) -> bool:
         return True
 
@@ -203,15 +166,6 @@ class Dequantize(MappedOperator):
     def fan_in(self, k: int) -> int:
         """Scales are small: the weight is then about N(0, 1)."""
         return self.form.spread if k == 1 else 1
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return make_unique(self.operands[0].dims)
-
-
-def list_cuts(extent: int, unit: int) -> tuple[int, ...] | None:
-    """Where an index of this extent may be cut; None means anywhere."""
-    return None if unit == 1 else tuple(range(unit, extent, unit))
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:

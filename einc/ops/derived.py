@@ -4,17 +4,17 @@ compiler needs: how it is called, what it costs, and its reference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from einc.core.intervals import Interval, ShardableIndex
-from einc.core.tensor import DType, TensorDesc
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
-from einc.ops.base import DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.meaning.operations import FAMILIES
-from einc_runtime.plan.meaning.terms import Application, Axes, BlockAxis, OperatorMeaning, TensorForm, keep
+from einc_runtime.plan.meaning.terms import Application, Axes, BlockAxis, OperatorMeaning, TensorForm, block_of, keep
 from einc_runtime.plan.schema import JointAggregation
 
 
@@ -52,6 +52,12 @@ class DerivedMappedOperator(DerivedOperator, MappedOperator):
     __slots__ = ()
 
     @property
+    def reads(self) -> tuple[TensorType, ...]:
+        meaning = derive(self)
+        whole = [(0, form.extent) for form in meaning.indices]
+        return tuple(block_of(axes, desc.shape, whole) for axes, desc in zip(meaning.inputs, self.inputs, strict=True))
+
+    @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
         meaning = derive(self)
         return tuple(_map_axes(axes, meaning) for axes in meaning.inputs)
@@ -86,9 +92,13 @@ def _map_axes(axes: Axes, meaning: OperatorMeaning) -> tuple[DimMap, ...]:
 @lru_cache(maxsize=4096)
 def derive(operator: Operator) -> OperatorMeaning:
     """What a plan says of an operator. Raises OperatorError where its family has no such attributes."""
-    forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in operator.inputs)
-    attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in operator.attributes.items()}
     try:
-        return FAMILIES[operator.family](Application(operator.family, forms, attributes))
+        return FAMILIES[operator.family](apply_family(operator.family, operator.inputs, operator.attributes))
     except PlanFault as fault:
         raise OperatorError(fault.message) from None
+
+
+def apply_family(family: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> Application:
+    """A family with these attributes, applied to tensors, as a plan has it."""
+    forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in inputs)
+    return Application(family, forms, {name: list(v) if isinstance(v, tuple) else v for name, v in attributes.items()})

@@ -12,17 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.arguments import drop_item
 from einc.ops.base import (
     Attributes,
-    DimMap,
-    KernelCall,
     Labels,
-    MappedOperator,
     Operator,
     Restriction,
     describe_product,
@@ -30,11 +26,16 @@ from einc.ops.base import (
     find_vector_precision,
 )
 from einc.ops.dequantize import Dequantize
+from einc.ops.derived import DerivedMappedOperator
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.quantized_product import make_quantized_product
 from einc.ops.scalar import compose, exchange_inputs, merge_inputs, parse_program, resolve_program
-from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
-from einc_runtime.plan.meaning.equations import MAX_INDICES
+from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation
+from einc_runtime.plan.index_equations import (
+    MAX_INDICES,
+    IndexEquation,
+    format_windows,
+)
 from einc_runtime.plan.scalar_programs import ScalarProgram
 from einc_runtime.plan.work import Work
 
@@ -46,7 +47,7 @@ MAX_FUSED_STEPS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Equation(MappedOperator):
+class Equation(DerivedMappedOperator):
     """`result[...] = aggregation[...](program(operands[labels]...))`; made by `build_equation`, which checks it.
 
     `dims` names the dimensions of the result. `aggregation` is None if, and only if, no index is aggregated. An
@@ -82,15 +83,10 @@ class Equation(MappedOperator):
         return self.operands  # the base class would look for them among the fields on every call
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        extents = self._extents
-        return (TensorDesc(self.dims, tuple(extents[name] for name in self.result), self.dtype),)
-
-    @property
     def attributes(self) -> Attributes:
         windows = {"windows": format_windows(self.windows)} if self.windows else {}
         return {
-            "indices": self._indices_text,
+            "indices": str(IndexEquation(self.labels, self.result)),
             "dims": self.dims,
             "program": self.program.text,
             "aggregation": self.aggregation or "",
@@ -98,44 +94,8 @@ class Equation(MappedOperator):
         }
 
     @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        """In the order of the result if nothing is aggregated, else in the order of first appearance."""
-        extents = self._extents
-        return tuple(ShardableIndex(n, extents[n]) for n in (self.result if self.aggregation is None else extents))
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        if not self.windows:
-            return tuple(tuple(map(DimMap, labels)) for labels in self.labels)
-        return tuple(
-            tuple(DimMap(name, offset=start) for name, start in zip(labels, box.lower, strict=True))
-            for labels, box in zip(self.labels, self.reads, strict=True)
-        )
-
-    @property
     def reads(self) -> tuple[TensorType, ...]:
         return list_boxes(self.operands, self.windows)
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, self.result)),)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return (self.aggregation or "sum",)
-
-    @property
-    def kernel(self) -> KernelCall:
-        indices, program = self._indices_text, self.program.text
-        if self.aggregation is None:
-            return KernelCall("map", (("program", program), ("indices", indices)))
-        factor = self.program.product_factor
-        if self.aggregation == "sum" and len(self.operands) > 1 and factor is not None:
-            if factor == 1:
-                return KernelCall("contract", (("equation", indices),))
-            if self.dtype.is_float:
-                return KernelCall("contract", (("equation", indices), ("scale", factor)))
-        return KernelCall("reduce", (("program", program), ("indices", indices), ("aggregation", self.aggregation)))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import contract, join_and_aggregate
@@ -275,10 +235,6 @@ class Equation(MappedOperator):
         return [box.shape for box in self.reads] if self.windows else [desc.shape for desc in self.operands]
 
     @property
-    def _indices_text(self) -> str:
-        return ", ".join(map(" ".join, self.labels)) + " -> " + " ".join(self.result)
-
-    @property
     def _is_matmul(self) -> bool:
         if len(self.labels) != 2 or min(map(len, self.labels)) < 2:
             return False
@@ -379,17 +335,16 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
         and isinstance(aggregation, str)
     ):
         raise OperatorError("an equation has the attributes indices, dims, program and aggregation")
-    left, arrow, right = indices.partition("->")
-    labels = [tuple(part.split()) for part in left.split(",")]
-    result = right.split()
-    if not arrow or len(labels) != len(inputs) or len(result) != len(dims):
+    equation, windows = read_equation(attributes, [desc.shape for desc in inputs])
+    labels, result = equation.inputs, equation.output
+    if len(labels) != len(inputs) or len(result) != len(dims):
         raise OperatorError(f"indices {indices[:80]!r} do not fit {len(inputs)} tensors and {len(dims)} dimensions")
     return build_equation(
         list(zip(inputs, labels, strict=True)),
         [(name, str(dim)) for name, dim in zip(result, dims, strict=True)],
         parse_program(program, len(inputs)),
         aggregation or None,
-        parse_windows(attributes.get("windows"), inputs),
+        windows,
     )
 
 

@@ -11,21 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops.base import (
     Attributes,
-    DimMap,
-    KernelCall,
-    MappedOperator,
     Operator,
     describe_product,
     find_product_precision,
 )
-from einc.ops.dequantize import Dequantize, QuantizedForm, list_cuts, widen_values
-from einc.ops.windows import Windows, compose_box, format_windows, list_boxes, normalize_windows, parse_windows
+from einc.ops.dequantize import Dequantize, QuantizedForm, widen_values
+from einc.ops.derived import DerivedMappedOperator, derive
+from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation
+from einc_runtime.plan.index_equations import IndexEquation, format_windows
 from einc_runtime.plan.work import ProductWork
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedProduct(MappedOperator):
+class QuantizedProduct(DerivedMappedOperator):
     """`result[...] = factor * sum(tensor[...] * weight[...])`; `operands` are those of the quantized weight.
 
     `labels` are those of the tensor and of the weight. `windows` are the parts of both that are read, the weight's in
@@ -62,49 +60,15 @@ class QuantizedProduct(MappedOperator):
         return (self.tensor, *self.operands)
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        extents = self._extents
-        return (TensorDesc(self.dims, tuple(extents[name] for name in self.result), self.tensor.dtype),)
-
-    @property
     def attributes(self) -> Attributes:
         windows = {"windows": format_windows(self.windows)} if self.windows else {}
-        return {"indices": self._text, "dims": self.dims, "group": self.group, "factor": self.factor, **windows}
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        """In the order of first appearance."""
-        last, unit = self.labels[1][-1], self.form.unit(self._weight.shape[-1])
-        return tuple(
-            ShardableIndex(name, extent, list_cuts(extent, unit) if name == last else None)
-            for name, extent in self._extents.items()
-        )
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        tensor, weight = (
-            tuple(DimMap(name, offset=start) for name, start in zip(labels, box.lower, strict=True))
-            for labels, box in zip(self.labels, self._boxes, strict=True)
-        )
-        return (tensor, *self.form.map_operands(weight[:-1], weight[-1]))
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return (tuple(map(DimMap, self.result)),)
-
-    @property
-    def reads(self) -> tuple[TensorType, ...]:
-        chosen = {name: (0, extent) for name, extent in self._extents.items()}
-        bounds = [
-            [axis.bounds(chosen, extent) for axis, extent in zip(maps, desc.shape, strict=True)]
-            for maps, desc in zip(self.input_maps, self.inputs, strict=True)
-        ]
-        return tuple(TensorType(tuple(lo for lo, _ in box), tuple(up for _, up in box)) for box in bounds)
-
-    @property
-    def kernel(self) -> KernelCall:
-        scale = (("scale", self.factor),) if self.factor != 1 else ()
-        return KernelCall("quantized_contract", (("equation", self._text), ("group", self.group), *scale))
+        return {
+            "indices": str(IndexEquation(self.labels, self.result)),
+            "dims": self.dims,
+            "group": self.group,
+            "factor": self.factor,
+            **windows,
+        }
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import contract
@@ -159,10 +123,6 @@ class QuantizedProduct(MappedOperator):
         boxes = zip(self.labels, self._boxes, strict=True)
         return {name: extent for names, box in boxes for name, extent in zip(names, box.shape, strict=True)}
 
-    @property
-    def _text(self) -> str:
-        return ", ".join(map(" ".join, self.labels)) + " -> " + " ".join(self.result)
-
 
 def make_quantized_product(
     tensor: TensorDesc,
@@ -178,44 +138,11 @@ def make_quantized_product(
     product = QuantizedProduct(
         tensor, weight.operands, weight.group, labels, result, dims, float(factor), windows, weight.rounds_inputs
     )
-    return product if find_product_fault(product) is None else None
-
-
-def find_product_fault(product: QuantizedProduct) -> str | None:
-    """The reason why there is no such product, or None.
-
-    The weight's summed indices are its last ones, and they are all that is summed; so a row of it is one run of bytes.
-    """
-    tensor, weight = product.labels
-    boxes = product._boxes
-    if (
-        len(weight) != product._weight.rank
-        or len(tensor) != product.tensor.rank
-        or len(product.dims) != len(product.result)
-    ):
-        return "labels do not fit"
-    if (
-        len(set(tensor)) != len(tensor)
-        or len(set(weight)) != len(weight)
-        or len(set(product.result)) != len(product.result)
-    ):
-        return "an index occurs twice"
-    extents: dict[str, int] = {}
-    for names, box in zip(product.labels, boxes, strict=True):
-        for name, extent in zip(names, box.shape, strict=True):
-            if extents.setdefault(name, extent) != extent:
-                return f"index {name} has two extents"
-    summed = [name for name in weight if name not in product.result]
-    if set(summed) != {name for name in tensor if name not in product.result} or not summed:
-        return "other indices are summed than those that both have"
-    if set(product.result) - set(extents) or list(weight[len(weight) - len(summed) :]) != summed:
-        return "the summed indices are not the last ones of the weight"
-    unit = product.form.unit(product._weight.shape[-1])
-    if boxes[1].lower[-1] % unit or boxes[1].upper[-1] % unit:
-        return "a window of the weight cuts a group"
-    if product.tensor.dtype is not product._weight.dtype:
-        return "the tensor has another type than the weight"
-    return None
+    try:
+        derive(product)
+    except OperatorError:
+        return None
+    return product
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -224,24 +151,14 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     if not (isinstance(indices, str) and isinstance(dims, tuple) and isinstance(factor, float) and inputs):
         raise OperatorError("a quantized product has the attributes indices, dims, group and factor")
     form = QuantizedForm.of(inputs[1:], attributes.get("group"))
-    left, _, right = indices.partition("->")
-    labels = [tuple(part.split()) for part in left.split(",")]
-    if len(labels) != 2:
+    equation, windows = read_equation(attributes, [inputs[0].shape, form.widen(inputs[1:]).shape])
+    if len(equation.inputs) != 2:
         raise OperatorError("a quantized product has the indices of a tensor and of a weight")
-    windows = parse_windows(attributes.get("windows"), (inputs[0], form.widen(inputs[1:])))
+    first, second = equation.inputs
     product = QuantizedProduct(
-        inputs[0],
-        inputs[1:],
-        form.group,
-        (labels[0], labels[1]),
-        tuple(right.split()),
-        tuple(map(str, dims)),
-        factor,
-        windows,
+        inputs[0], inputs[1:], form.group, (first, second), equation.output, tuple(map(str, dims)), factor, windows
     )
-    fault = find_product_fault(product)
-    if fault is not None:
-        raise OperatorError(f"no quantized product: {fault}")
+    derive(product)
     return product
 
 

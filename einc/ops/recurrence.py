@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
-from einc.ops.base import Attribute, Attributes, DimMap, KernelCall, MappedOperator, find_vector_precision
+from einc.ops.base import Attribute, Attributes, find_vector_precision
+from einc.ops.derived import DerivedMappedOperator, derive
 from einc.ops.functions import fit_literal
 from einc.ops.scalar import resolve_program
 from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning.recurrence import recurrence
-from einc_runtime.plan.meaning.terms import Application, OperatorMeaning, TensorForm
 from einc_runtime.plan.recurrence_steps import MAX_TILE_ELEMENTS, count_tile, measure_chain
 from einc_runtime.plan.recurrences import (
     RECURRENCE_TEXTS,
@@ -52,7 +49,7 @@ class Carry:
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrenceOperator(MappedOperator):
+class RecurrenceOperator(DerivedMappedOperator):
     """The operator of a recurrence; made by `build_recurrence`, which checks it."""
 
     family: ClassVar[str] = "recurrence"
@@ -73,39 +70,11 @@ class RecurrenceOperator(MappedOperator):
         return self.operands
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return tuple(TensorDesc(form.dims, form.shape, DType(form.dtype)) for form in self._meaning.results)
-
-    @property
     def attributes(self) -> Attributes:
         texts: dict[str, Attribute] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in self.program.texts.items()
         }
         return {**texts, "dims": self.dims}
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        return tuple(ShardableIndex(form.name, form.extent) for form in self._meaning.indices)
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return tuple(self._follow(self.program.loops_of_operand(k)) for k in range(len(self.operands)))
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return tuple(self._follow(self.program.equations[number].loops) for number in self.program.results)
-
-    def _follow(self, names: Sequence[str | None]) -> tuple[DimMap, ...]:
-        cut = {form.name for form in self._meaning.indices}
-        return tuple(DimMap(name) if name in cut else DimMap() for name in names)
-
-    @property
-    def aggregations(self) -> tuple[str, ...]:
-        return self._meaning.aggregations
-
-    @property
-    def kernel(self) -> KernelCall:
-        return KernelCall(self.family, tuple((k, v) for k, v in self.attributes.items() if k != "dims"))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         return evaluate_recurrence(self.program, arrays, self.operands)
@@ -189,20 +158,6 @@ class RecurrenceOperator(MappedOperator):
         )
         return kept, tuple(read)
 
-    @property
-    def _meaning(self) -> OperatorMeaning:
-        return _derive(self)
-
-
-@lru_cache(maxsize=4096)
-def _derive(operator: RecurrenceOperator) -> OperatorMeaning:
-    forms = tuple(TensorForm(desc.dims, desc.shape, desc.dtype.value) for desc in operator.operands)
-    attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in operator.attributes.items()}
-    try:
-        return recurrence(Application(RecurrenceOperator.family, forms, attributes))
-    except PlanFault as fault:
-        raise OperatorError(fault.message) from None
-
 
 def build_recurrence(
     operands: Sequence[TensorDesc],
@@ -231,7 +186,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Recurrenc
     except PlanFault as fault:
         raise OperatorError(fault.message) from None
     operator = RecurrenceOperator(inputs, program, values["dims"])  # type: ignore[arg-type]
-    _derive(operator)
+    derive(operator)
     return operator
 
 

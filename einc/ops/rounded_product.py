@@ -12,16 +12,15 @@ Fusion makes both of them of a contraction with a weight that says `inputs=8`: n
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from einc.core.intervals import ShardableIndex
 from einc.core.spec import FunctionSpec
-from einc.core.tensor import DType, TensorDesc, TensorType
+from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import quantized_product
-from einc.ops.base import Attributes, DimMap, KernelCall, MappedOperator, Operator
+from einc.ops.base import Attributes, Operator
+from einc.ops.derived import DerivedMappedOperator, derive
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
 from einc_runtime.plan.scalar_programs import ScalarProgram
@@ -32,12 +31,10 @@ if TYPE_CHECKING:
 
 LEVELS = 127
 """The largest integer that an element becomes."""
-MAX_SUMMED = 1 << 17
-"""So many products of a weight and an element, of at most 128 * 127, have a sum of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class RoundedProduct(MappedOperator):
+class RoundedProduct(DerivedMappedOperator):
     """`plain`, with its tensor rounded. Inputs are the tensor, `largest`, and the values and scales of the weight."""
 
     family: ClassVar[str] = "rounded_product"
@@ -69,35 +66,8 @@ class RoundedProduct(MappedOperator):
         return build_equation([(tensor, labels)], result, ScalarProgram.parse("t0 = abs x0", 1), "max", window)
 
     @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return self.plain.outputs
-
-    @property
     def attributes(self) -> Attributes:
         return {name: value for name, value in self.plain.attributes.items() if name != "group"}
-
-    @property
-    def indices(self) -> tuple[ShardableIndex, ...]:
-        return self.plain.indices
-
-    @property
-    def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        tensor, *weight = self.plain.input_maps
-        return (tensor, tuple(map(DimMap, self.kept)), *weight)
-
-    @property
-    def output_maps(self) -> tuple[tuple[DimMap, ...], ...]:
-        return self.plain.output_maps
-
-    @property
-    def reads(self) -> tuple[TensorType, ...]:
-        tensor, *weight = self.plain.reads
-        return (tensor, self.largest.type, *weight)
-
-    @property
-    def kernel(self) -> KernelCall:
-        attributes = self.plain.kernel.attributes
-        return KernelCall("rounded_contract", tuple(item for item in attributes if item[0] != "group"))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         import numpy as np
@@ -145,17 +115,14 @@ def _spread(array: Array, own: Labels, names: Labels) -> Array:
     return ordered.reshape([array.shape[own.index(name)] if name in own else 1 for name in names])
 
 
-def find_rounding_fault(product: QuantizedProduct) -> str | None:
-    """The reason why the tensor of a product cannot be rounded, or None."""
-    if not product.form.can_round_inputs:
-        return "weights of rounded products are i8, without groups and zero points"
-    summed = [name for name in product.labels[1] if name not in product.result]
-    if product.operands[1].rank > len(product.labels[1]) - len(summed):
-        return "a channel of the weight is a part of what is summed"
-    extents = {index.name: index.extent for index in product.indices}
-    if math.prod(extents[name] for name in summed) > MAX_SUMMED:
-        return f"more than {MAX_SUMMED} products are summed"
-    return None
+def make_rounded_product(plain: QuantizedProduct) -> RoundedProduct | None:
+    """The product with its tensor rounded; None where no kernel computes it in integers."""
+    product = RoundedProduct(plain)
+    try:
+        derive(product)
+    except OperatorError:
+        return None
+    return product
 
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
@@ -165,12 +132,10 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     tensor, _, *weight = inputs
     plain = quantized_product.restore((tensor, *weight), {**attributes, "group": 0})
     assert isinstance(plain, QuantizedProduct)
-    fault = find_rounding_fault(plain)
-    if fault is not None:
-        raise OperatorError(f"no rounded product: {fault}")
     product = RoundedProduct(plain)
     if product.inputs != inputs:
         raise OperatorError(f"the largest of rows are {product.largest}, found {inputs[1]}")
+    derive(product)
     return product
 
 

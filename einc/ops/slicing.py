@@ -37,10 +37,6 @@ class Slice(DerivedMappedOperator):
         return 0
 
     @property
-    def reads(self) -> tuple[TensorType, ...]:
-        return (self.part,)
-
-    @property
     def part(self) -> TensorType:
         return TensorType(self.starts, self.stops)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
+from einc.ops.base import Attributes, Shape
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.index_equations import IndexEquation, parse_index_equation, parse_windows
 
 Windows = tuple[TensorType | None, ...]
 """Per operand the part of it that is read, None where all of it is; empty if all operands are read whole."""
-
-_RANGE = re.compile(r"(\d{1,18}):(\d{1,18})", re.A)
 
 
 def list_boxes(operands: Sequence[TensorDesc], windows: Windows) -> tuple[TensorType, ...]:
@@ -35,30 +35,10 @@ def compose_box(outer: TensorType, inner: TensorType) -> TensorType:
     )
 
 
-def format_windows(windows: Windows) -> str:
-    """Per operand `lo:up` for each dimension, or `-` for a whole one: `0:8 4:8, -`."""
-    return ", ".join("-" if box is None else " ".join(_format_ranges(box)) for box in windows)
-
-
-def _format_ranges(box: TensorType) -> list[str]:
-    return [f"{lo}:{up}" for lo, up in zip(box.lower, box.upper, strict=True)]
-
-
-def parse_windows(text: object, operands: Sequence[TensorDesc]) -> Windows:
-    """The windows that `format_windows` wrote; None stands for none. Raises OperatorError if they do not fit."""
-    if text is None:
-        return ()
-    parts = text.split(", ") if isinstance(text, str) else []
-    if len(parts) != len(operands):
-        raise OperatorError(f"an equation of {len(operands)} operands has a window, or -, for each")
-    return tuple(None if part == "-" else _parse_box(part, desc) for part, desc in zip(parts, operands, strict=True))
-
-
-def _parse_box(text: str, desc: TensorDesc) -> TensorType:
-    found = [_RANGE.fullmatch(bounds) for bounds in text.split(" ")]
-    ranges = [(int(match[1]), int(match[2])) for match in found if match is not None]
-    if len(ranges) == len(found) == desc.rank:
-        box = TensorType(tuple(lo for lo, _ in ranges), tuple(up for _, up in ranges))
-        if all(lo < up <= extent for (lo, up), extent in zip(ranges, desc.shape, strict=True)):
-            return box
-    raise OperatorError(f"window {text[:80]!r} is no part of {desc}")
+def read_equation(attributes: Attributes, shapes: Sequence[Shape]) -> tuple[IndexEquation, Windows]:
+    """The attributes `indices` and `windows` of an operator whose operands have these shapes. Raises OperatorError."""
+    text, windows = attributes.get("indices"), attributes.get("windows")
+    try:
+        return parse_index_equation(str(text)), () if windows is None else parse_windows(str(windows), shapes)
+    except PlanFault as fault:
+        raise OperatorError(fault.message) from None

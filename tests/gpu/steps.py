@@ -14,7 +14,7 @@ from typing import Any
 from einc_runtime.execution.base import TaskRecord
 from einc_runtime.execution.cuda.executor import CudaExecutor
 from einc_runtime.execution.trace import task_kind
-from einc_runtime.kernels.indices import parse
+from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, KernelTask, Operation, Region
 from tests.gpu.ceilings import Ceilings
@@ -112,7 +112,7 @@ def _calls(bundle: Bundle, operation: Operation, place: Place) -> Iterator[tuple
         torch.randn(bundle.tensors[position].shape, device=place.torch, dtype=kind) for position in operation.inputs[:3]
     ]
     if operation.kernel == "contract":
-        equation = parse(str(operation.kernel_attributes["equation"]))
+        equation = parse_index_equation(str(operation.kernel_attributes["equation"]))
         letter = dict(zip(dict.fromkeys(name for names in equation.inputs for name in names), string.ascii_letters))  # noqa: B905
         *sides, result = ("".join(letter[name] for name in names) for names in (*equation.inputs, equation.output))
         yield "einsum", lambda: torch.einsum(f"{','.join(sides)}->{result}", *given)

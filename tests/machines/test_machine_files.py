@@ -14,7 +14,8 @@ from einc.machines import load
 from einc.machines.load import format_machine, parse_machine
 from einc.machines.model import KernelRate, Machine, Resource, Site
 from einc.machines.schema import TaskName
-from einc_runtime.kernels.registry import JOINT_AGGREGATIONS, PROVIDERS
+from einc_runtime.kernels.registry import JOINT_AGGREGATIONS
+from einc_runtime.plan.signatures import SIGNATURES
 from tests.support.paced import within
 
 GOOD = {
@@ -61,8 +62,8 @@ def test_a_measured_machine():
 
 def test_every_kernel_of_the_runtime_can_be_measured():
     # The time of an operator of a package comes from its own flops and bytes.
-    assert set(PROVIDERS["numpy"]) - {"custom"} <= set(get_args(TaskName))
-    assert {f"aggregate_{name}" for name in JOINT_AGGREGATIONS["numpy"]} <= set(get_args(TaskName))
+    others = {"aggregate", "copy", "transfer", *(f"aggregate_{name}" for name in JOINT_AGGREGATIONS["numpy"])}
+    assert set(get_args(TaskName)) == (set(SIGNATURES) - {"custom"}) | others
 
 
 def test_rules_stand_for_resources():

@@ -7,7 +7,7 @@ from einc.ops.base import Operator
 from einc.ops.dequantize import Dequantize, QuantizedForm
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
-from einc.ops.rounded_product import RoundedProduct, find_rounding_fault
+from einc.ops.rounded_product import make_rounded_product
 from einc_runtime.plan.scalar_programs import ScalarProgram
 
 FORMS = {
@@ -47,8 +47,9 @@ def make_rounded(
     form = QuantizedForm(DType.I8, channels=channels)
     plain = make_product(form, weight, tensor, indices, windows=windows)
     assert isinstance(plain, QuantizedProduct)
-    assert find_rounding_fault(plain) is None
-    return RoundedProduct(plain)
+    rounded = make_rounded_product(plain)
+    assert rounded is not None
+    return rounded
 
 
 def quantized(dtype: DType) -> dict[str, Operator]:

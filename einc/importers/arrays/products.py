@@ -11,6 +11,8 @@ from einc.importers.arrays.naming import name_dimensions
 from einc.importers.arrays.program import ArrayProgram, recorded
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 from einc.ops.arguments import make_unique
+from einc_runtime.errors import PlanFault
+from einc_runtime.plan.index_equations import parse_letters
 
 
 @recorded
@@ -50,12 +52,16 @@ def _multiply(program: ArrayProgram, a: Array, b: Array, shape: tuple[Extent, ..
 
 def einsum(program: ArrayProgram, notation: str, operands: Sequence[Array], hint: str = "einsum") -> Array:
     """A sum of products in numpy's notation of `einsum`, with `...` for axes that broadcast."""
-    terms, arrow, result = notation.replace(" ", "").partition("->")
-    inputs = terms.split(",")
+    try:
+        equation = parse_letters(notation if "->" in notation else f"{notation}->")
+    except PlanFault as fault:
+        raise UnsupportedError(f"einsum: {fault.message}") from None
+    inputs = equation.inputs
     if len(inputs) != len(operands):
         raise UnsupportedError(f"einsum '{notation}' of {len(operands)} arrays")
-    spread = max((op.rank - len(term.replace("...", "")) for term, op in zip(inputs, operands, strict=True)
-                  if "..." in term), default=0)  # fmt: skip
+    spread = max(
+        (op.rank - len(term) + 1 for term, op in zip(inputs, operands, strict=True) if "..." in term), default=0
+    )
     extents: dict[str, Extent] = {}
     reads = []
     for term, operand in zip(inputs, operands, strict=True):
@@ -65,12 +71,12 @@ def einsum(program: ArrayProgram, notation: str, operands: Sequence[Array], hint
             if known == make_extent(1):
                 extents[label] = extent
         reads.append(labels)
-    if not arrow:
+    if "->" not in notation:
         letters = [label for labels in reads for label in labels]
         single = sorted({label for label in letters if letters.count(label) == 1 and not label.startswith("b")})
         kept = [f"b{k}" for k in range(spread)] + single
     else:
-        kept = _spread(result, len(result.replace("...", "")) + (spread if "..." in result else 0), spread)
+        kept = _spread(equation.output, len(equation.output) + (spread - 1 if "..." in equation.output else 0), spread)
     shape = tuple(extents[label] for label in kept)
     names = dict(zip(kept, name_dimensions(shape), strict=True))
     names |= {label: f"r{k}" for k, label in enumerate(label for label in extents if label not in names)}
@@ -98,12 +104,12 @@ def multiply_picked(program: ArrayProgram, rows: Array, matrices: Array, picks: 
     return program.call(hint, "expert_matmul({0}, {1}, {2})", operands, shape, rows.type, dims)
 
 
-def _spread(term: str, rank: int, spread: int) -> list[str]:
+def _spread(term: Sequence[str], rank: int, spread: int) -> list[str]:
     """The labels of a term: its letters as `_x`, and `b0`, `b1`, ... for the axes of `...`, which end with the last."""
-    before, dots, after = term.partition("...")
-    count = rank - len(before) - len(after) if dots else 0
-    middle = [f"b{k}" for k in range(spread - count, spread)] if dots else []
-    labels = [f"_{letter}" for letter in before] + middle + [f"_{letter}" for letter in after]
+    count = rank - len(term) + 1
+    labels: list[str] = []
+    for letter in term:
+        labels += [f"b{k}" for k in range(spread - count, spread)] if letter == "..." else [f"_{letter}"]
     if len(labels) != rank:
-        raise UnsupportedError(f"einsum term '{term}' of an array of {rank} dimensions")
+        raise UnsupportedError(f"einsum term '{''.join(term)}' of an array of {rank} dimensions")
     return labels

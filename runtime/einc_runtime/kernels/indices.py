@@ -1,7 +1,6 @@
-"""Index equations of kernels: "i j, j k -> i k" names the dimensions of every operand; equal names are joined.
+"""Arrays whose dimensions have names, and operands that an index equation joins.
 
-An index may occur in several operands, and twice in one (a diagonal). `join` checks an equation against the shapes of
-the operands, so that later steps can rely on every extent.
+`join` checks an equation against the shapes of the operands, so that later steps can rely on every extent.
 """
 
 from __future__ import annotations
@@ -12,20 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import dtype_name
-from einc_runtime.plan.meaning.equations import MAX_INDICES
-from einc_runtime.text import escape_text
-
-Names = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEquation:
-    """Index names per operand, then of the result."""
-
-    inputs: tuple[Names, ...]
-    output: Names
+from einc_runtime.plan.index_equations import IndexEquation, Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +51,12 @@ class JoinedOperands:
         return tuple(operand.align(order) for operand in self.operands)
 
 
-def parse(text: str) -> IndexEquation:
-    left, arrow, right = text.partition("->")
-    if not arrow or "->" in right:
-        raise PlanFault(f"an index equation has one '->', found '{escape_text(text, 80)}'")
-    equation = IndexEquation(tuple(tuple(part.split()) for part in left.split(",")), tuple(right.split()))
-    if len(set(equation.output)) != len(equation.output):
-        raise PlanFault(f"an index occurs twice in the result of '{escape_text(text, 80)}'")
-    return equation
-
-
 def join(equation: IndexEquation, inputs: Sequence[Array], output: Array) -> JoinedOperands:
     """Checks the equation against shapes. The result may have indices that no input has: it is broadcast there.
 
     Raises PlanFault.
     """
-    if len(equation.inputs) != len(inputs):
-        raise PlanFault(f"an index equation of {len(equation.inputs)} operands is applied to {len(inputs)}")
-    extents: dict[str, int] = {}
-    for names, array in zip((*equation.inputs, equation.output), (*inputs, output), strict=True):
-        if len(names) != array.ndim:
-            raise PlanFault(f"{len(names)} indices ({' '.join(names)}) for an array of {array.ndim} dimensions")
-        for name, extent in zip(names, array.shape, strict=True):
-            if extents.setdefault(name, extent) != extent:
-                raise PlanFault(f"index '{name}' has extent {extents[name]} in one operand and {extent} in another")
-    if len(extents) > MAX_INDICES:
-        raise PlanFault(f"{len(extents)} indices in one kernel; at most {MAX_INDICES} are supported")
+    extents = equation.bind([array.shape for array in inputs], output.shape)
     return JoinedOperands(tuple(map(_merge_repeated_indices, equation.inputs, inputs)), extents)
 
 

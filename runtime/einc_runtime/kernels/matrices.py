@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.plan.index_equations import Names
 
 
 def _dimensions(operand: NamedArray, group: Names) -> list[tuple[int, int]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
+from einc_runtime.plan.index_equations import IndexEquation, Names, parse_index_equation
 from einc_runtime.plan.index_patterns import is_running_along
 from einc_runtime.plan.index_programs import IndexProgram, Ranges, read_index_program
 from einc_runtime.plan.meaning.index import parse_shapes
@@ -94,7 +94,7 @@ class IndexSplits:
         return reads, Block(tuple(lower for lower, _ in kept), tuple(upper for _, upper in kept))
 
 
-def add_map(cut: KernelSplit, operands: Sequence[indices.Names], output: indices.Names) -> KernelSplit:
+def add_map(cut: KernelSplit, operands: Sequence[Names], output: Names) -> KernelSplit:
     """The split of a kernel whose result becomes a map's, which has `operands` beside it, none of which has an index
     twice."""
     (way,) = cut.outputs
@@ -106,7 +106,7 @@ def add_map(cut: KernelSplit, operands: Sequence[indices.Names], output: indices
 
 def _split_by_index(text: str, result: Shape) -> Iterator[KernelSplit]:
     """Splits along indices of the result that no operand has twice."""
-    equation = indices.parse(text)
+    equation = parse_index_equation(text)
     for axis, name in enumerate(equation.output):
         if all(names.count(name) < 2 for names in equation.inputs):
             axes = tuple(SplitAxis(names.index(name)) if name in names else None for names in equation.inputs)
@@ -134,7 +134,7 @@ def _split_contract(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 
 def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     """Rows of the weight or of the tensor: values, scales and zero points have the weight's leading indices."""
-    equation = indices.parse(invocation.attribute("equation", str))
+    equation = parse_index_equation(invocation.attribute("equation", str))
     tensor, weight = equation.inputs
     labels = (tensor, *(weight[: len(shape)] for shape in invocation.inputs[1:]))
     return _split_operands(equation, labels, invocation.output)
@@ -142,16 +142,14 @@ def _split_quantized(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
 
 def _split_rounded(invocation: Invocation[Shape]) -> Iterator[KernelSplit]:
     """The same; the largest elements have those indices of the tensor that the result has."""
-    equation = indices.parse(invocation.attribute("equation", str))
+    equation = parse_index_equation(invocation.attribute("equation", str))
     tensor, weight = equation.inputs
     kept = tuple(name for name in tensor if name in equation.output)
     labels = (tensor, kept, *(weight[: len(shape)] for shape in invocation.inputs[2:]))
     return _split_operands(equation, labels, invocation.output)
 
 
-def _split_operands(
-    equation: indices.IndexEquation, labels: Sequence[indices.Names], result: Shape
-) -> Iterator[KernelSplit]:
+def _split_operands(equation: IndexEquation, labels: Sequence[Names], result: Shape) -> Iterator[KernelSplit]:
     """Splits along each index of the result, those of the weight first."""
     cuts = {}
     for axis, name in enumerate(equation.output):

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.splits import IndexSplits, KernelSplit, SplitAxis, add_map, find_splits
+from einc_runtime.plan.index_equations import Names, parse_index_equation
 from einc_runtime.plan.schema import Block, KernelTask, Operation, Region
 from einc_runtime.plan.signatures import COMPOSED_KERNELS
 
@@ -77,9 +77,9 @@ def split_kernel(
     if operation.kernel in COMPOSED_KERNELS:
         return _split_index(operation, task, parts, order)
     reads, writes = ([region.block.shape for region in regions] for regions in (task.reads, task.writes))
-    further_names: list[indices.Names] = []
+    further_names: list[Names] = []
     if then is not None:
-        equation = indices.parse(str(then[0].kernel_attributes["indices"]))
+        equation = parse_index_equation(str(then[0].kernel_attributes["indices"]))
         further_names = [names for position, names in enumerate(equation.inputs) if position != then[1]]
     first_reads = reads[: len(reads) - len(further_names)]
     invocation = Invocation(operation.kernel, operation.kernel_attributes, first_reads, writes)

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import msgspec
 
 from einc_runtime.execution.rewrites.lifetimes import Lifetimes
-from einc_runtime.kernels import indices
 from einc_runtime.plan.epilogues import list_contracted_operands
+from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.regions import ExecutablePlan, region_bytes, span
 from einc_runtime.plan.schema import AnyTask, KernelTask
 
@@ -63,7 +63,7 @@ def _are_alike(bundle: ExecutablePlan, first: KernelTask, then: KernelTask, oper
     and lies at the same place in memory."""
     (result,), (target,) = first.writes, then.writes
     kinds = [bundle.tensors[bundle.buffers[region.buffer].tensor] for region in (result, target)]
-    names = indices.parse(str(bundle.operations[then.operation].kernel_attributes["indices"]))
+    names = parse_index_equation(str(bundle.operations[then.operation].kernel_attributes["indices"]))
     return (
         region_bytes(bundle, target) >= MIN_BYTES
         and result.block == target.block

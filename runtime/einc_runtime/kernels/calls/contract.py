@@ -11,7 +11,8 @@ from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.plan.index_equations import Names, parse_index_equation
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class ContractCall:
         scale = invocation.attribute("scale", float) if "scale" in invocation.attributes else 1.0
         if not math.isfinite(scale):
             raise PlanFault(f"the kernel attribute 'scale' is {scale}")
-        equation = indices.parse(source)
+        equation = parse_index_equation(source)
         joined = indices.join(equation, inputs, result)
         known = {name for names in equation.inputs for name in names}
         for name in equation.output:

@@ -20,6 +20,7 @@ from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.aggregate_definitions import count_values, find_definition
+from einc_runtime.plan.index_equations import IndexEquation
 from einc_runtime.plan.index_programs import (
     COPY_PROGRAM,
     INDEX_TYPE,
@@ -259,7 +260,7 @@ class IndexCall:
         """The product, the reduction or the map that it is of its views."""
         program = self.program
         scalar, read, views = self.list_views(arrays)
-        equation = ", ".join(" ".join(view.names) for view in views) + " -> " + " ".join(program.result)
+        equation = str(IndexEquation(tuple(view.names for view in views), program.result))
         operands = [view.array for view in views]
         mark: dict[str, Attribute] = {ATTRIBUTE: True} if self.is_reproducible else {}
         factor = scalar.product_factor

@@ -12,6 +12,7 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.scalar_program import read_steps
+from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.scalar_programs import TypedStep
 
 COMBINE_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
@@ -84,7 +85,7 @@ def aggregation_as_map(name: str, reads: Sequence[Array], write: Array) -> Invoc
 
 def _join_operands(invocation: Invocation[Array]) -> tuple[indices.JoinedOperands, tuple[str, ...]]:
     """The operands joined, and the indices of the output."""
-    equation = indices.parse(invocation.attribute("indices", str))
+    equation = parse_index_equation(invocation.attribute("indices", str))
     return indices.join(equation, invocation.inputs, invocation.output), equation.output
 
 

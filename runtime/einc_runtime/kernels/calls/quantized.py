@@ -18,7 +18,8 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.contract import group_indices
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.plan.index_equations import Names, parse_index_equation
 
 PACKING = {"i8": 1, "i4x2": 2}
 """Elements in a stored value."""
@@ -122,7 +123,7 @@ class QuantizedContractCall:
         kinds = {compute_type(dtype_name(array)) for array in (tensor, weight.scales, result)}
         if len(kinds) != 1 or not kinds <= FLOATS:
             raise PlanFault(f"a quantized product of {' and '.join(sorted(kinds))} is not defined")
-        equation = indices.parse(source)
+        equation = parse_index_equation(source)
         shape_alone = np.broadcast_to(np.zeros((), storage_dtype(weight.kind)), weight.shape)
         joined = indices.join(equation, (tensor, shape_alone), result)
         tensor_names, labels = equation.inputs

@@ -17,7 +17,8 @@ from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.quantized import QuantizedContractCall
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.plan.index_equations import Names
 
 LEVELS = 127
 """The largest integer that an element becomes."""

@@ -11,10 +11,11 @@ import numpy as np
 from einc_runtime.dtypes import Array, DType
 from einc_runtime.kernels.base import Run, ScratchAllocator, ScratchArray, address
 from einc_runtime.kernels.calls.contract import ContractCall, group_indices
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.plan.index_equations import Names
 
 MAX_PRODUCT_ROWS = 48
 """Products of more rows are no products of few rows."""

@@ -10,12 +10,13 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, address
 from einc_runtime.kernels.calls.rounded import RoundedContractCall
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import rounded as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.plan.index_equations import Names
 
 CACHED_WEIGHT_BYTES = 1 << 18
 """Bytes of a weight that stay in the second cache."""

@@ -14,7 +14,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArray, address
 from einc_runtime.kernels.calls.contract import ContractCall
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.few_rows_layout import (
@@ -27,6 +27,7 @@ from einc_runtime.kernels.llvm.few_rows_layout import (
 )
 from einc_runtime.kernels.llvm.gemm import count_packed, emit_pack
 from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
+from einc_runtime.plan.index_equations import Names
 
 PANEL_PRODUCTS_PER_NS = 90.0
 """What a worker multiplies."""

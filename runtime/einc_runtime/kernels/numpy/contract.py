@@ -21,7 +21,7 @@ import numpy as np
 from einc_runtime.dtypes import Array, DType, storage_dtype
 from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, PrepackedOperand, Run, ScratchAllocator, store
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair, group_indices
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.matrices import are_mergeable, is_blas_ready, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy import libraries, prepacking
 from einc_runtime.kernels.numpy.blas import DenseProduct
@@ -29,6 +29,7 @@ from einc_runtime.kernels.numpy.map import build_map
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.kernels.numpy.prepacking import TakeArray
 from einc_runtime.kernels.numpy.products import prepare_product
+from einc_runtime.plan.index_equations import Names
 
 PrepareCopy = Callable[[Array, Array], Resolved]
 """Returns the call that copies an array to another of its shape, rounding or widening floats."""

@@ -14,7 +14,7 @@ import numpy as np
 from einc_runtime.dtypes import Array, DType
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.numpy import prepacking
 from einc_runtime.kernels.numpy.contract import BlasLowering, Factor
@@ -22,6 +22,7 @@ from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.kernels.reproducible.map import build_map
 from einc_runtime.kernels.reproducible.products import OrderedProduct, PackedForm, add_outer_products
 from einc_runtime.kernels.reproducible.sums import fold
+from einc_runtime.plan.index_equations import Names
 
 
 def build_contract(invocation: Invocation[Array]) -> Kernel:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
 from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.calls.rows import MeanPoolCall
@@ -19,6 +18,7 @@ from einc_runtime.kernels.llvm.reduce import find_largest
 from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator, find_identity
 from einc_runtime.kernels.numpy.pieces import ArrayPiece, Resolved, Walk, make_runner
 from einc_runtime.kernels.reproducible.map import make_map
+from einc_runtime.plan.index_equations import IndexEquation, parse_index_equation
 
 TREE_TERMS = 1 << 12
 """Terms of one tree. Chunks are added one after the other."""
@@ -45,7 +45,7 @@ class _Terms:
     extents: tuple[int, ...]
 
     @staticmethod
-    def of(call: ReduceCall, equation: indices.IndexEquation) -> _Terms:
+    def of(call: ReduceCall, equation: IndexEquation) -> _Terms:
         """The aggregated indices are in the order in which the equation names them. There is at least one dimension of
         either kind."""
         named = dict.fromkeys(name for names in equation.inputs for name in names)
@@ -86,7 +86,7 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
     if largest is not None:
         return largest
     call = ReduceCall.parse(invocation)
-    terms = _Terms.of(call, indices.parse(invocation.attribute("indices", str)))
+    terms = _Terms.of(call, parse_index_equation(invocation.attribute("indices", str)))
     outer, inner = terms.walk()
     wide, computed = choose_accumulator(call.kinds[-1], call.aggregation), compute_type(call.kinds[-1])
     kinds, ufunc = (*call.kinds[:-1], computed), REDUCING_UFUNCS[call.aggregation]

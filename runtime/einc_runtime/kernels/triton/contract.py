@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, address
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair, group_indices, write_product_program
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.matrices import are_mergeable, split_off_batches
 from einc_runtime.kernels.triton import gemm
 from einc_runtime.kernels.triton.gemm import Axis, Matrix
 from einc_runtime.kernels.triton.launches import LaunchSequence, LaunchStep, WorkspaceAllocator
 from einc_runtime.kernels.triton.map import build_map, build_reduce
+from einc_runtime.plan.index_equations import Names
 
 MIN_GROUP = 16
 """Matrices with fewer rows or columns are copied if that makes them larger."""

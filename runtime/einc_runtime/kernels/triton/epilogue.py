@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.contract import build_contract
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout
 from einc_runtime.plan.epilogues import ACTIVATIONS
+from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.scalar_programs import EarlierStep, ScalarInput, ScalarProgram
 
 PRODUCT_DTYPES = ("f16", "bf16", "f32")
@@ -63,7 +63,7 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
         return None
     then.allow("program", "indices")
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
-    epilogue, names = parse_epilogue(source, len(then.inputs), place), indices.parse(equation)
+    epilogue, names = parse_epilogue(source, len(then.inputs), place), parse_index_equation(equation)
     (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype
     if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in PRODUCT_DTYPES:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.contract import build_contract
@@ -18,6 +17,7 @@ from einc_runtime.kernels.triton.epilogue import overlaps, read_ranges
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, as_layout
 from einc_runtime.kernels.triton.product import PRODUCT_DTYPES
+from einc_runtime.plan.index_equations import parse_index_equation
 
 MAX_PROGRAM = 400
 """Characters of a scalar program; longer ones are left alone."""
@@ -44,7 +44,7 @@ def build_gated_pair(
         return None
     then.allow("program", "indices")
     program, equation = (then.attribute(name, str) for name in ("program", "indices"))
-    (output,), names = then.outputs, indices.parse(equation)
+    (output,), names = then.outputs, parse_index_equation(equation)
     if sorted(places) != [0, 1] or len(program) > MAX_PROGRAM or any(own != names.output for own in names.inputs):
         return None
     kinds = {x.dtype for x in (*then.inputs, output)}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair, group_indices, write_product_program
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.triton.contract import merge_dimensions
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, LaunchStep, WorkspaceAllocator
 from einc_runtime.kernels.triton.map import build_map, build_reduce
@@ -29,6 +29,7 @@ from einc_runtime.kernels.triton.source import (
     mask_arguments,
     power_of_two,
 )
+from einc_runtime.plan.index_equations import Names
 
 GROUP = 8
 """Rows of tiles whose programs start together, so that what they read of the columns is still in the cache."""

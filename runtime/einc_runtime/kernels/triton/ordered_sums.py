@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
-from einc_runtime.kernels import indices
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.map import ReduceCall
 from einc_runtime.kernels.scalar_program import read_steps
@@ -35,6 +34,7 @@ from einc_runtime.kernels.triton.source import (
 )
 from einc_runtime.kernels.triton.tiles import MULTIPROCESSORS, TileGrid
 from einc_runtime.kernels.views import merge_axes, strides_of
+from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.scalar_programs import TypedStep
 
 PARALLEL_TERMS = 256
@@ -69,7 +69,7 @@ def build_ordered_reduce(invocation: Invocation[Array], workspace: WorkspaceAllo
     call, scratch = ReduceCall.parse(invocation), workspace or WorkspaceAllocator()
     if compute_type(call.kinds[-1]) in ("i32", "i64"):
         return build_reduce(invocation)  # integers have no order
-    equation = indices.parse(invocation.attribute("indices", str))
+    equation = parse_index_equation(invocation.attribute("indices", str))
     named = dict.fromkeys(name for names in equation.inputs for name in names)
     order = [*equation.output, *(name for name in named if name not in equation.output)]
     places = [call.indices.index(name) for name in order]

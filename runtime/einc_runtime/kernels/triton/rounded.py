@@ -11,9 +11,10 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.calls.rounded import LEVELS, RoundedContractCall
-from einc_runtime.kernels.indices import NamedArray, Names
+from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.triton.launches import KernelLaunch, LaunchSequence, WorkspaceAllocator
 from einc_runtime.kernels.triton.source import LANGUAGE, PointerOperand, assemble, power_of_two
+from einc_runtime.plan.index_equations import Names
 
 MIN_TILE_ROWS = 16
 """The fewest rows of a tile: what tensor cores take."""

@@ -6,48 +6,33 @@ partial outputs. A product that is summed is the kernel `contract`, everything e
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
+from einc_runtime.plan.index_equations import parse_index_equation, parse_windows
 from einc_runtime.plan.meaning.terms import (
     Application,
-    Axes,
+    BlockAxis,
     IndexForm,
-    Interval,
     OperatorMeaning,
     TensorForm,
     direct,
     shifted,
 )
 from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
-from einc_runtime.plan.schema import FLOATS, Attribute, DTypeName
+from einc_runtime.plan.schema import FLOATS, Attribute, Block, DTypeName
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
-MAX_INDICES = 30
-"""Some versions of numpy have arrays of at most 32 dimensions; two are kept for matrix products."""
-
-_RANGE = re.compile(r"(\d{1,18}):(\d{1,18})", re.A)
 
 
 def equation(applied: Application) -> OperatorMeaning:
     """`indices` names the index of every dimension of every input and of the result: "i j, j k -> i k"."""
     applied.allow(("indices", "dims", "program", "aggregation"), ("windows",))
-    text, dims = applied.value("indices", str), applied.items("dims", str)
-    left, arrow, right = text.partition("->")
-    labels = [tuple(names.split()) for names in left.split(",")]
-    result = tuple(right.split())
-    applied.require(bool(arrow) and "->" not in right and len(labels) == len(applied.inputs), "indices do not fit")
+    equation, dims = parse_index_equation(applied.value("indices", str)), applied.items("dims", str)
+    labels, result = equation.inputs, equation.output
     windows = read_windows(applied, applied.inputs)
-    extents: dict[str, int] = {}
-    for names, window in zip(labels, windows, strict=True):
-        applied.require(len(names) == len(window), f"{len(names)} indices for {len(window)} dimensions")
-        for name, (lower, upper) in zip(names, window, strict=True):
-            known = extents.setdefault(name, upper - lower)
-            applied.require(known == upper - lower, f"index {name} has two extents")
-    known_result = len(set(result)) == len(result) and set(result) <= set(extents)
-    applied.require(known_result and len(dims) == len(result), "the result does not fit the inputs")
-    applied.require(len(extents) <= MAX_INDICES, f"{len(extents)} indices; at most {MAX_INDICES} are supported")
+    extents = equation.bind([window.shape for window in windows])
+    applied.require(set(result) <= set(extents) and len(dims) == len(result), "the result does not fit the inputs")
     source, aggregation = applied.value("program", str), applied.value("aggregation", str)
     program = ScalarProgram.parse(source, len(applied.inputs))
     dtype = cast("DTypeName", infer_steps(program, [tensor.dtype for tensor in applied.inputs])[-1].result_type)
@@ -56,42 +41,29 @@ def equation(applied: Application) -> OperatorMeaning:
     applied.require(fits, f"aggregation '{aggregation[:40]}' of {dtype} over {len(extents) - len(result)} indices")
     order = tuple(extents) if aggregates else result
     places = {name: position for position, name in enumerate(order)}
-    kernel, attributes = _choose_kernel(text, program, dtype, aggregation)
+    kernel, attributes = _choose_kernel(str(equation), program, dtype, aggregation)
     return OperatorMeaning(
         kernel,
         attributes,
         (TensorForm(dims, tuple(extents[name] for name in result), dtype),),
         tuple(IndexForm(name, extents[name]) for name in order),
-        tuple(_place(names, window, places) for names, window in zip(labels, windows, strict=True)),
+        tuple(place_names(names, window, places) for names, window in zip(labels, windows, strict=True)),
         (direct([places[name] for name in result]),),
         (aggregation or "sum",),
     )
 
 
-def _place(names: Sequence[str], window: Sequence[Interval], places: dict[str, int]) -> Axes:
+def place_names(names: Sequence[str], window: Block, places: Mapping[str, int]) -> tuple[BlockAxis, ...]:
     """An index counts from the start of the window in each dimension that has its name."""
-    return tuple(shifted(places[name], lower) for name, (lower, _) in zip(names, window, strict=True))
+    return tuple(shifted(places[name], lower) for name, lower in zip(names, window.lower, strict=True))
 
 
-def read_windows(applied: Application, tensors: Sequence[TensorForm]) -> list[list[Interval]]:
-    """Per tensor the range that is read of every dimension. In `windows`, `-` stands for all of a tensor."""
-    windows = [[(0, extent) for extent in tensor.shape] for tensor in tensors]
-    if "windows" in applied.attributes:
-        parts = applied.value("windows", str).split(", ")
-        applied.require(len(parts) == len(windows), f"{len(parts)} windows for {len(windows)} inputs")
-        for k, part in enumerate(parts):
-            if part != "-":
-                windows[k] = _read_window(applied, part, tensors[k])
-    return windows
-
-
-def _read_window(applied: Application, text: str, tensor: TensorForm) -> list[Interval]:
-    found = [_RANGE.fullmatch(word) for word in text.split(" ")]
-    ranges = [(int(match[1]), int(match[2])) for match in found if match is not None]
-    inside = len(ranges) == len(found) == tensor.rank
-    inside = inside and all(lo < up <= extent for (lo, up), extent in zip(ranges, tensor.shape, strict=True))
-    applied.require(inside, f"window '{text[:40]}' is no part of {tensor}")
-    return ranges
+def read_windows(applied: Application, tensors: Sequence[TensorForm]) -> list[Block]:
+    """Per tensor the part that is read of it."""
+    if "windows" not in applied.attributes:
+        return [Block.whole(tensor.shape) for tensor in tensors]
+    windows = parse_windows(applied.value("windows", str), [tensor.shape for tensor in tensors])
+    return [Block.whole(t.shape) if box is None else box for t, box in zip(tensors, windows, strict=True)]
 
 
 def _choose_kernel(

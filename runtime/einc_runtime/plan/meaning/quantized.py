@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from einc_runtime.plan.meaning.equations import MAX_INDICES, read_windows
+from einc_runtime.plan.index_equations import parse_index_equation
+from einc_runtime.plan.meaning.equations import place_names, read_windows
 from einc_runtime.plan.meaning.terms import (
     Application,
     Axes,
@@ -20,7 +21,6 @@ from einc_runtime.plan.meaning.terms import (
     OperatorMeaning,
     TensorForm,
     direct,
-    shifted,
     unique_names,
 )
 from einc_runtime.plan.schema import FLOATS, Attribute
@@ -32,7 +32,7 @@ MAX_SUMMED = 1 << 17
 
 def dequantize(applied: Application) -> OperatorMeaning:
     """The weight: (value - zero) * scale."""
-    applied.allow(("group",))
+    applied.allow(("group",), ("inputs",))
     group = applied.value("group", int)
     weight, unit = _read_weight(applied, applied.inputs, group)
     places = direct(range(weight.rank))
@@ -82,35 +82,24 @@ def rounded_product(applied: Application) -> OperatorMeaning:
 def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm, ...], group: int) -> OperatorMeaning:
     weight, unit = _read_weight(applied, stored, group)
     applied.require(tensor.dtype == weight.dtype, f"of {tensor} and {weight}")
-    text, dims = applied.value("indices", str), applied.items("dims", str)
-    left, arrow, right = text.partition("->")
-    labels, result = [tuple(names.split()) for names in left.split(",")], tuple(right.split())
-    applied.require(bool(arrow) and "->" not in right and len(labels) == 2, "indices do not fit")
+    equation, dims = parse_index_equation(applied.value("indices", str)), applied.items("dims", str)
+    labels, result = equation.inputs, equation.output
     windows = read_windows(applied, (tensor, weight))
-    extents: dict[str, int] = {}
-    for names, window in zip(labels, windows, strict=True):
-        applied.require(
-            len(names) == len(window) == len(set(names)), f"{len(names)} indices of {len(window)} dimensions"
-        )
-        for name, (lower, upper) in zip(names, window, strict=True):
-            applied.require(extents.setdefault(name, upper - lower) == upper - lower, f"index {name} has two extents")
+    extents = equation.bind([window.shape for window in windows])
+    applied.require(all(len(set(names)) == len(names) for names in labels), "an index occurs twice in an operand")
+    applied.require(len(result) == len(dims) and set(result) <= set(extents), "the result does not fit")
     summed = [name for name in labels[1] if name not in result]
-    applied.require(
-        len(set(result)) == len(result) == len(dims) and set(result) <= set(extents), "the result does not fit"
-    )
-    applied.require(len(extents) <= MAX_INDICES, f"{len(extents)} indices; at most {MAX_INDICES} are supported")
     inner = bool(summed) and set(summed) == set(labels[0]) - set(result)
     inner = inner and list(labels[1][-len(summed) :]) == summed
     applied.require(inner, "the summed indices are not those that both have, the last ones of the weight")
-    applied.require(all(bound % unit == 0 for bound in windows[1][-1]), "a window cuts a group")
+    applied.require(
+        all(bound[-1] % unit == 0 for bound in (windows[1].lower, windows[1].upper)), "a window cuts a group"
+    )
     factor = applied.value("factor", float)
     applied.require(math.isfinite(factor), f"the factor is {factor}")
     places = {name: position for position, name in enumerate(extents)}
-    axes = [
-        tuple(shifted(places[name], lower) for name, (lower, _) in zip(names, window, strict=True))
-        for names, window in zip(labels, windows, strict=True)
-    ]
-    attributes: dict[str, Attribute] = {"equation": text, "group": group}
+    axes = [place_names(names, window, places) for names, window in zip(labels, windows, strict=True)]
+    attributes: dict[str, Attribute] = {"equation": str(equation), "group": group}
     if factor != 1:
         attributes["scale"] = factor
     return OperatorMeaning(
