@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,15 +34,20 @@ def enumerate_masks(program: Program, sites: Sequence[int]) -> Ints:
     """The members of every open partition, as masks over the positions in `sites`: a row for every membership, in
     lexicographic order. Raises ProgramError where sites do not suffice."""
     open_, free = list_free_sites(program, sites)
-    at = {site: position for position, site in enumerate(sites)}
+    positions = {site: position for position, site in enumerate(sites)}
+    return _enumerate(tuple(partition.size for partition in open_), tuple(positions[site] for site in free))
+
+
+@lru_cache(maxsize=8)
+def _enumerate(sizes: tuple[int, ...], free: tuple[int, ...]) -> Ints:
+    """All ways to take disjoint sets of these sizes from the positions in `free`, as masks."""
     rows: Ints = np.zeros((1, 0), np.int64)
-    for partition in open_:
-        partition_masks = np.array(
-            [sum(1 << at[site] for site in chosen) for chosen in itertools.combinations(free, partition.size)], np.int64
-        )
+    for size in sizes:
+        masks = np.array([sum(1 << at for at in chosen) for chosen in itertools.combinations(free, size)], np.int64)
         taken = np.bitwise_or.reduce(rows, axis=1) if rows.shape[1] else np.zeros(len(rows), np.int64)
-        row, column = np.nonzero((taken[:, None] & partition_masks[None, :]) == 0)
-        rows = np.column_stack((rows[row], partition_masks[column]))
+        row, column = np.nonzero((taken[:, None] & masks[None, :]) == 0)
+        rows = np.column_stack((rows[row], masks[column]))
+    rows.flags.writeable = False
     return rows
 
 

@@ -88,7 +88,9 @@ def call(name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argume
 
     Its inputs are the tensors in the order of the arguments, then of the keyword arguments. Raises OperatorError.
     """
-    make = _CALLS.get(_ALIASES.get(name, name), custom.call if is_custom(name) else None)
+    make = _CALLS.get(_ALIASES.get(name, name))
+    if make is None and is_custom(name):  # asked last, as it looks at all installed packages
+        make = custom.call
     if make is None:
         raise OperatorError(f"there is no operator '{name}'", hint=_suggest_operators(name))
     tensors = {key: value for key, value in keywords.items() if isinstance(value, TensorDesc)}

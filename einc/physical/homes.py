@@ -7,6 +7,7 @@ want is cut into a piece for each of them, so that all of them send at the same 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from einc.core.spec import Overlay
@@ -32,6 +33,13 @@ class Homes:
         self._bytes = [0] * sites
         self._settled: set[tuple[int, Block]] = set()
         self.blocks: dict[int, list[Block]] = {}
+
+    def fork(self) -> Homes:
+        """The same homes; neither changes the other."""
+        forked = copy.copy(self)
+        forked._bytes, forked._settled = self._bytes.copy(), self._settled.copy()
+        forked.blocks = {tensor: blocks.copy() for tensor, blocks in self.blocks.items()}
+        return forked
 
     def settle(self, reads: Mapping[int, Sequence[tuple[Block, ...]]], placement: Sequence[int]) -> list[Home]:
         """Gives a home to everything that function specifications at the sites of `placement` read for the first time.

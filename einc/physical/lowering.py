@@ -178,9 +178,7 @@ class Lowering:
 
     def _ready(self, complete: CompleteBlock) -> tuple[int, ...]:
         """The tasks that a reader of an earlier whole block waits for: one fence, however many filled the block."""
-        if len(complete.ready) > 1:
-            complete.ready = (self._builder.add_fence(complete.site, complete.ready),)
-        return complete.ready
+        return self._builder.join(complete.site, complete.region, complete.ready)
 
     def _find(self, atom: Atom, aggregate: Aggregate, site: int) -> Located | None:
         """Where the site already has this aggregate, or None."""

@@ -6,6 +6,7 @@ a plan has the same placement with all of them. Kernels take what the simulation
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 from einc.machines.model import Machine
@@ -20,6 +21,12 @@ class Occupancy:
         self._machine = machine
         self._free = [0.0] * sites
         self._ready: dict[int, float] = {}
+
+    def fork(self) -> Occupancy:
+        """The same state; neither changes the other."""
+        forked = copy.copy(self)
+        forked._free, forked._ready = self._free.copy(), self._ready.copy()
+        return forked
 
     def busy_ms(self, tensors: Iterable[int]) -> list[float]:
         """Per site, how long it would still be busy when all of these tensors are there."""

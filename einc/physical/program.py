@@ -8,6 +8,7 @@ kernels is the copy task, for pieces that are at the right site already.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -70,6 +71,14 @@ class DeviceProgramBuilder:
         self.serves = ""
         self.aliases: dict[int, int] = {}
         self._loads: dict[tuple[int, int, Block], Region] = {}
+        self._fences: dict[tuple[int, Region], int] = {}
+
+    def fork(self) -> DeviceProgramBuilder:
+        """The same program so far; neither changes the other."""
+        forked = copy.copy(self)
+        forked.buffers, forked.tasks = self.buffers.copy(), self.tasks.copy()
+        forked.aliases, forked._loads, forked._fences = self.aliases.copy(), self._loads.copy(), self._fences.copy()
+        return forked
 
     def add_buffer(
         self, site: int, tensor: int, block: Block, role: Literal["input", "weight", "state", "scratch"] = "scratch"
@@ -127,6 +136,15 @@ class DeviceProgramBuilder:
 
     def add_fence(self, site: int, after: Iterable[int]) -> int:
         return self._add(FenceTask(site, self.serves, _sort_unique(after)))
+
+    def join(self, site: int, region: Region, ready: tuple[int, ...]) -> tuple[int, ...]:
+        """What readers of a whole block wait for that several tasks fill: one fence for all readers."""
+        if len(ready) < 2:
+            return ready
+        key = site, region
+        if key not in self._fences:
+            self._fences[key] = self.add_fence(site, ready)
+        return (self._fences[key],)
 
     def _add(self, task: AnyTask) -> int:
         """Appends a task and returns its position."""

@@ -24,7 +24,7 @@ class PartialCopy:
     task: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CompleteBlock:
     """A block that is present at a site, fully aggregated, once the tasks in `ready` have ended."""
 
@@ -42,15 +42,15 @@ class Residency:
     """Everything that exists of one computed tensor, which has position `number` among the tensors.
 
     `copies` lists, for every distinct output block of the producer, its partial copies by ascending function; of a
-    block that several sites compute, the first. `there[s]` lists the whole blocks at site s, all replicas among them;
-    exchanges add to it as they are compiled.
+    block that several sites compute, the first. `complete_at[s]` has the whole blocks at site s, all replicas among
+    them; exchanges add to it as they are compiled.
     """
 
     number: int
     tensor: Tensor
     group: AggregationGroup
     copies: dict[Block, tuple[PartialCopy, ...]]
-    complete_at: dict[int, list[CompleteBlock]] = field(default_factory=dict)
+    complete_at: dict[int, tuple[CompleteBlock, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -85,7 +85,11 @@ class Residency:
 
     def add(self, complete: CompleteBlock) -> None:
         """Records a block that an exchange has aggregated."""
-        self.complete_at.setdefault(complete.site, []).append(complete)
+        self.complete_at[complete.site] = (*self.complete_at.get(complete.site, ()), complete)
+
+    def fork(self) -> Residency:
+        """The same state; blocks that are added to one are not added to the other."""
+        return Residency(self.number, self.tensor, self.group, self.copies, self.complete_at.copy())
 
     def find(self, block: Block, site: int) -> CompleteBlock | None:
         """The smallest whole block at the site that contains `block`, if there is one."""

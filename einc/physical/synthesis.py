@@ -124,6 +124,7 @@ class SynthesizingScheduler:
         seed: int = 0,
         report: Report = ignore_report,
         placed: bool = False,
+        naive: NaiveScheduler | None = None,
     ) -> None:
         self._machine = machine
         self._sites = sites
@@ -132,7 +133,7 @@ class SynthesizingScheduler:
         self._seed = seed
         self._report = report
         self.searches = 0
-        self.naive = NaiveScheduler(machine, sites, timed=False)
+        self.naive = naive or NaiveScheduler(machine, sites, timed=False)
         # Where all transfers share one resource, such as a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
         self._scope = SearchScope.BODY if placed else SearchScope.PLACEMENT
@@ -230,7 +231,7 @@ class SynthesizingScheduler:
         if self.budget.left:
             self._report(f"bounding the exchange for {node}", naive_ms, 0.0)
             with self.budget.catch_interrupt():
-                certificate = bound(closed, self._machine, thorough=not self._uniform)
+                certificate = bound(closed, self._machine, thorough=not self._uniform, enough_ms=naive_ms)
                 result = replace(result, bound_ms=certificate.bound_ms, bound_by=certificate.bound_by)
                 if self._sites <= MAX_SEARCHED_SITES and not self._uniform and not self._placed:
                     ends = time.monotonic() + _BOUND_SHARE * self.budget.share(self._left + 1)
@@ -239,7 +240,7 @@ class SynthesizingScheduler:
                     def stop() -> bool:
                         return next(tried) >= _MAX_BOUNDED_PLACEMENTS or time.monotonic() >= ends
 
-                    free = bound(form.program, self._machine, stop=stop)
+                    free = bound(form.program, self._machine, stop=stop, enough_ms=certificate.bound_ms)
                     result = replace(result, bound_free_ms=min(free.bound_ms, certificate.bound_ms))
         return result
 

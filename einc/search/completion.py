@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 
 from threadpoolctl import threadpool_limits
 
@@ -69,10 +69,10 @@ def limit_completed(sites: int, *, even: bool, folded: bool) -> tuple[float, flo
     return MAX_COMPLETED_UNEVEN if folded else math.inf, WORTH_COMPLETING_UNEVEN
 
 
-def limit_threads(sites: int) -> AbstractContextManager[object]:
-    """Where there are many sites, one thread for matrix products: theirs are many and small, and threads that wait for
-    each other take several times as much of the processor, most of all where other programs run."""
-    return threadpool_limits(1, user_api="blas") if sites > MANY_SITES else nullcontext()
+def limit_threads() -> AbstractContextManager[object]:
+    """One thread for matrix products: theirs are many and small, and threads that wait for each other only take time
+    from other programs."""
+    return threadpool_limits(1, user_api="blas")
 
 
 class Completer:
@@ -98,7 +98,7 @@ class Completer:
             with suppress(CapacityError):
                 plan = self.evaluator.make_plan(evaluated)
                 machine = self.evaluator.space.machine
-                program = build_fast(plan, machine, self.scheduler)
+                program = build_fast(plan, machine, self.scheduler, self.evaluator.built_ms(evaluated))
                 more = 0.0 if self._folded is None else time_left_out(self._folded, program, machine)
                 self.programs[evaluated] = program
                 self.times[evaluated] = program.predicted_ms + more

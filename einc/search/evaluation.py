@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from einc.errors import MachineError
 from einc.logical.plan import LogicalPlan
 from einc.physical.budget import SearchBudget
-from einc.physical.build import PlanRecords, build
+from einc.physical.build import build
+from einc.physical.placer import PlacedBeginnings, PlanRecords
 from einc.physical.records import OperationRecorder
 from einc.physical.schedule import NaiveScheduler
 from einc.search.orders import Order
@@ -47,7 +48,7 @@ class Evaluator:
     """Builds and predicts plans of a search space. Each is built once.
 
     `effort` is the number of tasks that may still be built; it is counted, so that equal inputs give equal plans.
-    `seconds` is what the slowest one took.
+    `seconds` is what the slowest one took, and `scheduler` has planned their exchanges.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class Evaluator:
         self.budget = budget
         self.effort = effort
         self._omitted_layers_cost = omitted_layers_cost
-        self._scheduler = NaiveScheduler(space.machine, space.sites, timed=False)
+        self.scheduler = NaiveScheduler(space.machine, space.sites, timed=False)
         self._recorder = OperationRecorder()
+        self._beginnings = PlacedBeginnings()
         self._known: dict[tuple[Assignment, Order, bool], EvaluatedPlan | None] = {}
         self._needs: dict[tuple[Assignment, Order, bool], tuple[int, ...]] = {}
+        self._built_ms: dict[tuple[Assignment, Order, bool], float] = {}
         self._reserve = 0
         self._size = 0
         self.seconds = 0.0
@@ -110,6 +113,10 @@ class Evaluator:
         assert known is not None
         return known
 
+    def built_ms(self, evaluated: EvaluatedPlan) -> float:
+        """What the graph that is built takes, without layers that are left out."""
+        return self._built_ms[evaluated.assignment, evaluated.order, evaluated.spread]
+
     def _find_excess(self, key: tuple[Assignment, Order, bool]) -> int:
         pairs = zip(self._needs[key], self.space.machine.sites, strict=False)
         return max(0, *(need + self._reserve - site.memory_bytes for need, site in pairs))
@@ -123,7 +130,12 @@ class Evaluator:
         plan = self.space.make_plan(assignment, order, spread)
         try:
             program = build(
-                plan, self.space.machine, self._scheduler, PlanRecords.of(plan, self._recorder), check_memory=False
+                plan,
+                self.space.machine,
+                self.scheduler,
+                PlanRecords.of(plan, self._recorder),
+                check_memory=False,
+                beginnings=self._beginnings,
             )
         except MachineError:
             return None
@@ -133,5 +145,6 @@ class Evaluator:
         more_ms, more_bytes = self._omitted_layers_cost(assignment)
         key = assignment, order, spread
         self._needs[key] = tuple(need + more_bytes for need in program.memory)
+        self._built_ms[key] = program.predicted_ms
         memory = max(self._needs[key]) + self._reserve
         return EvaluatedPlan(assignment, order, spread, program.predicted_ms + more_ms, memory, self._find_excess(key))

@@ -25,6 +25,7 @@ from einc.logical.problem import build_problem, connect
 from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
+from einc.physical.schedule import NaiveScheduler
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.plan_report import Contender, MemoryPoint
 from einc.search.completion import (
@@ -96,12 +97,14 @@ def find_fastest(
     `input_placement` says where inputs and weights lie before the clock starts. Raises MachineError where no plan's
     sites can talk, and UsageError for pins that are not possible.
     """
-    with limit_threads(sites):
+    with limit_threads():
         budget.begin()
         search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
         search.start()
         search.improve()
-        scheduler = SynthesizingScheduler(machine, sites, budget=budget, seed=seed, report=report)
+        scheduler = SynthesizingScheduler(
+            machine, sites, budget=budget, seed=seed, report=report, naive=search.naive_scheduler
+        )
         for _ in range(MAX_ATTEMPTS):
             result = search.finish_naive() if naive else search.finish_synthesized(scheduler)
             if result.program is not None or not search.make_stricter(result.plan):
@@ -165,6 +168,11 @@ class _Search:
             return lambda assignment: (0.0, 0)
         part, _ = self._space.build_time_problems()
         return charge_layers(self._tables, part, self._sizes.kept, self._folded.times)
+
+    @property
+    def naive_scheduler(self) -> NaiveScheduler:
+        """What has planned the naive exchanges of all plans so far."""
+        return self._evaluator.scheduler
 
     @property
     def _best(self) -> EvaluatedPlan:

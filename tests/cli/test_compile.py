@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from einc.exchange.synthesis import synthesize
-from einc.physical import build
+from einc.physical import placer
 from einc_runtime.plan.codec import decode
 from einc_runtime.plan.proof import prove
 from tests.support.paced import within
@@ -345,14 +345,14 @@ def test_an_interrupt_of_the_search_keeps_the_best(
     prove(plan)
 
 
-@pytest.mark.parametrize(("place", "code"), [("einc.physical.build.Lowering.finish", 0),
+@pytest.mark.parametrize(("place", "code"), [("einc.physical.placer.Lowering.finish", 0),
                                              ("einc.logical.optimize.build_problem", 130),
                                              ("einc.physical.records.emit", 130)])  # fmt: skip
 def test_interrupts_between_searches_and_elsewhere(
     place: str, code: int, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, name = place.rsplit(".", 1)
-    owner = importlib.import_module(module) if module.islower() else build.Lowering
+    owner = importlib.import_module(module) if module.islower() else placer.Lowering
     real = getattr(owner, name)
     pressed = []
 

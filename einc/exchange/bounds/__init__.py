@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -24,6 +25,9 @@ from einc.machines.model import Machine
 
 __all__ = ["Certificate", "bound", "verify"]
 
+ROUNDING = 1e-9
+"""Bounds that differ by this part are equal: they are sums of doubles."""
+
 
 def bound(
     program: Program,
@@ -33,26 +37,34 @@ def bound(
     stop: Callable[[], bool] = lambda: False,
     *,
     switches: bool = False,
+    enough_ms: float = math.inf,
 ) -> Certificate:
     """The best lower bound that is known for the program's preamble; its actions do not matter.
 
     Partitions without members are open: the bound is the least over all memberships. With `whole_atoms` it holds only
-    for bodies that split no atom. Without `thorough` the linear program is left out. The search of memberships
-    ends with what it has proved where `stop` says so. With `switches` it holds for bodies whose switches copy and
+    for bodies that split no atom. Without `thorough` the linear program is left out, and also where a simpler bound
+    proves `enough_ms`: what a valid body takes, or what is worth knowing. The search of memberships ends with what it
+    has proved where `stop` says so. With `switches` it holds for bodies whose switches copy and
     add, too: then only cuts are proved, and for any membership. Raises ProgramError where a requirement cannot be met.
     """
     if switches:
         bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
         return _prove_cut(collect_demands(bare), build_network(machine, program.gpus))
+
+    network = build_network(machine, program.gpus)
+
+    def prove(demands: DemandSet, solve: bool) -> Certificate:
+        solve = solve and thorough
+        if solve and enough_ms < math.inf:
+            simple = _find_best(demands, network, whole_atoms, False)
+            if simple.bound_ms >= enough_ms * (1 - ROUNDING):
+                return simple
+        return _find_best(demands, network, whole_atoms, solve)
+
     if any(partition.members is None for partition in program.partitions):
-        network = build_network(machine, program.gpus)
-
-        def bound_demands(demands: DemandSet, solve: bool) -> Certificate:
-            return _find_best(demands, network, whole_atoms, thorough and solve)
-
-        return bound_over_memberships(program, network, bound_demands, stop)
+        return bound_over_memberships(program, network, prove, stop, enough_ms)
     bare = Program(program.gpus, program.partitions, program.holdings, program.requirements, ())
-    return _find_best(collect_demands(bare), build_network(machine, program.gpus), whole_atoms, thorough)
+    return prove(collect_demands(bare), True)
 
 
 def verify(certificate: Certificate, program: Program, machine: Machine) -> bool:
@@ -64,7 +76,7 @@ def verify(certificate: Certificate, program: Program, machine: Machine) -> bool
     )
     program = Program(program.gpus, partitions, program.holdings, program.requirements, ())
     proved = certificate.witness.proved_ms(collect_demands(program), build_network(machine, program.gpus))
-    return proved >= certificate.bound_ms * (1 - 1e-9)
+    return proved >= certificate.bound_ms * (1 - ROUNDING)
 
 
 def _prove_cut(demands: DemandSet, network: Network) -> Certificate:
@@ -75,7 +87,7 @@ def _prove_cut(demands: DemandSet, network: Network) -> Certificate:
     return Certificate(witness.proved_ms(demands, network), witness.explain(demands, network), witness)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _find_best(demands: DemandSet, network: Network, whole_atoms: bool, thorough: bool) -> Certificate:
     """The best bound of demands whose sites are known. Results are kept, as many are asked for again."""
     witnesses: list[Witness | None] = [
@@ -92,6 +104,6 @@ def _find_best(demands: DemandSet, network: Network, whole_atoms: bool, thorough
     best_ms = 0.0
     for witness in witnesses:  # the simplest argument first: a later one has to prove more
         proved = 0.0 if witness is None else witness.proved_ms(demands, network)
-        if witness is not None and proved > best_ms * (1 + 1e-9):
+        if witness is not None and proved > best_ms * (1 + ROUNDING):
             best, best_ms = witness, proved
     return Certificate(best_ms, best.explain(demands, network), best, isinstance(best, RadiusWitness))

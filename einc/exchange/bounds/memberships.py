@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,10 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 MAX_TRIED = 100
 """Memberships that are bounded one by one before the search ends."""
 
+SETS_AT_ONCE = 8
+"""Sets of sites after which memberships that are bounded well enough are left out: the sets that promise most are
+often those of single sites."""
+
 _BOUND_DIGITS = 9
 """Bounds that differ only in later digits count as equal."""
 
@@ -38,9 +43,10 @@ BoundDemands = Callable[[DemandSet, bool], Certificate]
 
 
 def bound_over_memberships(
-    program: Program, network: Network, bound_demands: BoundDemands, stop: Callable[[], bool]
+    program: Program, network: Network, bound_demands: BoundDemands, stop: Callable[[], bool], enough_ms: float
 ) -> Certificate:
-    """The certificate of the membership with the least bound. The search ends early when `stop` says so.
+    """The certificate of the membership with the least bound. The search ends early when `stop` says so, or where all
+    bounds are at least `enough_ms`.
 
     On more than MAX_COMPARED_SITES sites the certificate is one that holds for any membership, and it names none.
     """
@@ -48,12 +54,13 @@ def bound_over_memberships(
     if len(network.sites) > MAX_COMPARED_SITES:
         return bound_demands(table.list_demands(program.partitions), False)
     masks = _drop_equivalent(program, table, enumerate_masks(program, network.sites))
-    bounds, sent = compute_quick_bounds(program, table, masks, network)
+    bounds, sent = compute_quick_bounds(program, table, masks, network, enough_ms)
     order = np.lexsort((sent, (bounds / max(float(bounds.max()), 1e-300)).round(_BOUND_DIGITS)))
     best: Certificate | None = None
+    first: DemandSet | None = None
     classes: set[object] = set()
     for tried, pick in enumerate(order):
-        if best is not None and bounds[pick] >= best.bound_ms * (1 - 1e-9):
+        if best is not None and bounds[pick] >= min(best.bound_ms, enough_ms) * (1 - 1e-9):
             return best
         chosen = decode_masks(program, masks[pick], network.sites)
         members = {partition.name: chosen.get(partition.name, partition.members) for partition in program.partitions}
@@ -62,9 +69,12 @@ def bound_over_memberships(
         ]
         demands = table.list_demands(partitions)
         ended = tried >= MAX_TRIED or stop()
-        if not ended:
-            equivalent = demands if demands.overlapping else find_symmetry_class(demands, network)
-            if equivalent in classes:
+        if first is None:
+            first = demands
+        elif not ended:
+            if not classes:  # of the first one, which is often the last
+                classes.add(_find_class(first, network))
+            if (equivalent := _find_class(demands, network)) in classes:
                 continue
             classes.add(equivalent)
         certificate = dataclasses.replace(bound_demands(demands, not ended), memberships=tuple(chosen.items()))
@@ -75,6 +85,11 @@ def bound_over_memberships(
             best = certificate
     assert best is not None, "there is at least one membership"
     return best
+
+
+def _find_class(demands: DemandSet, network: Network) -> object:
+    """A value that is equal for demands with the same bounds."""
+    return demands if demands.overlapping else find_symmetry_class(demands, network)
 
 
 def _drop_equivalent(program: Program, table: DemandTable, masks: Ints) -> Ints:
@@ -102,8 +117,11 @@ def _drop_equivalent(program: Program, table: DemandTable, masks: Ints) -> Ints:
     return masks
 
 
-def compute_quick_bounds(program: Program, table: DemandTable, masks: Ints, network: Network) -> tuple[Floats, Floats]:
-    """For every row of `enumerate_masks` a lower bound in ms, and the bytes that have to be sent at least.
+def compute_quick_bounds(
+    program: Program, table: DemandTable, masks: Ints, network: Network, enough_ms: float = math.inf
+) -> tuple[Floats, Floats]:
+    """For every row of `enumerate_masks` a lower bound in ms, and the bytes that have to be sent at least. Rows whose
+    bound is at least `enough_ms` may have a higher one.
 
     The bounds are those by cuts, combining and counting. What has to enter a set of sites depends only on which open
     partitions have members in it, and the number of transfers only on the set of targets: so tables over sets give the
@@ -116,14 +134,17 @@ def compute_quick_bounds(program: Program, table: DemandTable, masks: Ints, netw
         milliseconds = sent / network.total_capacity if network.total_capacity else np.inf
         bounds = np.where(sent > 0, milliseconds + network.transfer_latency, 0.0)
     set_bounds = _tabulate_set_bounds(program, table, network)
-    inside: list[Any] = [0]  # by set of sites: which open partitions have members in it, as bits
-    for sites in range(1, len(set_bounds)):
-        remaining = sites & sites - 1  # without the lowest site: a smaller set, which is in the list already
-        if remaining:
-            inside.append(inside[remaining] | inside[sites ^ remaining])
-        else:
-            inside.append(np.packbits(masks & sites != 0, axis=1, bitorder="little")[:, 0])
-        np.maximum(bounds, set_bounds[sites].take(inside[sites]), out=bounds)
+    promises = 1 + np.argsort(-set_bounds[1:].max(axis=1), kind="stable")  # all sets but the empty one
+    rows = np.arange(len(masks))  # the memberships that may still be below `enough_ms`
+    for start in range(0, len(promises), SETS_AT_ONCE):
+        rows = rows[bounds[rows] < enough_ms * (1 - 1e-9)]
+        if not len(rows):
+            break
+        left = masks[rows]
+        for sites in promises[start : start + SETS_AT_ONCE]:
+            # Which open partitions have members in the set, as bits.
+            inside = np.packbits(left & sites != 0, axis=1, bitorder="little")[:, 0]
+            bounds[rows] = np.maximum(bounds[rows], set_bounds[sites].take(inside))
     return bounds, sent
 
 
@@ -170,7 +191,7 @@ def _tabulate_set_bounds(program: Program, table: DemandTable, network: Network)
     fixed = np.array([_mask_positions(mask, network) for mask in targets])
     asking = np.array([sum(1 << names.index(name) for name in demand.partitions if name in names) for demand in family])
     asked_by_fixed = sets[:, None] & fixed != 0
-    asked_by_partition = (np.arange(1 << len(names))[:, None] & asking != 0).T
+    asked_by_partition = (np.arange(1 << len(names))[:, None] & asking != 0).T.astype(np.float64)
 
     def count_bytes(chosen: Any) -> Floats:
         always: Floats = (chosen & asked_by_fixed) @ size

@@ -235,14 +235,14 @@ class _Windows:
             for name in ("resource", "time", "head", "tail")
         )
         self._tables = []
-        for number in np.unique(resource):
+        for number in sorted(set(resource.tolist())):
             rows_of_resource = np.flatnonzero(resource == number)
             heads, row = np.unique(head[rows_of_resource], return_inverse=True)
             tails, column = np.unique(tail[rows_of_resource], return_inverse=True)
             ends = heads[:, None] + tails
             self._tables.append(
                 (
-                    int(number),
+                    number,
                     route[rows_of_resource],
                     time[rows_of_resource],
                     row * len(tails) + column,

@@ -1,0 +1,327 @@
+"""The placing of operators, one after another: sites, exchanges and kernels, from plan records to a device program.
+
+What has been placed can be copied (`Placer.fork`). A search looks at many plans that begin with the same operators: of
+these, only what comes after is placed again (`PlacedBeginnings`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import msgspec
+
+from einc.logical.plan import LogicalPlan
+from einc.machines.model import Machine
+from einc.physical.atoms import find_inflows
+from einc.physical.given import OUTPUT
+from einc.physical.homes import Homes
+from einc.physical.lowering import Lowering
+from einc.physical.memory import MemoryPlan, check_capacity, plan_memory
+from einc.physical.occupancy import Occupancy
+from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
+from einc.physical.records import OperationRecorder, make_tensor_records, place_operation
+from einc.physical.residency import CompleteBlock, PartialCopy, Residency
+from einc.physical.schedule import NaiveScheduler, Scheduler
+from einc.predict.timeline import predict_ms
+from einc_runtime.plan.epilogues import find_joint_tasks
+from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
+from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
+from einc_runtime.plan.states import STATE, find_updates
+
+MAX_KEPT_BEGINNINGS = 4
+"""Plans whose beginnings are kept: the one that is being improved, and the last of those that differ a little from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecords:
+    """The plan file's records of a logical plan, before anything has been placed."""
+
+    tensors: tuple[Tensor, ...]
+    operations: tuple[Operation, ...]
+
+    @staticmethod
+    def of(plan: LogicalPlan, recorder: OperationRecorder | None = None) -> PlanRecords:
+        """The records of a plan; `recorder` has made those of other plans of the same graph."""
+        return PlanRecords(make_tensor_records(plan.graph), (recorder or OperationRecorder()).record(plan))
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Function specifications on sites, with the exchange that brings them their inputs."""
+
+    sites: tuple[int, ...]
+    exchange: Exchange | None
+    lowering: Lowering
+
+
+class Placer:
+    """The state that grows from operator to operator; `outputs` has the saved tensors that are at their places."""
+
+    def __init__(self, plan: LogicalPlan, machine: Machine, scheduler: Scheduler, records: PlanRecords) -> None:
+        self._plan = plan
+        self._machine = machine
+        self._scheduler = scheduler
+        self._tensors = records.tensors
+        self._operations = list(records.operations)
+        self._last_users = _find_last_users(plan)
+        self._outputs: dict[str, Output] = {}
+        self._builder = DeviceProgramBuilder(records.tensors)
+        self._number = {tensor.name: number for number, tensor in enumerate(records.tensors)}
+        self._residencies: dict[int, Residency] = {}
+        self._occupancy = Occupancy(machine, plan.used_sites) if has_choice(plan, records) else None
+        self._updates = find_updates(records.operations)
+        self._once = plan.input_placement == "once"
+        self._homes = Homes(records.tensors, plan.used_sites)
+        self._nearby = (
+            NaiveScheduler(machine, plan.used_sites, timed=False) if self._once else None
+        )  # for first readers
+
+    def fork(self, plan: LogicalPlan, records: PlanRecords, placed: int) -> Placer:
+        """A placer of another plan, whose first operations are the `placed` ones of this; neither changes the other."""
+        forked = copy.copy(self)
+        forked._plan = plan
+        forked._operations = [*self._operations[:placed], *records.operations[placed:]]
+        forked._outputs = dict(self._outputs)
+        forked._builder = self._builder.fork()
+        forked._residencies = {number: residency.fork() for number, residency in self._residencies.items()}
+        forked._occupancy = None if self._occupancy is None else self._occupancy.fork()
+        forked._homes = self._homes.fork()
+        return forked
+
+    def place(self, number: int) -> None:
+        """Places an operator, and brings home the outputs that no later one uses."""
+        self._place_node(number)
+        node = self._plan.graph.nodes[number]
+        for name in self._plan.graph.outputs:
+            if self._last_users.get(name) == node.name:
+                self._outputs[name] = self._bring_home(name)
+
+    def _place_node(self, number: int) -> None:
+        """Places an operator, brings its inputs and runs its function specifications."""
+        operation = self._operations[number]
+        functions = operation.functions
+        self._builder.serves = operation.name
+        positions: dict[int, list[int]] = {}
+        for k, tensor in enumerate(operation.inputs):
+            if tensor in self._residencies or (self._once and self._tensors[tensor].kind != STATE):
+                positions.setdefault(tensor, []).append(k)
+        blocks = {
+            tensor: [tuple(dict.fromkeys([function.inputs[k] for k in ks])) for function in functions]
+            for tensor, ks in positions.items()
+        }
+        busy_ms = None if self._occupancy is None else self._occupancy.busy_ms(operation.inputs)
+        self._settle(blocks, len(functions), busy_ms)
+        first = len(self._builder.tasks)
+        placed = self._place(operation.name, blocks, len(functions), busy_ms)
+        # A site does its tasks for others before its kernel; otherwise the others would have to wait for the kernel.
+        owed: dict[int, list[int]] = {}
+        for t, task in enumerate(self._builder.tasks[first:], first):
+            if not isinstance(task, TransferTask):
+                owed.setdefault(task.site, []).append(t)
+        brought = {tensor: r for r, tensor in enumerate(blocks)}
+        copies: list[list[PartialCopy]] = [[] for _ in operation.outputs]
+        for f, (function, site) in enumerate(zip(functions, placed.sites, strict=True)):
+            reads: list[Region] = []
+            after = [*owed.get(site, ())]
+            for tensor, block in zip(operation.inputs, function.inputs, strict=True):
+                if tensor in brought:
+                    region, ready = placed.lowering.operand(brought[tensor], site, block)
+                    after.extend(ready)
+                else:
+                    region = self._builder.load(site, tensor, block)
+                reads.append(region)
+            writes = [
+                self._builder.add_update(tensor, reads[0])
+                if tensor in self._updates
+                else self._builder.add_buffer(site, tensor, block)
+                for tensor, block in zip(operation.outputs, function.outputs, strict=True)
+            ]
+            kernel = self._builder.add_kernel(site, number, f, tuple(reads), tuple(writes), after)
+            for output_copies, region in zip(copies, writes, strict=True):
+                output_copies.append(PartialCopy(f, site, region, kernel))
+        operation = self._operations[number] = place_operation(operation, placed.sites, placed.exchange)
+        if self._occupancy is not None:
+            self._occupancy.add(operation)
+        groups = groups_of(operation, self._tensors)
+        for tensor, output_copies in zip(operation.outputs, copies, strict=True):
+            self._residencies[tensor] = Residency.of(
+                tensor, self._tensors[tensor], groups[tensor], output_copies, operation.replicas
+            )
+
+    def _bring_home(self, name: str) -> Output:
+        """Brings each distinct block of a computed tensor to one site, where it stays."""
+        self._builder.serves = name
+        tensor = self._number[name]
+        tiling = sorted(self._residencies[tensor].copies)
+        placed = self._place(OUTPUT.format(name), {tensor: [(block,) for block in tiling]}, len(tiling))
+        regions = tuple(
+            placed.lowering.operand(0, site, block)[0] for site, block in zip(placed.sites, tiling, strict=True)
+        )
+        for region in regions:
+            self._builder.keep(region.buffer)
+        return Output(tensor, regions, placed.exchange)
+
+    def _load_output(self, name: str) -> Output:
+        """A saved input or weight: the whole of it, loaded at site 0; with homes, its blocks where they lie."""
+        tensor = self._number[name]
+        full_block = Block.whole(self._tensors[tensor].shape)
+        if not self._once:
+            return Output(tensor, (self._builder.load(0, tensor, full_block),), None)
+        self._add_homes(self._homes.settle({tensor: [(full_block,)]}, (0,)))
+        homes = [home.region for home in self._residencies[tensor].wholes if not home.ready]  # no task brought them
+        return Output(tensor, tuple(sorted(homes, key=lambda region: region.block)), None)
+
+    def finish(self, check_memory: bool) -> DeviceProgram:
+        """Loads what is saved and not computed, drops superfluous buffers, plans memory and predicts the time.
+
+        Raises CapacityError where memory does not suffice, with `check_memory`.
+        """
+        names = self._plan.graph.outputs
+        self._outputs.update({name: self._load_output(name) for name in names if name not in self._outputs})
+        outputs = tuple(self._outputs[name] for name in names)
+        redundant = self._builder.find_redundant_loads()
+        kept = [b for b in range(len(self._builder.buffers)) if b not in redundant]
+        buffers, tasks = [self._builder.buffers[b] for b in kept], self._builder.tasks
+        aliases = self._builder.aliases
+        if redundant:
+            number = {b: i for i, b in enumerate(kept)}
+            number.update([(b, number[larger]) for b, larger in redundant.items()])
+            tasks = [renumber_buffers(task, number) for task in tasks]
+            aliases = {number[new]: number[old] for new, old in aliases.items()}
+            outputs = tuple(
+                msgspec.structs.replace(output, regions=renumber_regions(output.regions, number)) for output in outputs
+            )
+        program = DeviceProgram(
+            self._plan,
+            self._tensors,
+            tuple(self._operations),
+            tuple(buffers),
+            tuple(tasks),
+            outputs,
+            (0,) * self._plan.sites,
+            0.0,
+        )
+        memory = self._plan_memory(program, aliases)
+        if check_memory:
+            check_capacity(self._plan, self._machine, self._tensors, memory)
+        program = replace(program, buffers=memory.buffers, tasks=memory.tasks, memory=memory.sizes)
+        return replace(program, predicted_ms=predict_ms(program, self._machine))
+
+    def _plan_memory(self, program: DeviceProgram, aliases: Mapping[int, int]) -> MemoryPlan:
+        """Leaves room for what GPUs may compute together, unless a site has too little memory for that."""
+        joined = find_joint_tasks(program, program.tasks)
+        arguments = program.tensors, program.buffers, program.tasks, self._plan.sites
+        memory = plan_memory(*arguments, joined, aliases)
+        sites = zip(memory.sizes, self._machine.sites, strict=False)
+        if joined and any(needed > site.memory_bytes for needed, site in sites):
+            memory = plan_memory(*arguments, {}, aliases)
+        return memory
+
+    def _settle(
+        self, blocks: dict[int, list[tuple[Block, ...]]], functions: int, busy_ms: Sequence[float] | None
+    ) -> None:
+        """Gives homes to what is read for the first time, near the function specifications that read it.
+
+        These are placed by the inputs that exist already.
+        """
+        loaded = {
+            tensor: function_blocks
+            for tensor, function_blocks in blocks.items()
+            if self._tensors[tensor].kind != "value"
+        }
+        if not loaded or self._nearby is None:
+            return
+        present = {tensor: function_blocks for tensor, function_blocks in blocks.items() if tensor in self._residencies}
+        _, inflows = find_inflows(present, self._residencies)
+        self._add_homes(self._homes.settle(loaded, self._nearby.place(inflows, functions, busy_ms)))
+
+    def _add_homes(self, homes: Sequence[tuple[int, Block, int]]) -> None:
+        """Adds the buffers at homes (tensor, block, site), which are whole from the beginning."""
+        for tensor, block, site in homes:
+            record = self._tensors[tensor]
+            assert record.kind != "value"
+            if tensor not in self._residencies:
+                group = AggregationGroup.single("sum", tensor, len(record.shape))
+                self._residencies[tensor] = Residency(tensor, record, group, {})
+            region = self._builder.add_buffer(site, tensor, block, record.kind)
+            self._residencies[tensor].add(CompleteBlock(site, region, ()))
+
+    def _place(
+        self,
+        name: str,
+        blocks: dict[int, list[tuple[Block, ...]]],
+        functions: int,
+        busy_ms: Sequence[float] | None = None,
+    ) -> _Placed:
+        """Chooses sites for function specifications that read these blocks, and brings the blocks there.
+
+        `name` is that of the exchange; `busy_ms` is as for schedulers.
+        """
+        reads, inflows = find_inflows(blocks, self._residencies)
+        scheduled = self._scheduler.schedule(name, inflows, functions, busy_ms)
+        lowering = Lowering(self._builder, reads, inflows, scheduled.sites)
+        if scheduled.preamble is not None:
+            lowering.run(scheduled.firings, scheduled.preamble.atoms, self._machine)
+        lowering.finish()
+        return _Placed(scheduled.sites, scheduled.exchange, lowering)
+
+
+def has_choice(plan: LogicalPlan, records: PlanRecords) -> bool:
+    """Whether placement depends on when sites are free: where operators that leave some idle may run on others."""
+    return plan.spread and any(len(operation.functions) < plan.used_sites for operation in records.operations)
+
+
+def _find_last_users(plan: LogicalPlan) -> dict[str, str]:
+    """For every computed tensor, the last node that produces or reads it."""
+    computed = {name for node in plan.graph.nodes for name in node.outputs}
+    return {name: node.name for node in plan.graph.nodes for name in (*node.outputs, *node.inputs) if name in computed}
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """The operations of a plan, and its placers after each of them, which are not changed any more."""
+
+    operations: tuple[Operation, ...]
+    choice: bool
+    placers: tuple[Placer, ...]
+
+    def count_shared(self, operations: Sequence[Operation], choice: bool) -> int:
+        """How many operations another plan has in common with this one, from the first on."""
+        if choice is not self.choice:
+            return 0
+        return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self.operations, operations, strict=True)))
+
+
+class PlacedBeginnings:
+    """What plans that were built lately had placed after each operator, so that only what differs is placed again.
+
+    They are plans of one graph, with its operators in any order, on one machine with one scheduler, and their records
+    are by one recorder: equal operations are one object.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[_Beginning] = []  # the one that was of use last stands at the end
+
+    def place(self, plan: LogicalPlan, machine: Machine, scheduler: Scheduler, records: PlanRecords) -> Placer:
+        """The placer that has placed all operators. Raises MachineError where sites cannot talk."""
+        choice, operations = has_choice(plan, records), records.operations
+        shared, position = max(
+            ((beginning.count_shared(operations, choice), b) for b, beginning in enumerate(self._kept)), default=(0, 0)
+        )
+        placers: list[Placer] = []
+        if shared:
+            beginning = self._kept.pop(position)
+            self._kept.append(beginning)
+            placers += beginning.placers[:shared]
+            placer = placers[-1].fork(plan, records, shared)
+        else:
+            placer = Placer(plan, machine, scheduler, records)
+        for number in range(shared, len(operations)):
+            placer.place(number)
+            placers.append(placer.fork(plan, records, number + 1))
+        self._kept.append(_Beginning(operations, choice, tuple(placers)))
+        del self._kept[:-MAX_KEPT_BEGINNINGS]
+        return placer
