@@ -32,7 +32,7 @@ from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region,
 from einc_runtime.plan.states import STATE, find_updates
 
 MAX_KEPT_BEGINNINGS = 4
-"""Plans whose beginnings are kept: the one that is being improved, and the last of those that differ a little from it."""
+"""Plans whose beginnings are kept: the one that is being improved, and the last of those that differ from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,12 +119,12 @@ class SynthesizingScheduler:
         self,
         machine: Machine,
         sites: int,
+        naive: NaiveScheduler | None = None,
         *,
         budget: SearchBudget | None = None,
         seed: int = 0,
         report: Report = ignore_report,
         placed: bool = False,
-        naive: NaiveScheduler | None = None,
     ) -> None:
         self._machine = machine
         self._sites = sites

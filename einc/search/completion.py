@@ -72,7 +72,8 @@ def limit_completed(sites: int, *, even: bool, folded: bool) -> tuple[float, flo
 def limit_threads() -> AbstractContextManager[object]:
     """One thread for matrix products: theirs are many and small, and threads that wait for each other only take time
     from other programs."""
-    return threadpool_limits(1, user_api="blas")
+    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
+    return limits
 
 
 class Completer:

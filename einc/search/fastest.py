@@ -25,7 +25,6 @@ from einc.logical.problem import build_problem, connect
 from einc.machines.model import Machine
 from einc.physical.budget import SearchBudget
 from einc.physical.build import build, build_fast
-from einc.physical.schedule import NaiveScheduler
 from einc.physical.synthesis import Report, SynthesizingScheduler, ignore_report
 from einc.plan_report import Contender, MemoryPoint
 from einc.search.completion import (
@@ -102,9 +101,7 @@ def find_fastest(
         search = _Search(graph, machine, sites, naive, budget, pins, input_placement, progress)
         search.start()
         search.improve()
-        scheduler = SynthesizingScheduler(
-            machine, sites, budget=budget, seed=seed, report=report, naive=search.naive_scheduler
-        )
+        scheduler = SynthesizingScheduler(machine, sites, search.scheduler, budget=budget, seed=seed, report=report)
         for _ in range(MAX_ATTEMPTS):
             result = search.finish_naive() if naive else search.finish_synthesized(scheduler)
             if result.program is not None or not search.make_stricter(result.plan):
@@ -148,6 +145,7 @@ class _Search:
         self._omitted_layers_cost = self._find_omitted_layers_cost()
         effort = math.inf if budget.limited else MAX_SEARCH_EFFORT
         self._evaluator = Evaluator(self._space, budget, effort, self._omitted_layers_cost)
+        self.scheduler = self._evaluator.scheduler  # has planned the naive exchanges of all plans so far
         self._evaluated_plans: dict[str, EvaluatedPlan] = {}
         self._reasons = dict(self._starts.reasons)
 
@@ -168,11 +166,6 @@ class _Search:
             return lambda assignment: (0.0, 0)
         part, _ = self._space.build_time_problems()
         return charge_layers(self._tables, part, self._sizes.kept, self._folded.times)
-
-    @property
-    def naive_scheduler(self) -> NaiveScheduler:
-        """What has planned the naive exchanges of all plans so far."""
-        return self._evaluator.scheduler
 
     @property
     def _best(self) -> EvaluatedPlan:

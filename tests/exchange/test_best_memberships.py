@@ -3,11 +3,13 @@
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einc.errors import ProgramError
+from einc.exchange.bounds import bound
 from einc.exchange.bounds.closed_form import CombiningWitness, CountingWitness, count_transfers
 from einc.exchange.bounds.cut import CutWitness
 from einc.exchange.bounds.demands import DemandTable
@@ -108,6 +110,22 @@ def test_quick_bounds_are_those_of_all_cuts_combining_and_counting(program):
         proved += [CombiningWitness(one).proved_ms(demands, network) for one in (*sets, network.all_sites)]
         assert quick == pytest.approx(max(proved), rel=1e-9, abs=1e-12)
         assert bytes_ == sum(one.size * count_transfers(one) for one in demands.family)
+
+
+@examples(30)
+@given(preambles())
+def test_bounds_that_end_early_agree_up_to_what_is_enough(program):
+    machine = load_machine("dgx-v100").restrict((0, 1, 4, 6, 7))
+    network = build_network(machine, None)
+    least = bound(program, machine).bound_ms
+    bounds, _ = compute_quick_bounds(program, DemandTable(program), enumerate_masks(program, network.sites), network)
+    for part in (0.7, 1.0, 1.3):
+        early = bound(program, machine, enough_ms=part * least).bound_ms
+        assert min(early, part * least) == pytest.approx(min(1.0, part) * least, rel=1e-8)
+        masks = enumerate_masks(program, network.sites)
+        quick, _ = compute_quick_bounds(program, DemandTable(program), masks, network, part * least)
+        assert (np.minimum(quick, part * least) >= np.minimum(bounds, part * least) * (1 - 1e-8)).all()
+        assert (quick <= bounds).all()
 
 
 def check_the_placement(program, sites):

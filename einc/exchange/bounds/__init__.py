@@ -25,7 +25,7 @@ from einc.machines.model import Machine
 
 __all__ = ["Certificate", "bound", "verify"]
 
-ROUNDING = 1e-9
+BOUND_ROUNDING = 1e-9
 """Bounds that differ by this part are equal: they are sums of doubles."""
 
 
@@ -57,7 +57,7 @@ def bound(
         solve = solve and thorough
         if solve and enough_ms < math.inf:
             simple = _find_best(demands, network, whole_atoms, False)
-            if simple.bound_ms >= enough_ms * (1 - ROUNDING):
+            if simple.bound_ms >= enough_ms * (1 - BOUND_ROUNDING):
                 return simple
         return _find_best(demands, network, whole_atoms, solve)
 
@@ -76,7 +76,7 @@ def verify(certificate: Certificate, program: Program, machine: Machine) -> bool
     )
     program = Program(program.gpus, partitions, program.holdings, program.requirements, ())
     proved = certificate.witness.proved_ms(collect_demands(program), build_network(machine, program.gpus))
-    return proved >= certificate.bound_ms * (1 - ROUNDING)
+    return proved >= certificate.bound_ms * (1 - BOUND_ROUNDING)
 
 
 def _prove_cut(demands: DemandSet, network: Network) -> Certificate:
@@ -104,6 +104,6 @@ def _find_best(demands: DemandSet, network: Network, whole_atoms: bool, thorough
     best_ms = 0.0
     for witness in witnesses:  # the simplest argument first: a later one has to prove more
         proved = 0.0 if witness is None else witness.proved_ms(demands, network)
-        if witness is not None and proved > best_ms * (1 + ROUNDING):
+        if witness is not None and proved > best_ms * (1 + BOUND_ROUNDING):
             best, best_ms = witness, proved
     return Certificate(best_ms, best.explain(demands, network), best, isinstance(best, RadiusWitness))
