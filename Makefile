@@ -147,7 +147,7 @@ test-reference: .venv/reference  ## compare with transformers and torch, live, o
 
 test-torch: .venv/reference  ## modules and operators of PyTorch and tiny models of transformers, exported, imported and compared
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt expecttest
-	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_families.py tests/importers/live_architectures.py tests/importers/live_operators.py
+	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_families.py tests/importers/live_published.py tests/importers/live_architectures.py tests/importers/live_operators.py
 
 test-vision: .venv/reference  ## models of timm and torchvision with random weights, exported, imported and compared
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target build/vision torchvision timm

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from einc.cli.text_generation import note_compiled, open_cache, read_source
 from einc.errors import UsageError
-from einc.generation.decoder_plans import DecoderSource, complete_options, find_plans, list_lengths
+from einc.generation.decoder_plans import (
+    MAX_SEQUENCES,
+    DecoderSource,
+    choose_batch,
+    complete_options,
+    find_plans,
+    list_lengths,
+)
 from einc.generation.encoder_plans import EncoderSource, find_encoder_plans, is_encoder
 from einc.options import CompileOptions
 from einc_runtime.cli import files, output
@@ -30,6 +37,7 @@ from einc_runtime.installing import suggest_extra
 if TYPE_CHECKING:
     from einc.generation.plan_cache import KeptPlan
     from einc.serving.models import EmbeddingModel, TextModel
+    from einc_runtime.execution.data.weights import WeightSource
     from einc_runtime.execution.session import Session
 
 MAX_CONTEXT = 2048
@@ -48,7 +56,7 @@ class ServeArguments:
     machine: str | None
     sites: int | tuple[int, ...] | None
     dtype: str | None
-    batch: int
+    batch: int | None
     context: int | None
     max_tokens: int | None
     queue: int
@@ -99,10 +107,12 @@ def _load_decoder(
         tokenizer = folder.read_tokenizer()
         end_tokens, sampling = folder.read_end_tokens(tokenizer), folder.read_sampling()
         template = _find_template(folder)
-    places = _choose_places(chosen.context, source.write_model(1, 2)[1])
-    sizes = (chosen.batch, places, list_lengths(places))
-    plans = find_plans(source, _complete(chosen), open_cache(chosen.plans), sizes, phase)
-    step, *pieces = _load(chosen, [plans.step, *plans.pieces], phase)
+    cache = open_cache(chosen.plans)
+    places = _choose_places(chosen.context, cache.find_longest(source))
+    batch = choose_batch(source, chosen.batch, MAX_SEQUENCES)
+    plans = find_plans(source, _complete(chosen), cache, (batch, places, list_lengths(places)), phase)
+    weights = plans.join_weights(chosen.folder)
+    step, *pieces = _load(chosen, [plans.step, *plans.pieces], weights, phase)
     slots = DecoderSlots(step, pieces)
     engine = Engine(SequenceBatch(slots, tokenizer, end_tokens), chosen.queue)
     most = min(chosen.max_tokens or places, places)
@@ -120,16 +130,19 @@ def _load_encoder(chosen: ServeArguments, source: DecoderSource, phase: Callable
         tokenizer, pooling = folder.read_tokenizer(), folder.read_pooling()
     encoder = EncoderSource(source.config, source.where, source.name, source.stored, pooling, source.ignored)
     places = _choose_places(chosen.context, encoder.write_model(1, 1)[1])
-    plans = find_encoder_plans(encoder, _complete(chosen), open_cache(chosen.plans), chosen.batch, places, phase)
-    engine = Engine(EmbeddingBatch(_load(chosen, plans, phase)), chosen.queue)
+    batch = chosen.batch or MAX_SEQUENCES
+    plans = find_encoder_plans(encoder, _complete(chosen), open_cache(chosen.plans), batch, places, phase)
+    engine = Engine(EmbeddingBatch(_load(chosen, plans, chosen.folder, phase)), chosen.queue)
     return EmbeddingModel(engine, tokenizer, places)
 
 
-def _load(chosen: ServeArguments, plans: Sequence[KeptPlan], phase: Callable[[str], None]) -> list[Session]:
+def _load(
+    chosen: ServeArguments, plans: Sequence[KeptPlan], weights: WeightSource, phase: Callable[[str], None]
+) -> list[Session]:
     note_compiled(plans)
     phase("loading the weights")
     with files.reading(chosen.folder):
-        sessions = open_sessions([plan.bundle for plan in plans], chosen.folder)
+        sessions = open_sessions([plan.bundle for plan in plans], weights)
     for note in sessions[0].notes:
         output.note(note)
     return sessions

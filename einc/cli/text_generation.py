@@ -17,6 +17,7 @@ from einc.generation.decoder_plans import (
     MAX_SEQUENCES,
     DecoderPlans,
     DecoderSource,
+    choose_batch,
     choose_lengths,
     choose_places,
     complete_options,
@@ -30,6 +31,7 @@ from einc_runtime.cli.launching import start_ranks
 from einc_runtime.cli.progress import show_phases
 from einc_runtime.cli.ranks import World, join_ranks, require_ranks, split_task
 from einc_runtime.errors import UsageFault
+from einc_runtime.execution.data.weights import WeightSource, find_path
 from einc_runtime.execution.proved_plans import require_proof
 from einc_runtime.execution.ranks.mpi import is_started_by_mpi
 from einc_runtime.execution.session import Session
@@ -115,7 +117,7 @@ def _generate(chosen: GenerateArguments, world: World | None, bundles: list[Bund
         bundles += (plan.bundle for plan in (plans.step, *plans.pieces))
         clock.mark("plan_ms")
         phase("loading the weights")
-        sessions = _open(bundles, chosen.folder, world)
+        sessions = _open(bundles, plans.join_weights(chosen.folder), world)
         for note in sessions[0].notes:
             output.note(note)
         generator = Generator(sessions[0], sessions[1:], tokenizer=tokenizer, end_tokens=end_tokens)
@@ -135,21 +137,21 @@ def _choose_sampling(chosen: GenerateArguments, default: Sampling) -> Sampling:
     return dataclasses.replace(default, temperature=temperature, top_p=top_p, seed=chosen.seed)
 
 
-def _open(bundles: list[Bundle], folder: str, world: World | None) -> Sequence[Session]:
+def _open(bundles: list[Bundle], weights: WeightSource, world: World | None) -> Sequence[Session]:
     """Sessions of the plans. If there are other ranks, they get the plans, once these are proved."""
     if world is not None:
         for bundle in bundles:
             require_proof(bundle)
         world.share_plans(lambda: bundles)
-        return _open_on_rank(world, bundles, folder)
-    with files.reading(folder):
-        return open_sessions(bundles, folder)
+        return _open_on_rank(world, bundles, weights)
+    with files.reading(find_path(weights) or ""):
+        return open_sessions(bundles, weights)
 
 
-def _open_on_rank(world: World, bundles: list[Bundle], folder: str) -> list[RankSession]:
-    with files.reading(folder):
+def _open_on_rank(world: World, bundles: list[Bundle], weights: WeightSource) -> list[RankSession]:
+    with files.reading(find_path(weights) or ""):
         return open_rank_sessions(
-            bundles, folder, world.links, lambda number, bundle, common: world.make_executor(bundle, number, common)
+            bundles, weights, world.links, lambda number, bundle, common: world.make_executor(bundle, number, common)
         )
 
 
@@ -232,13 +234,16 @@ def _find_plans(
     phase: Callable[[str], None],
 ) -> DecoderPlans:
     """The plans for prompts of these lengths, to be run on so many ranks; a line on standard error says what is new."""
-    batch = chosen.batch or min(len(prompts), MAX_SEQUENCES)
-    places = choose_places(max(prompts), chosen.max_tokens, source.write_model(1, 2)[1])
+    if source.is_exported and ranks > 1:
+        raise UsageFault("a model that transformers builds runs in one process", hint="leave --ranks out")
+    batch = choose_batch(source, chosen.batch, min(len(prompts), MAX_SEQUENCES))
+    cache = open_cache(chosen.plans)
+    places = choose_places(max(prompts), chosen.max_tokens, cache.find_longest(source))
     options = CompileOptions(
         machine=chosen.machine, devices=chosen.sites, dtype=chosen.dtype, price_pins=chosen.price_pins
     )
     sizes = (batch, places, choose_lengths(prompts, places))
-    plans = find_plans(source, complete_options(options, ranks), open_cache(chosen.plans), sizes, phase)
+    plans = find_plans(source, complete_options(options, ranks), cache, sizes, phase)
     note_compiled((plans.step, *plans.pieces))
     for piece in plans.pieces if chosen.price_pins else ():
         _note_price(piece.bundle)

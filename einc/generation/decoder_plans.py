@@ -6,19 +6,25 @@ in several pieces, and a sequence may start while others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from einc.compiler import select_target
 from einc.errors import UsageError
 from einc.generation.plan_cache import KeptPlan, PlanCache
 from einc.graph.decode_step import StepRequest
 from einc.importers.common import ImportRequest
-from einc.importers.hf import import_hf
+from einc.importers.config import parse_config
+from einc.importers.hf import ImportedModel, find_exported_family, find_longest, import_hf
 from einc.logical.pins import MAX_PINS, Pin
 from einc.options import CompileOptions
 from einc_runtime.plan.schema import HOST, Bundle
 from einc_runtime.plan.states import STATE
+
+if TYPE_CHECKING:
+    from einc.importers.arrays.values import Elements
+    from einc_runtime.execution.data.weights import WeightSource
 
 LENGTHS = (32, 128, 512)
 """The numbers of new tokens of a sequence that there are plans for, beside one."""
@@ -44,19 +50,32 @@ class DecoderSource:
     stored: frozenset[str] | None
     ignored: tuple[str, ...] = ()
 
-    def write_model(self, batch: int, places: int) -> tuple[str, int]:
-        """The text that reads so many tokens of each of `batch` sequences, and how many there may be."""
+    @property
+    def is_exported(self) -> bool:
+        """Whether transformers builds the model, which reads one sequence then."""
+        return find_exported_family(parse_config(self.config, self.where)) is not None
+
+    def find_longest(self) -> int:
+        """How many tokens a text may have."""
+        return find_longest(self.config, self.where, self.ignored)
+
+    def write_model(self, batch: int, places: int) -> ImportedModel:
+        """The model that reads so many tokens of each of `batch` sequences."""
         request = ImportRequest(batch=batch, tokens=places, logits="last", ignored=self.ignored)
-        imported = import_hf(self.config, self.where, self.name, request, self.stored)
-        return imported.text, imported.longest
+        return import_hf(self.config, self.where, self.name, request, self.stored)
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderPlans:
-    """The plan of a step, and those that read prompts."""
+    """The plan of a step, those that read prompts, and weights that the model's folder does not have."""
 
     step: KeptPlan
     pieces: tuple[KeptPlan, ...]
+    constants: Mapping[str, Elements] = field(default_factory=dict)
+
+    def join_weights(self, folder: str) -> WeightSource:
+        """What sessions load their weights from."""
+        return [self.constants, folder] if self.constants else folder
 
 
 def choose_places(longest_prompt: int, max_tokens: int, longest: int) -> int:
@@ -70,6 +89,15 @@ def choose_places(longest_prompt: int, max_tokens: int, longest: int) -> int:
     while places < longest_prompt + max_tokens:
         places *= 2
     return min(places, longest)
+
+
+def choose_batch(source: DecoderSource, requested: int | None, default: int) -> int:
+    """How many sequences run at once. Raises UsageError for several of a model that reads one."""
+    if not source.is_exported:
+        return requested or default
+    if requested not in (None, 1):
+        raise UsageError("--batch: a model that transformers builds has one sequence at once")
+    return 1
 
 
 def list_lengths(places: int) -> tuple[int, ...]:
@@ -106,16 +134,17 @@ def find_plans(
 ) -> DecoderPlans:
     """The plans for `sizes`: the number of sequences, the places of each, and the lengths of pieces."""
     batch, places, lengths = sizes
-    text, _ = source.write_model(batch, places)
+    phase("reading the configuration")
+    model = cache.get_model(source, batch, places)
 
     def find(tokens: int, chosen: CompileOptions) -> KeptPlan:
         phase(f"planning {tokens} tokens of each sequence")
         step = StepRequest(TOKEN_DIMENSION, tokens)
-        return cache.get(text, f"decode-{tokens}", replace(chosen, step=step), phase)
+        return cache.get(model.text, f"decode-{tokens}", replace(chosen, step=step), phase)
 
     step = find(1, options)
     pinned_options = replace(options, pins=make_pins(step.bundle))
-    return DecoderPlans(step, tuple(find(length, pinned_options) for length in lengths))
+    return DecoderPlans(step, tuple(find(length, pinned_options) for length in lengths), model.constants)
 
 
 def make_pins(bundle: Bundle) -> tuple[Pin, ...]:

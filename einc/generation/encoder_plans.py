@@ -9,7 +9,8 @@ from einc.generation.decoder_plans import LENGTHS, make_pins
 from einc.generation.plan_cache import KeptPlan, PlanCache
 from einc.importers import encoders
 from einc.importers.common import ImportRequest
-from einc.importers.hf import import_hf
+from einc.importers.config import parse_config
+from einc.importers.hf import find_exported_family, import_hf
 from einc.options import CompileOptions
 from einc_runtime.generation.model_folder import Pooling
 
@@ -40,6 +41,8 @@ class EncoderSource:
 
 def is_encoder(config: bytes, where: str, ignored: tuple[str, ...] = ()) -> bool:
     """Whether a config.json is that of an encoder."""
+    if find_exported_family(parse_config(config, where)) is not None:
+        return False
     imported = import_hf(config, where, "model", ImportRequest(ignored=ignored), None)
     return imported.architecture in encoders.ENCODER_OUTPUTS
 

@@ -1,27 +1,65 @@
-"""Plans that were compiled before, as ordinary plan files in a folder: named by what they were made from."""
+"""Plans that were compiled before, as ordinary plan files in a folder: named by what they were made from.
+
+Texts of models that transformers builds, which takes seconds, are kept beside them.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from einc.compiler import compile_model, select_target
+from einc.importers.hf import ImportedModel
+from einc.importers.pytorch.published import NEEDED_PACKAGES
 from einc.logical.pins import Pin
 from einc.machines.load import format_machine
 from einc.options import CompileOptions
 from einc.plan_report import REPORT_VERSION
 from einc_runtime.disk import user_cache, write_file
+from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.errors import ReportedError
 from einc_runtime.plan.codec import encode, read_bundle
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle
 from einc_runtime.version import VERSION
 
+if TYPE_CHECKING:
+    from einc.importers.arrays.values import Elements
+
 MAX_CACHED_PLANS = 400
-"""Plans that are kept; if there are more, the older half of them is removed."""
+"""Files that are kept; if there are more, the older half of them is removed."""
+
+
+class ModelSource(Protocol):
+    """What a model is imported from (`decoder_plans.DecoderSource`)."""
+
+    @property
+    def config(self) -> bytes: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stored(self) -> frozenset[str] | None: ...
+
+    @property
+    def ignored(self) -> tuple[str, ...]: ...
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether transformers builds it, which takes seconds."""
+
+    def find_longest(self) -> int: ...
+
+    def write_model(self, batch: int, places: int) -> ImportedModel: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +99,45 @@ class PlanCache:
             return KeptPlan(bundle, None, True)
         return KeptPlan(bundle, file, True)
 
+    def find_longest(self, source: ModelSource) -> int:
+        """How many tokens a text may have."""
+        return int(self._keep(source, "longest", lambda: {"longest": source.find_longest()})["longest"])
+
+    def get_model(self, source: ModelSource, batch: int, places: int) -> ImportedModel:
+        """The model that reads so many tokens of each of `batch` sequences."""
+        imports: list[ImportedModel] = []
+
+        def make() -> dict[str, Any]:
+            imports.append(source.write_model(batch, places))
+            fields = imports[0]
+            arrays = {name: _write_array(array) for name, array in fields.constants.items()}
+            return {"architecture": fields.architecture, "text": fields.text, "longest": fields.longest,
+                    "notes": list(fields.notes), "constants": arrays}  # fmt: skip
+
+        kept = self._keep(source, f"model-{batch}-{places}", make)
+        if imports:
+            return imports[0]
+        constants = {name: _read_array(text) for name, text in kept["constants"].items()}
+        return ImportedModel(kept["architecture"], kept["text"], tuple(kept["notes"]), kept["longest"], constants)
+
+    def _keep(self, source: ModelSource, about: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `make` gives, or gave before for the same model and versions."""
+        if not source.is_exported:
+            return make()
+        file = self._folder / f"{hash_source(source, about)[:32]}.json"
+        with contextlib.suppress(OSError, ValueError):
+            kept: dict[str, Any] = json.loads(file.read_bytes())
+            return kept
+        kept = make()
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(file, lambda stream: stream.write(json.dumps(kept).encode()))
+            self._forget()
+        return kept
+
     def _forget(self) -> None:
         """Removes the older half where there are too many. Another process may do the same at this time."""
-        files = [path for path in self._folder.iterdir() if path.suffix == ".bin"]
+        files = [path for path in self._folder.iterdir() if path.suffix in (".bin", ".json")]
         if len(files) <= MAX_CACHED_PLANS:
             return
         ages = {}
@@ -73,6 +147,32 @@ class PlanCache:
         for path in sorted(ages, key=lambda file: (ages[file], file.name))[: len(ages) // 2]:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def hash_source(source: ModelSource, about: str) -> str:
+    """A hash of everything that decides what is made of a model that transformers builds."""
+    described = [
+        VERSION, *map(_find_version, NEEDED_PACKAGES), source.config.hex(), source.name, source.stored is None,
+        sorted(source.stored or ()), source.ignored, about,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def _find_version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _write_array(array: Elements) -> dict[str, Any]:
+    bytes_ = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"type": find_dtype_name(array.dtype), "shape": array.shape, "bytes": bytes_}
+
+
+def _read_array(kept: Mapping[str, Any]) -> Elements:
+    flat = np.frombuffer(base64.b64decode(kept["bytes"]), storage_dtype(kept["type"]))
+    return flat.reshape(kept["shape"])
 
 
 def hash_request(text: str, options: CompileOptions) -> str:

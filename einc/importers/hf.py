@@ -1,18 +1,22 @@
 """From the configuration of a Hugging Face model to a text of the model language.
 
 The architecture that the configuration names decides what is computed. Code that comes with a model is never run, and a
-field that this importer does not know is an error: it may change the model.
+field that this importer does not know is an error: it may change the model. Causal families that have no entry here are
+built from their configuration by transformers, without weights, and exported (`pytorch/published.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from einc.errors import UsageError
 from einc.importers import decoders, encoders
+from einc.importers.causal_families import CAUSAL_ARCHITECTURES
 from einc.importers.common import HARMLESS_FIELDS, ImportRequest
 from einc.importers.config import ConfigFields, parse_config
-from einc.importers.decoder_text import write_decoder
+from einc.importers.decoder_text import LAST_COMMENT, write_decoder
 from einc.importers.decoders import read_decoder
 from einc.importers.encoders import read_encoder, write_encoder
 from einc.importers.families import DECODER_FAMILIES
@@ -20,18 +24,22 @@ from einc.importers.writing import StoredNames, comment_lines, make_name
 from einc_runtime.strict_json import describe_json
 from einc_runtime.text import escape_text
 
+if TYPE_CHECKING:
+    from einc.importers.arrays.values import Elements
+
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
     """A model's text, and what its user may want to know about it: defaults that were taken, what was left out.
 
-    `longest` is the number of tokens that a text may have.
+    `longest` is the number of tokens that a text may have. `constants` are weights that the folder does not have.
     """
 
     architecture: str
     text: str
     notes: tuple[str, ...]
     longest: int = 0
+    constants: Mapping[str, Elements] = field(default_factory=dict)
 
 
 _DEFAULT_ARCHITECTURES = {
@@ -51,6 +59,8 @@ def import_hf(
     """
     document = parse_config(config, where)
     fields = ConfigFields(document, where, request.ignored)
+    if (family := find_exported_family(document)) is not None:
+        return _import_exported(fields, document, family, name, request, stored)
     architecture = _read_architecture(fields)
     files = StoredNames(stored, fields)
     longest = 0
@@ -74,6 +84,46 @@ def import_hf(
             lines += write_encoder(encoder, request, files, make_name(name), fields)
     fields.check()
     return ImportedModel(architecture or "", "\n".join(lines) + "\n", tuple(fields.notes), longest)
+
+
+def find_longest(config: bytes, where: str, ignored: tuple[str, ...] = ()) -> int:
+    """How many tokens a text may have. Raises as `import_hf` does."""
+    document = parse_config(config, where)
+    if (family := find_exported_family(document)) is None:
+        return import_hf(config, where, "model", ImportRequest(tokens=2, ignored=ignored), None).longest
+    from einc.importers.pytorch.published import find_longest as ask
+
+    return ask(document, family, where)
+
+
+def find_exported_family(document: Mapping[str, Any]) -> str | None:
+    """The family of a configuration whose model transformers builds; None where there is an entry here, or no such
+    family."""
+    kind, listed = document.get("model_type"), document.get("architectures")
+    if not isinstance(kind, str) or kind in _DEFAULT_ARCHITECTURES or kind not in CAUSAL_ARCHITECTURES:
+        return None
+    return kind if listed is None or (isinstance(listed, list) and CAUSAL_ARCHITECTURES[kind] in listed) else None
+
+
+def _import_exported(
+    fields: ConfigFields, document: Mapping[str, Any], family: str, name: str, request: ImportRequest,
+    stored: frozenset[str] | None,
+) -> ImportedModel:  # fmt: skip
+    from einc.importers.pytorch.published import import_published
+
+    architecture = CAUSAL_ARCHITECTURES[family]
+    for option in decoders.ENCODER_OPTIONS:
+        if getattr(request, option):
+            raise UsageError(f"--{option} means nothing for a {architecture}")
+    model = import_published(fields, document, family, make_name(name), request, stored)
+    lines = comment_lines(
+        f"{escape_text(name)}: {architecture}, as transformers builds it from its config.json.",
+        "A step of decoding is derived from this text: `einc compile --step tokens=1`.",
+        *([] if request.logits == "all" else [LAST_COMMENT]),
+        "",
+    )
+    text = "\n".join(lines) + "\n" + model.text
+    return ImportedModel(architecture, text, tuple(fields.notes), model.longest, model.constants)
 
 
 def _read_architecture(fields: ConfigFields) -> str | None:

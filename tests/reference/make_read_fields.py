@@ -1,4 +1,5 @@
-"""Asks transformers which fields of a configuration it reads, and writes `einc/importers/read_fields.py`.
+"""Asks transformers which fields of a configuration it reads, and which causal families it has; writes
+`einc/importers/read_fields.py` and `einc/importers/causal_families.py`.
 
 A field is read by a family if its configuration class declares it, or if code of the family, or code that all families
 share, takes it from a configuration. Nothing is run: the sources are parsed. `make references` runs this.
@@ -14,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import quantization_config
 
 from einc.importers.families import DECODER_FAMILIES
 
 SOURCES = Path(transformers.__file__).parent
-TARGET = Path(__file__).parents[2] / "einc" / "importers" / "read_fields.py"
+IMPORTERS = Path(__file__).parents[2] / "einc" / "importers"
 SHARED = ("configuration_utils.py", "masking_utils.py", "modeling_utils.py", "modeling_layers.py")
 ROTARY = "modeling_rope_utils.py"
 QUANTIZERS = {
@@ -37,6 +39,15 @@ Written by tests/reference/make_read_fields.py: do not edit.
 
 from __future__ import annotations
 
+'''
+CAUSAL_HEADING = '''"""The causal models that transformers {version} has: the architecture of each `model_type`.
+
+Written by tests/reference/make_read_fields.py: do not edit.
+"""
+
+from __future__ import annotations
+
+CAUSAL_ARCHITECTURES = {
 '''
 
 
@@ -117,7 +128,11 @@ def main() -> None:
     lines.append(
         '"""By what reads them: a method of quantization, a family (its `model_type`), or what all have in common."""\n'
     )
-    TARGET.write_text("".join(lines), encoding="utf-8")
+    (IMPORTERS / "read_fields.py").write_text("".join(lines), encoding="utf-8")
+    families = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items())
+    table = "".join(f'    "{family}": "{architecture}",\n' for family, architecture in families) + "}\n"
+    heading = CAUSAL_HEADING.replace("{version}", transformers.__version__)
+    (IMPORTERS / "causal_families.py").write_text(heading + table, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -70,6 +70,12 @@ CASES = (
         large="torch",
     ),
     HintCase(
+        "einc/importers/pytorch/published.py",
+        write("from einc.importers.pytorch.published import find_longest; find_longest({}, 'gpt2', 'config.json')"),
+        compiler=True,
+        large="torch",
+    ),
+    HintCase(
         "einc/importers/onnx/files.py",
         write("from einc.importers.onnx.files import load_onnx; load_onnx()"),
         compiler=True,

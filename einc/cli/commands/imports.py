@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -62,30 +63,41 @@ def hf_command(folder: str, target: str, as_json: bool, **arguments: Any) -> Non
     metadata and the names of tensors in a GGUF file. `einc run --weights` reads the weights where they lie.
 
     Decoders (Llama, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma 1 to 3, OLMo 2) become texts that read whole
-    sequences; `einc compile --step tokens=1` derives a step over key/value caches from one. Encoders (BERT) return
-    hidden states, pooled embeddings or the logits of their head. Nothing in the folder is executed. Every default that
-    is used is printed. What is not supported is an error.
+    sequences; `einc compile --step tokens=1` derives a step over key/value caches from one. So do all other causal
+    models that transformers has, of one sequence; torch and transformers have to be there for them. Encoders (BERT)
+    return hidden states, pooled embeddings or the logits of their head. Nothing in the folder is executed. Every
+    default that is used is printed. What is not supported is an error.
     """
     from einc.importers.common import ImportRequest
     from einc.importers.hf import import_hf
+    from einc.importers.weight_files import describe_weight, write_weights
 
     request = ImportRequest(**arguments)
     if request.normalize and request.pool is None:
         raise UsageError("--normalize needs --pool")
     if as_json and target == output.STDOUT:
         raise UsageError("-o - writes the model to standard output, which --json needs for itself")
-    output.require_outputs([target], [folder])
+    constants = f"{os.path.splitext(target)[0]}.constants.safetensors"
+    output.require_outputs([target, *([] if target == output.STDOUT else [constants])], [folder])
     with show_phases() as phase:
         phase("reading the configuration and the names of weights")
         model = read_published_model(folder)
         imported = import_hf(model.config, model.where, model.name, request, model.stored)
         phase("checking the model")
         _check_model(imported.text, model.where)
+        if imported.constants and target == output.STDOUT:
+            raise UsageError("-o - writes the model alone, and this one has constants of its own: name a file")
         output.write_text(target, imported.text)
+        if imported.constants:
+            weights = [describe_weight(stored, array) for stored, array in imported.constants.items()]
+            output.write_file(constants, lambda stream: write_weights(stream, weights))
+            stored = "--weights takes it beside the folder"
+            output.note(f"einc: {constants}: what the model computes from its sizes alone; {stored}")
     for note in imported.notes:
         output.note(f"einc: {note}")
     if as_json:
-        output.say_json({"model": target, "notes": list(imported.notes)})
+        files = {"constants": constants} if imported.constants else {}
+        output.say_json({"model": target, **files, "notes": list(imported.notes)})
     elif target != output.STDOUT:
         output.note(f"{target}: {imported.architecture} of {folder}")
 

@@ -28,7 +28,7 @@ from einc_runtime.cli.blas import load_numpy
 @machine_option()
 @click.option("--sites", type=Devices(), help="How many sites of it, or which ones.  [default: all; of a CPU one]")
 @click.option("--dtype", metavar="DTYPE", help="Compute in f16, bf16, f32 or f64.  [default: as in config.json]")
-@click.option("--batch", type=click.IntRange(1, 4096), default=8, help="Texts at once.  [default: 8]")
+@click.option("--batch", type=click.IntRange(1, 4096), help="Texts at once.  [default: 8]")
 @click.option(
     "--context", type=click.IntRange(2, 2**24), help="Tokens of a text.  [default: the model's, at most 2048]"
 )

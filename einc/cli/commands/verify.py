@@ -60,7 +60,7 @@ def verify_command(
     gradients: tuple[str, ...] | None,
     optimizer: str | None,
     clip: float | None,
-    weights: str | None,
+    weights: tuple[str, ...],
     ranks: bool,
     sites_per_rank: tuple[int, ...] | int | None,
     as_json: bool,

@@ -30,7 +30,13 @@ class TextParts:
 def write_text(parts: TextParts) -> str:
     """The model text of these parts."""
     names = NameTable()
-    for fixed in (parts.model, *parts.params, *(name for name, _, _ in parts.inputs), *parts.weights):
+    for fixed in (
+        parts.model,
+        *parts.params,
+        *parts.extents.values(),
+        *(name for name, _, _ in parts.inputs),
+        *parts.weights,
+    ):
         names.reserve(fixed)
     for saved, _ in parts.outputs:
         names.reserve(saved)
@@ -45,6 +51,7 @@ def write_text(parts: TextParts) -> str:
     inside = {name for repeat in repeats for weight in repeat.weights for name in weight.names}
     inside -= _find_read_outside(parts, repeats)
     groups = [
+        [f"dim {name} = {extent}" for extent, name in parts.extents.items()],
         [f"dim {name} = {default}" for name, default in parts.params.items()],
         [f"input {name} : {type_}{about}" for name, type_, about in parts.inputs],
         [_declare(weight) for name, weight in parts.weights.items() if name not in inside],
@@ -55,7 +62,19 @@ def write_text(parts: TextParts) -> str:
     lines = [f"model {parts.model}"]
     for group in groups:
         lines += ["", *group] if group else []
-    return "\n".join(wrap_lines(lines)) + "\n"
+    named = [_name_extents(line, parts.extents) for line in lines]
+    return "\n".join(wrap_lines(named)) + "\n"
+
+
+def _name_extents(line: str, extents: Mapping[int, str]) -> str:
+    """A line in which dimensions of these extents have their names; what files call tensors stays."""
+    before, stored, after = line.partition(" from ")
+    for extent, name in extents.items():
+        before = re.sub(rf"\bn{extent}(?=(_\d+)?\b)", name, before)
+        if re.match(r"\s*(input|weight) ", before):
+            head, bracket, dims = before.partition("[")
+            before = head + bracket + re.sub(rf"\b{extent}\b", name, dims)
+    return before + stored + after
 
 
 def _find_read_outside(parts: TextParts, repeats: Sequence[Repeat]) -> set[str]:
@@ -138,7 +157,7 @@ def _name_block(repeat: Repeat) -> str:
 def _write_block(parts: TextParts, repeat: Repeat, block: str, counts: Sequence[Count]) -> list[str]:
     """The block of the first iteration, with weights by the number of each."""
     names = NameTable()
-    for fixed in (*parts.params, block):
+    for fixed in (*parts.params, *parts.extents.values(), block):
         names.reserve(fixed)
     renamed: dict[str, str] = {}
     first = parts.statements[repeat.start : repeat.start + repeat.period]

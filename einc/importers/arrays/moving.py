@@ -233,8 +233,11 @@ def make_unique(program: ArrayProgram, array: Array) -> Array:
 
 
 @recorded
-def take(program: ArrayProgram, array: Array, positions: Array, axis: int, hint: str = "take") -> Array:
-    """numpy's `take`: the dimensions of `positions` replace an axis. Negative positions count from the end."""
+def take(
+    program: ArrayProgram, array: Array, positions: Array, axis: int, hint: str = "take", *, only_natural: bool = False
+) -> Array:
+    """numpy's `take`: the dimensions of `positions` replace an axis. Negative positions, where there may be some, count
+    from the end."""
     axis = normalize_axis(axis, array.rank)
     extent = array.shape[axis]
     rows = array.known.size // max(1, extent.value) if array.known is not None else 0
@@ -252,7 +255,8 @@ def take(program: ArrayProgram, array: Array, positions: Array, axis: int, hint:
     if array.scalar is not None:
         return full(program, shape, array.scalar, array.type, hint)
     source = program.place(array)
-    if axis == 0 and array.rank == 2 and not source.type.is_bool and source.type.is_float and program.is_weight(source):
+    plain = only_natural or program.is_weight(source)
+    if axis == 0 and array.rank == 2 and not source.type.is_bool and source.type.is_float and plain:
         ids = program.place(
             positions if positions.type.carrier.is_integer else cast(program, positions, ElementType.I64)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,8 +30,10 @@ class ArrayProgram:
     and is better.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, extents: Mapping[int, str] | None = None) -> None:
+        """Dimensions of some `extents` that are numbers have names in the text."""
         self.names = NameTable()
+        self._named_extents = dict(extents or {})
         self.model = self.names.take(name)
         self._constants: dict[str, Elements] = {}
         self.notes: list[str] = []
@@ -244,7 +246,7 @@ class ArrayProgram:
                 statements=self._statements,
                 outputs=self._outputs,
                 bases=self.names.bases,
-                extents={},
+                extents=self._named_extents,
             )
         )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from einc.errors import Diagnostic, ModelError
@@ -14,7 +13,7 @@ from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 from einc.importers.lifting import lift
 from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
-from einc.importers.pytorch.aten import ATEN, find_operator
+from einc.importers.pytorch.aten import find_operator
 from einc.importers.pytorch.aten.complex_numbers import ComplexArray, call_complex, find_parts
 from einc.importers.pytorch.aten.table import Call
 from einc.importers.pytorch.exported import (
@@ -28,8 +27,9 @@ from einc.importers.pytorch.exported import (
     read_nested_graph,
 )
 from einc.importers.pytorch.in_place import SharedElements, is_in_place, name_without_writing, read_operator
+from einc.importers.pytorch.node_names import describe_missing, find_line, find_name
 from einc.importers.pytorch.symbols import find_symbol, read_extent
-from einc_runtime.text import did_you_mean, escape_text
+from einc_runtime.text import escape_text
 
 MAX_KNOWN = 2**16
 """Elements of a buffer whose values einc looks at, so that what is computed from it is computed once."""
@@ -55,17 +55,28 @@ class ConvertedModule:
     notes: tuple[str, ...]
 
 
-def convert_archive(archive: ExportArchive, name: str) -> ConvertedModule:
+@dataclass(frozen=True, slots=True)
+class TextNames:
+    """Names that a text is to have: `weights` lie in files of their own, each under this name, and have no elements in
+    the archive; `outputs` are called so; dimensions of these `extents` have names."""
+
+    weights: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    extents: Mapping[int, str] = field(default_factory=dict)
+
+
+def convert_archive(archive: ExportArchive, name: str, names: TextNames | None = None) -> ConvertedModule:
     """The model of an archive. Raises ReadError for a broken one, and ModelError for what einc cannot say."""
     graph = read_graph(archive.document, archive.path)
-    return _Conversion(archive, graph, name).run()
+    return _Conversion(archive, graph, name, names or TextNames()).run()
 
 
 class _Conversion:
-    def __init__(self, archive: ExportArchive, graph: ExportedGraph, name: str) -> None:
+    def __init__(self, archive: ExportArchive, graph: ExportedGraph, name: str, names: TextNames) -> None:
         self._archive = archive
         self._graph = graph
-        self._program = ArrayProgram(name)
+        self._names = names
+        self._program = ArrayProgram(name, names.extents)
         self._program.lift = lift
         self._symbols: dict[str, Extent] = {}
         self._values: dict[str, Any] = {}
@@ -100,6 +111,8 @@ class _Conversion:
         if placeholder.kind == "input":
             shape = self._read_shape(value, placeholder.name)
             return self._program.input(placeholder.name, shape, type_)
+        if (in_files := self._names.weights.get(placeholder.stored)) is not None:
+            return self._declare_weight(in_files, self._read_shape(value, placeholder.name), type_)
         tensor = self._archive.tensors.get(placeholder.stored)
         if tensor is None:
             raise self._problem(f"there are no elements of the weight {placeholder.stored}")
@@ -109,11 +122,13 @@ class _Conversion:
         if known and tensor.size <= MAX_KNOWN:
             elements = self._archive.read_tensor(placeholder.stored)
             return self._program.constant(elements, type_, placeholder.stored)
-        if placeholder.stored not in self._weights:
-            name = placeholder.stored.replace(".", "_")
-            shape = tuple(map(make_extent, tensor.shape))
-            self._weights[placeholder.stored] = self._program.weight(name, shape, type_, placeholder.stored)
-        return self._weights[placeholder.stored]
+        return self._declare_weight(placeholder.stored, tuple(map(make_extent, tensor.shape)), type_)
+
+    def _declare_weight(self, stored: str, shape: tuple[Extent, ...], type_: ElementType) -> Array:
+        """The weight of this name in files."""
+        if stored not in self._weights:
+            self._weights[stored] = self._program.weight(stored.replace(".", "_"), shape, type_, stored)
+        return self._weights[stored]
 
     def _read_type(self, value: ExportedTensor, name: str) -> ElementType:
         if value.type is None:
@@ -162,7 +177,7 @@ class _Conversion:
                 name, function = read_operator(target), operator.call if operator is not None else None
                 results = self._run(node, lambda call, arguments: call_complex(name, call, function, arguments), inputs)
             elif operator is None:
-                raise self._refuse(node, *_describe_missing(node.target))
+                raise self._refuse(node, *describe_missing(node.target))
             else:
                 results = self._run(node, operator.call, inputs)
         except UnsupportedError as error:
@@ -204,7 +219,7 @@ class _Conversion:
     def _run(self, node: ExportedNode, call: Any, inputs: dict[str, Any]) -> Any:
         results = [self._graph.tensors[name] for name in _list_tensors(node.outputs) if name in self._graph.tensors]
         types = tuple(self._read_type(value, node.target) for value in results)
-        return call(Call(self._program, types, _last_name(node)), inputs)
+        return call(Call(self._program, types, find_name(node)), inputs)
 
     def _bind(self, node: ExportedNode, results: Any) -> None:
         names = _list_names(node.outputs)
@@ -294,8 +309,8 @@ class _Conversion:
                 array = self._values.get(name)
                 if not isinstance(array, Array):
                     raise self._problem(f"the output {name} is not computed")
-                several = len(self._graph.outputs) > 1
-                names.append(self._program.output(f"output{position}" if several else "output0", array))
+                preferred = self._names.outputs[position] if self._names.outputs else f"output{position}"
+                names.append(self._program.output(preferred, array))
         if not names:
             raise self._problem("the module returns no tensor")
         return names
@@ -309,9 +324,6 @@ class _Conversion:
         """An error at a node, with the line of the module that called it."""
         operator = escape_text(node.target.removeprefix("torch.ops."), 100)
         return ModelError([Diagnostic(f"{self._archive.path}: {operator}{find_line(node)}: {message}", hint=hint)])
-
-
-_OF_TORCH = re.compile(r"[/\"]torch/(nn|fx|_\w+)/")
 
 
 def _find_last_reads(graph: ExportedGraph) -> dict[str, int]:
@@ -331,29 +343,6 @@ def _find_needed(nodes: Sequence[ExportedNode], results: Sequence[Argument]) -> 
             needed.add(position)
             names.update(_list_names([argument.arg for argument in node.inputs]))
     return needed
-
-
-def find_line(node: ExportedNode) -> str:
-    """The last line of Python that called the node and is not torch's own, as the export noted it."""
-    trace = node.metadata.get("stack_trace")
-    if not isinstance(trace, str):
-        return ""
-    lines = trace.splitlines()
-    places = [k for k, line in enumerate(lines) if line.lstrip().startswith("File ")]
-    of_user = [k for k in places if _OF_TORCH.search(lines[k]) is None] or places
-    if not of_user:
-        return ""
-    called_at = escape_text(lines[of_user[-1]].strip().removeprefix("File "), 200)
-    source = lines[of_user[-1] + 1].strip() if of_user[-1] + 1 < len(lines) else ""
-    return f" (called by {called_at}: {escape_text(source, 100)})"
-
-
-def _describe_missing(target: str) -> tuple[str, str]:
-    short = target.removeprefix("torch.ops.")
-    operators = sorted(f"aten.{name}" for name in ATEN)
-    suggestion = did_you_mean(short.rpartition(".")[0], operators)
-    how = "docs/adding-a-graph-importer.md says how to add a function for it to einc/importers/pytorch/aten"
-    return "einc has no such operator", f"{suggestion}; {how}" if suggestion else how
 
 
 def _read_float(value: Any) -> float:
@@ -382,14 +371,3 @@ def _list_tensors(arguments: Sequence[Argument]) -> list[str]:
         if {"as_tensor", "as_tensors"} & set(argument)
         for name in _list_names([argument])
     ]
-
-
-def _last_name(node: ExportedNode) -> str:
-    """What the result is called: the last name of the module that called the node, or that of the operator."""
-    stack = node.metadata.get("nn_module_stack")
-    operator = node.target.removeprefix("torch.ops.aten.").partition(".")[0].strip("_")
-    if not isinstance(stack, str) or not stack:
-        return operator
-    path = stack.rpartition(";")[2].split(",")
-    module = path[1].rpartition(".")[2] if len(path) > 2 else ""
-    return module if module and not module.isdigit() else operator

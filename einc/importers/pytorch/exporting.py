@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,11 +19,17 @@ _EXPERTS_OF_EINC = "einc"
 
 
 def export_module(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any, path: str
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    path: str,
+    without: Collection[str] = (),
 ) -> None:
     """Exports a module and saves the archive at `path`.
 
-    Operators that einc knows are kept as they are, all others are decomposed as torch decomposes them. Raises
+    Operators that einc knows are kept as they are, all others are decomposed as torch decomposes them. Weights
+    `without` elements have none in the archive, which is for einc alone then. Raises
     MissingFault without torch, and ModelError with torch's own words for a module that cannot be exported.
     """
     try:
@@ -40,6 +46,14 @@ def export_module(
                 if find_operator(f"torch.ops.{operator}") is not None:
                     decompositions.pop(operator)
             exported = exported.run_decompositions(decompositions)
+            for name in without:
+                if (weight := exported.state_dict.get(name)) is not None:
+                    empty = weight.detach().new_empty(0)
+                    exported.state_dict[name] = (
+                        torch.nn.Parameter(empty, requires_grad=False)
+                        if isinstance(weight, torch.nn.Parameter)
+                        else empty
+                    )
             torch.export.save(exported, path)
         except Exception as error:  # torch raises errors of many kinds for what it cannot export
             words = str(error).strip() or type(error).__name__

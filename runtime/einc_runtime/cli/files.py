@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from einc_runtime.errors import ReadFault, RuntimeFault, UsageFault
 
 if TYPE_CHECKING:
+    from einc_runtime.execution.data.weights import WeightSource
     from einc_runtime.plan.schema import Bundle
 
 STDIN = "-"
@@ -51,3 +52,13 @@ def require_present(path: str, *, or_folder: bool = False) -> None:
         raise UsageFault("there is no such file", where=path or "''")
     if os.path.isdir(path) and not or_folder:
         raise ReadFault("cannot read: it is a directory", where=path)
+
+
+def require_weights(paths: Sequence[str], *, may_be_random: bool = False) -> WeightSource:
+    """The source that the paths of `--weights` are together. Raises UsageFault for one that is not there."""
+    from einc_runtime.execution.data.random_arrays import RANDOM_PREFIX
+
+    for path in paths:
+        if len(paths) > 1 or not may_be_random or not path.startswith(RANDOM_PREFIX):
+            require_present(path, or_folder=True)
+    return paths[0] if len(paths) == 1 else paths

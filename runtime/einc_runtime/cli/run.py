@@ -55,7 +55,7 @@ class RunOptions:
 
     plan: str
     inputs: tuple[str, ...]
-    weights: str | None
+    weights: tuple[str, ...]
     targets: tuple[str, ...]
     backend: str
     devices: int | tuple[int, ...] | None
@@ -87,7 +87,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="The inputs; rand:SEED alone draws all others at random.",
     ),
     click.option(
-        "--weights", metavar="FILE | DIR | rand:SEED", help="A safetensors file or folder of them, or an npz file."
+        "--weights",
+        multiple=True,
+        metavar="FILE | DIR | rand:SEED",
+        help="A safetensors file or folder of them, or an npz file; of several, the first with a weight counts.",
     ),
     click.option(
         "-o",
@@ -198,7 +201,7 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
         on_gpus = uses_gpus(bundle, options.backend) if world is None else world.uses_gpus(bundle, options.backend)
         if not on_gpus:
             require_address_space(sum(bundle.memory) + OF_RUNS + OF_WORKERS * (os.cpu_count() or 1))
-        sources = [options.plan, options.weights, *options.inputs, *options.expect]
+        sources = [options.plan, *options.weights, *options.inputs, *options.expect]
         target = None
         if options.shards:
             target = shards.require_target(options.targets, bool(reference or options.expect), sources)
@@ -322,19 +325,18 @@ def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, 
     arrays = read_inputs(session.bundle, options.inputs)
     session.load_all(arrays)
     tensors = list_weights(session.bundle)
-    if options.weights is None and tensors:
+    if not options.weights and tensors:
         hint = "--weights FILE.safetensors, or --weights rand:0"
         raise ArrayFault(f"nothing is given for the {len(tensors)} weights of {session.bundle.model}", hint=hint)
-    if options.weights is not None:
-        if not options.weights.startswith("rand:"):
-            files.require_present(options.weights, or_folder=True)
-        with files.reading(options.weights):
+    if options.weights:
+        source = files.require_weights(options.weights, may_be_random=True)
+        with files.reading(options.weights[0]):
             if keep:
-                weights = read_weights(tensors, options.weights)
+                weights = read_weights(tensors, source)
                 session.load_all(weights)
                 arrays |= weights
             else:
-                session.load_weights(options.weights)
+                session.load_weights(source)
     return arrays if keep else {}
 
 

@@ -38,7 +38,10 @@ UNPROVED_BY_ANY = (
 """`docs/proof.md` says of each why it is not proved, and what stands for a proof."""
 
 weights_option = click.option(
-    "--weights", metavar="FILE | DIR", help="Also check that these files have what fills each weight."
+    "--weights",
+    multiple=True,
+    metavar="FILE | DIR",
+    help="Also check that these files have what fills each weight.",
 )
 ranks_option = click.option(
     "--ranks", is_flag=True, help="Also prove that no process waits forever, in however many the plan is run."
@@ -75,7 +78,7 @@ class Ranks:
 @assignment_option
 @json_option
 def verify_command(
-    plan: str, weights: str | None, ranks: bool, sites_per_rank: tuple[int, ...] | int | None, as_json: bool
+    plan: str, weights: tuple[str, ...], ranks: bool, sites_per_rank: tuple[int, ...] | int | None, as_json: bool
 ) -> None:
     """Prove from a plan's file alone that its tasks compute what its operations say.
 
@@ -88,7 +91,7 @@ def verify_command(
     )
 
 
-def verify_plan(plan: str, weights: str | None, ranks: Ranks, as_json: bool, further: Further) -> None:
+def verify_plan(plan: str, weights: tuple[str, ...], ranks: Ranks, as_json: bool, further: Further) -> None:
     """Prove, and report what was proved and what was not. Raises PlanFault and, for weights, ArrayFault."""
     from einc_runtime.execution.proved_plans import prove
     from einc_runtime.plan.proof import PROVED
@@ -103,7 +106,7 @@ def verify_plan(plan: str, weights: str | None, ranks: Ranks, as_json: bool, fur
             if ranks.requested:
                 phase("matching messages between processes")
                 proved += tuple(_verify_ranks(bundle, ranks.shares))
-        if weights is not None:
+        if weights:
             phase("looking at the weights")
             proved += (_verify_weights(bundle, weights),)
     counts = {"operators": len(bundle.operations), "sites": len(bundle.devices), "tasks": len(bundle.tasks)}
@@ -169,10 +172,11 @@ def _prove_lanes(bundle: Bundle, ranks: Sequence[int]) -> int:
     return max((len(step.places) for step in groups), default=0)
 
 
-def _verify_weights(bundle: Bundle, source: str) -> str:
+def _verify_weights(bundle: Bundle, paths: Sequence[str]) -> str:
     from einc_runtime.execution.data.weights import list_weights, require_weights
 
-    files.require_present(source, or_folder=True)
-    with files.reading(source):
+    source = files.require_weights(paths)
+    with files.reading(paths[0]):
         require_weights(list_weights(bundle), source)
-    return f"{source} has an array of a fitting type and shape for every weight, and the rows that weights name"
+    shown = " and ".join(paths)
+    return f"{shown} has an array of a fitting type and shape for every weight, and the rows that weights name"

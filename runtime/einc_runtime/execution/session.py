@@ -8,7 +8,6 @@ inputs would be computed (`thread_guard`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from einc_runtime.dtypes import Array
     from einc_runtime.execution.base import Executor, TaskRecord
+    from einc_runtime.execution.data.weights import WeightSource
     from einc_runtime.execution.facts import ExecutionFacts
     from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.execution.trace import Trace
@@ -216,8 +216,9 @@ class Session:
             for tensor in session.states:
                 self.load(tensor.name, session.offload(tensor.name))
 
-    def load_weights(self, source: str | os.PathLike[str] | Mapping[str, Any], *, only_missing: bool = False) -> None:
-        """Loads all weights from a safetensors file, a directory of them, an .npz file, `rand:SEED`, or a mapping.
+    def load_weights(self, source: WeightSource, *, only_missing: bool = False) -> None:
+        """Loads all weights from a safetensors file, a directory of them, an .npz file, `rand:SEED`, or a mapping; or
+        from a list of these, of which the first that has a weight counts.
 
         The arrays of a mapping may have the names, types and shapes that they may have in a file; others are ignored.
         `only_missing` leaves out what is loaded, for example by a session that has the same memory.

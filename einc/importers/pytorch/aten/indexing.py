@@ -18,7 +18,7 @@ from einc.importers.pytorch.aten.table import Call, Size, aten
 
 @aten("embedding")
 def convert_embedding(call: Call, weight: Array, indices: Array, padding_idx: int = -1) -> Array:
-    return moving.take(call.program, weight, indices, 0, call.hint)
+    return moving.take(call.program, weight, indices, 0, call.hint, only_natural=True)
 
 
 @aten("index_select")

@@ -8,7 +8,7 @@ The name of a weight in files may stand for a part of a tensor, or for several t
 `qkv` from 8 up to 16, and `experts.*.up` are `experts.0.up`, `experts.1.up` and so on, one for each position of the
 weight's first dimension. A tensor that has exactly this name comes first. Parts of quantized weights are converted from
 the layouts of published files: `gptq:NAME`, `awq:NAME`, and plain ones (`quantized_layouts`). Floats of 8 and 4 bits
-are widened (`stored_floats`).
+are widened (`stored_floats`). Of a list of sources, the first that has a tensor counts.
 
 Where no tensor has a weight's name, there may be parts of it, by its name in the plan or in files: `qkv[0:8, 16:32]` is
 one block, as `einc run --shards` writes them. Together they must have what is wanted of the weight (`parts`).
@@ -46,8 +46,10 @@ from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import Block, Bundle, Tensor
 from einc_runtime.text import did_you_mean
 
-WeightSource = str | os.PathLike[str] | Mapping[str, Any]
-"""A file, a folder, `rand:SEED`, or arrays by the names that they would have in a file."""
+SingleSource = str | os.PathLike[str] | Mapping[str, Any]
+WeightSource = SingleSource | Sequence[SingleSource]
+"""A file, a folder, `rand:SEED`, or arrays by the names that they would have in a file; or a list of these, without
+`rand:SEED`."""
 
 _WIDENING_PAIRS = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64")}
 _CONVERSIONS = {("f32", declared) for declared in FLOATS} | _WIDENING_PAIRS
@@ -85,7 +87,7 @@ def iterate_weights(
     Raises ArrayFault before the first weight, with a line for each one that is missing or unfit, and OSError where a
     file cannot be read.
     """
-    path = None if isinstance(source, Mapping) else os.fspath(source)
+    path = find_path(source)
     if path is not None and path.startswith(RANDOM_PREFIX):
         seed = parse_seed(path)
         for tensor in tensors:
@@ -111,8 +113,8 @@ def _match_all(
     tensors: Sequence[Tensor], source: WeightSource, stack: ExitStack, needed_blocks: Mapping[str, Sequence[Block]]
 ) -> list[tuple[Tensor, StoredArray]]:
     """The stored array of every weight. Raises ArrayFault with all that is missing or unfit."""
-    path = None if isinstance(source, Mapping) else os.fspath(source)
-    files = _open_mapping(source) if isinstance(source, Mapping) else _open_path(os.fspath(source), stack)
+    path = find_path(source)
+    files = _open_source(source, stack)
     parts = find_parts(files.names)
     matches = [(tensor, _match(tensor, files, parts, needed_blocks.get(tensor.name))) for tensor in tensors]
     raise_together([problem for _, problem in matches if isinstance(problem, str)], path)
@@ -123,6 +125,23 @@ def is_grouping_of(stored: Sequence[int], declared: Sequence[int]) -> bool:
     """Whether every stored dimension is the product of consecutive declared dimensions, in order."""
     ends = set(itertools.accumulate(declared, operator.mul, initial=1))
     return math.prod(stored) == math.prod(declared) and set(itertools.accumulate(stored, operator.mul)) <= ends
+
+
+def find_path(source: WeightSource) -> str | None:
+    """The path of a source, or of the first of a list that has one."""
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    return None if isinstance(source, Mapping) else next(filter(None, map(find_path, source)), None)
+
+
+def _open_source(source: WeightSource, stack: ExitStack) -> StoredArrays:
+    if isinstance(source, Mapping):
+        return _open_mapping(source)
+    if isinstance(source, str | os.PathLike):
+        return _open_path(os.fspath(source), stack)
+    opened = [_open_source(part, stack) for part in source]
+    by_name = {name: arrays for arrays in reversed(opened) for name in arrays.names}
+    return StoredArrays(by_name, lambda name: by_name[name].find(name))
 
 
 def _open_path(path: str, stack: ExitStack) -> StoredArrays:

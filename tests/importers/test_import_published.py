@@ -1,0 +1,118 @@
+"""Families that transformers builds: what is asked of it, and what of its answers becomes a text. Nothing is built here
+(`live_published.py` does it)."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from einc.errors import EincError, ModelError, UsageError
+from einc.generation.decoder_plans import DecoderSource, choose_batch
+from einc.generation.plan_cache import PlanCache
+from einc.importers.common import ImportRequest
+from einc.importers.hf import ImportedModel, find_exported_family, import_hf
+from einc.importers.pytorch import published
+from einc.importers.pytorch.archive import ExportArchive
+from einc.importers.pytorch.build_published import clean
+from einc.importers.pytorch.convert import TextNames, convert_archive
+from einc_runtime.errors import MissingFault
+from tests.support.torch_archives import list_entries, load_case, write_archive
+
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_layer": 1, "n_head": 2}
+
+
+def test_which_families_are_built() -> None:
+    assert find_exported_family(GPT2) == "gpt2"
+    assert find_exported_family({"model_type": "bloom"}) == "bloom"
+    for other in (
+        {"model_type": "llama"},
+        {"model_type": "gpt2", "architectures": ["GPT2Model"]},
+        {"model_type": "no"},
+    ):
+        assert find_exported_family(other) is None
+
+
+def test_without_its_packages_one_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "find_spec", lambda name: None if name == "torch" else find_spec("json"))
+    with pytest.raises(MissingFault, match="models of gpt2 need torch and transformers") as raised:
+        import_hf(json.dumps(GPT2).encode(), "config.json", "m", ImportRequest(), None)
+    assert "torch" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("request_", "further", "problem"),
+    [
+        (ImportRequest(caches=True), {}, "--caches means nothing"),
+        (ImportRequest(batch=3), {}, "it reads one sequence"),
+        (ImportRequest(pool="mean"), {}, "means nothing for a GPT2LMHeadModel"),
+        (ImportRequest(), {"quantization_config": {}}, "quantized weights of a model of gpt2 are not supported"),
+    ],
+)
+def test_what_is_not_there_for_them(request_: ImportRequest, further: dict[str, Any], problem: str) -> None:
+    with pytest.raises(EincError, match=problem):
+        import_hf(json.dumps(GPT2 | further).encode(), "config.json", "m", request_, None)
+
+
+def test_fields_that_name_code_are_left_out() -> None:
+    config = {"n": 1, "auto_map": {"AutoModel": "evil.Model"}, "text_config": {"_attn_implementation": "some/kernel"}}
+    assert clean(config) == {"n": 1, "text_config": {}}
+
+
+def test_stacks_of_tensors_have_one_name() -> None:
+    def name(sources: dict[str, Any], missing: list[str]) -> dict[str, str]:
+        return published._name_weights({"weights": sources, "missing": missing}, "config.json")
+
+    experts = [f"layers.3.experts.{number}.up.weight" for number in (10, *range(10))]
+    stack = {"operations": ["MergeModulelist"], "names": {"experts.*.up.weight": experts}}
+    assert name({"up": stack, "x": "y"}, []) == {"up": "layers.3.experts.*.up.weight", "x": "y"}
+    merged = {"operations": ["Chunk"], "names": {"qkv": ["a.qkv"]}}
+    with pytest.raises(ModelError) as raised:
+        name({"q": merged}, ["lm_head.weight"])
+    assert [diagnostic.message for diagnostic in raised.value.diagnostics] == [
+        "config.json: the weight files beside it have no 'lm_head.weight'",
+        "config.json: 'q' is made of qkv in a way that is not supported",
+    ]
+
+
+def test_names_of_a_text_are_those_that_are_asked_for(tmp_path: Path) -> None:
+    case, path = load_case("transformer"), tmp_path / "model.pt2"
+    write_archive(path, list_entries(case.documents))
+    with ExportArchive(str(path)) as archive:
+        plain = convert_archive(archive, "case")
+        weights = {name: f"files.{name}" for name in plain.stored}
+        extent = case.inputs[0].shape[1]
+        named = convert_archive(archive, "case", TextNames(weights, ("logits",), {extent: "tokens"}))
+    assert named.outputs == ("logits",)
+    assert set(named.stored) == set(weights.values())
+    assert f"dim tokens = {extent}" in named.text
+    assert f"n{extent}" not in named.text
+
+
+class _Slow(DecoderSource):
+    """A source whose models are made here."""
+
+    def write_model(self, batch: int, places: int) -> ImportedModel:
+        table = np.arange(6, dtype=np.float32).reshape(2, 3)
+        return ImportedModel("GPT2LMHeadModel", f"model m{batch}{places}", ("a note",), 9, {"table": table})
+
+    def find_longest(self) -> int:
+        return 9
+
+
+def test_imports_are_kept(tmp_path: Path) -> None:
+    source = _Slow(json.dumps(GPT2).encode(), "config.json", "m", frozenset({"a"}))
+    made = [PlanCache(tmp_path).get_model(source, 1, 8) for _ in range(2)]
+    assert made[0].text == made[1].text
+    np.testing.assert_array_equal(made[0].constants["table"], made[1].constants["table"])
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    (file,) = tmp_path.glob("*.json")
+    file.write_text("{")
+    assert PlanCache(tmp_path).get_model(source, 1, 8).longest == PlanCache(tmp_path).find_longest(source) == 9
+    assert choose_batch(source, None, 8) == 1
+    with pytest.raises(UsageError, match="--batch"):
+        choose_batch(source, 2, 8)
