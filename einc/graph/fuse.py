@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 
-from einc.graph.graph import Graph, Node, TensorKind
+from einc.graph.graph import Graph, Node, TensorKind, find_updaters, updates_state
 from einc.graph.rounding import round_inputs
 from einc.graph.slices import push_slices
 from einc.ops.index_fusion import fuse_index_programs
@@ -54,12 +54,16 @@ def fuse(graph: Graph) -> Graph:
     """
     graph = push_slices(prune(graph))
     saved = frozenset(graph.outputs)
+    updaters = find_updaters(graph)
     kept: dict[str, Node] = {}  # by name, from the last to the first
     readers: dict[str, list[str]] = {}  # of every tensor, the names of the kept nodes that read it
     for node in reversed(graph.nodes):
         consumers = [kept[name] for name in readers.get(node.outputs[0], ())]
         shared = len(consumers) > 1 and not node.operator.joins_every_reader
-        if len(node.outputs) == 1 and consumers and not shared and node.outputs[0] not in saved:
+        alone = len(node.outputs) == 1 and node.outputs[0] not in saved
+        states = [updaters[name] for name in node.inputs if name in updaters]  # which no later node may read
+        late = states and any(graph.positions[consumer.name] > min(states) for consumer in consumers)
+        if alone and consumers and not shared and not late:
             fused = [fused_node for consumer in consumers if (fused_node := _fuse_nodes(consumer, node)) is not None]
             if len(fused) == len(consumers):
                 for consumer, fused_node in zip(consumers, fused, strict=True):
@@ -77,15 +81,17 @@ def fuse(graph: Graph) -> Graph:
 
 def _fuse_nodes(consumer: Node, producer: Node) -> Node | None:
     (name,) = producer.outputs
+    if updates_state(producer.operator):
+        return None
     if producer.operator.part is None and consumer.inputs.count(name) != 1:
         return None
     fused = consumer
     while name in fused.inputs:
         k = fused.inputs.index(name)
         operator = fused.operator.fuse(k, producer.operator)
-        if operator is None:
+        if operator is None and not updates_state(fused.operator):
             operator = fuse_index_programs(fused.operator, k, producer.operator)
-        if operator is None:
+        if operator is None and not updates_state(fused.operator):
             operator = fuse_recurrences(fused.operator, k, producer.operator)
         if operator is None and len(fused.inputs) == 2 and (exchanged := fused.operator.exchange()) is not None:
             fused, k = replace(fused, operator=exchanged, inputs=fused.inputs[::-1]), 1 - k

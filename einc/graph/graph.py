@@ -25,7 +25,10 @@ class TensorKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """A tensor of the computation; `stored` names it in a weight file (default: its own name)."""
+    """A tensor of the computation; `stored` names it in a weight file (default: its own name).
+
+    A state with such a name is a weight that runs write over: it is loaded before the first run.
+    """
 
     name: str
     desc: TensorDesc
@@ -98,10 +101,11 @@ class Graph:
 def verify_graph(graph: Graph) -> None:
     """Raises InternalError for a graph that breaks a rule: names are unique; every node reads tensors from before it,
     of its operator's types; every computed tensor has one producer; outputs are computed tensors; and the joint
-    aggregations of operators are consistent; and a state is read once, by an operator that writes over it."""
+    aggregations of operators are consistent; and a state is written over once, after all else that reads it."""
     table = graph.tensor_table()
     _require(len(table) == len(graph.tensors), "two tensors have one name")
     _require(len({node.name for node in graph.nodes}) == len(graph.nodes), "two nodes have one name")
+    read: set[str] = set()
     updated: set[str] = set()
     present = {tensor.name for tensor in graph.tensors if tensor.kind is not TensorKind.VALUE}
     for node in graph.nodes:
@@ -117,16 +121,28 @@ def verify_graph(graph: Graph) -> None:
             _require_type(node.name, name, table[name].desc, desc)
             present.add(name)
         for k, name in enumerate(node.inputs):
-            updates = k == 0 and dict(operator.kernel.attributes).get(IN_PLACE) is True
-            _require((table[name].kind is TensorKind.STATE) == updates, f"node {node.name} and state {name}")
-            _require(not updates or name not in updated, f"state {name} is updated twice")
+            updates, is_state = k == 0 and updates_state(operator), table[name].kind is TensorKind.STATE
+            _require(is_state or not updates, f"node {node.name} writes over {name}, which is no state")
+            _require(name not in updated, f"node {node.name} reads state {name}, which is written over")
+            read.update([name] if is_state else [])
             updated.update([name] if updates else [])
         fault = find_joint_aggregation_fault(operator)
         _require(fault is None, f"node {node.name}: {fault}")
+    _require(read == updated, "a state is read and never written over")
     _require(present == set(table), "a computed tensor has no producer")
     _require(len(set(graph.outputs)) == len(graph.outputs), "a tensor is saved twice")
     for name in graph.outputs:
         _require(name in table and table[name].kind is TensorKind.VALUE, f"output {name} is not a computed tensor")
+
+
+def updates_state(operator: Operator) -> bool:
+    """Whether the first output is written over the first input, a state."""
+    return dict(operator.kernel.attributes).get(IN_PLACE) is True
+
+
+def find_updaters(graph: Graph) -> dict[str, int]:
+    """For every state that is written over, the position of the node that does so."""
+    return {node.inputs[0]: n for n, node in enumerate(graph.nodes) if updates_state(node.operator)}
 
 
 def _require(holds: bool, message: str) -> None:

@@ -49,6 +49,9 @@ class _Pusher:
 
     def visit(self, node: Node) -> None:
         """Keeps the node, or its parts in place of the slices that read it."""
+        if any(self._table[name].kind is TensorKind.STATE for name in node.inputs):
+            self._keep(node)  # later, the state may be written over
+            return
         slices = [self._kept[name] for name in self._readers.get(node.outputs[0], ())]
         if node.operator.part is not None and node.outputs[0] not in self._saved:
             slices = self._join(node, slices)

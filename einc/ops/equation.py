@@ -29,14 +29,15 @@ from einc.ops.dequantize import Dequantize
 from einc.ops.derived import DerivedMappedOperator
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.quantized_product import make_quantized_product
-from einc.ops.scalar import compose, exchange_inputs, merge_inputs, parse_program, resolve_program
+from einc.ops.scalar import compose, exchange_inputs, make_step, merge_inputs, parse_program, resolve_program
 from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation
 from einc_runtime.plan.index_equations import (
     MAX_INDICES,
     IndexEquation,
     format_windows,
 )
-from einc_runtime.plan.scalar_programs import ScalarProgram
+from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
+from einc_runtime.plan.states import IN_PLACE
 from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Equation(DerivedMappedOperator):
 
     `dims` names the dimensions of the result. `aggregation` is None if, and only if, no index is aggregated. An
     operand with a window stands for that part of its tensor: its indices count from the window's first position.
+    `in_place`, the first operand is a state that the result is written over.
     """
 
     family: ClassVar[str] = "equation"
@@ -64,6 +66,7 @@ class Equation(DerivedMappedOperator):
     aggregation: str | None
     dtype: DType
     windows: Windows = ()
+    in_place: bool = False
 
     @property
     def title(self) -> str:
@@ -91,6 +94,7 @@ class Equation(DerivedMappedOperator):
             "program": self.program.text,
             "aggregation": self.aggregation or "",
             **windows,
+            **({IN_PLACE: True} if self.in_place else {}),
         }
 
     @property
@@ -150,6 +154,8 @@ class Equation(DerivedMappedOperator):
             return self._join_dequantize(k, producer)
         if not isinstance(producer, Equation) or self.aggregation is not None or producer.aggregation is not None:
             return None
+        if producer.in_place:
+            return None
         read = self.labels[k]
         if len(set(read)) != len(read) or len(read) != len(self.result):
             return None
@@ -205,8 +211,10 @@ class Equation(DerivedMappedOperator):
             windows=drop_item(self.windows, second) if self.windows else (),
         )
 
-    def restrict(self, box: TensorType) -> Restriction:
+    def restrict(self, box: TensorType) -> Restriction | None:
         """The part of the result needs the same part of every operand, and all of what is aggregated."""
+        if self.in_place:
+            return None
         boxes = self._find_boxes_behind(box)
         operands = tuple(replace(operand, shape=part.shape) for operand, part in zip(self.operands, boxes, strict=True))
         return Restriction(replace(self, operands=operands, windows=()), boxes)
@@ -249,7 +257,7 @@ def build_equation(
     program: ScalarProgram,
     aggregation: str | None,
     windows: Windows = (),
-) -> Operator:
+) -> Equation:
     """The operator of an index equation.
 
     `inputs` are tensors with one index name per dimension; a name may occur in several tensors, and twice in one.
@@ -339,13 +347,22 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     labels, result = equation.inputs, equation.output
     if len(labels) != len(inputs) or len(result) != len(dims):
         raise OperatorError(f"indices {indices[:80]!r} do not fit {len(inputs)} tensors and {len(dims)} dimensions")
-    return build_equation(
+    operator = build_equation(
         list(zip(inputs, labels, strict=True)),
         [(name, str(dim)) for name, dim in zip(result, dims, strict=True)],
         parse_program(program, len(inputs)),
         aggregation or None,
         windows,
     )
+    return replace(operator, in_place=True) if attributes.get(IN_PLACE) is True else operator
+
+
+def build_assignment(desc: TensorDesc) -> Equation:
+    """The operator that writes its second operand over its first, a state; what computes the second can be fused."""
+    labels = tuple(f"i{axis}" for axis in range(desc.rank))
+    result = tuple(zip(labels, desc.dims, strict=True))
+    operator = build_equation([(desc, labels)] * 2, result, make_step("copy", ScalarInput(1)), None)
+    return replace(operator, in_place=True)
 
 
 FAMILIES = {Equation.family: restore}

@@ -3,17 +3,22 @@
 A tensor lies in the blocks that the first operator that reads it wants, cut where they overlap. What only later
 operators read joins them when it is wanted. A block that one site wants is at home there. A block that several sites
 want is cut into a piece for each of them, so that all of them send at the same time, and none holds more than its part.
+
+States that are read before they are written over, such as the weights of a training step, have homes in every plan: the
+sites of what writes over them, where they stay from run to run.
 """
 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from einc.core.spec import Overlay
 from einc.physical.pieces import cut_block
 from einc_runtime.plan.boxes import are_disjoint
-from einc_runtime.plan.schema import ITEMSIZE, Block, Tensor
+from einc_runtime.plan.schema import ITEMSIZE, Block, Operation, Tensor
+from einc_runtime.plan.states import find_updates
 
 MIN_PIECE = 1 << 16
 """Bytes of a piece at least: smaller ones would take no less time, because of latencies."""
@@ -69,6 +74,33 @@ class Homes:
         for piece, r in zip(pieces, sorted(emptiest), strict=True):
             self._bytes[readers[r]] += piece.size * itemsize
             yield piece, readers[r]
+
+
+class StateHomes:
+    """The homes of states that several operations read, and the sites of the operations that write over states.
+
+    Function specification f is at site f. So all states whose updates are cut alike lie at the same sites.
+    """
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        updates = find_updates(operations)
+        reads = Counter(tensor for operation in operations for tensor in set(operation.inputs))
+        updaters = {operation.inputs[0]: operation for operation in operations if operation.outputs[0] in updates}
+        self._updaters = {tensor: updater for tensor, updater in updaters.items() if reads[tensor] > 1}
+
+    @property
+    def key(self) -> tuple[tuple[int, int], ...]:
+        """What decides where these states are, by the identity of operations: equal for plans that have them alike."""
+        return tuple(sorted((tensor, id(updater)) for tensor, updater in self._updaters.items()))
+
+    def list_homes(self, tensor: int) -> list[Home]:
+        """The blocks of a state with their sites; none where nothing but what writes over it reads it."""
+        functions = self._updaters[tensor].functions if tensor in self._updaters else ()
+        return [(tensor, function.inputs[0], site) for site, function in enumerate(functions)]
+
+    def find_sites(self, updater: Operation) -> tuple[int, ...] | None:
+        """The sites of an operation that writes over a state, in plans with such states; else None."""
+        return tuple(range(len(updater.functions))) if self._updaters else None
 
 
 def cut_home(block: Block, readers: int, itemsize: int) -> list[Block]:

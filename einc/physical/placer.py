@@ -7,7 +7,7 @@ these, only what comes after is placed again (`PlacedBeginnings`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -17,7 +17,7 @@ from einc.logical.plan import LogicalPlan
 from einc.machines.model import Machine
 from einc.physical.atoms import find_inflows
 from einc.physical.given import OUTPUT
-from einc.physical.homes import Homes
+from einc.physical.homes import Homes, StateHomes
 from einc.physical.lowering import Lowering
 from einc.physical.memory import MemoryPlan, check_capacity, plan_memory
 from einc.physical.occupancy import Occupancy
@@ -73,6 +73,7 @@ class Placer:
         self._residencies: dict[int, Residency] = {}
         self._occupancy = Occupancy(machine, plan.used_sites) if has_choice(plan, records) else None
         self._updates = find_updates(records.operations)
+        self._states = StateHomes(records.operations)
         self._once = plan.input_placement == "once"
         self._homes = Homes(records.tensors, plan.used_sites)
         self._nearby = (
@@ -106,6 +107,8 @@ class Placer:
         self._builder.serves = operation.name
         positions: dict[int, list[int]] = {}
         for k, tensor in enumerate(operation.inputs):
+            if tensor not in self._residencies:
+                self._add_homes(self._states.list_homes(tensor))
             if tensor in self._residencies or (self._once and self._tensors[tensor].kind != STATE):
                 positions.setdefault(tensor, []).append(k)
         blocks = {
@@ -115,7 +118,9 @@ class Placer:
         busy_ms = None if self._occupancy is None else self._occupancy.busy_ms(operation.inputs)
         self._settle(blocks, len(functions), busy_ms)
         first = len(self._builder.tasks)
-        placed = self._place(operation.name, blocks, len(functions), busy_ms)
+        updates = operation.outputs[0] in self._updates
+        given_sites = self._states.find_sites(operation) if updates else None
+        placed = self._place(operation.name, blocks, len(functions), busy_ms, given_sites)
         # A site does its tasks for others before its kernel; otherwise the others would have to wait for the kernel.
         owed: dict[int, list[int]] = {}
         for t, task in enumerate(self._builder.tasks[first:], first):
@@ -133,6 +138,8 @@ class Placer:
                 else:
                     region = self._builder.load(site, tensor, block)
                 reads.append(region)
+            if updates:
+                after.extend(self._builder.list_readers(reads[0].buffer))
             writes = [
                 self._builder.add_update(tensor, reads[0])
                 if tensor in self._updates
@@ -230,7 +237,7 @@ class Placer:
         loaded = {
             tensor: function_blocks
             for tensor, function_blocks in blocks.items()
-            if self._tensors[tensor].kind != "value"
+            if self._tensors[tensor].kind not in ("value", STATE)
         }
         if not loaded or self._nearby is None:
             return
@@ -255,13 +262,18 @@ class Placer:
         blocks: dict[int, list[tuple[Block, ...]]],
         functions: int,
         busy_ms: Sequence[float] | None = None,
+        sites: tuple[int, ...] | None = None,
     ) -> _Placed:
-        """Chooses sites for function specifications that read these blocks, and brings the blocks there.
+        """Chooses sites for function specifications that read these blocks, unless they are given, and brings the
+        blocks there.
 
         `name` is that of the exchange; `busy_ms` is as for schedulers.
         """
         reads, inflows = find_inflows(blocks, self._residencies)
-        scheduled = self._scheduler.schedule(name, inflows, functions, busy_ms)
+        if sites is None:
+            scheduled = self._scheduler.schedule(name, inflows, functions, busy_ms)
+        else:
+            scheduled = self._scheduler.bring(name, inflows, sites)
         lowering = Lowering(self._builder, reads, inflows, scheduled.sites)
         if scheduled.preamble is not None:
             lowering.run(scheduled.firings, scheduled.preamble.atoms, self._machine)
@@ -282,15 +294,16 @@ def _find_last_users(plan: LogicalPlan) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The operations of a plan, and its placers after each of them, which are not changed any more."""
+    """The operations of a plan, what else decides where they are placed, and its placers after each of them, which are
+    not changed any more."""
 
     operations: tuple[Operation, ...]
-    choice: bool
+    conditions: Hashable
     placers: tuple[Placer, ...]
 
-    def count_shared(self, operations: Sequence[Operation], choice: bool) -> int:
+    def count_shared(self, operations: Sequence[Operation], conditions: Hashable) -> int:
         """How many operations another plan has in common with this one, from the first on."""
-        if choice is not self.choice:
+        if conditions != self.conditions:
             return 0
         return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self.operations, operations, strict=True)))
 
@@ -307,9 +320,11 @@ class PlacedBeginnings:
 
     def place(self, plan: LogicalPlan, machine: Machine, scheduler: Scheduler, records: PlanRecords) -> Placer:
         """The placer that has placed all operators. Raises MachineError where sites cannot talk."""
-        choice, operations = has_choice(plan, records), records.operations
+        operations = records.operations
+        conditions = has_choice(plan, records), StateHomes(operations).key
         shared, position = max(
-            ((beginning.count_shared(operations, choice), b) for b, beginning in enumerate(self._kept)), default=(0, 0)
+            ((beginning.count_shared(operations, conditions), b) for b, beginning in enumerate(self._kept)),
+            default=(0, 0),
         )
         placers: list[Placer] = []
         if shared:
@@ -322,6 +337,6 @@ class PlacedBeginnings:
         for number in range(shared, len(operations)):
             placer.place(number)
             placers.append(placer.fork(plan, records, number + 1))
-        self._kept.append(_Beginning(operations, choice, tuple(placers)))
+        self._kept.append(_Beginning(operations, conditions, tuple(placers)))
         del self._kept[:-MAX_KEPT_BEGINNINGS]
         return placer

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from einc.logical.plan import LogicalPlan
+from einc_runtime.plan.regions import reads_of
 from einc_runtime.plan.schema import (
     AggregateTask,
     AggregationName,
@@ -72,12 +73,14 @@ class DeviceProgramBuilder:
         self.aliases: dict[int, int] = {}
         self._loads: dict[tuple[int, int, Block], Region] = {}
         self._fences: dict[tuple[int, Region], int] = {}
+        self._state_readers: dict[int, tuple[int, ...]] = {}
 
     def fork(self) -> DeviceProgramBuilder:
         """The same program so far; neither changes the other."""
         forked = copy.copy(self)
         forked.buffers, forked.tasks = self.buffers.copy(), self.tasks.copy()
         forked.aliases, forked._loads, forked._fences = self.aliases.copy(), self._loads.copy(), self._fences.copy()
+        forked._state_readers = self._state_readers.copy()
         return forked
 
     def add_buffer(
@@ -85,6 +88,8 @@ class DeviceProgramBuilder:
     ) -> Region:
         """A new buffer for `block`, as the region that fills it."""
         self.buffers.append(Buffer(site, 0, tensor, block, role))
+        if role == "state":
+            self._state_readers[len(self.buffers) - 1] = ()
         return Region(len(self.buffers) - 1, block)
 
     def add_update(self, tensor: int, old: Region) -> Region:
@@ -101,6 +106,10 @@ class DeviceProgramBuilder:
             assert kind != "value"
             self._loads[key] = self.add_buffer(site, tensor, block, kind)
         return self._loads[key]
+
+    def list_readers(self, buffer: int) -> tuple[int, ...]:
+        """The tasks so far that read a buffer of a state."""
+        return self._state_readers[buffer]
 
     def keep(self, buffer: int) -> None:
         """Makes a scratch buffer live to the end."""
@@ -148,6 +157,9 @@ class DeviceProgramBuilder:
 
     def _add(self, task: AnyTask) -> int:
         """Appends a task and returns its position."""
+        for region in reads_of(task):
+            if region.buffer in self._state_readers:
+                self._state_readers[region.buffer] += (len(self.tasks),)
         self.tasks.append(task)
         return len(self.tasks) - 1
 

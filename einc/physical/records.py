@@ -11,7 +11,7 @@ from types import MappingProxyType
 import msgspec
 
 from einc.errors import InternalError, SourceSpan
-from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, find_updaters
 from einc.logical.plan import Candidate, Choice, LogicalPlan
 from einc.machines.load import format_machine
 from einc.machines.model import Machine
@@ -119,7 +119,7 @@ def make_tensor_records(graph: Graph) -> tuple[schema.Tensor, ...]:
             tensor.desc.dtype.value,
             tensor.kind.value,
             tensor.stored,
-            fan_in(tensor) if tensor.kind is TensorKind.WEIGHT else 1,
+            fan_in(tensor) if tensor.kind is TensorKind.WEIGHT or tensor.stored is not None else 1,
             orders.get(tensor.name, ()),
         )
         for tensor in graph.tensors
@@ -225,8 +225,7 @@ def find_memory_orders(graph: Graph) -> Mapping[str, Order]:
     holds. Tensors that are loaded or saved keep the declared order, and so do those that are written over a state.
     """
     free = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.VALUE} - set(graph.outputs)
-    states = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.STATE}
-    free -= {node.outputs[0] for node in graph.nodes if node.inputs and node.inputs[0] in states}
+    free -= {graph.nodes[n].outputs[0] for n in find_updaters(graph).values()}
     orders: dict[str, Order] = {}
     equally_mapped: dict[str, list[str]] = {name: [] for name in free}
     for node in graph.nodes:

@@ -29,7 +29,12 @@ class RefiningScheduler:
     def schedule(
         self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
     ) -> ScheduledExchange:
-        scheduled = self._scheduler.schedule(node, inflows, functions, busy_ms)
+        return self._refine(node, inflows, self._scheduler.schedule(node, inflows, functions, busy_ms))
+
+    def bring(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
+        return self._refine(node, inflows, self._scheduler.bring(node, inflows, sites))
+
+    def _refine(self, node: str, inflows: Sequence[Inflow], scheduled: ScheduledExchange) -> ScheduledExchange:
         given_exchanges = self._programs.given_exchanges
         tree = None if given_exchanges is None else given_exchanges.find(node, scheduled)
         if given_exchanges is not None and tree is not None:

@@ -52,6 +52,9 @@ class Scheduler(Protocol):
         stands for none. Raises MachineError where sites that must exchange data cannot talk.
         """
 
+    def bring(self, node: str, inflows: Sequence[Inflow], sites: tuple[int, ...]) -> ScheduledExchange:
+        """The exchange for function specifications at these sites. Raises MachineError as `schedule` does."""
+
 
 class NaiveScheduler:
     """Chooses the sites that need the fewest bytes moved, and the naive body. Repeated preambles are planned once."""

@@ -14,6 +14,7 @@ from einc.machines.model import Machine
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.boxes import StepBudget, find_uncovered
 from einc_runtime.plan.schema import HOST, Block, Bundle, Tensor
+from einc_runtime.plan.states import is_weight
 from einc_runtime.text import format_count, quote_names
 
 Layout = tuple[tuple[Block, ...], ...]
@@ -97,7 +98,7 @@ def _find_layouts(plan: Bundle, at: Mapping[int, int]) -> dict[str, Layout]:
     layouts: dict[str, list[set[Block]]] = {}
     for buffer in plan.buffers:
         tensor = plan.tensors[buffer.tensor]
-        if tensor.kind in ("weight", "state"):
+        if tensor.kind in ("weight", "state") and buffer.role in ("weight", "state"):
             sites = layouts.setdefault(tensor.name, [set() for _ in at])
             sites[at[plan.devices[buffer.site]]].add(buffer.block)
     budget = StepBudget(MAX_CELLS)
@@ -136,7 +137,7 @@ def _describe(tensor: Tensor) -> str:
 
 def _require_weights(second: Bundle, after: Mapping[str, Layout], before: Mapping[str, Layout]) -> None:
     """Raises PlanFault where the second plan has a weight in memory that the first one has not."""
-    weights = [tensor.name for tensor in second.tensors if tensor.kind == "weight" and tensor.name in after]
+    weights = [tensor.name for tensor in second.tensors if is_weight(tensor) and tensor.name in after]
     missing = [name for name in weights if name not in before]
     if missing:
         raise PlanFault(

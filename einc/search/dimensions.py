@@ -94,7 +94,7 @@ def find_axes(graph: Graph) -> Axes:
         leaders[port] = leader
         return leader
 
-    weights = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT}
+    weights = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT or tensor.stored is not None}
     ranks = {tensor.name: tensor.desc.rank for tensor in graph.tensors}
     reaches = {node.operator: find_reaches(node.operator) for node in graph.nodes}
     cuts = [[(reach, _list_places(node, reach)) for reach in reaches[node.operator]] for node in graph.nodes]

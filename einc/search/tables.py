@@ -19,7 +19,7 @@ import numpy as np
 
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorType
-from einc.graph.graph import Graph, TensorKind
+from einc.graph.graph import Graph, TensorKind, find_updaters
 from einc.logical.minsum import CostTable
 from einc.logical.plan import Candidate
 from einc.machines.model import Machine, Site
@@ -140,20 +140,22 @@ def _time_functions(operator: Operator, candidate: Candidate, machine: Machine) 
 def _list_relations(graph: Graph, options: Sequence[tuple[Candidate, ...]]) -> list[tuple[Port, ...]]:
     """For every reader of a computed tensor: the output, the reader before it (if that is another node), the reader.
 
-    A node that reads the same blocks twice counts once.
+    A node that reads the same blocks twice counts once. A state lies as what writes over it left it in the run before.
     """
     readers = graph.consumers()
     relations: list[tuple[Port, ...]] = []
-    for n, node in enumerate(graph.nodes):
-        for j, name in enumerate(node.outputs):
-            before: Port | None = None
-            for reader, k in readers[name]:
-                port = graph.positions[reader.name], k
-                if before is not None and before[0] == port[0] and _reads_alike(options[port[0]], before[1], k):
-                    continue
-                first = before is None or before[0] == port[0]
-                relations.append(((n, j), port) if first or before is None else ((n, j), before, port))
-                before = port
+    outputs = [(n, j, name) for n, node in enumerate(graph.nodes) for j, name in enumerate(node.outputs)]
+    for n, j, name in (*outputs, *((n, 0, state) for state, n in find_updaters(graph).items())):
+        before: Port | None = None
+        for reader, k in readers[name]:
+            port = graph.positions[reader.name], k
+            if before is not None and before[0] == port[0] and _reads_alike(options[port[0]], before[1], k):
+                continue
+            if port[0] == n:  # it writes over this state, where it lies
+                continue
+            first = before is None or before[0] == port[0]
+            relations.append(((n, j), port) if first or before is None else ((n, j), before, port))
+            before = port
     return relations
 
 
@@ -169,7 +171,7 @@ def _list_input_relations(graph: Graph) -> list[tuple[Port, ...]]:
     readers = graph.consumers()
     relations: list[tuple[Port, ...]] = []
     for tensor in graph.tensors:
-        if tensor.kind is not TensorKind.VALUE:
+        if tensor.kind in (TensorKind.INPUT, TensorKind.WEIGHT):
             ports = [(graph.positions[reader.name], k) for reader, k in readers[tensor.name]]
             relations += [(port,) for port in ports[:1]]
             relations += [pair for pair in itertools.pairwise(ports) if pair[0][0] != pair[1][0]]

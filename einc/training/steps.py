@@ -1,21 +1,23 @@
 """A training step: a model, the gradients of its loss, and what an optimizer makes of weights and gradients.
 
-What the optimizer keeps from step to step comes as inputs and goes as outputs, as weights do: `NAME.next` is what
-`NAME` is in the next step. So a step can be cut, proved and run as any other graph.
+Weights, and what the optimizer keeps of them, are states: a step reads them, and at the end writes over them, in place.
+What it writes is `NAME.next` in the graph, which is what `NAME` is in the next step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import UsageError
 from einc.frontend.expressions import TensorValue
 from einc.frontend.single_equation import add_equation, add_library_call
 from einc.graph.builder import GraphBuilder
-from einc.graph.graph import Graph, verify_graph
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
+from einc.ops.equation import build_assignment
 from einc.training.gradients import add_gradients, choose_weights, copy_graph
 from einc_runtime.text import did_you_mean
 
@@ -23,6 +25,8 @@ NEXT = "{}.next"
 """The output that has what a weight, or what an optimizer keeps, is in the next step."""
 LEARNING_RATE, STEP = "learning_rate", "step"
 """The inputs of a step, both of f32: the learning rate, and the number of the step, from 1."""
+RAW = "next."
+"""How the names of next values begin before they are written over states; no name in a model text has a dot."""
 CLIP_EPS = 1e-6
 """What is added to the norm of gradients before it divides, as in torch.nn.utils.clip_grad_norm_."""
 
@@ -63,15 +67,16 @@ def derive_training_step(
     rate = builder.input(builder.unique_name(LEARNING_RATE), scalar)
     step = builder.input(builder.unique_name(STEP), scalar) if OPTIMIZERS[optimizer].counts else None
     builder.save(loss)
+    kept: list[str] = []
     for name in chosen:
-        _update(builder, optimizer, name, gradients[name], [rate] if step is None else [rate, step])
-    derived = builder.build()
+        kept += _update(builder, optimizer, name, gradients[name], [rate] if step is None else [rate, step])
+    derived = _keep_in_place(builder.build(), {NEXT.format(name): name for name in kept})
     verify_graph(derived)
     return derived
 
 
-def _update(builder: GraphBuilder, optimizer: str, weight: str, gradient: str, scalars: Sequence[str]) -> None:
-    """Adds the new value of a weight, and what is kept of it."""
+def _update(builder: GraphBuilder, optimizer: str, weight: str, gradient: str, scalars: Sequence[str]) -> list[str]:
+    """Adds the new value of a weight, and what is kept of it. Returns the names of both."""
     desc = builder.desc(weight)
     states = [builder.input(f"{weight}.{state}", desc) for state in OPTIMIZERS[optimizer].states]
     names = [weight, gradient, *states, *(_cast(builder, name, desc.dtype) for name in scalars)]
@@ -79,6 +84,39 @@ def _update(builder: GraphBuilder, optimizer: str, weight: str, gradient: str, s
     results = add_library_call(optimizer, arguments, {}, builder, NEXT.format(weight))
     for name, result in zip((weight, *states), results, strict=True):
         builder.save(builder.rename(result, NEXT.format(name)))
+    return [weight, *states]
+
+
+def _keep_in_place(graph: Graph, states: Mapping[str, str]) -> Graph:
+    """The graph with weights and inputs as states, which `states` has by the names of what they are next.
+
+    Each is written over as soon as its next value is computed and nothing reads it any more. What reads the next value
+    afterwards reads it there.
+    """
+    last = {name: n for n, node in enumerate(graph.nodes) for name in node.inputs}
+    ends: dict[int, list[str]] = {}
+    for value, state in states.items():
+        ends.setdefault(max(graph.positions[value], last.get(state, 0)), []).append(value)
+    table = graph.tensor_table()
+    free = (f"{RAW}{number}" for number in itertools.count() if f"{RAW}{number}" not in table)
+    names = dict(zip(states, free, strict=False))  # of next values, until they are written over the state
+    tensors: list[GraphTensor] = []
+    for tensor in graph.tensors:
+        if tensor.name in names:
+            tensors.append(replace(tensor, name=names[tensor.name]))
+        elif tensor.name in states.values():
+            stored = (tensor.stored or tensor.name) if tensor.kind is TensorKind.WEIGHT else None
+            tensor = replace(tensor, kind=TensorKind.STATE, stored=stored)
+        tensors.append(tensor)
+    nodes: list[Node] = []
+    for n, node in enumerate(graph.nodes):
+        inputs = tuple(names.get(name, name) for name in node.inputs)
+        outputs = tuple(names.get(name, name) for name in node.outputs)
+        nodes.append(replace(node, name=outputs[0], inputs=inputs, outputs=outputs))
+        for value in ends.get(n, ()):
+            update = build_assignment(table[value].desc)
+            nodes.append(Node(value, update, (states[value], names.pop(value)), (value,), node.span))
+    return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes))
 
 
 def _cast(builder: GraphBuilder, name: str, dtype: DType) -> str:

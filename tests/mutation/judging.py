@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from einc.compiler import derive
 from einc.frontend import build
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph
@@ -198,7 +199,7 @@ def _find_difference(results: Mapping[str, Array], meaning: Meaning) -> str | No
 def _build_graph(case: str, dtype: str | None) -> Graph:
     one = CASES[case]
     options = one.compile_options()
-    return build(one.source, one.file, options.definitions, options.preset, dtype)
+    return derive(build(one.source, one.file, options.definitions, options.preset, dtype), options)
 
 
 def _draw(tensor: Tensor, given: Mapping[str, list[int]], step: int) -> Array:

@@ -233,6 +233,18 @@ y[heads, d] = sum[rows](c[heads, rows, d])
 output y
 """
 
+TRAINING = """
+dim n = 9
+dim w = 4
+dim h = 6
+input x  : f32[n, w]
+input t  : f32[n, h]
+weight u : f32[w, h]
+weight b : f32[h]
+e = tanh(matmul(x, u) + b) - t
+output loss = mean(e * e, "n", "h")
+"""
+
 QUANTIZED = """
 dim rows = 5
 dim width = 64
@@ -321,6 +333,9 @@ CASES: dict[str, PlanCase] = {
     "states-replicas": PlanCase(
         STATES, "host", 4, ("c=heads/2,replicas/2",),
         steps=({"places": [4, 0, 3]}, {"places": [1, 5, 4]}, {"places": [2, 3, 3]})),
+    "training": PlanCase(
+        TRAINING, "host", 3, ("e=n/3", "u.next=i1/3", "b.next=replicas/2"), {"train": "loss", "optimizer": "sgd"},
+        steps=({}, {}, {})),
     "quantized": PlanCase(
         QUANTIZED.format(dtype="f32"), "host", 3, ("h=hidden/3", "y=wide/3", "z=hidden/3")),
     "quantized-sums": PlanCase(

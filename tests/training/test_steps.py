@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import einc as es
 from einc.errors import UsageError
 from einc.frontend import build
 from einc.training.steps import derive_training_step
+from einc_runtime.errors import PlanFault
 from einc_runtime.execution.session import Session
+from einc_runtime.plan.proof import prove
+from einc_runtime.plan.regions import reads_of
+from einc_runtime.plan.schema import Bundle, KernelTask
+from tests.support.changed_plans import with_task
 from tests.support.graph_interpreter import interpret
 
 TEXT = """model m
@@ -22,6 +30,22 @@ weight b : f32[]
 e[n] = sum[w](x[n, w] * u[w]) + b[] - t[n]
 output loss = mean(e * e, "n")
 """
+
+LAYERS = """model layers
+dim n = 24
+dim w = 6
+dim h = 9
+dim c = 5
+input x : f32[n, w]
+input t : f32[n, c]
+weight u : f32[w, h]
+weight gain : f32[h]
+weight v : f32[h, c] from "head.weight"
+hidden = tanh(rmsnorm(matmul(x, u), gain))
+e = matmul(hidden, v) - t
+output loss = mean(e * e, "n", "c")
+"""
+ROWS = {"hidden": "n/2"}
 
 
 def draw() -> dict[str, np.ndarray]:
@@ -60,20 +84,83 @@ def test_chosen_weights_and_first_step_of_adamw() -> None:
     np.testing.assert_allclose(results["u.next"], moved, rtol=1e-5)
 
 
-def test_plans_learn() -> None:
-    plan = es.compile(TEXT, "host", 2, train="loss", optimizer="lion", selector="eindecomp", schedule="naive")
-    session, arrays = Session(plan.bundle), draw()
-    kept = {"u": arrays["u"], "b": arrays["b"], "u.mean": np.zeros(3, "f4"), "b.mean": np.zeros((), "f4")}
-    for name in ("x", "t", "learning_rate"):
-        session.load(name, arrays[name])
+def compile_step(optimizer: str, sites: int, **options: Any) -> Bundle:
+    return es.compile(
+        LAYERS, "host", sites, train="loss", optimizer=optimizer, clip=1.0, selector="eindecomp", schedule="naive",
+        **options,
+    ).bundle  # fmt: skip
+
+
+def draw_layers() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    shapes = {"x": (24, 6), "t": (24, 5), "u": (6, 9), "gain": (9,), "v": (9, 5)}
+    return {name: np.asarray(rng.standard_normal(shape), "f4") for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "sites", "options"),
+    [
+        ("adamw", 1, {}),
+        ("adamw", 3, {"pins": ROWS | {"*.next": "i0/3"}}),  # each site has a third of all states
+        ("sgd", 4, {"pins": ROWS | {"u.next": "i0/2,replicas/2"}}),
+        ("lion", 2, {"input_placement": "once"}),
+    ],
+)
+def test_steps_write_over_their_states(optimizer: str, sites: int, options: dict[str, Any]) -> None:
+    """What a session has after several runs is what the graph computes, where each step is given what the last made."""
+    bundle, arrays = compile_step(optimizer, sites, **options), draw_layers()
+    session = Session(bundle)
+    assert {"u", "u.mean" if optimizer != "sgd" else "u.velocity"} <= {tensor.name for tensor in session.states}
+    assert set(session.missing) >= {"u", "gain", "v", "x"}
+    session.load_all({**arrays, "learning_rate": np.array(0.05, "f4")})
+    graph = derive_training_step(build(LAYERS, "m.ein"), "loss", optimizer, None, 1.0)
+    held = {tensor.name: np.zeros(tensor.shape, "f4") for tensor in session.states} | arrays
     losses = []
-    for _ in range(30):
-        for name, array in kept.items():
-            session.load(name, array)
+    for step in range(1, 6):
+        if optimizer == "adamw":
+            session.load("step", np.array(step, "f4"))
         session.execute()
-        kept = {name: session.offload(f"{name}.next") for name in kept}
-        losses.append(float(session.offload("loss")))
-    assert min(losses) < losses[0] / 4
+        exact = interpret(graph, {**held, "learning_rate": np.array(0.05, "f4"), "step": np.array(step, "f4")})
+        held |= {name.removesuffix(".next"): value for name, value in exact.items() if name != "loss"}
+        np.testing.assert_allclose(session.offload("loss"), exact["loss"], rtol=1e-5)
+        losses.append(float(exact["loss"]))
+    for tensor in session.states:
+        np.testing.assert_allclose(session.offload(tensor.name), held[tensor.name], rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(session.offload(f"{tensor.name}.next"), session.offload(tensor.name))
+    assert losses[-1] < losses[0]
+
+
+def test_states_have_one_place_and_no_copies() -> None:
+    bundle = compile_step("adamw", 3, pins=ROWS | {"*.next": "i0/3"})
+    states = [buffer for buffer in bundle.buffers if buffer.role == "state"]
+    places = {(buffer.site, buffer.offset) for buffer in states}
+    assert len(states) == 2 * len(places) == 2 * 3 * 9  # old and new, on three sites, of three weights with moments
+    held = [sum(b.block.size * 4 for b in states if b.site == site) // 2 for site in range(3)]
+    assert len(set(held)) == 1
+    assert sum(held) == 3 * 4 * (6 * 9 + 9 + 9 * 5)
+
+
+def test_updates_wait_for_all_that_reads_the_weight() -> None:
+    """No dependency of an update on a reader can be left out, and nothing may read the old values afterwards."""
+    bundle = compile_step("sgd", 2, pins=ROWS | {"*.next": "i0/2"})
+    prove(bundle)
+    ancestors: list[set[int]] = []
+    for task in bundle.tasks:
+        ancestors.append(set(task.after).union(*(ancestors[n] for n in task.after)))
+    tried = 0
+    for number, task in enumerate(bundle.tasks):
+        if not isinstance(task, KernelTask) or not bundle.operations[task.operation].kernel_attributes.get("in_place"):
+            continue
+        readers = {n for n, t in enumerate(bundle.tasks) if task.reads[0].buffer in {r.buffer for r in reads_of(t)}}
+        for reader in sorted(readers & {*task.after}):
+            after = tuple(n for n in task.after if n != reader)
+            if not any(reader in ancestors[n] for n in after):
+                tried += 1
+                with pytest.raises(PlanFault, match="without waiting for it"):
+                    prove(with_task(bundle, number, after=after))
+    late = replace(bundle.tasks[-1], after=tuple(range(len(bundle.tasks))))
+    with pytest.raises(PlanFault):
+        prove(replace(bundle, tasks=(*bundle.tasks, late)))
 
 
 def test_what_cannot_be_asked_for() -> None:

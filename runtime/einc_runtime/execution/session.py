@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus, require_device_count
 from einc_runtime.execution.thread_guard import ThreadGuard
-from einc_runtime.plan.regions import find_needed_tensors
+from einc_runtime.plan.regions import find_needed_tensors, is_loaded
 from einc_runtime.plan.schema import QUANTIZED, Block, Bundle, Region, Tensor
-from einc_runtime.plan.states import STATE
+from einc_runtime.plan.states import STATE, is_weight
 from einc_runtime.text import quote_names, suggest_name
 
 if TYPE_CHECKING:
@@ -77,17 +77,18 @@ class Session:
         self._outputs = {bundle.tensors[output.tensor].name: output for output in bundle.outputs}
         self._buffers: dict[str, list[int]] = {name: [] for name in self._loadable}
         for number, buffer in enumerate(bundle.buffers):
-            if bundle.tensors[buffer.tensor].kind != "value":
+            if is_loaded(bundle, number):
                 self._buffers[bundle.tensors[buffer.tensor].name].append(number)
         needed = (bundle.tensors[number].name for number in find_needed_tensors(bundle))
         self._needed = {name for name in needed if any(map(self._executor.holds, self._buffers[name]))}
-        self._loaded: set[str] = {tensor.name for tensor in self.states}
+        self._loaded: set[str] = {tensor.name for tensor in self.states if not is_weight(tensor)}
         self._executed = False
         self._guard = ThreadGuard()
         self._trace: Trace | None = None
         self._common = common
         self._note_filled_weights()
-        if not all(self._executor.is_filled(number) for state in self.states for number in self._buffers[state.name]):
+        zeros = [number for state in self.states if not is_weight(state) for number in self._buffers[state.name]]
+        if not all(map(self._executor.is_filled, zeros)):
             self.clear_states()
 
     @property
@@ -134,17 +135,21 @@ class Session:
 
     @property
     def states(self) -> tuple[Tensor, ...]:
-        """What executions leave for the next one: zeros at first. They can be loaded and offloaded as well."""
+        """What executions leave for the next one: zeros at first, or weights that are loaded before the first one. All
+        can be loaded and offloaded as well."""
         return tuple(tensor for tensor in self.bundle.tensors if tensor.kind == STATE)
 
     def clear_states(self) -> None:
-        """Fills all states with zeros."""
+        """Fills all states with zeros, except weights, which have to be loaded again."""
         import numpy as np
 
         from einc_runtime.dtypes import storage_dtype
 
         with self._guard.entered():
             for tensor in self.states:
+                if is_weight(tensor):
+                    self._loaded.discard(tensor.name)
+                    continue
                 for number in self._buffers[tensor.name]:
                     zero = np.zeros((), storage_dtype(tensor.dtype))
                     self._executor.fill(number, np.broadcast_to(zero, self.bundle.buffers[number].block.shape))
@@ -264,7 +269,7 @@ class Session:
     def forget_weights(self) -> None:
         """Forgets all weights, except those that sessions with the same memory have loaded."""
         with self._guard.entered():
-            self._loaded.difference_update(tensor.name for tensor in self.bundle.tensors if tensor.kind == "weight")
+            self._loaded.difference_update(tensor.name for tensor in self.bundle.tensors if is_weight(tensor))
             self._note_filled_weights()
 
     def execute(self, *, trace: bool = False) -> float:
@@ -341,7 +346,7 @@ class Session:
         """Finds the weights that sessions with the same memory have loaded."""
         for tensor in self.bundle.tensors:
             numbers = self._buffers.get(tensor.name, ())
-            if tensor.kind == "weight" and numbers and all(map(self._executor.is_filled, numbers)):
+            if is_weight(tensor) and numbers and all(map(self._executor.is_filled, numbers)):
                 self._loaded.add(tensor.name)
 
     def _list_own_blocks(self, name: str) -> list[Block]:

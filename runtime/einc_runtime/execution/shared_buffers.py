@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from einc_runtime.plan.regions import is_loaded
 from einc_runtime.plan.schema import Block, Bundle
 from einc_runtime.plan.states import STATE
 
@@ -53,7 +54,7 @@ def list_shared(bundle: Bundle) -> Iterator[tuple[int, BufferKey]]:
     seen: Counter[BufferKey] = Counter()
     for number, buffer in enumerate(bundle.buffers):
         tensor = bundle.tensors[buffer.tensor]
-        if tensor.kind in ("weight", STATE):
+        if tensor.kind in ("weight", STATE) and is_loaded(bundle, number):
             name = tensor.name if tensor.stored is None else tensor.stored
             key: BufferKey = (tensor.kind, name, tensor.dtype, tensor.shape, buffer.block, 0)
             seen[key] += 1

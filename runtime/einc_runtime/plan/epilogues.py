@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, writes_of
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import AnyTask, KernelTask, Operation
+from einc_runtime.plan.states import IN_PLACE
 
 ACTIVATIONS = ("relu", "gelu_tanh")
 """The functions that libraries for GPUs apply to a product before they write it (cuBLASLt's epilogues)."""
@@ -69,6 +70,8 @@ def list_contracted_operands(
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or bundle.operations[task.operation].kernel != "map":
             continue
+        if bundle.operations[task.operation].kernel_attributes.get(IN_PLACE) is True:
+            continue  # the contraction would write over the state that the map has to read
         candidates: list[tuple[int, int]] = []
         for operand, region in enumerate(task.reads):
             writing_tasks = writers.get(region.buffer, [])

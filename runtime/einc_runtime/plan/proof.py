@@ -45,6 +45,7 @@ from einc_runtime.plan.schema import (
     KernelTask,
     TransferTask,
 )
+from einc_runtime.plan.states import IN_PLACE
 from einc_runtime.plan.symbolic_memory import LOADED, Content, SymbolicMemory
 from einc_runtime.plan.validation import validate
 
@@ -130,8 +131,9 @@ def _execute(
             at = f".reads[{k}]"
             _require(memory.read(region, at, position), complete[operation.inputs[k]], at)
         mask = 1 << task.function % operation.distinct
+        updates = operation.kernel_attributes.get(IN_PLACE) is True
         for j, region in enumerate(task.writes):
-            memory.write(region, [(region.block, mask)], f".writes[{j}]", position)
+            memory.write(region, [(region.block, mask)], f".writes[{j}]", position, in_place=updates and j == 0)
     elif isinstance(task, TransferTask):
         memory.write(task.write, memory.read(task.read, ".read", position), ".write", position)
     elif isinstance(task, CopyTask):

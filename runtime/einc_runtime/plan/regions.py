@@ -81,6 +81,12 @@ def find_needed_tensors(bundle: ExecutablePlan) -> set[int]:
     return {number for number in used if bundle.tensors[number].kind != "value"}
 
 
+def is_loaded(plan: ExecutablePlan, number: int) -> bool:
+    """Whether a buffer has a block of an input, a weight or a state before the first task."""
+    buffer = plan.buffers[number]
+    return buffer.role == plan.tensors[buffer.tensor].kind
+
+
 def buffer_bytes(plan: ExecutablePlan, buffer: Buffer) -> int:
     """The size of a buffer."""
     return buffer.block.size * ITEMSIZE[plan.tensors[buffer.tensor].dtype]

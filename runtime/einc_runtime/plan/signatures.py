@@ -64,7 +64,14 @@ _ZEROS = _INT8_OPERAND = KernelOperand(("i8",))
 _FREQUENCIES = ("factor", "low_freq_factor", "high_freq_factor", "original_length")
 
 SIGNATURES: dict[str, KernelSignature] = {
-    "map": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"program": str, "indices": str}, more=None, order="nothing"),
+    "map": KernelSignature(
+        (_ELEMENTS,),
+        (_ELEMENTS,),
+        {"program": str, "indices": str},
+        {"in_place": bool},
+        more=None,
+        order="nothing",
+    ),
     "reduce": KernelSignature(
         (_ELEMENTS,),
         (_REALS,),

@@ -1,8 +1,9 @@
 """States: tensors that keep their contents from run to run, and the operations that write over them.
 
-A state has a buffer for each function of the one operation that reads it. The function's output lies at the same bytes:
-when it has run, the old contents are gone, and all readers read the new ones, which the next run starts with. So no
-other task may read a state or write its bytes, and no run may leave a part of it as it was.
+A state has a buffer for each function of the one operation that writes over it, and of its readers the last. The
+function's output lies at the same bytes: when it has run, the old contents are gone, and all later readers read the new
+ones, which the next run starts with. So no other task may write the bytes of a state, and no run may leave a part of it
+as it was. That whoever reads the old contents has done so before is for the proof to find (`symbolic_memory`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from collections.abc import Mapping, Sequence
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.checks import require
-from einc_runtime.plan.regions import ExecutablePlan, reads_of, writes_of
-from einc_runtime.plan.schema import Block, Buffer, KernelTask, Operation
+from einc_runtime.plan.regions import ExecutablePlan, is_loaded, reads_of, writes_of
+from einc_runtime.plan.schema import Block, Buffer, KernelTask, Operation, Tensor
 
 IN_PLACE = "in_place"
 """The attribute of kernels that write their first output over their first input."""
 STATE = "state"
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether a tensor comes from a weight file: a weight, or a state that is one until runs write over it."""
+    return tensor.kind == "weight" or (tensor.kind == STATE and tensor.stored is not None)
 
 
 def find_updates(operations: Sequence[Operation]) -> Mapping[int, int]:
@@ -62,24 +68,23 @@ def validate_states(plan: ExecutablePlan) -> None:
                     state_and_result is not None and k == 0 and region.buffer == state_and_result[side]
                 ):
                     continue
-                old = plan.tensors[buffer.tensor].kind == STATE
                 message = f"buffer {region.buffer} is a state's, and only what updates it may do so"
-                require(field == "reads" and not old, f"tasks[{i}].{field}[{k}]", message)
+                require(field == "reads", f"tasks[{i}].{field}[{k}]", message)
     for number in sorted(left):
         raise PlanFault("no task updates this part of a state", where=f"buffers[{number}]")
 
 
 def _check_readers(plan: ExecutablePlan, updates: Mapping[int, int]) -> None:
-    """Only an operation that writes over a state reads it, and only one does."""
-    readers: set[int] = set()
+    """One operation writes over a state, and no later one reads it."""
+    updated: set[int] = set()
     for i, operation in enumerate(plan.operations):
         updating = operation.outputs[0] in updates
         for k, number in enumerate(operation.inputs):
             where, is_state = f"operations[{i}].inputs[{k}]", plan.tensors[number].kind == STATE
             first = updating and k == 0
-            require(is_state == first, where, f"tensor {number} is {'a' if is_state else 'no'} state")
-            require(not first or number not in readers, where, f"another operation updates tensor {number}, too")
-            readers.update([number] if first else [])
+            require(is_state or not first, where, f"tensor {number} is no state")
+            require(number not in updated, where, f"an earlier operation has written over tensor {number}")
+            updated.update([number] if first else [])
         if updating:
             old, new = plan.tensors[operation.inputs[0]], plan.tensors[operation.outputs[0]]
             same_layout = (old.shape, old.dtype, old.order) == (new.shape, new.dtype, new.order)
@@ -91,10 +96,10 @@ def _pair_buffers(plan: ExecutablePlan, updates: Mapping[int, int]) -> dict[int,
     stores: dict[tuple[int, int, Block], int] = {}
     results: list[tuple[int, Buffer]] = []
     for i, buffer in enumerate(plan.buffers):
-        where, kind = f"buffers[{i}].role", plan.tensors[buffer.tensor].kind
+        where = f"buffers[{i}].role"
         if buffer.role != STATE:
-            require(kind != STATE, where, f"a {buffer.role} buffer of a state")
-        elif kind == STATE:
+            continue
+        if is_loaded(plan, i):
             key = buffer.site, buffer.tensor, buffer.block
             require(key not in stores, where, f"the site has {buffer.block} of the state twice")
             stores[key] = i

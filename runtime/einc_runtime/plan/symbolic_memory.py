@@ -18,16 +18,18 @@ from collections.abc import Iterable, Set
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.reachability import TaskAncestors
-from einc_runtime.plan.regions import ByteOwners
+from einc_runtime.plan.regions import ByteOwners, is_loaded
 from einc_runtime.plan.schema import ITEMSIZE, LOADED_ROLES, Block, Bundle, Region
 from einc_runtime.plan.states import STATE
 
 LOADED = 1
 """The content of input and weight buffers, which are complete by definition, and of a state before it is updated.
 
-Only the task that updates a state reads it (`states.validate_states`), and it writes the same bytes: from then on they
-are the contents of its output's buffer, which no other buffer shares. So these are read and checked as those of any
-other buffer, and the old ones cannot be read any more."""
+A state's buffer has its bytes from the beginning, until what updates it is written to the same bytes
+(`states.validate_states`): that has to come after all that reads it, as for any other buffer."""
+
+BEFORE = -1
+"""The writer of what a state has at the beginning: the run before."""
 
 MAX_SCANNED_PIECES = 4
 """So many pieces of a buffer are looked at faster than they are sorted."""
@@ -50,9 +52,7 @@ class Piece:
 
     def accesses(self, part: Block) -> list[int]:
         """The tasks that touched a part of it."""
-        if part == self.block:
-            return [self.writer, *[task for task, _ in self.readers]]
-        return [self.writer, *[task for task, read in self.readers if read.overlaps(part)]]
+        return [self.writer, *[task for task, read in self.readers if part == self.block or read.overlaps(part)]]
 
     def without(self, part: Block) -> list[Piece]:
         """The pieces that are left around a part that is overwritten."""
@@ -100,6 +100,7 @@ class LiveRange:
             self.accesses = accesses = {piece.writer for piece in pieces}
             for piece in pieces:
                 accesses.update([task for task, _ in piece.readers])
+            accesses.discard(BEFORE)
             self._pieces, self._sorted = [], None
         self.overwritten_by = overwritten_by
 
@@ -182,9 +183,12 @@ class SymbolicMemory:
         """
         block = region.block
         buffer = self._bundle.buffers[region.buffer]
-        if buffer.role in LOADED_ROLES or self._bundle.tensors[buffer.tensor].kind == STATE:
+        if buffer.role in LOADED_ROLES:
             return [(block, LOADED)]
         live = self._live.get(region.buffer)
+        if live is None and buffer.role == STATE and is_loaded(self._bundle, region.buffer):
+            live = self._live[region.buffer] = self._begin(Region(region.buffer, buffer.block))
+            live.put(Piece(buffer.block, LOADED, BEFORE))
         if live is None:
             raise PlanFault(f"buffer {region.buffer} is read before it is written", where=where)
         if live.overwritten_by is not None:
@@ -193,7 +197,7 @@ class SymbolicMemory:
         content = []
         for piece, common in self._overlapping(live, block, where):
             if task is not None:
-                if not self._ancestors.ended(piece.writer):
+                if piece.writer != BEFORE and not self._ancestors.ended(piece.writer):
                     accessed = f"reads buffer {region.buffer} {common}, which tasks[{piece.writer}] writes"
                     raise PlanFault(f"it {accessed}, without waiting for it", where=where)
                 piece.readers.append((task, common))
@@ -226,7 +230,7 @@ class SymbolicMemory:
                 for left_piece in piece.without(common):
                     live.put(left_piece)
         if not overwritten and live.before:  # where a part is overwritten, its writer came after these
-            self._follow(live, region, where, task)
+            self._follow(live, region, where, task, in_place)
         self._budget.spend(steps * live.insertion_steps, where)
         for block, mask in content:
             live.put(Piece(block, mask, task))
@@ -242,11 +246,11 @@ class SymbolicMemory:
             live.before = live.before | displaced.accesses if live.before else displaced.accesses
         return live
 
-    def _follow(self, live: LiveRange, region: Region, where: str, task: int) -> None:
+    def _follow(self, live: LiveRange, region: Region, where: str, task: int, in_place: bool) -> None:
         """Raises PlanFault unless all of `live.before` have ended when `task` starts to write the region."""
         if region.block == live.block:  # nothing is left that a later task writes first: no gates are needed
             self._budget.spend(len(live.before), where)
-            self._exclude(live.before, region, where, task)
+            self._exclude(live.before, region, where, task, in_place)
             return
         fences = self._ancestors.find_fences()
         self._budget.spend(len(fences), where)

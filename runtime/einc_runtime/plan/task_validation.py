@@ -12,7 +12,7 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan import boxes
 from einc_runtime.plan.checks import require, require_block, require_position, require_unique
 from einc_runtime.plan.joint_aggregation import aggregation_groups, require_aggregation
-from einc_runtime.plan.regions import ExecutablePlan, buffer_bytes
+from einc_runtime.plan.regions import ExecutablePlan, buffer_bytes, is_loaded
 from einc_runtime.plan.schema import (
     ITEMSIZE,
     LOADED_ROLES,
@@ -94,7 +94,7 @@ def _check_tasks(plan: ExecutablePlan) -> None:
     names = {operation.name for operation in plan.operations}
     names.update(plan.tensors[o.tensor].name for o in plan.outputs if 0 <= o.tensor < len(plan.tensors))
     aggregating = aggregation_groups(plan)
-    written = [buffer.role in LOADED_ROLES or plan.tensors[buffer.tensor].kind == STATE for buffer in plan.buffers]
+    written = [is_loaded(plan, number) for number in range(len(plan.buffers))]
     missing = [set(range(len(operation.functions))) for operation in plan.operations]
     for i, task in enumerate(plan.tasks):
         where = f"tasks[{i}]"

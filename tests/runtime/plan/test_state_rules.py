@@ -1,4 +1,4 @@
-"""Plans that lie about a state: it is read once, by what writes all of it anew at the same bytes."""
+"""Plans that lie about a state: it is read last by what writes all of it anew, at the same bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def without_attribute(field: str) -> dict[str, Any]:
 
 LIES: dict[str, tuple[Callable[[], Bundle], str]] = {
     "an input instead": (lambda: with_tensor(PLAN, "keys", kind="input"), "is no state"),
-    "no update": (lambda: with_operation(PLAN, **without_attribute("kernel_attributes")), "is a state"),
+    "no update": (lambda: with_operation(PLAN, **without_attribute("kernel_attributes")), "not written over a state"),
     "not by its attributes": (lambda: with_operation(PLAN, **without_attribute("attributes")), "has nothing"),
     "in place, but not": (
         lambda: with_operation(PLAN, attributes={**PLAN.operations[0].attributes, "in_place": False}),
@@ -71,18 +71,18 @@ LIES: dict[str, tuple[Callable[[], Bundle], str]] = {
     ),
     "another reader": (
         lambda: replace(PLAN, operations=(PLAN.operations[0], replace(PLAN.operations[1], inputs=(NUMBER["keys"],)))),
-        "is a state",
+        "has written over",
     ),
     "another order": (
         lambda: with_tensor(replace(PLAN, outputs=()), "ks", order=(1, 0, 2)), "otherwise than the state"
     ),
     "two updates": (
         lambda: replace(PLAN, operations=(PLAN.operations[0], replace(PLAN.operations[0], name="y", outputs=(4,)))),
-        "another operation updates",
+        "has written over",
     ),
     "a result's role": (lambda: with_buffer(PLAN, NEW[0], role="result"), "shares bytes"),
     "an input's role": (lambda: with_buffer(PLAN, OLD[0], role="input"), "input buffer of a state"),
-    "a scratch buffer": (lambda: with_buffer(PLAN, OLD[0], role="scratch"), "scratch buffer of a state"),
+    "a scratch buffer": (lambda: with_buffer(PLAN, OLD[0], role="scratch"), "does not lie at the bytes"),
     "a state of an input": (lambda: with_buffer(PLAN, 1, role="state"), "not written over a state"),
     "elsewhere": (lambda: shifted(PLAN, NEW[0]), "does not lie at the bytes"),
     "the same twice": (lambda: replace(PLAN, buffers=(*PLAN.buffers, PLAN.buffers[OLD[0]])), "of the state twice"),

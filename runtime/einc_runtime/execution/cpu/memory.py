@@ -89,7 +89,7 @@ class HostMemory:
                 array = loaded.setdefault((buffer.tensor, buffer.block), array)
             if common is not None and number in keys:
                 array = common.arrays.setdefault(keys[number], array)
-            if tensor.kind == STATE:
+            if buffer.role == tensor.kind == STATE:
                 states[buffer.site, buffer.offset] = array
             self.buffers.append(array)
         for number, buffer in enumerate(bundle.buffers):

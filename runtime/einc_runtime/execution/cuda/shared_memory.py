@@ -16,7 +16,7 @@ from itertools import accumulate
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.shared_buffers import BufferKey, SharedBuffers, list_shared
-from einc_runtime.plan.regions import buffer_bytes
+from einc_runtime.plan.regions import buffer_bytes, is_loaded
 from einc_runtime.plan.schema import Bundle
 from einc_runtime.plan.states import STATE
 
@@ -143,7 +143,7 @@ class SharedMemory:
         self._blocks = DeviceBlocks() if common is None else find_blocks(common)
         self._sizes = {key: buffer_bytes(bundle, bundle.buffers[b]) for b, key in self.layout.keys.items()}
         self.states = {b: key for b, key in self.layout.keys.items() if key[0][0] == STATE}
-        states = [b for b, buffer in enumerate(bundle.buffers) if bundle.tensors[buffer.tensor].kind == STATE]
+        states = [b for b, buffer in enumerate(bundle.buffers) if buffer.role == STATE and is_loaded(bundle, b)]
         self.shares_states = all(b in self.states for b in states)
         self.old_states: frozenset[int] = frozenset()
         """The buffers of states that were there before this executor."""

@@ -10,6 +10,7 @@ import numpy as np
 from einc_runtime.dtypes import FLOATS, Array, storage_dtype
 from einc_runtime.errors import ArrayFault
 from einc_runtime.plan.schema import QUANTIZED, Tensor
+from einc_runtime.plan.states import is_weight
 
 RANDOM_PREFIX = "rand:"
 
@@ -40,6 +41,6 @@ def make_random_array(tensor: Tensor, seed: int) -> Array:
         return generator.integers(0, 8, tensor.shape, np.int64).astype(storage_dtype(tensor.dtype))
     wide = np.float64 if tensor.dtype == "f64" else np.float32
     values = generator.standard_normal(tensor.shape, wide)
-    if tensor.kind == "weight":
+    if is_weight(tensor):
         values *= wide(1 / math.sqrt(tensor.fan_in))
     return values.astype(storage_dtype(tensor.dtype), copy=False)

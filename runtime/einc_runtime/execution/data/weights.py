@@ -44,6 +44,7 @@ from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
 from einc_runtime.execution.data.stored_floats import view_floats
 from einc_runtime.plan.regions import find_needed_tensors
 from einc_runtime.plan.schema import Block, Bundle, Tensor
+from einc_runtime.plan.states import is_weight
 from einc_runtime.text import did_you_mean
 
 SingleSource = str | os.PathLike[str] | Mapping[str, Any]
@@ -59,9 +60,9 @@ _ROW_SLICE = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]
 
 
 def list_weights(bundle: Bundle) -> tuple[Tensor, ...]:
-    """The weights that a plan needs."""
+    """The weights that a plan needs, and the states that are weights at first."""
     needed = find_needed_tensors(bundle)
-    return tuple(tensor for t, tensor in enumerate(bundle.tensors) if tensor.kind == "weight" and t in needed)
+    return tuple(tensor for t, tensor in enumerate(bundle.tensors) if is_weight(tensor) and t in needed)
 
 
 def read_weights(tensors: Sequence[Tensor], source: WeightSource) -> dict[str, Array]:

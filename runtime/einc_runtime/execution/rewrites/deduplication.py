@@ -26,6 +26,7 @@ from einc_runtime.plan.schema import (
     Region,
     TransferTask,
 )
+from einc_runtime.plan.states import STATE
 
 
 def deduplicate(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> tuple[AnyTask, ...]:
@@ -112,7 +113,8 @@ class _Deduplication:
 
     def _can_replace(self, written: _WrittenBuffers, first: _WrittenBuffers) -> bool:
         readers = [self.lifetimes.readers[buffer] for buffer in written.buffers]
-        if not any(readers) or self.saved.intersection(written.buffers):
+        lasting = any(self.bundle.buffers[buffer].role == STATE for buffer in written.buffers)
+        if not any(readers) or lasting or self.saved.intersection(written.buffers):
             return False
         return all(
             not numbers or self._can_serve(buffer, numbers)

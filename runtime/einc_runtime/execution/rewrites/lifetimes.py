@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
-from einc_runtime.plan.regions import ByteOwners, ExecutablePlan, reads_of, span, writes_of
+from einc_runtime.plan.regions import ByteOwners, ExecutablePlan, is_loaded, reads_of, span, writes_of
 from einc_runtime.plan.schema import AnyTask
+from einc_runtime.plan.states import STATE
 
 
 class Lifetimes:
@@ -18,6 +19,9 @@ class Lifetimes:
         self.writers: dict[int, list[int]] = defaultdict(list)
         self._losses: dict[int, list[int]] = defaultdict(list)
         owners: list[ByteOwners[int]] = [ByteOwners() for _ in bundle.memory]
+        for number, buffer in enumerate(bundle.buffers):
+            if buffer.role == STATE and is_loaded(bundle, number):  # its bytes are taken by what is written over it
+                owners[buffer.site].claim(*span(bundle, number), number)
         for number, task in enumerate(tasks):
             for buffer in {region.buffer for region in reads_of(task)}:
                 self.readers[buffer].append(number)

@@ -14,6 +14,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.plan.index_equations import parse_index_equation
 from einc_runtime.plan.scalar_programs import TypedStep
+from einc_runtime.plan.states import IN_PLACE
 
 COMBINE_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """Aggregation -> the scalar function that combines two values."""
@@ -35,7 +36,7 @@ class MapCall:
 
     @staticmethod
     def parse(invocation: Invocation[Array]) -> MapCall:
-        invocation.allow("program", "indices")
+        invocation.allow("program", "indices", IN_PLACE)  # no element is read after it has been written
         joined, names = _join_operands(invocation)
         missing = sorted(set(joined.extents) - set(names))
         if missing:

@@ -21,13 +21,14 @@ from einc_runtime.plan.meaning.terms import (
 )
 from einc_runtime.plan.scalar_programs import ScalarProgram, infer_steps
 from einc_runtime.plan.schema import FLOATS, Attribute, Block, DTypeName
+from einc_runtime.plan.states import IN_PLACE
 
 AGGREGATIONS = ("sum", "max", "min", "prod")
 
 
 def equation(applied: Application) -> OperatorMeaning:
     """`indices` names the index of every dimension of every input and of the result: "i j, j k -> i k"."""
-    applied.allow(("indices", "dims", "program", "aggregation"), ("windows",))
+    applied.allow(("indices", "dims", "program", "aggregation"), ("windows", IN_PLACE))
     equation, dims = parse_index_equation(applied.value("indices", str)), applied.items("dims", str)
     labels, result = equation.inputs, equation.output
     windows = read_windows(applied, applied.inputs)
@@ -42,6 +43,11 @@ def equation(applied: Application) -> OperatorMeaning:
     order = tuple(extents) if aggregates else result
     places = {name: position for position, name in enumerate(order)}
     kernel, attributes = _choose_kernel(str(equation), program, dtype, aggregation)
+    if IN_PLACE in applied.attributes:
+        whole = windows[0] == Block.whole(applied.inputs[0].shape)
+        written = kernel == "map" and labels[0] == result and whole and dtype == applied.inputs[0].dtype
+        applied.require(written and applied.value(IN_PLACE, bool), "it is not what its first input can be written over")
+        attributes = {**attributes, IN_PLACE: True}
     return OperatorMeaning(
         kernel,
         attributes,
