@@ -28,7 +28,7 @@ LOADED = 1
 A state's buffer has its bytes from the beginning, until what updates it is written to the same bytes
 (`states.validate_states`): that has to come after all that reads it, as for any other buffer."""
 
-BEFORE = -1
+LAST_RUN = -1
 """The writer of what a state has at the beginning: the run before."""
 
 MAX_SCANNED_PIECES = 4
@@ -100,7 +100,7 @@ class LiveRange:
             self.accesses = accesses = {piece.writer for piece in pieces}
             for piece in pieces:
                 accesses.update([task for task, _ in piece.readers])
-            accesses.discard(BEFORE)
+            accesses.discard(LAST_RUN)
             self._pieces, self._sorted = [], None
         self.overwritten_by = overwritten_by
 
@@ -188,7 +188,7 @@ class SymbolicMemory:
         live = self._live.get(region.buffer)
         if live is None and buffer.role == STATE and is_loaded(self._bundle, region.buffer):
             live = self._live[region.buffer] = self._begin(Region(region.buffer, buffer.block))
-            live.put(Piece(buffer.block, LOADED, BEFORE))
+            live.put(Piece(buffer.block, LOADED, LAST_RUN))
         if live is None:
             raise PlanFault(f"buffer {region.buffer} is read before it is written", where=where)
         if live.overwritten_by is not None:
@@ -197,7 +197,7 @@ class SymbolicMemory:
         content = []
         for piece, common in self._overlapping(live, block, where):
             if task is not None:
-                if piece.writer != BEFORE and not self._ancestors.ended(piece.writer):
+                if piece.writer != LAST_RUN and not self._ancestors.ended(piece.writer):
                     accessed = f"reads buffer {region.buffer} {common}, which tasks[{piece.writer}] writes"
                     raise PlanFault(f"it {accessed}, without waiting for it", where=where)
                 piece.readers.append((task, common))

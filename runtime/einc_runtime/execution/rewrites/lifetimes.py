@@ -19,9 +19,9 @@ class Lifetimes:
         self.writers: dict[int, list[int]] = defaultdict(list)
         self._losses: dict[int, list[int]] = defaultdict(list)
         owners: list[ByteOwners[int]] = [ByteOwners() for _ in bundle.memory]
-        for number, buffer in enumerate(bundle.buffers):
-            if buffer.role == STATE and is_loaded(bundle, number):  # its bytes are taken by what is written over it
-                owners[buffer.site].claim(*span(bundle, number), number)
+        for state, record in enumerate(bundle.buffers):
+            if record.role == STATE and is_loaded(bundle, state):  # its bytes are taken by what is written over it
+                owners[record.site].claim(*span(bundle, state), state)
         for number, task in enumerate(tasks):
             for buffer in {region.buffer for region in reads_of(task)}:
                 self.readers[buffer].append(number)
