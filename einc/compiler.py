@@ -79,9 +79,21 @@ class Compiled:
         return self._fused if self._blocked is None else self._competing[0]
 
     @cached_property
+    def _competing(self) -> tuple[Graph, SelectedPlan]:
+        """The fastest plan, and what it computes; also of plans with stages and replicas, where they are asked for."""
+        from einc.stages.compiling import find_competing
+
+        target = self.target
+        machine, sites = target.machine, len(target.devices)
+        return find_competing(
+            self._fused, machine, sites, self.options, self.budget, lambda: self._undivided, self._report_search
+        )
+
+    @cached_property
     def _fused(self) -> Graph:
         from einc.graph.fuse import fuse
         from einc.graph.graph import verify_graph
+        from einc.graph.reproducible import make_reproducible
 
         self._phase("fusing operators")
         verify_graph(self.source)
@@ -108,7 +120,7 @@ class Compiled:
         return graph
 
     @cached_property
-    def _competing(self) -> tuple[Graph, SelectedPlan]:
+    def _undivided(self) -> tuple[Graph, SelectedPlan]:
         """The faster of the computation as it is, and of that with scans in blocks."""
         unblocked = self._find_fastest(self._fused)
         if self._blocked is None:
@@ -153,7 +165,7 @@ class Compiled:
         """What the selector chooses."""
         from einc.logical.optimize import optimize
 
-        if self.options.selector == FASTEST:
+        if self.options.selector == FASTEST or self.options.divides:
             return self.selected.plan
 
         graph, sites = self.graph, len(self.target.devices)
@@ -274,17 +286,6 @@ class Compiled:
         chosen = replace(options, reproducible=False, pins=(), baselines=(), exchanges=())
         program = Compiled(self.source, chosen).selected.program
         return None if program is None else program.predicted_ms
-
-
-def make_reproducible(graph: Graph) -> Graph:
-    """The computation with operators whose results do not depend on how they are cut."""
-    from einc.ops.reproducible import ReproducibleOperator
-    from einc_runtime.plan.signatures import require_order
-
-    for node in graph.nodes:
-        require_order(node.operator.kernel.name, f"operator '{node.name}'")
-    nodes = tuple(replace(node, operator=ReproducibleOperator(node.operator)) for node in graph.nodes)
-    return replace(graph, nodes=nodes)
 
 
 def compile_model(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from einc.graph.decode_step import StepRequest
@@ -26,6 +26,14 @@ BASELINES = {
 
 SCHEDULES = {"synthesized": "synthesized", "naive": "naive", "ai": "synthesized"}
 """How data movement is planned: for every accepted spelling, the name. The paper says `ai` for `synthesized`."""
+
+Objective = Literal["latency", "throughput"]
+OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput")
+"""What a plan is chosen for: that one run ends soon, on all sites together; or that a large batch ends soon, also by
+stages, micro-batches and replicas."""
+
+MAX_DIVISIONS = 1024
+"""Stages, micro-batches, and replicas: a plan has at most so many sites, and every micro-batch has tasks of its own."""
 
 INPUT_PLACEMENTS: tuple[InputPlacement, ...] = ("replicated", "once")
 """Where inputs and weights lie before the clock starts.
@@ -61,6 +69,10 @@ class CompileOptions:
     `optimizer` beside it, what is planned is a training step, in which the norm of all gradients is at most `clip`.
     With `reproducible`, results have the same bits for any number of sites and any options but those of the model. With
     `price_pins`, a plan without the pins is searched for, too, and the plan says what that one would take.
+
+    With the objective `throughput`, or where `stages`, `microbatches` or `replicas` are given, plans that divide the
+    batch and the operators are compared, too (`einc.stages`). A plan that takes more than `latency_at_most`
+    milliseconds is an error.
     """
 
     machine: str | None = None
@@ -85,6 +97,16 @@ class CompileOptions:
     gradients: tuple[str, ...] | None = None
     optimizer: str | None = None
     clip: float | None = None
+    objective: Objective = "latency"
+    latency_at_most: float | None = None
+    stages: int | None = None
+    microbatches: int | None = None
+    replicas: int | None = None
+
+    @property
+    def divides(self) -> bool:
+        """Whether plans with stages, micro-batches or replicas are looked for."""
+        return self.objective == "throughput" or (self.stages, self.microbatches, self.replicas) != (None, None, None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

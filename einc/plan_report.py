@@ -21,10 +21,12 @@ from einc_runtime.plan.schema import Bundle, Record
 from einc_runtime.plan.validation import MAX_COUNT
 from einc_runtime.text import escape_text
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
 """It increases by one with every change of these records. Older versions are not read: a model is compiled again."""
 
 MAX_PLANS = 64  # that a plan was compared with, of each kind
+MAX_STAGES = 4096  # as many as a plan has sites at most, or parts of a batch
+MAX_SHAPES = 4096  # all divisors of the number of sites, with some numbers of micro-batches each
 
 _VERSION_FIELD = struct.Struct(">I")
 _WHERE = "report"
@@ -65,6 +67,26 @@ class MemoryPoint(Record, frozen=True):
     predicted_ms: float
 
 
+class ConsideredShape(Record, frozen=True):
+    """A number of stages, of micro-batches of each replica, and of replicas, and what a plan with them takes: predicted
+    of the whole plan if it was `built`, and estimated otherwise."""
+
+    stages: int
+    microbatches: int
+    replicas: int
+    predicted_ms: float
+    built: bool = False
+    chosen: bool = False
+
+
+class PipelineStage(Record, frozen=True):
+    """A stage of a plan: its sites in every replica, and the number of its operators, from the operator `first` on."""
+
+    first: str
+    operations: int
+    sites: tuple[tuple[int, ...], ...]
+
+
 class PlanReport(Record, frozen=True):
     """What is known of a plan's choice; None and nothing where it is not.
 
@@ -73,6 +95,9 @@ class PlanReport(Record, frozen=True):
     has; the sites of the plan's machine file have so many. `unrestricted_ms` is the predicted time of the plan that
     would have been chosen without pins, and if it need not be reproducible. `baselines` and `contenders` are the plans
     that it was compared with, and `memory_points` time over memory.
+
+    `stages` are those of a plan that divides its batch into parts, `microbatches` of each of its `replicas`. `shapes`
+    are the other numbers of them that were considered.
     """
 
     exact: bool | None = None
@@ -82,6 +107,10 @@ class PlanReport(Record, frozen=True):
     baselines: tuple[BaselineTime, ...] = ()
     contenders: tuple[Contender, ...] = ()
     memory_points: tuple[MemoryPoint, ...] = ()
+    stages: tuple[PipelineStage, ...] = ()
+    microbatches: int = 1
+    replicas: int = 1
+    shapes: tuple[ConsideredShape, ...] = ()
 
 
 UNKNOWN_REPORT = PlanReport()
@@ -145,6 +174,20 @@ def _check(report: PlanReport) -> None:
     for i, point in enumerate(_bounded(report.memory_points, "memory_points")):
         _check_count(point.memory, f"memory_points[{i}].memory")
         _check_duration(point.predicted_ms, f"memory_points[{i}].predicted_ms")
+    require_count(report.stages, MAX_STAGES, f"{_WHERE}.stages")
+    for i, stage in enumerate(report.stages):
+        _check_texts(f"stages[{i}]", first=stage.first)
+        _check_count(stage.operations, f"stages[{i}].operations")
+        require(len(stage.sites) == report.replicas, f"{_WHERE}.stages[{i}].sites", "not those of every replica")
+        for site in (site for sites in stage.sites for site in sites):
+            require_natural(site, MAX_COUNT, f"{_WHERE}.stages[{i}].sites")
+    for count, field in ((report.microbatches, "microbatches"), (report.replicas, "replicas")):
+        require(1 <= count <= MAX_STAGES, f"{_WHERE}.{field}", f"{count} of them")
+    require_count(report.shapes, MAX_SHAPES, f"{_WHERE}.shapes")
+    for i, shape in enumerate(report.shapes):
+        _check_duration(shape.predicted_ms, f"shapes[{i}].predicted_ms")
+        for count in (shape.stages, shape.microbatches, shape.replicas):
+            require(1 <= count <= MAX_STAGES, f"{_WHERE}.shapes[{i}]", f"{count} is no number of stages")
 
 
 def _bounded(plans: Sequence[_Plan], field: str) -> Sequence[_Plan]:

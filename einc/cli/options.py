@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from einc.cli.files import read_text
-from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, SELECTORS, CompileOptions, GivenExchange
+from einc.options import (
+    BASELINES,
+    INPUT_PLACEMENTS,
+    MAX_DIVISIONS,
+    OBJECTIVES,
+    SCHEDULES,
+    SELECTORS,
+    CompileOptions,
+    GivenExchange,
+)
 from einc_runtime.cli import output
 from einc_runtime.cli.base import Devices, ParamType
 
@@ -51,6 +60,20 @@ class Seconds(ParamType):
         if not seconds > 0:  # this is true of NaN, too
             self.fail(f"{value!r} is not a time above 0 in seconds", param, ctx)
         return seconds
+
+
+class Duration(ParamType):
+    """`50ms` or `1.5s`, in milliseconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        parts = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s)", str(value).strip())
+        if parts is None or float(parts[1]) == 0:
+            self.fail(f"{value!r} is not a time such as 50ms or 1.5s", param, ctx)
+        return float(parts[1]) * (1e3 if parts[2] == "s" else 1.0)
 
 
 class Definition(ParamType):
@@ -282,6 +305,22 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         metavar="single,data,sequence,megatron",
         help="Compare the plan with well-known ones of the same model, and take the fastest.",
     ),
+    click.option(
+        "--objective",
+        type=click.Choice(OBJECTIVES),
+        help="Plan one run on all sites together (latency), or also try stages, micro-batches and replicas of a"
+        " large batch (throughput).  [default: latency]",
+    ),
+    click.option(
+        "--latency-at-most",
+        type=Duration(),
+        help="Fail if a run is predicted to take longer: 50ms.",
+    ),
+    click.option("--stages", type=click.IntRange(1, MAX_DIVISIONS), help="Pipeline stages, on disjoint sites."),
+    click.option(
+        "--microbatches", type=click.IntRange(1, MAX_DIVISIONS), help="Parts of the batch of each replica, in turn."
+    ),
+    click.option("--replicas", type=click.IntRange(1, MAX_DIVISIONS), help="Copies of the model, on disjoint sites."),
     click.option(
         "--reproducible", is_flag=True, help="Results have the same bits for any number of sites and any cuts."
     ),

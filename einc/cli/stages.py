@@ -51,8 +51,9 @@ def dump_stage(compiled: Compiled, stage: str) -> str:
 
 def summarize_plan(bundle: Bundle) -> dict[str, Any]:
     """What a compilation produced, in fields that `einc explain --json` has as well."""
-    from einc.plan_reading.timing import read_plan_machine
+    from einc.plan_reading.timing import read_plan_machine, time_plan
     from einc.plan_report import read_report
+    from einc.report.division import describe_division
     from einc.report.document import describe_baselines, describe_contenders, describe_memory_points
     from einc.report.times import describe_prediction, describe_unlisted_peaks
 
@@ -77,6 +78,7 @@ def summarize_plan(bundle: Bundle) -> dict[str, Any]:
         "baselines": describe_baselines(report),
         "contenders": describe_contenders(report, machine),
         "memory_points": describe_memory_points(report, machine),
+        "division": describe_division(report, time_plan(bundle, machine)) if report.stages or report.shapes else None,
         "note": describe_unlisted_peaks(bundle, machine),
         "exchanges": [
             {

@@ -190,6 +190,7 @@ def hash_request(text: str, options: CompileOptions) -> str:
         *(getattr(options, field) for field in ("definitions", "preset", "dtype", "selector", "schedule", "seed")),
         options.reproducible,
         None if options.step is None else (options.step.dimension, options.step.tokens),
+        *([options.objective, options.stages, options.microbatches, options.replicas] if options.divides else []),
         *(["priced"] if pins and options.price_pins else []),
     ]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()

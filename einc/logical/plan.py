@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec, Tiling
 from einc.graph.graph import Graph, Node
-from einc.plan_report import Contender, MemoryPoint
+from einc.logical.division import Division
+from einc.plan_report import ConsideredShape, Contender, MemoryPoint
 from einc_runtime.plan.schema import InputPlacement
 from einc_runtime.text import format_count
 
@@ -56,6 +57,7 @@ class LogicalPlan:
     With `spread`, operators that leave sites idle may run on other ones than those before them. The last `idle` of the
     sites have nothing to do.
     `input_placement` says where inputs and weights lie before the clock starts (`einc.options.INPUT_PLACEMENTS`).
+    With a `division`, the batch is computed in parts, and operators have stages; `shapes` were considered.
     `contenders` are the plans that the selector `fastest` considered, and `memory_points` time over memory.
     """
 
@@ -70,6 +72,8 @@ class LogicalPlan:
     contenders: tuple[Contender, ...] = ()
     memory_points: tuple[MemoryPoint, ...] = ()
     input_placement: InputPlacement = "replicated"
+    division: Division | None = None
+    shapes: tuple[ConsideredShape, ...] = ()
 
     @property
     def total_cost(self) -> int:

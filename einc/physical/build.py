@@ -42,8 +42,9 @@ def build(
     if beginnings is not None:
         return beginnings.place(plan, machine, scheduler, records).finish(check_memory)
     placer = Placer(plan, machine, scheduler, records)
-    for number in range(len(plan.graph.nodes)):
-        placer.place(number)
+    nodes = ((number, None) for number in range(len(plan.graph.nodes)))
+    for number, part in nodes if plan.division is None else plan.division.list_steps():
+        placer.place(number, part)
     return placer.finish(check_memory)
 
 

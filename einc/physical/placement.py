@@ -51,6 +51,14 @@ def place_functions(
     return assign_sites(cost)
 
 
+def place_among(inflows: Sequence[Inflow], functions: int, sites: int, among: Sequence[int]) -> tuple[int, ...]:
+    """A site of its own for each of `functions` function specifications, among some of the `sites`."""
+    if not inflows:
+        return tuple(among[:functions])
+    chosen = assign_sites(count_moved_bytes(inflows, functions, sites)[:, list(among)])
+    return tuple([among[column] for column in chosen])
+
+
 def _gather_free_sites(functions: int, busy: Sequence[int], widths: Mapping[Pair, float]) -> tuple[int, ...]:
     """The least busy sites, in ascending order; of equally busy ones those with the widest paths to the sites before.
 

@@ -21,8 +21,10 @@ from einc.physical.homes import Homes, StateHomes
 from einc.physical.lowering import Lowering
 from einc.physical.memory import MemoryPlan, check_capacity, plan_memory
 from einc.physical.occupancy import Occupancy
+from einc.physical.parts import PlacedParts, Residencies
+from einc.physical.placement import place_among
 from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_buffers, renumber_regions
-from einc.physical.records import OperationRecorder, make_tensor_records, place_operation
+from einc.physical.records import OperationRecorder, make_tensor_records, place_operation, trim_later
 from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.predict.timeline import predict_ms
@@ -70,7 +72,9 @@ class Placer:
         self._outputs: dict[str, Output] = {}
         self._builder = DeviceProgramBuilder(records.tensors)
         self._number = {tensor.name: number for number, tensor in enumerate(records.tensors)}
-        self._residencies: dict[int, Residency] = {}
+        self._known = Residencies()
+        self._residencies = self._known.view(None)
+        self._placed: dict[int, PlacedParts] = {}
         self._occupancy = Occupancy(machine, plan.used_sites) if has_choice(plan, records) else None
         self._updates = find_updates(records.operations)
         self._states = StateHomes(records.operations)
@@ -81,29 +85,37 @@ class Placer:
         )  # for first readers
 
     def fork(self, plan: LogicalPlan, records: PlanRecords, placed: int) -> Placer:
-        """A placer of another plan, whose first operations are the `placed` ones of this; neither changes the other."""
+        """A placer of another plan, whose first operations are the `placed` ones of this; neither changes the other.
+
+        Both plans compute their batch at once.
+        """
         forked = copy.copy(self)
         forked._plan = plan
         forked._operations = [*self._operations[:placed], *records.operations[placed:]]
         forked._outputs = dict(self._outputs)
         forked._builder = self._builder.fork()
-        forked._residencies = {number: residency.fork() for number, residency in self._residencies.items()}
+        forked._known = self._known.fork()
+        forked._residencies = forked._known.view(None)
+        forked._placed = {}
         forked._occupancy = None if self._occupancy is None else self._occupancy.fork()
         forked._homes = self._homes.fork()
         return forked
 
-    def place(self, number: int) -> None:
-        """Places an operator, and brings home the outputs that no later one uses."""
-        self._place_node(number)
+    def place(self, number: int, part: int | None = None) -> None:
+        """Places an operator, or a part of it, and brings home the outputs that no later one uses."""
+        self._residencies = self._known.view(part)
+        self._place_node(number, part)
         node = self._plan.graph.nodes[number]
         for name in self._plan.graph.outputs:
             if self._last_users.get(name) == node.name:
-                self._outputs[name] = self._bring_home(name)
+                brought, before = self._bring_home(name, number, part), self._outputs.get(name)
+                self._outputs[name] = brought if before is None else _join_outputs(before, brought)
 
-    def _place_node(self, number: int) -> None:
+    def _place_node(self, number: int, part: int | None) -> None:
         """Places an operator, brings its inputs and runs its function specifications."""
         operation = self._operations[number]
-        functions = operation.functions
+        chosen, among = self._select_part(number, part)
+        functions = [operation.functions[f] for f in chosen]
         self._builder.serves = operation.name
         positions: dict[int, list[int]] = {}
         for k, tensor in enumerate(operation.inputs):
@@ -120,7 +132,7 @@ class Placer:
         first = len(self._builder.tasks)
         updates = operation.outputs[0] in self._updates
         given_sites = self._states.find_sites(operation) if updates else None
-        placed = self._place(operation.name, blocks, len(functions), busy_ms, given_sites)
+        placed = self._place(operation.name, blocks, len(functions), busy_ms, given_sites, among)
         # A site does its tasks for others before its kernel; otherwise the others would have to wait for the kernel.
         owed: dict[int, list[int]] = {}
         for t, task in enumerate(self._builder.tasks[first:], first):
@@ -128,7 +140,7 @@ class Placer:
                 owed.setdefault(task.site, []).append(t)
         brought = {tensor: r for r, tensor in enumerate(blocks)}
         copies: list[list[PartialCopy]] = [[] for _ in operation.outputs]
-        for f, (function, site) in enumerate(zip(functions, placed.sites, strict=True)):
+        for f, function, site in zip(chosen, functions, placed.sites, strict=True):
             reads: list[Region] = []
             after = [*owed.get(site, ())]
             for tensor, block in zip(operation.inputs, function.inputs, strict=True):
@@ -149,7 +161,11 @@ class Placer:
             kernel = self._builder.add_kernel(site, number, f, tuple(reads), tuple(writes), after)
             for output_copies, region in zip(copies, writes, strict=True):
                 output_copies.append(PartialCopy(f, site, region, kernel))
-        operation = self._operations[number] = place_operation(operation, placed.sites, placed.exchange)
+        planned = self._placed.setdefault(number, PlacedParts())
+        planned.sites.update(zip(chosen, placed.sites, strict=True))
+        planned.exchanges.append(placed.exchange)
+        if len(planned.sites) == len(operation.functions):
+            operation = self._operations[number] = place_operation(operation, planned.sites, planned.exchanges)
         if self._occupancy is not None:
             self._occupancy.add(operation)
         groups = groups_of(operation, self._tensors)
@@ -158,12 +174,24 @@ class Placer:
                 tensor, self._tensors[tensor], groups[tensor], output_copies, operation.replicas
             )
 
-    def _bring_home(self, name: str) -> Output:
-        """Brings each distinct block of a computed tensor to one site, where it stays."""
+    def _select_part(self, number: int, part: int | None) -> tuple[Sequence[int], Sequence[int] | None]:
+        """The functions of a part of an operator, and the sites that may run them; None stands for all sites."""
+        division, functions = self._plan.division, len(self._operations[number].functions)
+        if division is None:
+            return range(functions), None
+        intervals = self._plan.choices[number].candidate.intervals
+        return division.list_functions(number, part, intervals, functions), division.find_sites(number, part)
+
+    def _bring_home(self, name: str, last: int, part: int | None) -> Output:
+        """Brings each distinct block of a computed tensor, or of a part of it, to one site, where it stays.
+
+        `last` is the last node that produces or reads it.
+        """
         self._builder.serves = name
         tensor = self._number[name]
         tiling = sorted(self._residencies[tensor].copies)
-        placed = self._place(OUTPUT.format(name), {tensor: [(block,) for block in tiling]}, len(tiling))
+        among = None if self._plan.division is None else self._plan.division.find_sites(last, part)
+        placed = self._place(OUTPUT.format(name), {tensor: [(block,) for block in tiling]}, len(tiling), among=among)
         regions = tuple(
             placed.lowering.operand(0, site, block)[0] for site, block in zip(placed.sites, tiling, strict=True)
         )
@@ -188,7 +216,8 @@ class Placer:
         """
         names = self._plan.graph.outputs
         self._outputs.update({name: self._load_output(name) for name in names if name not in self._outputs})
-        outputs = tuple(self._outputs[name] for name in names)
+        saved = (self._outputs[name] for name in names)
+        outputs = tuple(msgspec.structs.replace(output, later=trim_later(output.later)) for output in saved)
         redundant = self._builder.find_redundant_loads()
         kept = [b for b in range(len(self._builder.buffers)) if b not in redundant]
         buffers, tasks = [self._builder.buffers[b] for b in kept], self._builder.tasks
@@ -263,13 +292,16 @@ class Placer:
         functions: int,
         busy_ms: Sequence[float] | None = None,
         sites: tuple[int, ...] | None = None,
+        among: Sequence[int] | None = None,
     ) -> _Placed:
         """Chooses sites for function specifications that read these blocks, unless they are given, and brings the
         blocks there.
 
-        `name` is that of the exchange; `busy_ms` is as for schedulers.
+        `name` is that of the exchange; `busy_ms` is as for schedulers. `among` are the sites that may be chosen.
         """
         reads, inflows = find_inflows(blocks, self._residencies)
+        if sites is None and among is not None:
+            sites = place_among(inflows, functions, self._plan.sites, among)
         if sites is None:
             scheduled = self._scheduler.schedule(name, inflows, functions, busy_ms)
         else:
@@ -287,9 +319,23 @@ def has_choice(plan: LogicalPlan, records: PlanRecords) -> bool:
 
 
 def _find_last_users(plan: LogicalPlan) -> dict[str, str]:
-    """For every computed tensor, the last node that produces or reads it."""
-    computed = {name for node in plan.graph.nodes for name in node.outputs}
-    return {name: node.name for node in plan.graph.nodes for name in (*node.outputs, *node.inputs) if name in computed}
+    """For every computed tensor, the last node that produces or reads it; of one that is made in parts, the last that
+    is computed in parts, too."""
+    last: dict[str, str] = {}
+    produced_in_parts: dict[str, bool] = {}
+    for number, node in enumerate(plan.graph.nodes):
+        in_parts = plan.division is not None and plan.division.index_of[number] is not None
+        produced_in_parts.update(dict.fromkeys(node.outputs, in_parts))
+        for name in (*node.outputs, *node.inputs):
+            if name in produced_in_parts and (in_parts or not produced_in_parts[name]):
+                last[name] = node.name
+    return last
+
+
+def _join_outputs(output: Output, part: Output) -> Output:
+    """An output with a further part of it."""
+    later = (*output.later, part.exchange)
+    return msgspec.structs.replace(output, regions=(*output.regions, *part.regions), later=later)
 
 
 @dataclass(frozen=True, slots=True)

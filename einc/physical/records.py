@@ -18,7 +18,7 @@ from einc.machines.model import Machine
 from einc.ops.base import Attribute, MappedOperator, Operator
 from einc.ops.reproducible import ReproducibleOperator, find_plain
 from einc.physical.program import DeviceProgram
-from einc.plan_report import BaselineTime, PlanReport, encode_report, read_report
+from einc.plan_report import BaselineTime, PipelineStage, PlanReport, encode_report, read_report
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan import schema
 from einc_runtime.plan.validation import validate_statements
@@ -59,6 +59,10 @@ def emit(
         baselines=baselines,
         contenders=plan.contenders,
         memory_points=plan.memory_points,
+        stages=_describe_stages(plan),
+        microbatches=1 if plan.division is None else plan.division.shape.microbatches,
+        replicas=1 if plan.division is None else plan.division.shape.replicas,
+        shapes=plan.shapes,
     )
     return schema.Bundle(
         producer=f"einc {VERSION}",
@@ -79,6 +83,21 @@ def emit(
         input_placement=plan.input_placement,
         reproducible=any(isinstance(node.operator, ReproducibleOperator) for node in plan.graph.nodes),
         report=encode_report(report),
+    )
+
+
+def _describe_stages(plan: LogicalPlan) -> tuple[PipelineStage, ...]:
+    """The stages of a divided plan; none of any other."""
+    if plan.division is None:
+        return ()
+    stage_of = plan.division.stage_of
+    return tuple(
+        PipelineStage(
+            plan.graph.nodes[stage_of.index(stage)].name,
+            stage_of.count(stage),
+            tuple(groups[stage] for groups in plan.division.groups),
+        )
+        for stage in range(plan.division.shape.stages)
     )
 
 
@@ -156,16 +175,26 @@ class OperationRecorder:
 
 
 def place_operation(
-    operation: schema.Operation, sites: Sequence[int], exchange: schema.Exchange | None
+    operation: schema.Operation,
+    placement: Mapping[int, int],
+    exchanges: Sequence[schema.Exchange | None],
 ) -> schema.Operation:
-    """The record with function specification i at `sites[i]`, and the exchange that brings its inputs."""
+    """The record with function specification f at site `placement[f]`, and the exchanges that bring the inputs of its
+    parts."""
     functions = tuple(
         [
-            function if function.site == site else msgspec.structs.replace(function, site=site)
-            for function, site in zip(operation.functions, sites, strict=True)
+            function if function.site == placement[f] else msgspec.structs.replace(function, site=placement[f])
+            for f, function in enumerate(operation.functions)
         ]
     )
-    return msgspec.structs.replace(operation, functions=functions, exchange=exchange)
+    first, *later = exchanges
+    parts = len(exchanges)
+    return msgspec.structs.replace(operation, functions=functions, exchange=first, parts=parts, later=trim_later(later))
+
+
+def trim_later(later: Sequence[schema.Exchange | None]) -> tuple[schema.Exchange | None, ...]:
+    """The exchanges of the parts after the first; none at all where nothing moves for any of them."""
+    return () if all(exchange is None for exchange in later) else tuple(later)
 
 
 def _make_operation(

@@ -31,7 +31,7 @@ def verify(program: DeviceProgram) -> None:
 
 
 def _verify_operations(program: DeviceProgram) -> None:
-    """Every operator has its function specifications, each at a site of its own; every site has an arena."""
+    """Every operator has its function specifications, of each part one at a site at most; every site has an arena."""
     graph, choices = program.plan.graph, program.plan.choices
     if not len(graph.nodes) == len(choices) == len(program.operations):
         raise InternalError("not every operator has a choice and an operation")
@@ -45,5 +45,6 @@ def _verify_operations(program: DeviceProgram) -> None:
         if functions != [(function.inputs, function.outputs) for function in choice.candidate.functions]:
             raise InternalError(f"{node.name}: the blocks of its functions are not those of its specification")
         sites = [function.site for function in operation.functions]
-        if len(set(sites)) != len(sites) or not all(0 <= site < program.plan.sites for site in sites):
+        crowded = max(map(sites.count, sites)) > operation.parts
+        if crowded or not all(0 <= site < program.plan.sites for site in sites):
             raise InternalError(f"{node.name}: its functions run at sites {sites} of {program.plan.sites}")

@@ -45,7 +45,7 @@ def restore_plan(bundle: Bundle) -> LogicalPlan:
     for node, operation in zip(graph.nodes, bundle.operations, strict=True):
         chosen = tuple(index.intervals for index in operation.indices)
         try:
-            fits = prod(map(len, chosen)) * operation.replicas <= sites
+            fits = prod(map(len, chosen)) * operation.replicas <= sites * operation.parts
             candidate = restore_candidate(node.operator, chosen, operation.replicas) if fits else None
         except ValueError:
             candidate = None

@@ -18,6 +18,7 @@ from einc.plan_reading.timing import Label, Timing, make_labeller, read_plan_mac
 from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.ranges import name_rates
 from einc.report.choices import describe_choices
+from einc.report.division import describe_division
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
 from einc.report.times import describe_label_time, describe_limit, describe_time, describe_unlisted_peaks
@@ -48,6 +49,8 @@ def explain(
     timer = _ExchangeTimer(machine.ideal() if ideal else machine, machine)
     moves = _count_moves(bundle)
     timing = timing or time_plan(bundle, timer.machine)
+    # The other cuts of an operator, and the bound on all plans, are those of plans that compute the batch at once.
+    with_alternatives = with_alternatives and not report.stages
     try:
         plan = restore_plan(bundle) if with_alternatives else None
     except OperatorError:
@@ -104,6 +107,7 @@ def explain(
         "baselines": describe_baselines(report),
         "contenders": describe_contenders(report, machine),
         "memory_points": describe_memory_points(report, machine),
+        "division": describe_division(report, timing),
         "note": describe_unlisted_peaks(bundle, machine),
         "unknown": explain_unknown(bundle),
     }

@@ -13,6 +13,7 @@ from typing import Any
 from einc.machines.picture import format_ranges
 from einc.options import FASTEST
 from einc.report.choices import format_choices
+from einc.report.division import format_division, summarize_division
 from einc.report.grid import draw_grid
 from einc.report.paper_costs import (
     COST_PARTS,
@@ -66,7 +67,8 @@ def format_overview(document: Document, strong: Emphasis = str, *, paper: bool =
     paper = paper or document["selector"] != FASTEST
     groups = _group_alike(document["ops"])
     head, *advice = summarize_plan(document, groups)
-    lines = [strong(head), *advice, "", *_format_totals(document, paper), ""]
+    lines = [strong(head), *summarize_division(document["division"]), *advice, "", *_format_totals(document, paper), ""]
+    lines += format_division(document["division"])
     lines += [*format_contenders(document, strong, paper=paper), *format_memory_points(document, strong)]
     times = _format_times(document, groups, strong)
     lines += [*times, *([""] if times else []), *_format_table(groups, strong, paper)]

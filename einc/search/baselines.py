@@ -102,7 +102,7 @@ class _Builder:
         return tuple(chosen)
 
     def _build_data(self) -> Chosen | str:
-        axis = self._batch
+        axis = self._axes.batch
         if axis is None:
             return "no dimension runs from an input to the outputs with independent positions"
         cap, node = self._find_common_count(axis)
@@ -156,27 +156,11 @@ class _Builder:
         return [index for node in self._axes.members[axis] for index in self._axes.list_indices(node, axis)]
 
     @cached_property
-    def _batch(self) -> int | None:
-        """The axis whose positions no operator mixes, that most operators have; it must be half of them."""
-        axes = self._axes
-        return self._find_widest(set(range(axes.count)) - axes.weighted - axes.mixed)
-
-    @cached_property
     def _tokens(self) -> int | None:
         """The axis that most operators can be cut along in parallel; one whose positions are mixed goes first."""
         axes = self._axes
-        mixed = self._find_widest(axes.mixed - axes.weighted)
-        return self._batch if mixed is None else mixed
-
-    def _find_widest(self, candidates: Iterable[int]) -> int | None:
-        """Of these axes the first that most operators can be cut along in parallel, if these are half of them all."""
-        axes = self._axes
-        widths = {
-            axis: sum(any(i.parallel for i in axes.list_indices(node, axis)) for node in axes.members[axis])
-            for axis in candidates
-        }
-        best = max(widths, key=lambda axis: (widths[axis], -axis), default=None)
-        return best if best is not None and 2 * widths[best] >= len(axes.nodes) else None
+        mixed = axes.find_widest(axes.mixed - axes.weighted)
+        return axes.batch if mixed is None else mixed
 
     @cached_property
     def _pairs(self) -> dict[int, tuple[int, int]]:

@@ -8,7 +8,7 @@ its input to its output, and the hidden dimension of an MLP is one from the firs
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,6 +76,20 @@ class Axes:
             for axis in kept
             if not any(index.parallel and index.spans for index in indices if index.axis == axis)
         )
+
+    @cached_property
+    def batch(self) -> int | None:
+        """The axis whose positions no operator mixes, that most operators have; it must be half of them."""
+        return self.find_widest(set(range(self.count)) - self.weighted - self.mixed)
+
+    def find_widest(self, candidates: Iterable[int]) -> int | None:
+        """Of these axes the first that most operators can be cut along in parallel, if these are half of them all."""
+        widths = {
+            axis: sum(any(i.parallel for i in self.list_indices(node, axis)) for node in self.members[axis])
+            for axis in candidates
+        }
+        best = max(widths, key=lambda axis: (widths[axis], -axis), default=None)
+        return best if best is not None and 2 * widths[best] >= len(self.nodes) else None
 
     def list_indices(self, node: int, axis: int) -> Iterator[CutIndex]:
         """The indices of a node that belong to an axis."""

@@ -23,7 +23,7 @@ from einc.plan_reading.timing import Label, make_labeller
 from einc.verification.comparison import PRECISION, require_equal, require_time
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import region_bytes
-from einc_runtime.plan.schema import AggregateTask, Bundle, Exchange, TransferTask
+from einc_runtime.plan.schema import AggregateTask, Bundle, Exchange, Operation, Output, TransferTask
 
 MAX_TIMED_ACTIONS = 20_000
 """Exchanges of more actions, all in all, have their texts compared with the tasks, and neither times nor bounds
@@ -43,38 +43,43 @@ def verify_exchanges(bundle: Bundle, machine: Machine) -> Iterator[str]:
     done = _collect_traffic(bundle)
     known: dict[bytes, MovedBytes] = {}
     actions = placements = untimed = 0
-    for where, label, exchange in _list_exchanges(bundle):
-        tasks = done.get(label, MovedBytes(Counter(), Counter()))
-        if exchange is None:
-            _compare_traffic(where, MovedBytes(Counter(), Counter()), tasks)
-            continue
-        key = msgspec.msgpack.encode(exchange)
-        if key not in known:
-            program = _read_exchange(exchange, where, machine)
-            actions += len(program.actions)
-            if actions <= MAX_TIMED_ACTIONS:
-                try:
-                    placements += _verify_times(exchange, program, where, machine)
-                except EincError as error:
-                    raise PlanFault(error.message, where=where) from None
-            else:
-                untimed += 1
-            known[key] = _describe_traffic(program)
-        _compare_traffic(where, known[key], tasks)
-        if exchange.bound_free_ms is not None:
-            placements += 1
+    for where, label, exchanges in _list_exchanges(bundle):
+        stated = MovedBytes(Counter(), Counter())
+        for exchange in exchanges:
+            key = msgspec.msgpack.encode(exchange)
+            if key not in known:
+                program = _read_exchange(exchange, where, machine)
+                actions += len(program.actions)
+                if actions <= MAX_TIMED_ACTIONS:
+                    try:
+                        placements += _verify_times(exchange, program, where, machine)
+                    except EincError as error:
+                        raise PlanFault(error.message, where=where) from None
+                else:
+                    untimed += 1
+                known[key] = _describe_traffic(program)
+            stated.sent.update(known[key].sent)
+            stated.combined.update(known[key].combined)
+            if exchange.bound_free_ms is not None:
+                placements += 1
+        _compare_traffic(where, stated, done.get(label, MovedBytes(Counter(), Counter())))
     if untimed:
         yield f"the times and bounds of {untimed} exchanges, which are too large to be simulated here"
     if placements:
         yield "`bound_free_ms`, and `naive_ms` of exchanges for other sites than the naive ones"
 
 
-def _list_exchanges(bundle: Bundle) -> Iterator[tuple[str, Label, Exchange | None]]:
+def _list_exchanges(bundle: Bundle) -> Iterator[tuple[str, Label, list[Exchange]]]:
+    """The exchanges of every operation and output: one for each part that anything moves for."""
+
+    def list_parts(record: Operation | Output) -> list[Exchange]:
+        return [exchange for exchange in (record.exchange, *record.later) if exchange is not None]
+
     for o, operation in enumerate(bundle.operations):
-        yield f"operations[{o}] ('{operation.name}').exchange", (operation.name, False), operation.exchange
+        yield f"operations[{o}] ('{operation.name}').exchange", (operation.name, False), list_parts(operation)
     for o, output in enumerate(bundle.outputs):
         name = bundle.tensors[output.tensor].name
-        yield f"outputs[{o}] ('{name}').exchange", (name, True), output.exchange
+        yield f"outputs[{o}] ('{name}').exchange", (name, True), list_parts(output)
 
 
 def _read_exchange(exchange: Exchange, where: str, machine: Machine) -> Program:

@@ -51,7 +51,9 @@ def with_buffer(position: int, **changes: Any) -> DeviceProgram:
 def with_sites(operation: int, *sites: int) -> DeviceProgram:
     """The functions of an operation at other sites."""
     operations = list(PROGRAM.operations)
-    operations[operation] = place_operation(operations[operation], sites, operations[operation].exchange)
+    operations[operation] = place_operation(
+        operations[operation], dict(enumerate(sites)), [operations[operation].exchange]
+    )
     return replace(PROGRAM, operations=tuple(operations))
 
 

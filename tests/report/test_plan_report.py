@@ -17,8 +17,10 @@ from einc.plan_report import (
     REPORT_VERSION,
     UNKNOWN_REPORT,
     BaselineTime,
+    ConsideredShape,
     Contender,
     MemoryPoint,
+    PipelineStage,
     PlanReport,
     encode_report,
     explain_unknown,
@@ -38,6 +40,10 @@ WHOLE = PlanReport(
     baselines=(BaselineTime("a"), BaselineTime("b", 1.0, 2, "slower")),
     contenders=(Contender("a"), Contender("b", True, 1.0, 2, 3, "the fastest", True, 0.5)),
     memory_points=(MemoryPoint(1, 2.0),),
+    stages=(PipelineStage("a", 2, ((0,), (2,))), PipelineStage("c", 1, ((1,), (3,)))),
+    microbatches=4,
+    replicas=2,
+    shapes=(ConsideredShape(2, 4, 2, 1.0, True, True),),
 )
 
 
@@ -54,10 +60,11 @@ def test_a_report_is_read_as_it_was_written(report: PlanReport) -> None:
 
 def test_an_independent_reader_sees_the_documented_layout() -> None:
     data = encode_report(WHOLE)
-    assert struct.unpack(">I", data[:4]) == (REPORT_VERSION,) == (1,)
+    assert struct.unpack(">I", data[:4]) == (REPORT_VERSION,) == (2,)
     fields = msgpack.unpackb(data[4:])
     assert list(fields) == [
         "exact", "cut_cost", "memory_limit", "unrestricted_ms", "baselines", "contenders", "memory_points",
+        "stages", "microbatches", "replicas", "shapes",
     ]  # fmt: skip
     assert fields["baselines"][1] == {
         "name": "b", "predicted_ms": 1.0, "memory": 2, "note": "slower", "chosen": False,
@@ -65,7 +72,7 @@ def test_an_independent_reader_sees_the_documented_layout() -> None:
     assert msgpack.packb(fields) == data[4:]
 
 
-@pytest.mark.parametrize(("report", "why"), [(b"", "has no report"), (b"\0\0\0\x02whatever", "version 2")])
+@pytest.mark.parametrize(("report", "why"), [(b"", "has no report"), (b"\0\0\0\x01whatever", "version 1")])
 def test_what_cannot_be_read_is_unknown(report: bytes, why: str) -> None:
     bundle = with_bytes(report)
     assert read_report(bundle) == UNKNOWN_REPORT
@@ -123,6 +130,13 @@ LIES: list[tuple[str, object, str, str]] = [
     ("contenders", (Contender("a"),) * 65, "contenders", "65 entries"),
     ("memory_points", (MemoryPoint(-1, 1.0),), "memory_points[0].memory", "-1"),
     ("memory_points", (MemoryPoint(1, float("inf")),), "memory_points[0].predicted_ms", "inf"),
+    ("stages", (PipelineStage("a\n", 1, ((0,), (1,))),), "stages[0].first", "printable"),
+    ("stages", (PipelineStage("a", -1, ((0,), (1,))),), "stages[0].operations", "-1"),
+    ("stages", (PipelineStage("a", 1, ((0,),)),), "stages[0].sites", "not those of every replica"),
+    ("stages", (PipelineStage("a", 1, ((0,), (-1,))),), "stages[0].sites", "-1"),
+    ("microbatches", 0, "microbatches", "0 of them"),
+    ("shapes", (ConsideredShape(1, 1, 1, float("nan")),), "shapes[0].predicted_ms", "nan"),
+    ("shapes", (ConsideredShape(1, 0, 1, 1.0),), "shapes[0]", "0 is no number"),
 ]
 
 
@@ -150,14 +164,14 @@ def run(plan: Path, bundle: Bundle, *arguments: str) -> Result:
     return CliRunner().invoke(root, [*arguments[:1], str(plan), *arguments[1:]], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("report", [b"", b"\0\0\0\x02whatever", b"\0\0\0\x01\x91damaged"])
+@pytest.mark.parametrize("report", [b"", b"\0\0\0\x01whatever", b"\0\0\0\x02\x91damaged"])
 def test_a_plan_runs_whatever_its_report_is(bundle: Bundle, report: bytes, tmp_path: Path) -> None:
     changed = msgspec.structs.replace(bundle, report=report)
     result = run(tmp_path / "p.bin", changed, "run", "--backend", "cpu", "--inputs", "rand:0", "--json")
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize(("report", "why"), [(b"", "the plan has no report"), (b"\0\0\0\x02whatever", "has version 2")])
+@pytest.mark.parametrize(("report", "why"), [(b"", "the plan has no report"), (b"\0\0\0\x01whatever", "has version 1")])
 def test_explain_says_what_is_missing(bundle: Bundle, report: bytes, why: str, tmp_path: Path) -> None:
     changed = msgspec.structs.replace(bundle, report=report)
     result = run(tmp_path / "p.bin", changed, "explain")
@@ -174,7 +188,7 @@ def test_explain_says_what_is_missing(bundle: Bundle, report: bytes, why: str, t
 
 
 def test_explain_refuses_a_damaged_report(bundle: Bundle, tmp_path: Path) -> None:
-    damaged = msgspec.structs.replace(bundle, report=b"\0\0\0\x01\x91damaged")
+    damaged = msgspec.structs.replace(bundle, report=b"\0\0\0\x02\x91damaged")
     (tmp_path / "p.bin").write_bytes(encode(damaged))
     result = CliRunner().invoke(root, ["explain", str(tmp_path / "p.bin")])
     assert isinstance(result.exception, PlanFault)

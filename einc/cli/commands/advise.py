@@ -12,7 +12,7 @@ import click
 from einc.cli.compare_machines import split_sites
 from einc.cli.files import read_text
 from einc.cli.model_folders import CONFIGURATION, read_published_model
-from einc.cli.options import Definition, Seconds, complete_machines
+from einc.cli.options import Definition, Duration, Seconds, complete_machines
 from einc.errors import UsageError
 from einc.options import CompileOptions
 from einc_runtime.cli import output
@@ -56,20 +56,6 @@ class Price(ParamType):
         if parts is None or float(parts[2]) == 0:
             self.fail(f"{value!r} is not a price for an hour of one site, such as h100=2.5/h", param, ctx)
         return parts[1].strip(), float(parts[2])
-
-
-class Duration(ParamType):
-    """`50ms` or `1.5s`, in milliseconds."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        parts = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s)", str(value).strip())
-        if parts is None or float(parts[1]) == 0:
-            self.fail(f"{value!r} is not a time such as 50ms or 1.5s", param, ctx)
-        return float(parts[1]) * (1e3 if parts[2] == "s" else 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,7 @@ def _print(arguments: CompileArguments, results: Results) -> None:
 
         output.say("\n".join(format_table(results.rows)))
     if results.summary is not None:
+        from einc.report.division import summarize_division
         from einc.report.selection import describe_choice
         from einc.report.tables import format_baselines
 
@@ -195,7 +196,7 @@ def _print(arguments: CompileArguments, results: Results) -> None:
             f"{summary['plan']}: {summary['model']}, {format_count(summary['operators'], 'operator')} on "
             f"{format_count(summary['devices'], 'site')} of {summary['machine']}, {describe_choice(summary)}"
         )
-        for line in format_baselines(summary["baselines"]):
+        for line in (*summarize_division(summary["division"]), *format_baselines(summary["baselines"])):
             output.note(line)
         if results.rows is None and summary["note"] is not None:
             output.note(f"einc: {summary['note']}")

@@ -19,7 +19,7 @@ from einc_runtime.plan.work import Work
 HOST = "host"
 """The machine of plans for the CPU: a preset that has as many sites as a plan asks for."""
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """It increases by one with every change that an older runtime could misread."""
 
 DTypeName = Literal["f16", "bf16", "f32", "f64", "i32", "i64", "bool", "i8", "i4x2"]
@@ -212,7 +212,11 @@ class Operation(Record, frozen=True):
     what the runtime needs. `precision` names the peak of the machine file that limits the functions' `flops`.
     `pin` is the cut that a person asked for, as it was written.
 
-    Every block is computed by `replicas` functions, each at a site of its own. With n functions and r replicas, the
+    With two or more `parts`, the operation is computed part after part of the batch: as many functions, one of each
+    part, may be at a site. Each part has an exchange of its own: `exchange` is that of the first, and `later` those of
+    the others. With one part, every function is at a site of its own.
+
+    Every block is computed by `replicas` functions, each at another site. With n functions and r replicas, the
     first n / r functions are the join-agg spec, and the others repeat them in their order: f and f + n / r are alike.
     If r is two or more, functions that are not alike put out different blocks. So equal blocks are partial copies, to
     be aggregated, if r is 1, and otherwise the same values, of which one is enough.
@@ -236,6 +240,8 @@ class Operation(Record, frozen=True):
     precision: DTypeName = "f32"
     replicas: int = 1
     pin: str | None = None
+    parts: int = 1
+    later: tuple[Exchange | None, ...] = ()
 
     @property
     def distinct(self) -> int:
@@ -321,12 +327,14 @@ AnyTask = KernelTask | TransferTask | AggregateTask | CopyTask | FenceTask
 class Output(Record, frozen=True):
     """A saved tensor (a position), and the regions that hold its blocks at the end, together all of it.
 
-    Several may hold the same elements, at different sites or in blocks that overlap.
+    Several may hold the same elements, at different sites or in blocks that overlap. Where it is made in parts,
+    `exchange` brings the first of them home, and `later` the others.
     """
 
     tensor: int
     regions: tuple[Region, ...]
     exchange: Exchange | None
+    later: tuple[Exchange | None, ...] = ()
 
 
 class Bundle(Record, frozen=True):

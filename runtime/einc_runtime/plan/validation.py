@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -32,6 +33,7 @@ from einc_runtime.plan.task_validation import validate_tasks
 from einc_runtime.text import escape_text
 
 MAX_RUNTIME_SITES = 4096  # as many as the compiler plans for
+MAX_RUNTIME_PARTS = 4096  # of a batch: as many as the compiler makes
 MAX_TASKS = 4_000_000  # a limit of memory, beyond what a payload of the largest size holds
 MAX_RECORDS = 1_000_000  # tensors, operations, buffers, outputs
 MAX_ARENA = 1 << 50  # bytes of a tensor or of a site's arena
@@ -55,6 +57,9 @@ def validate_statements(bundle: Bundle) -> None:
     _check_operations(bundle)
     for i, output in enumerate(bundle.outputs):
         _check_exchange(output.exchange, f"outputs[{i}].exchange")
+        require(len(output.later) < MAX_RUNTIME_PARTS, f"outputs[{i}].later", f"{len(output.later)} exchanges")
+        for k, exchange in enumerate(output.later):
+            _check_exchange(exchange, f"outputs[{i}].later[{k}]")
 
 
 def require_short_texts(bundle: Bundle) -> None:
@@ -63,8 +68,9 @@ def require_short_texts(bundle: Bundle) -> None:
     require_length(bundle.machine_file, MAX_EMBEDDED_TEXT, "machine_file")
     for field in ("operations", "outputs"):
         for i, part in enumerate(getattr(bundle, field)):
-            if part.exchange is not None:
-                require_length(part.exchange.program, MAX_EMBEDDED_TEXT, f"{field}[{i}].exchange.program")
+            for exchange in (part.exchange, *part.later):
+                if exchange is not None:
+                    require_length(exchange.program, MAX_EMBEDDED_TEXT, f"{field}[{i}].exchange.program")
 
 
 def _require_short_report(bundle: Bundle) -> None:
@@ -153,6 +159,8 @@ def _check_labels(operation: Operation, where: str) -> None:
     for field in ("repartition", "join", "aggregation"):
         require_natural(getattr(operation.cost, field), MAX_COUNT, f"{where}.cost.{field}")
     _check_exchange(operation.exchange, f"{where}.exchange")
+    for k, exchange in enumerate(operation.later):
+        _check_exchange(exchange, f"{where}.later[{k}]")
 
 
 def _check_attributes(attributes: dict[str, Attribute], where: str) -> None:
@@ -197,6 +205,9 @@ def _check_indices(operation: Operation, where: str) -> None:
         _check_index(index, f"{where}.indices[{k}]")
     require_unique((index.name for index in operation.indices), f"{where}.indices")
     require(1 <= operation.replicas <= MAX_RUNTIME_SITES, f"{where}.replicas", f"{operation.replicas} replicas")
+    parts, later = operation.parts, len(operation.later)
+    require(1 <= parts <= MAX_RUNTIME_PARTS, f"{where}.parts", f"{parts} parts")
+    require(later in (0, parts - 1), f"{where}.later", f"{later} later exchanges of {parts} parts")
     needed = math.prod(len(index.intervals) for index in operation.indices) * operation.replicas
     count = len(operation.functions)
     require(needed == count, f"{where}.functions", f"{count} functions, where the intervals ask for {needed}")
@@ -218,7 +229,7 @@ def _check_index(index: Index, where: str) -> None:
 
 
 def _check_functions(bundle: Bundle, operation: Operation, where: str, budget: boxes.StepBudget) -> None:
-    """Blocks lie in their tensors, output blocks tile (paper, Definition 5), and each function has its own site."""
+    """Blocks lie in their tensors, output blocks tile (paper, Definition 5), a site has at most a function per part."""
     outer_inputs = [Block.whole(bundle.tensors[position].shape) for position in operation.inputs]
     outer_outputs = [Block.whole(bundle.tensors[position].shape) for position in operation.outputs]
     for f, function in enumerate(operation.functions):
@@ -230,7 +241,11 @@ def _check_functions(bundle: Bundle, operation: Operation, where: str, budget: b
             require_natural(count, MAX_COUNT, f"{at}.work.{name}")
         _check_projections(function.inputs, outer_inputs, f"{at}.inputs")
         _check_projections(function.outputs, outer_outputs, f"{at}.outputs")
-    require_unique((function.site for function in operation.functions), f"{where}.functions, by site")
+    if operation.parts == 1:
+        require_unique((function.site for function in operation.functions), f"{where}.functions, by site")
+    else:
+        site, count = Counter(function.site for function in operation.functions).most_common(1)[0]
+        require(count <= operation.parts, f"{where}.functions", f"{count} of {operation.parts} parts at site {site}")
     for j, outer in enumerate(outer_outputs):
         require_tiling(outer, [function.outputs[j] for function in operation.functions], budget, f"{where}.functions")
     if operation.replicas > 1:

@@ -1,0 +1,220 @@
+"""Which shape a plan has: how many stages, micro-batches and replicas.
+
+For every number of sites of a stage and every number of parts, one part is planned once, and all shapes that have such
+parts share its cuts. What a shape takes follows from that plan and from the order of a pipeline. The shapes that
+promise most are built as whole plans and predicted, and the fastest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from einc.errors import CapacityError, EincError, MachineError, UsageError
+from einc.graph.graph import Graph
+from einc.logical.division import DivisionShape
+from einc.logical.optimize import choose_by_cuts
+from einc.logical.plan import LogicalPlan
+from einc.logical.problem import build_problem
+from einc.machines.model import Machine
+from einc.physical.budget import SearchBudget
+from einc.physical.build import build
+from einc.physical.program import DeviceProgram
+from einc.physical.synthesis import SearchScope, SynthesizingScheduler
+from einc.plan_report import ConsideredShape
+from einc.search.result import SelectedPlan
+from einc.stages.batch import BatchCut, cut_batch
+from einc.stages.planning import PartPlan, divide_plan, plan_part
+
+MICROBATCHES_PER_STAGE = 1, 2, 4
+"""Micro-batches that are tried for each stage: with as many as stages, half of the time is bubble, and with four times
+as many a fifth; beyond, parts are small, and kernels take longer than their share."""
+
+MAX_BUILT = 2
+"""Shapes that are built as whole plans: estimates leave out exchanges that cross, and err by some per cent."""
+
+WORTH_BUILDING = 1.1
+"""A shape is built if it is estimated to take at most this many times the best that was built."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRequest:
+    """What a person fixes of a shape; None leaves it open."""
+
+    stages: int | None = None
+    microbatches: int | None = None
+    replicas: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return None in (self.stages, self.microbatches, self.replicas)
+
+    def list_shapes(self, sites: int) -> Iterator[DivisionShape]:
+        """The shapes that keep to the request and whose groups have equally many sites."""
+        for groups in (count for count in range(1, sites + 1) if sites % count == 0):
+            for stages in (count for count in range(1, groups + 1) if groups % count == 0):
+                shape = DivisionShape(stages, 1, groups // stages)
+                if self.stages in (None, shape.stages) and self.replicas in (None, shape.replicas):
+                    for microbatches in self._list_microbatches(stages):
+                        yield replace(shape, microbatches=microbatches)
+
+    def _list_microbatches(self, stages: int) -> tuple[int, ...]:
+        if self.microbatches is not None:
+            return (self.microbatches,)
+        return (1,) if stages == 1 else tuple(stages * times for times in MICROBATCHES_PER_STAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A plan of a shape, and about what it takes, in ms."""
+
+    shape: DivisionShape
+    plan: LogicalPlan
+    ms: float
+
+
+class ShapeSearch:
+    """Plans shapes of one graph on one machine. `naive` and `seed` are as for the search."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine,
+        sites: int,
+        *,
+        naive: bool,
+        budget: SearchBudget,
+        seed: int = 0,
+        progress: Callable[[str, float], None] = lambda *_: None,
+    ) -> None:
+        self._graph = graph
+        self._machine = machine
+        self._sites = sites
+        self._naive = naive
+        self._budget = budget
+        self._seed = seed
+        self._progress = progress
+        self._cuts: dict[int, BatchCut | UsageError] = {}
+        self._parts: dict[tuple[int, int, int], PartPlan | None] = {}
+        self._scheduler = SynthesizingScheduler(machine, sites, budget=budget, seed=seed, placed=True)
+        self.considered: list[ConsideredShape] = []
+
+    def find_best(self, request: ShapeRequest, undivided: SelectedPlan | None) -> SelectedPlan:
+        """The fastest plan of the shapes that a request allows; `undivided` is the plan of the shape with one of each,
+        if that is allowed.
+
+        Raises UsageError where the request allows no shape, and CapacityError where no plan fits into memory.
+        """
+        shapes = [shape for shape in request.list_shapes(self._sites) if undivided is None or shape != DivisionShape()]
+        faults: list[EincError] = []
+        promises = sorted(self._list_promises(shapes, faults), key=lambda promise: promise.ms)
+        best = None if undivided is None or undivided.program is None else undivided.program
+        built: dict[DivisionShape, float] = {} if best is None else {DivisionShape(): best.predicted_ms}
+        divided = 0
+        for promise in promises:
+            if divided == MAX_BUILT or (best is not None and promise.ms > WORTH_BUILDING * best.predicted_ms):
+                break
+            self._progress(f"building a plan of {describe_shape(promise.shape)}", promise.ms)
+            try:
+                program = self.build(promise.plan)
+            except (CapacityError, MachineError) as error:
+                faults.append(error)
+                continue
+            divided += 1
+            built[promise.shape] = program.predicted_ms
+            if best is None or program.predicted_ms < best.predicted_ms:
+                best = program
+        if best is None:
+            if faults:
+                raise next((fault for fault in faults if isinstance(fault, CapacityError)), faults[0])
+            raise self._refuse(request)
+        self._note(promises, built, best)
+        plan = replace(best.plan, shapes=tuple(self.considered))
+        if plan.division is not None:
+            strict = build_problem(self._graph, self._sites)
+            plan = replace(plan, cut_cost=strict.cost(choose_by_cuts(strict)))
+        return SelectedPlan(plan, replace(best, plan=plan))
+
+    def _list_promises(self, shapes: Sequence[DivisionShape], faults: list[EincError]) -> Iterator[Promise]:
+        for number, shape in enumerate(shapes, 1):
+            if faults and not self._budget.left:
+                return
+            self._progress(f"planning {describe_shape(shape)}, {number} of {len(shapes)}", 0.0)
+            try:
+                promise = self.promise(shape)
+            except (UsageError, CapacityError) as error:
+                faults.append(error)
+                continue
+            if promise is not None:
+                yield promise
+
+    def promise(self, shape: DivisionShape) -> Promise | None:
+        """The plan of a shape, before it is built; None where the graph has too few stages. Raises UsageError for a
+        batch that has no such parts, and CapacityError."""
+        cut = self._cuts.get(shape.parts)
+        if cut is None:
+            try:
+                cut = cut_batch(self._graph, shape.parts)
+            except UsageError as error:
+                cut = error
+            self._cuts[shape.parts] = cut
+        if isinstance(cut, UsageError):
+            raise cut
+        part = self._plan_part(cut, self._sites // shape.groups, shape.stages)
+        divided = divide_plan(part, shape, self._machine, self._sites)
+        return None if divided is None else Promise(shape, divided.plan, divided.ms)
+
+    def _plan_part(self, cut: BatchCut, sites: int, stages: int) -> PartPlan:
+        """The plan of one part on so many sites. First as if memory were plenty: if its stages do not fit then, as if
+        every site had the memory of all stages."""
+        smallest = min(site.memory_bytes for site in self._machine.sites)
+        for room in (self._sites, stages):
+            key = cut.parts, sites, room
+            if key not in self._parts:
+                self._parts[key] = plan_part(
+                    cut, self._machine, sites, naive=self._naive, seed=self._seed, budget=self._budget, room=room
+                )
+            part = self._parts[key]
+            if part is not None and (part.memory <= stages * smallest or room == stages):
+                return part
+        raise CapacityError(f"no plan of a part of the batch fits into {stages} stages on {sites} sites each")
+
+    def build(self, plan: LogicalPlan) -> DeviceProgram:
+        """The program of a divided plan: the faster of that with naive and that with synthesized exchanges."""
+        naive = build(plan, self._machine, self._scheduler.naive)
+        if self._naive or not self._budget.left:
+            return naive
+        parts = 1 if plan.division is None else plan.division.shape.parts
+        self._scheduler.restart(SearchScope.BODY, parts * (len(self._graph.nodes) + len(self._graph.outputs)))
+        synthesized = build(plan, self._machine, self._scheduler)
+        return min(synthesized, naive, key=lambda program: program.predicted_ms)
+
+    def _note(self, promises: Sequence[Promise], built: dict[DivisionShape, float], best: DeviceProgram) -> None:
+        """Remembers which shapes were considered, the fastest first."""
+        chosen = DivisionShape() if best.plan.division is None else best.plan.division.shape
+        times = {promise.shape: promise.ms for promise in promises} | built
+        for shape in sorted(times, key=lambda shape: (shape not in built, times[shape])):
+            self.considered.append(
+                ConsideredShape(
+                    shape.stages, shape.microbatches, shape.replicas, times[shape], shape in built, shape == chosen
+                )
+            )
+
+    def _refuse(self, request: ShapeRequest) -> UsageError:
+        counts = " and ".join(
+            f"{count} {name}"
+            for name, count in (("stages", request.stages), ("replicas", request.replicas))
+            if count is not None
+        )
+        return UsageError(
+            f"{self._sites} sites have no equal groups for {counts}, or the model has too few operators for them",
+            hint="stages times replicas must divide the number of sites (--devices)",
+        )
+
+
+def describe_shape(shape: DivisionShape) -> str:
+    """`2 stages, 4 micro-batches, 1 replica`."""
+    counts = ((shape.stages, "stage"), (shape.microbatches, "micro-batch"), (shape.replicas, "replica"))
+    return ", ".join(
+        f"{count} {name}{'' if count == 1 else 'es' if name.endswith('ch') else 's'}" for count, name in counts
+    )

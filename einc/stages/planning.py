@@ -1,0 +1,195 @@
+"""Plans of a shape: the ordinary search plans one part of the batch on as many sites as a stage has, and each stage
+takes its operators' cuts from that plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from einc.errors import UsageError
+from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
+from einc.logical.candidates import restore_candidate
+from einc.logical.division import Division, DivisionShape
+from einc.logical.optimize import build_choices
+from einc.logical.plan import Candidate, LogicalPlan
+from einc.logical.problem import connect
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.ops.batch_part import BatchPart
+from einc.options import FASTEST
+from einc.physical.budget import SearchBudget
+from einc.physical.program import DeviceProgram
+from einc.predict.cores import list_run_tasks
+from einc.predict.timeline import time_tasks
+from einc.search.fastest import find_fastest
+from einc.stages.batch import BatchCut
+from einc.stages.cutting import count_crossing_bytes, cut_stages
+from einc_runtime.plan.schema import KernelTask
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """A plan of one part of the batch, on the sites of one stage.
+
+    `candidates[n]` is how node n of the graph is cut in it, and `times[n]` how much later it ends than all nodes before
+    it, in ms. `memory` is what its fullest site needs.
+    """
+
+    cut: BatchCut
+    candidates: tuple[Candidate, ...]
+    times: tuple[float, ...]
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class DividedPlan:
+    """A plan of a shape, before it is built, and about what it takes in ms: every stage computes one part after the
+    other, each when the stage before it has made it and has sent what this one reads."""
+
+    plan: LogicalPlan
+    ms: float
+
+
+def plan_part(
+    cut: BatchCut, machine: Machine, sites: int, *, naive: bool, seed: int, budget: SearchBudget, room: int = 1
+) -> PartPlan | None:
+    """The fastest plan of one part on the first sites of a machine, each with `room` times its memory, as that many
+    stages share what the model needs. None if none fits.
+
+    Nodes that are computed once are planned as if they belonged to the part, with all that they read.
+    """
+    graph = make_part_graph(cut)
+    part_machine = machine.restrict(range(sites))
+    roomy = [replace(site, memory_bytes=site.memory_bytes * room) for site in part_machine.sites]
+    part_machine = replace(part_machine, sites=tuple(roomy))
+    selected = find_fastest(graph, part_machine, sites, naive=naive, budget=budget, seed=seed)
+    if selected.program is None:
+        return None
+    # The search may visit the nodes in another order.
+    candidates = {choice.node: choice.candidate for choice in selected.plan.choices}
+    times = _time_nodes(selected.program, part_machine)
+    return PartPlan(
+        cut,
+        tuple(candidates[node.name] for node in graph.nodes),
+        tuple(times[node.name] for node in graph.nodes),
+        max(selected.program.memory),
+    )
+
+
+def make_part_graph(cut: BatchCut) -> Graph:
+    """The graph of one part. What a node that is computed once reads of all parts is an input of the graph."""
+    if cut.parts == 1:
+        return cut.graph
+    table = cut.graph.tensor_table()
+    tensors: dict[str, GraphTensor] = {}
+    nodes: list[Node] = []
+    divided: set[str] = set()
+    for number, node in enumerate(cut.graph.nodes):
+        operator = cut.make_operator(number)
+        inputs = []
+        for name, desc in zip(node.inputs, operator.inputs, strict=True):
+            renamed = name
+            if number in cut.late and name in divided:
+                renamed = f"{name} of all parts"
+                tensors[renamed] = GraphTensor(renamed, desc, TensorKind.INPUT)
+            elif name not in tensors:
+                tensors[name] = replace(table[name], desc=desc)
+            elif tensors[name].desc != desc:
+                # An input or weight of which operators read parts, and others all of it.
+                renamed = f"{name} for {node.name}"
+                tensors[renamed] = replace(table[name], name=renamed, desc=desc)
+            inputs.append(renamed)
+        for name, desc in zip(node.outputs, operator.outputs, strict=True):
+            tensors[name] = replace(table[name], desc=desc)
+        if cut.index_of[number] is not None:
+            divided.update(node.outputs)
+        nodes.append(replace(node, operator=operator, inputs=tuple(inputs)))
+    return replace(cut.graph, tensors=tuple(tensors.values()), nodes=tuple(nodes))
+
+
+def _time_nodes(program: DeviceProgram, machine: Machine) -> dict[str, float]:
+    """By how much every node ends later than all before it, in ms."""
+    run = list_run_tasks(program, machine)
+    ends: dict[int, float] = {}
+    for origin, end in zip(run.origins, time_tasks(run.costs, machine).ends, strict=True):
+        task = program.tasks[origin]
+        if isinstance(task, KernelTask):
+            ends[task.operation] = max(end, ends.get(task.operation, 0.0))
+    times, latest = {}, 0.0
+    for number, operation in enumerate(program.operations):
+        end = max(latest, ends.get(number, 0.0))
+        times[operation.name], latest = end - latest, end
+    return times
+
+
+def list_groups(shape: DivisionShape, sites: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The sites of every stage of every replica: neighbours, as those have the widest links between them."""
+    size = sites // shape.groups
+    return tuple(
+        tuple(
+            tuple(range((replica * shape.stages + stage) * size, (replica * shape.stages + stage + 1) * size))
+            for stage in range(shape.stages)
+        )
+        for replica in range(shape.replicas)
+    )
+
+
+def divide_plan(part: PartPlan, shape: DivisionShape, machine: Machine, sites: int) -> DividedPlan | None:
+    """The plan of a shape whose parts are cut as in the plan of one part. None where the graph has too few nodes."""
+    graph, cut = part.cut.graph, part.cut
+    groups = list_groups(shape, sites)
+    moves = _estimate_moves_ms(cut, machine, groups[0])
+    timely = [number for number in range(len(graph.nodes)) if number not in cut.late]
+    stages = cut_stages([part.times[n] for n in timely], [moves[n] for n in timely], shape.stages)
+    if stages is None:
+        return None
+    stage_of = [shape.stages - 1] * len(graph.nodes)
+    for number, stage in zip(timely, stages, strict=True):
+        stage_of[number] = stage
+    candidates = []
+    for number, (node, candidate) in enumerate(zip(graph.nodes, part.candidates, strict=True)):
+        operator = cut.make_operator(number)
+        if isinstance(operator, BatchPart):
+            intervals = operator.spread_intervals(candidate.intervals)
+            try:
+                candidate = restore_candidate(node.operator, intervals, candidate.replicas)
+            except ValueError as error:
+                raise UsageError(f"operator '{node.name}' cannot be cut in parts as one part is: {error}") from None
+        candidates.append((candidate,))
+    problem = connect(graph, tuple(candidates))
+    choices = build_choices(graph, problem, [0] * len(candidates))
+    division = Division(shape, tuple(stage_of), cut.index_of, cut.late, groups)
+    plan = LogicalPlan(graph, sites, FASTEST, choices, exact=False, cut_cost=0, spread=False, division=division)
+    times = [0.0] * shape.stages
+    for number in timely:
+        times[stage_of[number]] += part.times[number]
+    crossed = [moves[a] for a, b in itertools.pairwise(timely) if stage_of[a] != stage_of[b]]
+    late_ms = sum(part.times[number] for number in cut.late)
+    return DividedPlan(plan, run_pipeline(times, crossed, shape.microbatches) + late_ms)
+
+
+def run_pipeline(times: Sequence[float], moves: Sequence[float], microbatches: int) -> float:
+    """When a pipeline ends whose stages take these times for each micro-batch, with moves between neighbours: a stage
+    begins with a micro-batch when it has done the one before, and the stage before it has sent this one."""
+    free = [0.0] * len(times)
+    for _ in range(microbatches):
+        ready = 0.0
+        for stage, took in enumerate(times):
+            free[stage] = max(free[stage], ready) + took
+            ready = free[stage] + (moves[stage] if stage < len(moves) else 0.0)
+    return free[-1]
+
+
+def _estimate_moves_ms(cut: BatchCut, machine: Machine, groups: Sequence[Sequence[int]]) -> list[float]:
+    """For every node, about what it takes to move what crosses behind it, of one part, from a stage to the next: each
+    site sends its share to the site of the same position, over the slowest link between two stages."""
+    rates = [
+        min((machine.resources[r].gbs for r in machine.routes[pair]), default=inf)
+        for sources, targets in itertools.pairwise(groups)
+        for pair in zip(sources, targets, strict=True)
+        if pair in machine.routes
+    ]
+    bytes_per_ms = min(rates, default=inf) * BYTES_PER_MS * len(groups[0]) * cut.parts
+    crossing = [*count_crossing_bytes(cut.graph, cut.late), 0]
+    return [machine.transfer_latency_us * MS_PER_US + size / bytes_per_ms for size in crossing]
