@@ -29,7 +29,7 @@ from einc.ops.base import Operator
 from einc.ops.equation import build_equation
 from einc.ops.functions import AGGREGATIONS
 from einc.ops.scalar import ProgramBuilder, make_step
-from einc.ops.slicing import cut_out
+from einc.ops.shorthands import cut_out
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.index_equations import parse_letters
 from einc_runtime.plan.scalar_functions import SCALAR_FUNCTIONS

@@ -15,7 +15,7 @@ from itertools import combinations
 from einc.core.tensor import TensorDesc, TensorType
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind
 from einc.ops.base import Restriction
-from einc.ops.slicing import cut_out
+from einc.ops.shorthands import cut_out
 
 MAX_SLICES = 256
 """A tensor with more slices than this is computed whole: each pair of them is compared."""

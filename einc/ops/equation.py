@@ -36,6 +36,7 @@ from einc_runtime.plan.index_equations import (
     IndexEquation,
     format_windows,
 )
+from einc_runtime.plan.index_programs import COPY_PROGRAM
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
 from einc_runtime.plan.states import IN_PLACE
 from einc_runtime.plan.work import Work
@@ -74,7 +75,7 @@ class Equation(DerivedMappedOperator):
         if self.kernel.name == "contract":
             return "matmul" if self._is_matmul else "contract"
         if not steps and self.aggregation is None:
-            return "transpose" if self.labels != (self.result,) else "copy"
+            return "transpose" if self.labels != (self.result,) else "slice" if self.windows else "copy"
         more = [f"{len(steps) - 5} more"] if len(steps) > 6 else []
         joined = "+".join(steps[:5] + more if more else steps)
         if self.aggregation is None:
@@ -100,6 +101,13 @@ class Equation(DerivedMappedOperator):
     @property
     def reads(self) -> tuple[TensorType, ...]:
         return list_boxes(self.operands, self.windows)
+
+    @property
+    def part(self) -> TensorType | None:
+        """What a copy reads, unless it renames dimensions or has them in another order."""
+        if len(self.operands) != 1 or self.program.text != COPY_PROGRAM or self.in_place:
+            return None
+        return self.reads[0] if (self.result, self.dims) == (self.labels[0], self.operands[0].dims) else None
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         from einc.ops.evaluate import contract, join_and_aggregate

@@ -29,7 +29,6 @@ from einc.ops import (
     rounded_product,
     selection,
     shorthands,
-    slicing,
     softmax,
 )
 from einc.ops.arguments import Argument, format_value
@@ -40,7 +39,7 @@ from einc_runtime.text import did_you_mean
 _FILES = (
     append, attention, concat, custom, dequantize, elementwise, equation, expert_matmul, index_operator,
     meanpool, norm,
-    quantized_product, recurrence, reshape, rope, rounded_product, selection, shorthands, slicing, softmax,
+    quantized_product, recurrence, reshape, rope, rounded_product, selection, shorthands, softmax,
 )  # fmt: skip
 """The files of the library. Each defines at least one of these:
 

@@ -1,4 +1,4 @@
-"""Calls that stand for index equations: matrix products, reductions, permutations of dimensions, and lookups.
+"""Calls that stand for index equations: matrix products, reductions, permutations of dimensions, slices, and lookups.
 
 A matrix product has the indices i, j, k, with batch indices b0, b1, ... before them (paper, Examples 1 to 3).
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from einc.core.tensor import DType
+from einc.core.tensor import DType, TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops import elementwise
 from einc.ops.arguments import (
     Argument,
     find_positions,
+    format_value,
+    is_integer,
     make_unique,
     reject_others,
     require_tensors,
@@ -26,12 +28,13 @@ from einc.ops.scalar import make_step
 from einc_runtime.plan.index_programs import COPY_PROGRAM, IndexProgram, Position, TensorRead
 from einc_runtime.plan.scalar_programs import ScalarInput
 
-CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "embedding")
+CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "slice", "embedding")
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """The index equation that a call stands for."""
-    make = {"matmul": _multiply, "transpose": _transpose, "embedding": _look_up}.get(name, _reduce)
+    others = {"matmul": _multiply, "transpose": _transpose, "slice": _slice, "embedding": _look_up}
+    make = others.get(name, _reduce)
     return make(name, arguments, attributes)
 
 
@@ -121,6 +124,29 @@ def _transpose(name: str, arguments: Sequence[Argument], attributes: Attributes)
     labels = make_unique(tensor.dims)
     result = [(labels[at], tensor.dims[at]) for at in order]
     return build_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), None)
+
+
+def _slice(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
+    """`slice(x, tokens=[0, 128], heads=[2, 4])`: for each dimension the first position, and the one after the last."""
+    (tensor,) = require_tensors(name, arguments, 1)
+    starts, stops = [0] * tensor.rank, list(tensor.shape)
+    for dim, bounds in attributes.items():
+        (at,) = find_positions(name, tensor, [(dim, dim)])
+        start, stop = bounds if isinstance(bounds, tuple) and len(bounds) == 2 else (None, None)
+        if not (is_integer(start) and is_integer(stop) and 0 <= start < stop <= tensor.shape[at]):
+            raise OperatorError(
+                f"{name}: '{dim}' must be [start, stop] within 0 and {tensor.shape[at]}, not {format_value(bounds)}",
+                argument=dim,
+            )
+        starts[at], stops[at] = start, stop
+    return cut_out(tensor, TensorType(tuple(starts), tuple(stops)))
+
+
+def cut_out(tensor: TensorDesc, box: TensorType) -> Operator:
+    """The slice that is the part `box` of a tensor."""
+    labels = make_unique(tensor.dims)
+    result = list(zip(labels, tensor.dims, strict=True))
+    return build_equation([(tensor, labels)], result, make_step("copy", ScalarInput(0)), None, (box,))
 
 
 def _look_up(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:

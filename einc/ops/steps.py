@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einc.core.tensor import TensorDesc
+from einc.core.tensor import TensorDesc, TensorType
 from einc.errors import OperatorError
 from einc.ops import registry
 from einc.ops.attention import Attention
-from einc.ops.base import Attribute, DimMap, MappedOperator, Operator
+from einc.ops.base import DimMap, MappedOperator, Operator
 from einc.ops.index_operator import IndexOperator
 from einc.ops.index_steps import find_index_step
 from einc.ops.recurrence import RecurrenceOperator
 from einc.ops.recurrence_steps import find_recurrence_step
 from einc.ops.reshape import Reshape
 from einc.ops.rope import Rope
-from einc.ops.slicing import Slice
+from einc.ops.shorthands import cut_out
 from einc.ops.step_forms import (
     Dependence,
     Source,
@@ -46,7 +46,6 @@ _TOKENWISE = frozenset(
         "argmax",
         "topk",
         "reshape",
-        "slice",
         "rope",
     )
 )
@@ -69,8 +68,8 @@ def find_step_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepT
         return find_index_step(operator, forms, tokens)
     if isinstance(operator, RecurrenceOperator):
         return find_recurrence_step(operator, forms, tokens)
-    if isinstance(operator, Slice):
-        return _find_slice(operator, forms, tokens)
+    if operator.part is not None:
+        return _find_slice(operator.inputs[0], operator.part, forms, tokens)
     if isinstance(operator, Rope) and operator.positions is None and forms[0] == operator.tensor.rank - 2:
         return _find_rotation(operator, forms, tokens)
     if isinstance(operator, MappedOperator) and operator.family in _TOKENWISE:
@@ -133,10 +132,6 @@ def _find_tokenwise(operator: MappedOperator, forms: Sequence[TokenForm], tokens
     attributes = dict(operator.attributes)
     if isinstance(operator, Reshape):
         attributes["shape"] = tokens.shorten(operator.outputs[0], results[0]).shape
-    if isinstance(operator, Slice):
-        stops = list(operator.stops)
-        stops[results[0]] = tokens.new_extent
-        attributes["stops"] = tuple(stops)
     return StepForm(registry.restore(operator.family, tuple(descs), attributes), tuple(inputs), tuple(results))
 
 
@@ -168,20 +163,18 @@ def _find_result_axis(maps: Sequence[DimMap], index: str) -> int:
     return along[0]
 
 
-def _find_slice(operator: Slice, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+def _find_slice(tensor: TensorDesc, part: TensorType, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
     """All tokens, or the last one."""
     (axis,) = forms
     assert isinstance(axis, int)
-    bounds, extent = (operator.starts[axis], operator.stops[axis]), tokens.extent
-    if bounds[0] == 0 and bounds[1] >= extent:
-        return _find_tokenwise(operator, forms, tokens)
-    if bounds != (extent - 1, extent):
+    bounds, extent = (part.lower[axis], part.upper[axis]), tokens.extent
+    takes_all = bounds[0] == 0 and bounds[1] >= extent
+    if not takes_all and bounds != (extent - 1, extent):
         raise OperatorError(f"takes the tokens {bounds[0]} to {bounds[1] - 1}; of a step, all or the last can be taken")
-    starts, stops = list(operator.starts), list(operator.stops)
-    starts[axis], stops[axis] = tokens.new_extent - 1, tokens.new_extent
-    attributes: dict[str, Attribute] = {"starts": tuple(starts), "stops": tuple(stops)}
-    last = registry.restore(operator.family, (tokens.shorten(operator.tensor, axis),), attributes)
-    return StepForm(last, read_same(forms), (Dependence.LAST,))
+    lower, upper = list(part.lower), list(part.upper)
+    lower[axis], upper[axis] = 0 if takes_all else tokens.new_extent - 1, tokens.new_extent
+    cut = cut_out(tokens.shorten(tensor, axis), TensorType(tuple(lower), tuple(upper)))
+    return StepForm(cut, read_same(forms), (axis if takes_all else Dependence.LAST,))
 
 
 # ---- operators that know positions ----

@@ -18,7 +18,7 @@ from einc.training.layer_gradients import (
     differentiate_softmax,
     differentiate_topk,
 )
-from einc.training.move_gradients import differentiate_concat, differentiate_reshape, differentiate_slice
+from einc.training.move_gradients import differentiate_concat, differentiate_reshape
 from einc.training.recurrence_gradients import differentiate_recurrence
 from einc.training.tape import NodeGradient
 
@@ -37,7 +37,6 @@ GRADIENT_RULES: dict[str, Rule] = {
     "recurrence": differentiate_recurrence,
     "reshape": differentiate_reshape,
     "rope": differentiate_rope,
-    "slice": differentiate_slice,
     "softmax": differentiate_softmax,
     "topk": differentiate_topk,
 }

@@ -30,7 +30,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
         "concat",
         "topk",
         "rope",
-        "slice",
+        "reshape",
         "append",
         "dequantize",
         "quantized_product",

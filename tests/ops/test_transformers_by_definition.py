@@ -85,7 +85,7 @@ def test_restored_operators_equal_the_originals(name: str) -> None:
     assert restored == operator
     assert hash(restored) == hash(operator)
     assert restored.kernel == operator.kernel
-    assert operator.title == operator.kernel.name or operator.family in ("slice", "index")
+    assert operator.title == operator.kernel.name or operator.family in ("equation", "index")
 
 
 def test_blocks_of_a_plan_are_never_empty() -> None:

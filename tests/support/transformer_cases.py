@@ -17,11 +17,11 @@ from einc.ops import registry
 from einc.ops.append import Append
 from einc.ops.base import Operator
 from einc.ops.concat import Concat
+from einc.ops.equation import Equation
 from einc.ops.expert_matmul import ExpertMatmul
 from einc.ops.index_operator import IndexOperator
 from einc.ops.meanpool import MeanPool
 from einc.ops.rope import Rope
-from einc.ops.slicing import Slice
 from tests.support.definition_oracle import Array, random_array
 
 Draw = Callable[[np.random.Generator], Array]
@@ -128,7 +128,7 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
             return _append(operator, blocks, read[1].lower[1], written.lower[1])
         case Concat():
             return [_concat(operator, function, blocks)]
-        case Slice():
+        case Equation():
             return [blocks[0].copy()]
         case MeanPool():
             first, last = written.lower[0], written.upper[0]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType, compute_type, storage_dtype
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store
+from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store, view_as_integers
 from einc_runtime.kernels.calls.map import MapCall, ReduceCall
 from einc_runtime.kernels.numpy.lowering import lower
 from einc_runtime.kernels.numpy.pieces import (
@@ -26,6 +26,7 @@ from einc_runtime.kernels.numpy.pieces import (
     make_walk_runner,
 )
 from einc_runtime.kernels.views import merge_axes
+from einc_runtime.plan.index_programs import COPY_PROGRAM
 
 REDUCING_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -39,6 +40,9 @@ def make_map(call: MapCall) -> Kernel:
     if any(np.may_share_memory(view, call.output) for view in call.views):
         return _make_elsewhere(call)
     output = call.output
+    if call.source == COPY_PROGRAM and call.kinds[0] == call.kinds[1]:
+        copied = [view_as_integers(output), view_as_integers(call.views[0])]
+        return Kernel(lambda _: make_runner([(np.copyto, copied)]), nanoseconds=0.3 * output.size)
     (*sources, target), _ = merge_axes([*call.views, output], [False] * output.ndim)
     code = lower(call.steps, call.kinds[:-1], [breadth_of(view) for view in sources], output.dtype)
     # One call in place needs no registers; numpy walks the whole array faster.

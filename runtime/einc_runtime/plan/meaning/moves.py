@@ -1,4 +1,4 @@
-"""Families that move elements and compute nothing: append, concat, slice and reshape."""
+"""Families that move elements and compute nothing: append, concat and reshape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from einc_runtime.plan.meaning.terms import (
     ends_of,
     indices_along,
     scaled,
-    shifted,
     unique_names,
 )
 from einc_runtime.plan.schema import INTEGERS, Attribute
@@ -106,20 +105,6 @@ def _part_of(index: int, start: int, extent: int) -> BlockAxis:
         return max(lower - start, 0), min(upper - start, extent)
 
     return BlockAxis(index, bounds)
-
-
-def cut_out(applied: Application) -> OperatorMeaning:
-    """The family `slice`: the positions from `starts` up to `stops`; blocks are copied."""
-    applied.allow(("starts", "stops"))
-    (tensor,) = applied.operands(1)
-    starts, stops = applied.items("starts", int), applied.items("stops", int)
-    inside = len(starts) == len(stops) == tensor.rank
-    inside = inside and all(0 <= lo < up <= e for lo, up, e in zip(starts, stops, tensor.shape, strict=True))
-    applied.require(inside, f"{list(starts)} to {list(stops)} of {tensor}")
-    shape = tuple(upper - lower for lower, upper in zip(starts, stops, strict=True))
-    result = TensorForm(tensor.dims, shape, tensor.dtype)
-    axes = tuple(shifted(index, start) for index, start in enumerate(starts))
-    return OperatorMeaning("reshape", {}, (result,), indices_along(result), (axes,), (direct(range(tensor.rank)),))
 
 
 def reshape(applied: Application) -> OperatorMeaning:

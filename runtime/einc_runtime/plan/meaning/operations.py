@@ -41,7 +41,6 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "reshape": moves.reshape,
     "rope": rows.rope,
     "rounded_product": quantized.rounded_product,
-    "slice": moves.cut_out,
     "softmax": rows.softmax,
     "topk": selection.topk,
 }
