@@ -35,7 +35,7 @@ from einc_runtime.execution.trace import TaskRun, Trace
 from tests.support.cuda_plans import on_fake
 from tests.support.ticking import ticking
 
-CHIP = Chip("Made-up GPU", 108, 1.41, 40.0)
+CHIP = Chip("Made-up GPU", 108, 1.41, 2.0)  # a small cache: models have few copies of each kernel
 GRAPH_MS, TINY_US = 0.011, 2.25
 STREAM, LINK, ADDING = KernelRate(3, gbs=1500), KernelRate(7, gbs=40), KernelRate(6, gbs=900)
 NOISE = 0.01

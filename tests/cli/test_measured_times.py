@@ -141,7 +141,7 @@ def test_without_latencies_nothing_was_measured(einc: Run, folder: tuple[str, Pa
 def test_plans_of_texts_say_it_in_their_document(einc: Run, machine: str, tmp_path: Path) -> None:
     model = write_folder(tmp_path / "tiny")
     options = ("--sites", 2, "--max-tokens", 2, "--plans", tmp_path / "plans")
-    found = einc("generate", model, "w1 w2", "-m", machine, *options, "--price-pins", "--json")
+    found = einc("generate", model, "w1 w2", "-m", machine, *options, "--json")
     assert found.code == 0, found.err
     for plan in json.loads(found.out)["plans"]:
         assert plan["rates"] == ("peak" if machine == "dgx-v100" else "fitted")
