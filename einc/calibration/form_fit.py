@@ -23,9 +23,6 @@ Array = NDArray[np.float64]
 FITTED = 6000
 """Shapes that the fit of a form looks at, a random part of those that are known. The tables are fitted to all."""
 
-FITTED_JOINTLY = 1500
-"""Shapes of each GPU that a fit of the unit GPU looks at, a random part."""
-
 
 class Shapes(Protocol):
     """Kernels of one kind that were measured on one GPU."""
@@ -56,13 +53,6 @@ def fit_rates(form: Form, sheet: DataSheet, shapes: Shapes, held_out: NDArray[np
     values = fit_values(form.knots, form.tables, known.sizes(), log_ratio, scale=form.scale)
     rates = msgspec.structs.replace(rates, correction=as_correction(form.knots, form.tables, values))
     return msgspec.structs.replace(rates, error=round(min(1.0, find_error(rates, shapes.choose(held_out))), 3))
-
-
-def fit_unit(form: Form, shapes: Mapping[DataSheet, Shapes]) -> MeasuredRates:
-    """The rates of the unit GPU that are best for all of these GPUs, with as many shapes of each."""
-    return round_rates(
-        fit_form(form, {sheet: choose_some(sheet_shapes, FITTED_JOINTLY) for sheet, sheet_shapes in shapes.items()})
-    )
 
 
 def find_error(rates: MeasuredRates, shapes: Shapes) -> float:

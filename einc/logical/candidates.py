@@ -131,11 +131,6 @@ def is_replicable(operator: Operator) -> bool:
     )
 
 
-def build_candidate(operator: Operator, counts: tuple[int, ...], replicas: int = 1) -> Candidate:
-    """The first of `build_candidates`."""
-    return build_candidates(operator, counts, replicas)[0]
-
-
 @lru_cache(maxsize=1024)
 def build_candidates(operator: Operator, counts: tuple[int, ...], replicas: int = 1) -> tuple[Candidate, ...]:
     """The candidates that cut every index into as many intervals as `counts` says, each computed on `replicas` sites.

@@ -158,11 +158,6 @@ class PinnedOffers:
         self._sites = sites
         self._known: dict[tuple[Operator, str], tuple[Candidate, ...]] = {}
 
-    def get_cut(self, node: str) -> str | None:
-        """The cut that a node is pinned to, as it was written; None if it is not pinned."""
-        pin = self._pins.get(node)
-        return None if pin is None else pin.cut
-
     def restrict(self, node: Node, offered: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """What of `offered`, the candidates of the node's operator, its pin allows: at least one candidate.
 

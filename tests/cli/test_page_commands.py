@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from einc.cli.main import main
-from einc.report.html.embedding import restore_parts
+from tests.support.page_data import restore_parts
 
 MODELS = Path(__file__).parents[2] / "models"
 FFN = ("-D", "tokens=50", "-D", "d_model=24", "-D", "d_ff=100")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from einc.compiler import Compiled, compile_model
-from einc.logical.candidates import build_candidate, enumerate_flexible_candidates
+from einc.logical.candidates import build_candidates, enumerate_flexible_candidates
 from einc.logical.plan import Candidate, Choice, LogicalPlan, dump_plan
 from einc.ops.base import Operator
 from einc.options import CompileOptions
@@ -58,7 +58,7 @@ def bundle_of(found: Compiled, plan: LogicalPlan, schedule: str) -> Bundle:
 def compute_everywhere(operator: Operator, old: Candidate) -> Candidate:
     """Norms and additions in full on all sites."""
     cheap = operator.family == "norm" or operator.title == "add"
-    return build_candidate(operator, (1,) * len(operator.indices), 4) if cheap else old
+    return build_candidates(operator, (1,) * len(operator.indices), 4)[0] if cheap else old
 
 
 @pytest.mark.sampled(2)
@@ -108,7 +108,7 @@ def test_independent_products_run_side_by_side() -> None:
     found = compiled("chain_a", "dgx-a100", 8)
 
     def halve(operator: Operator, old: Candidate) -> Candidate:
-        return build_candidate(operator, (2, 1, 2))
+        return build_candidates(operator, (2, 1, 2))[0]
 
     program = build(with_cuts(found, halve), found.target.machine)
     times = time_tasks(compute_task_costs(program), found.target.machine)

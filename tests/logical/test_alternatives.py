@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from einc.logical.alternatives import find_next_best, list_alternatives
-from einc.logical.candidates import build_candidate, enumerate_candidates
+from einc.logical.candidates import build_candidates, enumerate_candidates
 from einc.logical.optimize import optimize
 from einc.logical.plan import Choice
 from tests.support.logical_toys import Builder, random_graph, rank_of_plan, repartitions, specs, toy
@@ -55,7 +55,7 @@ def test_a_choice_beyond_the_papers_candidates_is_among_the_alternatives():
     (h,) = builder.apply(toy("ij -> ij", i=4, j=6), builder.input("x", 4, 6))
     plan = optimize(builder.graph(*builder.apply(toy("ij -> ij", i=4, j=6), h)), 4)
     (first, second), node = plan.choices, plan.graph.nodes[1]
-    for candidate in (build_candidate(node.operator, (1, 1), 4), build_candidate(node.operator, (1, 2))):
+    for candidate in (build_candidates(node.operator, (1, 1), 4)[0], build_candidates(node.operator, (1, 2))[0]):
         other = replace(plan, choices=(first, Choice(second.node, candidate, 24)))
         found = list_alternatives(other, second.node)
         assert len(found) == 1 + len(enumerate_candidates(node.operator, 4))

@@ -15,6 +15,9 @@ from tests.rates.forms import Array, LayerRates
 from tests.rates.kinds import KINDS, MeasuredShapes
 from tests.rates.measurements import Measured, held_out
 
+FITTED_JOINTLY = 1500
+"""Shapes of each GPU that a fit of the unit GPU looks at, a random part."""
+
 
 @dataclass(frozen=True)
 class Accuracy:
@@ -47,7 +50,11 @@ def fit_rates(name: str, sheet: DataSheet, measured: Measured) -> tuple[Measured
 def fit_unit(name: str, measured: Mapping[DataSheet, Measured]) -> MeasuredRates:
     """The rates of the unit GPU that are best for all of these GPUs, with as many shapes of each."""
     kind = KINDS[name]
-    return form_fit.fit_unit(kind.form, {sheet: MeasuredShapes(kind, own) for sheet, own in measured.items()})
+    shapes = {
+        sheet: form_fit.choose_some(MeasuredShapes(kind, measured_of_gpu), FITTED_JOINTLY)
+        for sheet, measured_of_gpu in measured.items()
+    }
+    return form_fit.round_rates(form_fit.fit_form(kind.form, shapes))
 
 
 def as_committed(rates: MeasuredRates) -> MeasuredRates:

@@ -14,11 +14,11 @@ import pytest
 
 from einc.machines.load import load_machine
 from einc.report.document import explain
-from einc.report.html.embedding import restore_parts
 from einc.report.html.page import SCRIPTS, frame_plan_page, write_machine_page, write_plan_page
 from einc_runtime.plan.codec import decode, encode
 from einc_runtime.plan.schema import Bundle
 from tests.support.layered_model import compile_layers
+from tests.support.page_data import restore_parts
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from einc.core.tensor import DType
 from einc.importers.arrays.extents import Extent
@@ -68,7 +67,3 @@ def _name_extent(extent: Extent) -> str:
     if extent.is_number:
         return f"n{extent.value}"
     return extent.text if extent.text.isidentifier() else f"n0_{make_identifier(extent.text)}"
-
-
-def join_names(names: Sequence[str]) -> str:
-    return ", ".join(names)

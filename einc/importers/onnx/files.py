@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from einc.errors import ModelError
 from einc.importers.arrays.values import Elements, UnsupportedError
 from einc.importers.onnx.nodes import read_element_type
 from einc_runtime.errors import MissingFault
@@ -132,10 +131,3 @@ def resolve_inside(folder: str, location: str, tensor: str) -> str:
     if outside or os.path.commonpath([base, path]) != base or path == base:
         raise UnsupportedError(f"tensor '{tensor}' is in '{location}', which is not in the model's folder")
     return path
-
-
-def require_model(error: UnsupportedError, where: str) -> ModelError:
-    """The error with the place in the file."""
-    from einc.errors import Diagnostic
-
-    return ModelError([Diagnostic(f"{where}: {error.message}", hint=error.hint)])

@@ -52,19 +52,3 @@ def share_parts(document: Mapping[str, Any]) -> dict[str, Any]:
     written = {name: [share_row(row) for row in field] if isinstance(field, list) else field
                for name, field in document.items()}  # fmt: skip
     return {"document": written, "shared": shared}
-
-
-def restore_parts(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The document that `share_parts` was given."""
-
-    def read_field(field: Any) -> Any:
-        is_shared = isinstance(field, dict) and field.keys() == {SHARED_PART_KEY}
-        return value["shared"][field[SHARED_PART_KEY]] if is_shared else field
-
-    def read_row(row: Any) -> Any:
-        if not isinstance(row, dict):
-            return row
-        return {name: read_field(field) for name, field in row.items()}
-
-    return {name: [read_row(row) for row in field] if isinstance(field, list) else field
-            for name, field in value["document"].items()}  # fmt: skip

@@ -76,7 +76,7 @@ def test_what_is_no_array_is_refused_and_stays_with_its_owner(
 
 
 def test_later_versions_and_capsules_that_are_used_are_refused() -> None:
-    with pytest.raises(ArrayFault, match="'x' cannot be had by DLPack: .*version"):
+    with pytest.raises(ArrayFault, match=r"'x' cannot be had by DLPack: .*version"):
         read_dlpack("x", Given(X, (2, 0)))
     given = Given(X)
     capsule = given.__dlpack__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from einc.importers.arrays.elementwise import apply
-from einc.importers.arrays.moving import transpose, unsqueeze
+from einc.importers.arrays.moving import unsqueeze
 from einc.importers.arrays.products import einsum, matmul
 from einc.importers.arrays.values import Array
 from einc.importers.pytorch.aten.elementwise import combine
@@ -54,9 +54,3 @@ def convert_einsum(call: Call, equation: str, tensors: list[Array], path: object
 def convert_outer(call: Call, self_: Array, vec2: Array) -> Array:
     column = unsqueeze(call.program, call.cast(self_), [1])
     return apply(call.program, "mul", column, call.cast(vec2), hint=call.hint)
-
-
-def transpose_last(call: Call, array: Array) -> Array:
-    """The last two axes exchanged."""
-    order = [*range(array.rank - 2), array.rank - 1, array.rank - 2]
-    return transpose(call.program, array, order, call.hint)
