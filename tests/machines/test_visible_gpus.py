@@ -13,8 +13,7 @@ from einc.machines.load import format_machine, load_machine, parse_machine
 from einc.machines.visible import cuda_driver, topologies
 from einc.machines.visible.cuda_driver import ask_driver
 from einc.machines.visible.nvml import ask_nvml
-from einc.machines.visible.pci_tree import read_pci_tree, read_socket_rate
-from einc.machines.visible.topologies import VisibleSources
+from einc.machines.visible.topologies import VisibleSources, read_pci_tree, read_socket_rate
 from tests.machines import detected_plans, detection_page
 from tests.support.stand_in_driver import CUDA_NAMES, Card, StandInCuda, hide, list_systems, make_cards, make_driver
 from tests.support.topologies import new_style, peers, switched

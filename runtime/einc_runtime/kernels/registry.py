@@ -74,8 +74,8 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
 REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "attention": ("einc_runtime.kernels.reproducible.attention", "build_attention"),
     "contract": ("einc_runtime.kernels.reproducible.contract", "build_contract"),
-    "expert_matmul": ("einc_runtime.kernels.reproducible.experts", "build_expert_matmul"),
-    "quantized_contract": ("einc_runtime.kernels.reproducible.quantized", "build_quantized_contract"),
+    "expert_matmul": ("einc_runtime.kernels.reproducible.contract", "build_expert_matmul"),
+    "quantized_contract": ("einc_runtime.kernels.reproducible.contract", "build_quantized_contract"),
     "map": ("einc_runtime.kernels.reproducible.map", "build_map"),
     "reduce": ("einc_runtime.kernels.reproducible.sums", "build_reduce"),
     "meanpool": ("einc_runtime.kernels.reproducible.sums", "build_meanpool"),
@@ -83,7 +83,7 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "rmsnorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "rope": ("einc_runtime.kernels.reproducible.rows", "build_rope"),
-    "recurrence": ("einc_runtime.kernels.reproducible.recurrence", "build_recurrence"),
+    "recurrence": ("einc_runtime.kernels.reproducible.rows", "build_recurrence"),
 }
 """The kernels of reproducible operations that compute. Those of others that add nothing up have one result anyway."""
 

@@ -15,7 +15,7 @@ from einc_runtime.execution.cuda import lanes
 from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.resources import CudaResources
 from einc_runtime.execution.cuda.streams import StepKind
-from einc_runtime.execution.ranks.gpus import agree_on_gpus
+from einc_runtime.execution.ranks.cuda_part import agree_on_gpus
 from einc_runtime.execution.ranks.part import take_part
 from einc_runtime.plan.lanes import LaneStep, prove_lanes
 from einc_runtime.plan.ranks import RankTask

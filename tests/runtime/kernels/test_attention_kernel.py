@@ -13,7 +13,7 @@ from einc.ops.attention import Attention
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.llvm import attention as llvm_attention
-from einc_runtime.kernels.llvm import compiler, few_queries
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.numpy import attention as numpy_attention
 from einc_runtime.kernels.registry import prepare
 from einc_runtime.plan.schema import Block
@@ -215,7 +215,7 @@ FEW = [
 @pytest.mark.parametrize(("q_lens", "k_lens", "heads", "widths", "dtype", "more"), FEW)
 def test_few_queries(q_lens, k_lens, heads, widths, dtype, more, tile, monkeypatch):
     """With positions and without; all of them, and blocks that begin and end inside of sequences."""
-    monkeypatch.setattr(few_queries, "DECODE_TILE_KEYS", tile)
+    monkeypatch.setattr(llvm_attention, "DECODE_TILE_KEYS", tile)
     a = attributes(q_lens, k_lens, scale=1 / widths[0], **more)
     arrays = operands(*heads, sum(q_lens), sum(k_lens), *widths, dtype)
     q, k, v = arrays
@@ -234,7 +234,7 @@ def test_few_queries_read_keys_once_for_a_group(provider):
     a = attributes((1, 1), (40, 50))
     outputs = [np.empty((6, 2, 32), np.float32), np.empty((6, 2), np.float32)]
     kernel = prepare(Invocation("attention", a, arrays, outputs, *blocks(a, arrays, [], (0, 0), (0, 0))))
-    assert kernel.nanoseconds == (arrays[1].nbytes + arrays[2].nbytes) / few_queries.BYTES_PER_NS
+    assert kernel.nanoseconds == (arrays[1].nbytes + arrays[2].nbytes) / llvm_attention.BYTES_PER_NS
 
 
 def pair(rng, extent):

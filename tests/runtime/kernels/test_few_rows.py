@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from einc_runtime.kernels.base import Invocation
-from einc_runtime.kernels.llvm import compiler, few_rows, few_rows_layout, row_panels
+from einc_runtime.kernels.llvm import compiler, few_rows, few_rows_layout
 from einc_runtime.kernels.registry import prepare
 
 pytestmark = pytest.mark.skipif(not compiler.is_available(), reason="llvmlite is not installed")
@@ -142,7 +142,7 @@ def test_the_time_is_that_of_reading_or_of_multiplying():
     ]
     assert times[0] == times[1] == w.nbytes / few_rows_layout.BYTES_PER_NS
     if compiler.has_wide_registers():
-        assert times[2:] == [8 * w.size / few_rows.PRODUCTS_PER_NS, 48 * w.size / row_panels.PANEL_PRODUCTS_PER_NS]
+        assert times[2:] == [8 * w.size / few_rows.PRODUCTS_PER_NS, 48 * w.size / few_rows.PANEL_PRODUCTS_PER_NS]
 
 
 WIDE = pytest.mark.skipif(

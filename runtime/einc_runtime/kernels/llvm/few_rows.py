@@ -3,6 +3,8 @@
 A library packs a matrix before it multiplies, or widens it where it has 16 bits. Both take several times as long as the
 product itself if the other operand has few rows, as in a step of decoding. This code reads the matrix in the type and
 the order in which it is stored, so that no second copy of a weight is needed.
+
+Nine rows and more are packed in a panel, which takes little time (`row_panels_code.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, address
+from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArray, address
 from einc_runtime.kernels.calls.contract import ContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.few_rows_layout import (
     BYTES_PER_NS,
     WIDE,
@@ -26,10 +29,100 @@ from einc_runtime.kernels.llvm.few_rows_layout import (
     is_dense,
     list_addresses,
 )
-from einc_runtime.kernels.llvm.row_panels import PanelProduct
-from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
+from einc_runtime.kernels.llvm.gemm import count_packed, emit_pack
+from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy import libraries
 from einc_runtime.kernels.numpy.prepacking import is_constant
+from einc_runtime.plan.index_equations import Names
+
+PANEL_PRODUCTS_PER_NS = 90.0
+"""What a worker multiplies."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelProduct:
+    """The product of a layout whose matrix has f32: its operands, copies of them in scratch memory where they must be,
+    the panels, and its code."""
+
+    call: ContractCall
+    layout: FewRowsLayout
+    copies: OperandCopies
+    panels: ScratchArray
+    scratch: int
+
+    @staticmethod
+    def of(call: ContractCall, layout: FewRowsLayout, move: PrepareCopy) -> PanelProduct:
+        scratch, vectors = ScratchAllocator(), layout.vectors
+        mergeable = vectors.kind == "f32" and are_mergeable(vectors, layout.row_names)
+        suits = mergeable and _find_step(vectors, layout) is not None
+        copies = OperandCopies.take(scratch, call, layout, move, None if suits else WIDE)
+        count = math.prod(call.extents[name] for name in layout.batch if name in vectors.names)
+        depth = math.prod(call.extents[name] for name in layout.summed)
+        size = count_packed(_find_width(layout), layout.rows, depth)
+        panels = scratch.take((count, size), WIDE)
+        return PanelProduct(call, layout, copies, panels, scratch.size)
+
+    @property
+    def kernel(self) -> Kernel:
+        products, matrix = math.prod(self.call.extents.values()), self.layout.matrix.array
+        time = max(products / PANEL_PRODUCTS_PER_NS, matrix.nbytes / BYTES_PER_NS)
+        return Kernel(self.bind, self.scratch, time)
+
+    def bind(self, memory: Array) -> Run:
+        panels = self.panels.of(memory)
+
+        def prepare(vectors: NamedArray, result: NamedArray) -> list[Run]:
+            return [self._prepare_packing(vectors, panels), self._prepare_product(panels, vectors, result)]
+
+        return self.copies.bind(memory, prepare)
+
+    def _prepare_packing(self, vectors: NamedArray, panels: Array) -> Run:
+        """Packs the rows of every batch. Where the summed indices are several dimensions, each part of a line has a
+        place of its own in the panel; packing a part may write behind it, so the parts go in their order."""
+        layout, width = self.layout, _find_width(self.layout)
+        outer, inner = split_off_batches(layout.summed, (vectors,), 1)
+        view = _view_rows(vectors, layout, outer, inner)
+        parts, depth = math.prod(self.call.extents[name] for name in outer), view.shape[-1]
+        starts = list_addresses([view], view.shape[:-2])[:, 0]
+        panel, part = np.divmod(np.arange(len(starts)), parts)
+        targets = address(panels) + panels.strides[0] * panel + WIDE.itemsize * width * depth * part
+        table = np.stack([starts, targets], axis=-1).astype(np.int64)
+        along = view.strides[-1] == WIDE.itemsize
+        arguments = [len(table), address(table), layout.rows, depth, view.strides[-2 if along else -1]]
+        return compiler.CompiledCall(emit_pack(width, along), arguments, table, view, panels)
+
+    def _prepare_product(self, panels: Array, vectors: NamedArray, result: NamedArray) -> Run:
+        from einc_runtime.kernels.llvm.row_panels_code import PanelForm, emit_panel_product
+
+        layout = self.layout
+        matrix = view_as_matrices(layout.matrix, layout.batch, layout.lines, layout.summed)
+        target = view_as_matrices(result, layout.batch, layout.row_names, layout.lines)
+        shared = [self.call.extents[name] if name in vectors.names else 1 for name in layout.batch]
+        table = list_addresses([matrix, panels.reshape(*shared, 1, -1), target], target.shape[:-2])
+        form = PanelForm(layout.matrix.kind, result.kind, layout.rows)
+        scale = int(np.float32(self.call.scale).view(np.int32))
+        steps = (matrix.strides[-2], target.strides[-2])
+        arguments = [len(table), address(table), *matrix.shape[-2:], *steps, scale]
+        return compiler.CompiledCall(emit_panel_product(form), arguments, table, matrix, panels, target)
+
+
+def _find_width(layout: FewRowsLayout) -> int:
+    """The rows that a panel has, in whole vectors."""
+    return -(-layout.rows // LANES) * LANES
+
+
+def _find_step(vectors: NamedArray, layout: FewRowsLayout) -> int | None:
+    """The step in bytes between rows that are dense, or between positions whose rows are neighbours; else None."""
+    view = _view_rows(vectors, layout, *split_off_batches(layout.summed, (vectors,), 1))
+    dense = [axis for axis, step in ((-2, view.strides[-1]), (-1, view.strides[-2])) if step == view.itemsize]
+    return view.strides[dense[0]] if dense else None
+
+
+def _view_rows(vectors: NamedArray, layout: FewRowsLayout, outer: Names, inner: Names) -> Array:
+    """The array as (batch..., outer..., rows, inner); batches that it does not have are left out."""
+    batch = tuple(name for name in layout.batch if name in vectors.names)
+    return view_as_matrices(vectors, (*batch, *outer), layout.row_names, inner)
+
 
 MAX_ROWS = 16
 """More rows are packed in a panel, or multiplied by a library."""

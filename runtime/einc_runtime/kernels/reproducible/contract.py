@@ -2,6 +2,9 @@
 
 The order of k is that in which the equation names what is summed, whatever the layout of the operands in memory, the
 sizes of the blocks and the number of rows.
+
+The kernels `expert_matmul` and `quantized_contract` multiply in the same way: however many rows an expert has; and each
+element of a widened weight has one result wherever it lies, so that the order of sums alone decides about bits.
 """
 
 from __future__ import annotations
@@ -14,15 +17,34 @@ import numpy as np
 from einc_runtime.dtypes import Array, DType
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
 from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pair
+from einc_runtime.kernels.calls.experts import ExpertMatmulCall
+from einc_runtime.kernels.calls.quantized import QuantizedContractCall
 from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.contract import prepare_copy
-from einc_runtime.kernels.numpy import prepacking
+from einc_runtime.kernels.llvm.quantized import prepare_widening
+from einc_runtime.kernels.numpy import experts, prepacking, quantized
 from einc_runtime.kernels.numpy.contract import BlasLowering, Factor
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.kernels.reproducible.map import build_map
 from einc_runtime.kernels.reproducible.products import OrderedProduct, PackedForm, add_outer_products
 from einc_runtime.kernels.reproducible.sums import fold
 from einc_runtime.plan.index_equations import Names
+
+
+def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
+    widen = prepare_widening if compiler.is_available() else quantized.prepare_widening
+    return quantized.build_product(QuantizedContractCall.parse(invocation), widen, build_contract)
+
+
+def build_expert_matmul(invocation: Invocation[Array]) -> Kernel:
+    return experts.build_products(ExpertMatmulCall.parse(invocation), _multiply)
+
+
+def _multiply(invocation: Invocation[Array]) -> Kernel:
+    """Products are prepared while a kernel runs, too: they are always machine code, however small they are."""
+    with compiler.compile_all():
+        return build_contract(invocation)
 
 
 def build_contract(invocation: Invocation[Array]) -> Kernel:

@@ -1,6 +1,8 @@
 """The kernels `softmax`, `rmsnorm`, `layernorm` and `rope`: one code for every row, on dense operands.
 
 A row's sums are taken over the row alone, in an order that depends on its length (`llvm/rows.py`, `numpy/rows.py`).
+
+For the kernel `recurrence`, machine code computes elements alike in all blocks, and numpy adds up in a fixed order.
 """
 
 from __future__ import annotations
@@ -11,9 +13,17 @@ import numpy as np
 
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import Invocation, Kernel
+from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.calls.rows import SoftmaxCall
 from einc_runtime.kernels.llvm import compiler, rope, rows
+from einc_runtime.kernels.llvm.recurrence import compile_recurrence
+from einc_runtime.kernels.numpy.recurrence import make_recurrence
 from einc_runtime.kernels.reproducible.dense import build_on_dense, has_dense_rows, is_contiguous
+
+
+def build_recurrence(invocation: Invocation[Array]) -> Kernel:
+    call = RecurrenceCall.parse(invocation)
+    return compile_recurrence(call) or make_recurrence(call, ordered=True)
 
 
 def build_norm(invocation: Invocation[Array]) -> Kernel:
