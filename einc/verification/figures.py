@@ -15,8 +15,9 @@ from einc.machines.load import format_machine
 from einc.machines.model import Machine
 from einc.ops.base import Attribute
 from einc.options import FASTEST, SCHEDULES, SELECTORS
+from einc.physical.memory import ALIGNMENT
 from einc.plan_reading.restore import restore_plan
-from einc.plan_reading.timing import read_plan_machine
+from einc.plan_reading.timing import MAX_EFFORT, read_plan_machine
 from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.cores import list_run_tasks
 from einc.predict.timeline import TooLarge, time_tasks
@@ -25,12 +26,6 @@ from einc.verification.exchanges import verify_exchanges
 from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import buffer_bytes
 from einc_runtime.plan.schema import Bundle, KernelTask, Operation
-
-MAX_EFFORT = 20_000_000
-"""The effort of the simulation, up to a minute."""
-
-ALIGNMENT = 64
-"""Arenas end at a multiple of so many bytes."""
 
 MAX_OPERATIONS = 5000
 """Larger plans keep the cost of the cut heuristic that they state, which would take long to compute."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from einc.errors import MachineError, SourceSpan, UsageError
 from einc.machines.catalogue import find_by_name
 from einc.machines.importers.pcie import build_slots
-from einc.machines.importers.topology_facts import Topology
+from einc.machines.importers.topology_facts import MAX_REPORT_LINES, Topology
 from einc.machines.model import Machine, Pair, Resource
 from einc.machines.schema import MAX_SITES
 
@@ -26,8 +26,6 @@ _DEVICE_NAME = re.compile(r"Device: *([0-9]{1,4}), (.{1,80}?), pciBusID: .*")
 _RANK_LINE = re.compile(r"# +Rank +([0-9]{1,5}) .{0,200}? device +[0-9]+ \[[0-9a-zA-Z:.x]+\] (.{1,80}?)\s*")
 _RESULT = re.compile(r" *([0-9]{1,15}) +[0-9]{1,15} +[a-z0-9_]{2,16} .*")
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
-_MAX_MEASURED_LINES = 20_000
-"""Lines of an output; one of 64 GPUs has 600."""
 _SLOWER = 0.9
 """A pair that reaches less than this part of what its resources do gets a resource of its own."""
 
@@ -52,8 +50,8 @@ def is_measured_links(text: str) -> bool:
 def read_measured_links(text: str, where: str) -> MeasuredLinks:
     """The rates in the output of a tool. Raises MachineError at the first line that is wrong."""
     lines = text.splitlines()
-    if len(lines) > _MAX_MEASURED_LINES:
-        raise MachineError(f"more than {_MAX_MEASURED_LINES} lines, which is no output of a test", where=where)
+    if len(lines) > MAX_REPORT_LINES:
+        raise MachineError(f"more than {MAX_REPORT_LINES} lines, which is no output of a test", where=where)
     if "busbw" in text and "P2P=Enabled" not in text:
         return _read_ring(lines, where)
     names = {int(match[1]): match[2] for line in lines if (match := _DEVICE_NAME.fullmatch(line.strip()))}

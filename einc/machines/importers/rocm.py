@@ -15,7 +15,7 @@ import msgspec
 from einc.errors import MachineError, SourceSpan
 from einc.machines.catalogue import Gpu, find_by_device, find_by_name
 from einc.machines.importers.pcie import Lane, Way
-from einc.machines.importers.topology_facts import Topology
+from einc.machines.importers.topology_facts import MAX_REPORT_LINES, Topology
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 
@@ -29,8 +29,6 @@ _GPU_FACT = re.compile(
 UNTOLD_LINKS = "rocm-smi does not say how many xGMI links a pair has: one each (`--shownodesbw`, RCCL's dump say it)"
 _LEAST_SHARE_OF_MEMORY = 0.9
 """A GPU with less than this part of its model's memory is a part of one: partitions have half or less."""
-_MAX_ROCM_LINES = 20_000
-"""More than a thousand GPUs have."""
 
 
 def is_rocm_table(text: str) -> bool:
@@ -40,8 +38,8 @@ def is_rocm_table(text: str) -> bool:
 def read_rocm(text: str, where: str) -> Topology:
     """The topology of the tables. Raises MachineError, pointing at the first line that is wrong."""
     lines = text.splitlines()
-    if len(lines) > _MAX_ROCM_LINES:
-        raise MachineError(f"more than {_MAX_ROCM_LINES} lines, which is no table of rocm-smi", where=where)
+    if len(lines) > MAX_REPORT_LINES:
+        raise MachineError(f"more than {MAX_REPORT_LINES} lines, which is no table of rocm-smi", where=where)
     kinds = _read_table(lines, _LINK_TYPES, where)
     if kinds is None:
         raise MachineError(f"there is no table '{_LINK_TYPES}'", where=where, hint="`rocm-smi --showtopo` prints one")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from einc.errors import MachineError, SourceSpan
 from einc.machines.catalogue import Gpu, find_by_name
 from einc.machines.importers.pcie import DISTANCES, Way, group_by_distance
-from einc.machines.importers.topology_facts import Topology
+from einc.machines.importers.topology_facts import MAX_REPORT_LINES, Topology
 from einc.machines.model import Pair
 from einc.machines.schema import MAX_SITES
 from einc_runtime.text import replace_unprintable
@@ -35,7 +35,6 @@ _PEER_WORDS = frozenset(("OK", "NS", "CNS", "GNS", "TNS", "DR", "U"))
 _MAX_COLUMNS = 4 * MAX_SITES
 _MAX_LINE_WORDS = _MAX_COLUMNS + 2  # words of a line that are read: its name, its columns, and one word too many
 _MAX_CARDS = 64  # network cards that tell how far GPUs with NVLinks are from each other
-_MAX_LINES = 20_000  # of a report; one of MAX_SITES GPUs has fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,8 @@ class _Line:
 def read_smi(text: str, where: str) -> Topology:
     """The topology of a matrix. Raises MachineError, pointing at the first word that is wrong."""
     texts = text.splitlines()
-    if len(texts) > _MAX_LINES:
-        raise MachineError(f"more than {_MAX_LINES} lines, which is no topology table", where=where)
+    if len(texts) > MAX_REPORT_LINES:
+        raise MachineError(f"more than {MAX_REPORT_LINES} lines, which is no topology table", where=where)
     lines, peer_tables = _take_peer_tables([_split_line(line, number) for number, line in enumerate(texts, 1)], where)
     position = _find_header(lines)
     if position is None:

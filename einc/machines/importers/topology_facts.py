@@ -10,6 +10,9 @@ from einc.machines.catalogue import Gpu
 from einc.machines.importers.pcie import Way
 from einc.machines.model import Pair
 
+MAX_REPORT_LINES = 20_000
+"""Lines of what a tool prints of a computer; of a thousand GPUs it has fewer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:

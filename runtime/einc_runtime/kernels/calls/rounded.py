@@ -19,11 +19,10 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.calls.quantized import QuantizedContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.index_equations import Names
+from einc_runtime.plan.meaning.quantized import MAX_SUMMED
 
 LEVELS = 127
 """The largest integer that an element becomes."""
-MAX_SUMMED = 1 << 17
-"""So many products of integers have a sum of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.attention_arguments import AttentionArguments, name_heads, name_scratch
 from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.kernels.llvm.few_rows_layout import BYTES_PER_NS
 from einc_runtime.kernels.numpy.attention import make_attention
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
@@ -54,8 +55,6 @@ MAX_HEAD_WIDTH = 256
 DECODE_TILE_KEYS = 256
 """Keys in a tile."""
 
-BYTES_PER_NS = 12.0
-"""What one of several workers reads from memory."""
 
 _WIDE = np.dtype(np.float32)
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 from llvmlite import ir
 
 from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.attention_arguments import FewQueriesArguments
+from einc_runtime.kernels.llvm.attention_code import LOWEST
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.vectors import decay, log, tanh
 
-LOWEST = float(np.finfo(np.float32).min)
-"""The initial maximum of scores. It is finite, so that the weights of scores of -inf are 0."""
 RESULT_VECTORS = 16
 """Vectors of the result that are summed at a time."""
 

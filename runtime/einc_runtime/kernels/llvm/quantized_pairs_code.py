@@ -21,17 +21,18 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.few_rows_code import PAIRS
-from einc_runtime.kernels.llvm.quantized_code import MAX_TENSOR_ROWS, ROW_PREFETCH_DISTANCE, store_sum
+from einc_runtime.kernels.llvm.quantized_code import (
+    MAX_TENSOR_ROWS,
+    ROW_PREFETCH_DISTANCE,
+    WEIGHT_ROWS,
+    store_sum,
+)
 from einc_runtime.kernels.llvm.quantized_code import PAIRS_BLOCK as BLOCK
 
 NIBBLES = 4
 """Values in an element of 16 bits."""
 SHORTS = 2 * LANES
 """Elements of 16 bits in a vector."""
-WEIGHT_ROWS = 4
-"""The most rows of a weight that are read at a time; half of them with as many rows of the tensor or more, whose sums
-would not stay in registers."""
-
 _WORDS, _LONGS = ir.VectorType(I16, SHORTS), ir.VectorType(I64, SHORTS)
 _INT4_VALUES = (np.arange(-8, 8, dtype=np.float32).view(np.uint32) >> 16).tolist()
 """The bits of all values as bf16."""
@@ -75,6 +76,7 @@ class _PairsEmitter:
             source, target = (b.mul(step, I64(m)) for step in (self.tensor_step, self.laid_step))
             self._lay_out(b.add(self.tensor, source), b.add(self.laid, target))
         count = -(-form.rows // -(-form.rows // MAX_TENSOR_ROWS))
+        # With as many rows of the tensor, sums of all rows of the weight would not stay in registers.
         height = WEIGHT_ROWS if count < WEIGHT_ROWS else WEIGHT_ROWS // 2
         with self.e.loop(self.rows, height) as first:
             for start in range(0, form.rows, count):

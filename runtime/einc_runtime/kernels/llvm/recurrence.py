@@ -31,12 +31,10 @@ from einc_runtime.kernels.calls.recurrence import RecurrenceCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.map import MAP_DTYPES
 from einc_runtime.kernels.llvm.recurrence_code import LaneChoice, emit_recurrence
+from einc_runtime.kernels.llvm.reduce import NUMPY_CALLS_SAVED
 from einc_runtime.kernels.numpy import recurrence as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.plan.recurrences import Recurrence, RecurrenceEquation
-
-NUMPY_CALLS_SAVED = 8
-"""A step of numpy starts as many calls as there are functions: machine code pays for smaller recurrences."""
 
 
 def build_recurrence(invocation: Invocation[Array]) -> Kernel:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LARGEST = ("t0 = abs x0", "max")
 """The program and the aggregation that find largest magnitudes."""
 NUMPY_CALLS_SAVED = 8
-"""As many calls of numpy as one of this code."""
+"""As many calls of numpy as one of this code, also at each step of a recurrence."""
 
 
 def build_reduce(invocation: Invocation[Array]) -> Kernel:

@@ -20,12 +20,10 @@ from einc_runtime.kernels.calls.rounded import LEVELS
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I16, I32, I64, Emitter, Value, vector
-from einc_runtime.kernels.llvm.quantized_code import ROW_PREFETCH_DISTANCE
+from einc_runtime.kernels.llvm.quantized_code import ROW_PREFETCH_DISTANCE, WEIGHT_ROWS
 
 ROW_MULTIPLE = 4 * LANES
 """Rows of integers are filled up with zeros to multiples of it."""
-WEIGHT_ROWS = 4
-"""Rows of the weight that are read at a time."""
 TILES = {"bytes": 6, "pairs": 1, "words": 1}
 """The most rows of the tensor that are multiplied with them at a time: sums of all stay in registers."""
 BIAS = 128

@@ -32,8 +32,8 @@ ONEDNN = "onednn"
 FILE = "libdnnl.so.3"
 _ONEDNN_TYPES = {"f16": 1, "bf16": 2, "f32": 3}
 _ANY_LAYOUT, _USER_SCRATCHPAD, _CPU, _IN_ORDER = 1, 1, 1, 1
-_OF_WEIGHTS, _OF_SCRATCHPAD, _IMPLEMENTATION = 131, 136, 8  # what a descriptor is asked for
-_SOURCE, _TARGET, _WEIGHTS, _SCRATCHPAD = 1, 17, 33, 80  # what an argument is
+OF_WEIGHTS, OF_SCRATCHPAD, _IMPLEMENTATION = 131, 136, 8  # what a descriptor is asked for
+SOURCE, TARGET, WEIGHTS, SCRATCHPAD = 1, 17, 33, 80  # what an argument is
 
 MAX_PRIMITIVES = 256
 """Compiled products that are kept. Layers of a model have the same ones, and oneDNN itself keeps 1024."""
@@ -225,24 +225,24 @@ class _Primitive:
             raise OnednnError("oneDNN computes this element by element")
         self.shape, self._descriptors = shape, (left, right, target, descriptor)
         self._primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
-        self.scratch: int = library.size_of(library.query(descriptor, _OF_SCRATCHPAD) or None)
+        self.scratch: int = library.size_of(library.query(descriptor, OF_SCRATCHPAD) or None)
         self.packed_size: int = library.size_of(self.right)
         self.form = number_form(self.right, descriptor) if shape.packed else 0
 
     @property
     def right(self) -> int:
         """The descriptor of the right operand, as the primitive takes it."""
-        return require_library().query(self._descriptors[3], _OF_WEIGHTS)
+        return require_library().query(self._descriptors[3], OF_WEIGHTS)
 
     def bind(self, left: Array, right: Array, target: Array, scratch: Array) -> OnednnCall:
         """The product of these operands."""
         library, descriptors = require_library(), self._descriptors
-        pad = library.query(descriptors[3], _OF_SCRATCHPAD)
+        pad = library.query(descriptors[3], OF_SCRATCHPAD)
         places = [
-            (_SOURCE, descriptors[0].value, address(left)),
-            (_WEIGHTS, self.right, address(right)),
-            (_TARGET, descriptors[2].value, address(target)),
-            *([(_SCRATCHPAD, pad, address(scratch))] if self.scratch else []),
+            (SOURCE, descriptors[0].value, address(left)),
+            (WEIGHTS, self.right, address(right)),
+            (TARGET, descriptors[2].value, address(target)),
+            *([(SCRATCHPAD, pad, address(scratch))] if self.scratch else []),
         ]
         return OnednnCall(self._primitive, hold_memory(places), (self, left, right, target, scratch))
 
@@ -339,7 +339,7 @@ class OnednnProduct:
                 "reorder_primitive_desc", plain_layout, library.engine, packed_layout, library.engine, None
             )
             primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
-            places = [(_SOURCE, plain.value, address(matrix)), (_TARGET, self.primitive.right, address(packed))]
+            places = [(SOURCE, plain.value, address(matrix)), (TARGET, self.primitive.right, address(packed))]
             OnednnCall(primitive, hold_memory(places), ())()
         return packed
 

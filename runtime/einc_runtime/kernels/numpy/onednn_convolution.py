@@ -17,12 +17,21 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import ALIGNMENT, Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
 from einc_runtime.kernels.numpy import onednn
-from einc_runtime.kernels.numpy.onednn import Layout, OnednnCall, OnednnError
+from einc_runtime.kernels.numpy.onednn import (
+    OF_SCRATCHPAD,
+    OF_WEIGHTS,
+    SCRATCHPAD,
+    SOURCE,
+    TARGET,
+    WEIGHTS,
+    Layout,
+    OnednnCall,
+    OnednnError,
+)
 from einc_runtime.kernels.numpy.prepacking import PrepackedProduct, is_constant, share_prepacked
 
 _INFERENCE, _DIRECT = 96, 1
-_OF_SOURCE, _OF_WEIGHTS, _OF_TARGET, _OF_SCRATCHPAD = 129, 131, 133, 136
-_SOURCE, _TARGET, _WEIGHTS, _SCRATCHPAD = 1, 17, 33, 80
+_OF_SOURCE, _OF_TARGET = 129, 133  # what a descriptor is asked for, as in `onednn.py`
 
 IMAGES_AT_ONCE = 1 << 20
 """Bytes of images and results that are computed at a time."""
@@ -82,10 +91,8 @@ class ConvolutionPrimitive:
         self._kept = (plain, free, descriptor)
         self.primitive = library.make("primitive", ctypes.c_void_p(descriptor.value))
         self.plain = [description.value for description in plain]
-        self.used = [
-            library.query(descriptor, property_number) for property_number in (_OF_SOURCE, _OF_WEIGHTS, _OF_TARGET)
-        ]
-        self.pad = library.query(descriptor, _OF_SCRATCHPAD)
+        self.used = [library.query(descriptor, wanted_part) for wanted_part in (_OF_SOURCE, OF_WEIGHTS, _OF_TARGET)]
+        self.pad = library.query(descriptor, OF_SCRATCHPAD)
         self.sizes = [library.size_of(ctypes.c_void_p(description)) for description in self.used]
         self.scratch: int = library.size_of(ctypes.c_void_p(self.pad)) if self.pad else 0
         self.moves = [
@@ -105,14 +112,18 @@ class ConvolutionPrimitive:
         return library.make("primitive", ctypes.c_void_p(descriptor.value))
 
     def copy(self, from_layout: int, source: Array, to_layout: int, target: Array) -> OnednnCall:
-        places = [(_SOURCE, from_layout, address(source)), (_TARGET, to_layout, address(target))]
+        places = [(SOURCE, from_layout, address(source)), (TARGET, to_layout, address(target))]
         return OnednnCall(self._copies[from_layout, to_layout], onednn.hold_memory(places), (self, source, target))
 
     def convolve(self, source: Array, weights: Array, target: Array, scratch: Array) -> OnednnCall:
-        arrays = ((_SOURCE, self.used[0], source), (_WEIGHTS, self.used[1], weights), (_TARGET, self.used[2], target))
+        arrays = (
+            (SOURCE, self.used[0], source),
+            (WEIGHTS, self.used[1], weights),
+            (TARGET, self.used[2], target),
+        )
         places = [(kind, descriptor, address(array)) for kind, descriptor, array in arrays]
         if self.scratch:
-            places.append((_SCRATCHPAD, self.pad, address(scratch)))
+            places.append((SCRATCHPAD, self.pad, address(scratch)))
         return OnednnCall(self.primitive, onednn.hold_memory(places), (self, source, weights, target, scratch))
 
 

@@ -15,10 +15,8 @@ from einc_runtime.kernels.base import Invocation, Kernel
 from einc_runtime.kernels.calls.attention import AttentionCall, QueryRows
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.attention import prepare_attention
+from einc_runtime.kernels.numpy.attention import TILE_QUERIES
 from einc_runtime.kernels.reproducible.dense import build_on_dense, has_dense_rows
-
-TILE_QUERIES = 64
-"""Queries whose scores are in memory at a time, for one head of keys."""
 
 
 def build_attention(invocation: Invocation[Array]) -> Kernel:
