@@ -6,19 +6,16 @@ on its own stacks; nothing here recurses with the text.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lark import Lark, Token, UnexpectedToken
+from lark import Token, UnexpectedToken
 
-from einc.data import find_folder
 from einc.frontend import ast, limits
 from einc.frontend.ast import measure_depth
 from einc.frontend.findings import Findings, describe_expected, describe_found, suggest_syntax
+from einc.frontend.tables import load_parser
 from einc.frontend.tokens import SEPARATOR, LineJoiner, SourceText, SpannedToken, add_span, find_fault, read_source
-from einc.frontend.transformer import AstBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +39,13 @@ def parse_text(text: str, file: str, findings: Findings) -> ParsedText:
     return _RecoveringParser(read_source(text, file), findings).run()
 
 
-class _KeepAll:
-    """Tells Lark to keep the terminals that no rule of the grammar asks for."""
-
-    always_accept = ("UNKNOWN",)
-
-    def process(self, stream: Iterator[Token]) -> Iterator[Token]:
-        return stream
-
-
-@functools.cache
-def _load_lark() -> Lark:
-    """The parser's tables; building them takes about 60 ms, once per process."""
-    return Lark(
-        (find_folder("grammars") / "ein.lark").read_text(encoding="utf-8"),
-        parser="lalr",
-        lexer="basic",
-        postlex=_KeepAll(),
-        transformer=AstBuilder(),
-        maybe_placeholders=False,
-    )
-
-
 class _RecoveringParser:
     """One parse of a text. It feeds tokens to Lark, and after a mistake it finds the place to go on."""
 
     def __init__(self, source: SourceText, findings: Findings) -> None:
         self._source = source
         self._findings = findings
-        self._parser: Any = _load_lark().parse_interactive(source.text)  # its methods are not typed
+        self._parser: Any = load_parser().parse_interactive(source.text)  # its methods are not typed
         self._layout = LineJoiner()
         self._statement: list[SpannedToken] = []  # the tokens of the statement so far
         self._braces: list[SpannedToken] = []  # the open bodies

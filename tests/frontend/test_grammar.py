@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import shutil
 import time
+from pathlib import Path
 
 import lark
 import pytest
 
 from einc.data import find_folder
-from einc.frontend import ast
+from einc.frontend import ast, tables
 from einc.frontend.parser import parse
+from tests.support.parser_tables import write_tables
 
 
 def test_the_grammar_has_no_conflicts() -> None:
@@ -28,6 +32,27 @@ def test_the_grammar_has_no_conflicts() -> None:
         lark.logger.removeHandler(handler)
     assert log.getvalue()  # the log is heard at all
     assert "conflict" not in log.getvalue().lower()
+
+
+def test_the_tables_are_those_of_the_grammar(update_golden: bool) -> None:
+    grammar, file = (find_folder("grammars") / name for name in ("ein.lark", "ein.json"))
+    text = write_tables(grammar.read_text(encoding="utf-8"))
+    if update_golden:
+        file.write_text(text, encoding="utf-8")
+    version, written = (json.loads(tables_text)["stamp"] for tables_text in (text, file.read_text(encoding="utf-8")))
+    if version.split()[0] == written.split()[0]:  # of Lark
+        assert text == file.read_text(encoding="utf-8"), "make golden writes it"
+
+
+def test_tables_of_another_grammar_are_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(find_folder("grammars"), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "ein.json").write_text('{"stamp": "another one", "data": {}, "memo": {}}')
+    monkeypatch.setattr(tables, "find_folder", lambda name: tmp_path)
+    tables.load_parser.cache_clear()
+    try:
+        assert parse("x = y", "w.ein").statements == (ast.AssignStmt((ast.Name("x"),), ast.Name("y")),)
+    finally:
+        tables.load_parser.cache_clear()
 
 
 @pytest.mark.parametrize("word", ["inputs", "dims", "weight_2", "asx", "from_", "true1", "modelled", "_", "f32x"])
