@@ -13,7 +13,7 @@ from typing import Any
 from einc.importers.arrays.elementwise import apply, cast
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.moving import reshape, transpose
-from einc.importers.arrays.products import einsum, matmul, multiply_picked
+from einc.importers.arrays.products import matmul, multiply_picked, multiply_rows
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
 from einc.importers.arrays.values import Array, Shape
@@ -281,8 +281,7 @@ def read_transposed(program: ArrayProgram, array: Array, arguments: tuple[Any, .
     operands = program.find_origin(right, "transpose")
     if operands is None or right.rank != 2 or x.rank < 2 or not program.is_weight(operands[0]):
         return None
-    letters = "abcdefghij"[: x.rank - 1]
-    product = einsum(program, f"{letters}k,ok->{letters}o", [x, operands[0]], array.name)
+    product = multiply_rows(program, x, operands[0], hint=array.name)
     program.origins[product.name] = Origin("matmul", (x, right), product)  # so that its reshapes are recognized, too
     return product
 

@@ -50,6 +50,13 @@ def _multiply(program: ArrayProgram, a: Array, b: Array, shape: tuple[Extent, ..
     return program.equation(hint, indices, text, [left, right], shape, a.type)
 
 
+@recorded
+def multiply_rows(program: ArrayProgram, rows: Array, weight: Array, hint: str = "linear") -> Array:
+    """Rows [..., k] times a weight [n, k], which is read as it lies: [..., n]."""
+    letters = "abcdefghij"[: rows.rank - 1]
+    return einsum(program, f"{letters}k,ok->{letters}o", [rows, weight], hint)
+
+
 def einsum(program: ArrayProgram, notation: str, operands: Sequence[Array], hint: str = "einsum") -> Array:
     """A sum of products in numpy's notation of `einsum`, with `...` for axes that broadcast."""
     try:

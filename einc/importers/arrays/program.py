@@ -27,7 +27,7 @@ class ArrayProgram:
     """Collects a model. What no output needs is left out of its text.
 
     `origins` says which operation made an array, by its name; `lift`, if it is set, gives an array that means the same
-    and is better.
+    and is better. `statements` may be written anew before the text is.
     """
 
     def __init__(self, name: str, extents: Mapping[int, str] | None = None) -> None:
@@ -42,7 +42,7 @@ class ArrayProgram:
         self._params: dict[str, int] = {}
         self._inputs: list[tuple[str, str, str]] = []
         self._weights: dict[str, DeclaredWeight] = {}
-        self._statements: list[Statement] = []
+        self.statements: list[Statement] = []
         self._outputs: list[tuple[str, str]] = []
         self._placed: dict[tuple[object, ...], Array] = {}
 
@@ -117,7 +117,7 @@ class ArrayProgram:
         index = "[i0]" if array.rank else "[]"
         name = self.names.take(hint)
         target = f"{name}[n{len(extents)}: i0]" if array.rank else f"{name}[]"
-        self._statements.append(Statement((name,), target, f"{{0}}{index} + {text}", (start.name,)))
+        self.statements.append(Statement((name,), target, f"{{0}}{index} + {text}", (start.name,)))
         return Array(array.shape, array.type, name, (f"n{len(extents)}",)[: array.rank])
 
     def _declare(self, kind: str, name: str, shape: Sequence[Extent | int], type_: ElementType) -> Array:
@@ -189,9 +189,9 @@ class ArrayProgram:
         return tuple(self.place(operand).name for operand in operands)
 
     def _add(self, statement: Statement) -> None:
-        if len(self._statements) >= MAX_STATEMENTS:
+        if len(self.statements) >= MAX_STATEMENTS:
             raise UnsupportedError(f"more than {MAX_STATEMENTS:,} statements")
-        self._statements.append(statement)
+        self.statements.append(statement)
 
     def prefer_name(self, array: Array, name: str) -> None:
         """What a computed array should be called in the text."""
@@ -202,7 +202,7 @@ class ArrayProgram:
     def output(self, name: str, array: Array) -> str:
         """Saves an array; returns its name in the text: `name` itself if it was the hint for the array, or is free."""
         placed = self.place(array, name)
-        computed = any(placed.name in statement.names for statement in self._statements)
+        computed = any(placed.name in statement.names for statement in self.statements)
         fits = make_identifier(self.names.bases.get(placed.name, "")) == make_identifier(name)
         free = placed.name not in (tensor for _, tensor in self._outputs)
         saved = make_identifier(name) if computed and fits and free else self.names.take(name)
@@ -210,6 +210,11 @@ class ArrayProgram:
             saved = self.names.take(name)
         self._outputs.append((saved, placed.name))
         return saved
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of the arrays that are saved."""
+        return [name for _, name in self._outputs]
 
     @property
     def weights(self) -> dict[str, Elements]:
@@ -227,23 +232,28 @@ class ArrayProgram:
     def _find_needed(self) -> set[str]:
         """The names that the outputs depend on."""
         needed = {name for _, name in self._outputs}
-        for statement in reversed(self._statements):
+        for statement in reversed(self.statements):
             if not needed.isdisjoint(statement.names):
                 needed.update(statement.operands)
         return needed
 
+    def prune(self) -> None:
+        """Leaves out the statements that no output needs."""
+        needed = self._find_needed()
+        self.statements = [part for part in self.statements if not needed.isdisjoint(part.names)]
+
     def text(self) -> str:
         """The model text, in which chains of views are short."""
+        self.prune()
         needed = self._find_needed()
-        statements = [part for part in self._statements if not needed.isdisjoint(part.names)]
-        self._statements = shorten_views(statements, {name for _, name in self._outputs}, self.origins, self.names)
+        self.statements = shorten_views(self.statements, set(self.output_names), self.origins, self.names)
         return write_text(
             TextParts(
                 model=self.model,
                 params=self._params,
                 inputs=self._inputs,
                 weights={name: weight for name, weight in self._weights.items() if name in needed},
-                statements=self._statements,
+                statements=self.statements,
                 outputs=self._outputs,
                 bases=self.names.bases,
                 extents=self._named_extents,

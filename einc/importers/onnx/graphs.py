@@ -12,6 +12,7 @@ from einc.errors import Diagnostic, ModelError
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import Extent
 from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.unmerging import keep_apart
 from einc.importers.arrays.values import Array, Elements, UnsupportedError
 from einc.importers.lifting import lift
 from einc.importers.onnx.files import OnnxFile, read_tensor
@@ -117,6 +118,7 @@ class _GraphImport:
             hint = did_you_mean(unused[0], list(self.dimensions))
             raise self._fail(f"no input has a dimension '{escape_text(unused[0])}'", hint)
         program = self.program
+        keep_apart(program)
         return ImportedGraph(program.text(), program.weights, inputs, outputs, tuple(program.notes))
 
     def _fail(self, message: str, hint: str | None = None) -> ModelError:

@@ -10,6 +10,7 @@ from einc.errors import Diagnostic, ModelError
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.unmerging import keep_apart
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 from einc.importers.lifting import lift
 from einc.importers.pytorch.archive import SCALAR_TYPES, Elements, ExportArchive
@@ -94,6 +95,7 @@ class _Conversion:
         self._convert_nodes(self._graph.nodes, self._graph.outputs)
         outputs = self._write_outputs()
         program = self._program
+        keep_apart(program)
         text = program.text()
         return ConvertedModule(
             text, tuple(program.stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes)

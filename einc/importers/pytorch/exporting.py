@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -38,7 +39,8 @@ def export_module(
     except ImportError:
         raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
     module.eval()
-    with torch.no_grad(), _choose_experts(module), keep_recurrences(module):
+    with torch.no_grad(), _choose_experts(module), keep_recurrences(module), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, about what torch itself calls
         try:
             exported = export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False)
             decompositions = default_decompositions()

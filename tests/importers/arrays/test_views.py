@@ -63,9 +63,9 @@ def test_random_chains_keep_their_elements(seed: int) -> None:
         if rng.random() < 0.3:
             expected[program.output(f"y{step}", array)] = values
     expected[program.output("last", apply(program, "neg", arrays[-1][0]))] = -arrays[-1][1]
-    before = len(program._statements)
+    before = len(program.statements)
     results = interpret(build(program.text(), "chains.ein"), {"x": elements})
-    assert len(program._statements) <= before
+    assert len(program.statements) <= before
     assert results.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(results[name], values)

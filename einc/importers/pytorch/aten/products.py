@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einc.importers.arrays.elementwise import apply
 from einc.importers.arrays.moving import unsqueeze
-from einc.importers.arrays.products import einsum, matmul
+from einc.importers.arrays.products import einsum, matmul, multiply_rows
 from einc.importers.arrays.values import Array
 from einc.importers.pytorch.aten.elementwise import combine
 from einc.importers.pytorch.aten.table import Call, aten
@@ -40,8 +40,7 @@ def convert_linear(call: Call, input: Array, weight: Array, bias: Array | None =
     if weight.rank == 1:
         product = matmul(call.program, input, weight, call.hint)
     else:
-        letters = "abcdefghij"[: input.rank - 1]
-        product = einsum(call.program, f"{letters}k,ok->{letters}o", [input, weight], call.hint)
+        product = multiply_rows(call.program, input, weight, hint=call.hint)
     return product if bias is None else combine(call, "add", product, bias)
 
 
