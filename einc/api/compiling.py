@@ -7,10 +7,11 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from einc.api.arguments import Shape, check_size, read_dtype, read_shape
 from einc.api.graph import Graph
+from einc.api.options import GraphOptions
 from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
 from einc.errors import MachineWarning, UsageError
@@ -55,7 +56,8 @@ def compileGraph(
     exchanges: Mapping[str, str | os.PathLike[str]] | None = None,
     proposers: Iterable[str | Proposer] = (),
     step: Mapping[str, int] | None = None,
-    **options: Any,
+    machine: str | None = None,
+    **options: Unpack[GraphOptions],
 ) -> Plan:
     """Plan a graph for a machine, keep the plan on the graph and return it.
 
@@ -64,17 +66,24 @@ def compileGraph(
     "tokens/2,d_ff/4"}; later patterns go first. Of the plan and the `baselines` ("single", "data", "sequence",
     "megatron") the fastest is taken. `exchanges` has exchange programs (texts, or paths of files) by the names of their
     operators. With `step`, a decode step is derived from the graph and planned: {"tokens": 1} for one new token of each
-    sequence. `proposers` are sources as for `--propose`, or objects with a method `propose`. `options` are those of
-    `einc.options.CompileOptions` that do not concern model texts: `machine`, `selector`, `seed`, `time_limit`, `memory`
-    (bytes of each site), `input_placement` ("replicated": every site has what it reads before the clock starts, or
-    "once": every block lies on one site and is moved from there), ...
+    sequence. `proposers` are sources as for `--propose`, or objects with a method `propose`. `machine` is a name or the
+    path of a file, and `options` are those of `einc.options.CompileOptions` that do not concern model texts:
+    `selector`, `seed`, `time_limit`, `memory` (bytes of each site), `input_placement` ("replicated": every site has
+    what it reads before the clock starts, or "once": every block lies on one site and is moved from there), ...
 
     Without a `machine` the plan is for the visible GPUs, or for this host's cores if there are none. Compiling again
     makes a new plan of the same graph.
     """
     from einc.compiler import Compiled
 
-    named = {**options, "schedule": schedule_mode, "pins": pins, "baselines": baselines, "exchanges": exchanges}
+    named = {
+        **options,
+        "machine": machine,
+        "schedule": schedule_mode,
+        "pins": pins,
+        "baselines": baselines,
+        "exchanges": exchanges,
+    }
     chosen, sources = read_options("compileGraph", device, {**named, "proposers": proposers}, _TEXT_OPTIONS)
     source = graph._build()
     if step is not None:

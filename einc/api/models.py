@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from einc.api.compiling import compileGraph, read_options, warn_of_assumptions
 from einc.api.graph import Graph
+from einc.api.options import PlanningOptions
 from einc.api.plan import Plan, Weights
 from einc.errors import UsageError
 
@@ -29,7 +30,7 @@ def compile(
     preset: str | None = None,
     dtype: str | None = None,
     weights: Weights | None = None,
-    **options: Any,
+    **options: Unpack[PlanningOptions],
 ) -> Plan:
     """Plan a model for a machine, and return the plan, which runs, explains and proves itself.
 
@@ -46,7 +47,7 @@ def compile(
         for name, value in (("params", params), ("preset", preset), ("dtype", dtype)):
             if value is not None:
                 raise UsageError(f"{name} is for model texts, and this model is a graph")
-        plan = compileGraph(model, devices, machine=machine, **options)
+        plan = compileGraph(model, devices, machine=machine, **options)  # type: ignore[misc]  # options of texts are refused there
         return plan if weights is None else plan.loadWeights(weights)
     text, file, stored = _read_model(model, args, kwargs, dynamic_shapes)
     definitions = tuple((name, _write_value(value)) for name, value in (params or {}).items())

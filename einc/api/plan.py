@@ -19,9 +19,23 @@ Weights = str | os.PathLike[str] | Mapping[str, Any]
 """A safetensors file, a folder of them, an .npz file, `rand:SEED`, or arrays by their names in files."""
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was proved of a plan, and what was not, as sentences; printed, it is a list of them."""
+
+    proved: tuple[str, ...]
+    unproved: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(["proved:", *(f"    {line}" for line in self.proved),
+                          "not proved:", *(f"    {line}" for line in self.unproved)])  # fmt: skip
+
+
 @dataclass(frozen=True)  # no slots: it remembers its session
 class Plan:
     """A compiled model: `bundle` is everything that `einc run` and `einc explain` need.
+
+    Printed, it is the three lines that `einc explain` begins with: its time, what limits it, and what to try.
 
     `proposals` has a line on every program that a proposer wrote, and `graph` is the model as it was planned.
     """
@@ -35,6 +49,12 @@ class Plan:
         where = f"{len(bundle.devices)} sites of {bundle.machine}"
         time = "" if bundle.predicted_ms is None else f", predicted {bundle.predicted_ms:.3g} ms"
         return f"<plan of {bundle.model} for {where}{time}>"
+
+    def __str__(self) -> str:
+        from einc.report.summary import group_alike, summarize_plan
+
+        document = self.explain()
+        return "\n".join(summarize_plan(document, group_alike(document["ops"])))
 
     @property
     def cost(self) -> int:
@@ -94,20 +114,23 @@ class Plan:
             raise ArrayFault(f"input {', '.join(twice)} is given in the order of the inputs and by its name")
         return self.session.run({**ordered, **named})
 
-    def verify(self) -> tuple[str, ...]:
-        """Prove the plan as `einc verify` does, and that it computes its model; returns what is not proved, as text.
+    def verify(self) -> Proof:
+        """Prove the plan as `einc verify` does, and that it computes its model.
 
         Raises PlanFault at the first difference.
         """
-        from einc.verification.figures import verify_figures
+        from einc.verification.figures import FIGURES_CLAIM, verify_figures
         from einc.verification.model import verify_model
         from einc_runtime.execution.proved_plans import require_proof
+        from einc_runtime.plan.proof import PROVED
 
         require_proof(self.bundle)
         unproved = verify_figures(self.bundle)
+        claims: tuple[str, ...] = (*PROVED, FIGURES_CLAIM)
         if self.graph is not None:
             verify_model(self.bundle, self.graph)
-        return unproved
+            claims += ("its operations and tensors are those of its model, no more and no less",)
+        return Proof(claims, unproved)
 
     def explain(self) -> dict[str, Any]:
         """What `einc explain --json` prints."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,3 +73,19 @@ def _suggest(document: Document, groups: Sequence[Sequence[Document]]) -> str:
 def _name(group: Sequence[Document]) -> str:
     name = shorten(group[0]["name"], 40)
     return name if len(group) == 1 else f"{name} (x{len(group)})"
+
+
+def group_alike(operations: Sequence[Document]) -> list[list[Document]]:
+    """Groups of operators that differ in their names only, in the order of their first operators."""
+    groups: dict[str, list[Document]] = {}
+    for operation in operations:
+        group_key = {
+            "op": operation["op"],
+            "intervals": operation["intervals"],
+            "specs": operation["specs"],
+            "pin": operation["pin"],
+            "cost": operation["cost"],
+            "moves": operation["moves"],
+        }
+        groups.setdefault(json.dumps(group_key), []).append(operation)
+    return list(groups.values())

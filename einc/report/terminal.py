@@ -6,7 +6,6 @@ of a model of a hundred operators stays readable.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from einc.report.paper_costs import (
     sum_cost_parts,
 )
 from einc.report.selection import format_contenders, format_memory_points, summarize_selection
-from einc.report.summary import summarize_plan
+from einc.report.summary import group_alike, summarize_plan
 from einc.report.tables import (
     align_columns,
     count_bytes_moved,
@@ -65,7 +64,7 @@ def format_overview(document: Document, strong: Emphasis = str, *, paper: bool =
     The paper's cost is shown of plans that were chosen by it, and where `paper` asks for it.
     """
     paper = paper or document["selector"] != FASTEST
-    groups = _group_alike(document["ops"])
+    groups = group_alike(document["ops"])
     head, *advice = summarize_plan(document, groups)
     lines = [strong(head), *summarize_division(document["division"]), *advice, "", *_format_totals(document, paper), ""]
     lines += format_division(document["division"])
@@ -176,22 +175,6 @@ def _is_timed(exchange: Document) -> bool:
 
 def _format_gap(taken: float, bound: float) -> str:
     return f"{taken / bound:.2f} times the bound" if bound else "the bound is 0"
-
-
-def _group_alike(operations: Sequence[Document]) -> list[list[Document]]:
-    """Groups of operators that differ in their names only, in the order of their first operators."""
-    groups: dict[str, list[Document]] = {}
-    for operation in operations:
-        group_key = {
-            "op": operation["op"],
-            "intervals": operation["intervals"],
-            "specs": operation["specs"],
-            "pin": operation["pin"],
-            "cost": operation["cost"],
-            "moves": operation["moves"],
-        }
-        groups.setdefault(json.dumps(group_key), []).append(operation)
-    return list(groups.values())
 
 
 def _format_table(groups: Sequence[Sequence[Document]], strong: Emphasis, paper: bool) -> list[str]:

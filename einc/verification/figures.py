@@ -27,6 +27,11 @@ from einc_runtime.errors import PlanFault
 from einc_runtime.plan.regions import buffer_bytes
 from einc_runtime.plan.schema import Bundle, KernelTask, Operation
 
+FIGURES_CLAIM = (
+    "costs, memory, times, bounds and exchange programs are those of the cuts, the tasks and the machine file"
+)
+"""What `verify_figures` proves."""
+
 MAX_OPERATIONS = 5000
 """Larger plans keep the cost of the cut heuristic that they state, which would take long to compute."""
 

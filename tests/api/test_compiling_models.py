@@ -38,10 +38,13 @@ def test_a_text_runs_by_order_and_by_name(tmp_path: Path) -> None:
     plan = plan_text(weights={"layer.w": W})
     for result in (plan.run(X, Z), plan.run(X, z=Z), plan.run(z=Z, x=X)):
         assert np.allclose(result["y"], 3.5 * (X @ W) - Z, atol=1e-5)
-    assert all(isinstance(line, str) for line in plan.verify())
+    proof = plan.verify()
+    assert str(proof).startswith("proved:\n    every operation")
+    assert "its operations and tensors are those of its model, no more and no less" in proof.proved
     plan.save(tmp_path / "pair.bin")
     assert read_bundle(str(tmp_path / "pair.bin")) == plan.bundle
     assert repr(plan).startswith("<plan of pair for 3 sites of dgx-a100, predicted ")
+    assert str(plan).startswith("pair on 3 sites of dgx-a100: ")
     assert plan.explain()["model"] == "pair"
 
 

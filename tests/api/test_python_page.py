@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
 import einc as es
+from einc.api.options import GraphOptions, PlanningOptions
+from einc.options import CompileOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
@@ -30,3 +34,11 @@ def test_the_page_has_every_call() -> None:
 
 def test_the_package_lists_its_names() -> None:
     assert set(es.__all__) <= set(dir(es))
+
+
+def test_options_are_named_for_editors() -> None:
+    """`compile` names every option of a compilation, so that editors complete it."""
+    named = {*PlanningOptions.__annotations__, *GraphOptions.__annotations__, *inspect.signature(es.compile).parameters}
+    known = {field.name for field in dataclasses.fields(CompileOptions)} - {"definitions"}
+    assert known - named == set()
+    assert set(PlanningOptions.__annotations__) - known == {"schedule_mode", "proposers"}

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from einc.graph.graph import Graph
     from einc_runtime.plan.schema import Bundle
 
-_FIGURES_CLAIM = (
-    "costs, memory, times, bounds and exchange programs are those of the cuts, the tasks and the machine file"
-)
 _UNTRIED = "by computing them, that steps are those of the model, which is too large (a smaller preset or -D shows it)"
 _NO_MODEL = "that the plan computes a certain model (--model MODEL.ein proves it)"
 
@@ -90,25 +87,25 @@ def verify_command(
     graph = None if reading is None else reading.build()
 
     def prove_more(bundle: Bundle, phase: Callable[[str], None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        from einc.verification.figures import verify_figures
+        from einc.verification.figures import FIGURES_CLAIM, verify_figures
         from einc.verification.model import verify_model
 
         phase("computing its figures again")
         unproved = verify_figures(bundle)
         if reading is None or graph is None:
-            return (_FIGURES_CLAIM,), (*unproved, _NO_MODEL)
+            return (FIGURES_CLAIM,), (*unproved, _NO_MODEL)
         phase("comparing it with the model")
         verify_model(bundle, graph)
         derived = "" if step is None else "the decode step that is derived from "
         derived = derived if train is None else "the gradients that are derived from "
         claim = f"its operations and tensors are those of {derived}{model}, no more and no less"
         if step is None:
-            return (_FIGURES_CLAIM, claim), unproved
+            return (FIGURES_CLAIM, claim), unproved
         phase("computing steps")
         tried = reading.try_steps()
         if tried is None:
-            return (_FIGURES_CLAIM, claim), (*unproved, _UNTRIED)
-        return (_FIGURES_CLAIM, claim, f"{tried} steps with random numbers compute what the model does"), unproved
+            return (FIGURES_CLAIM, claim), (*unproved, _UNTRIED)
+        return (FIGURES_CLAIM, claim, f"{tried} steps with random numbers compute what the model does"), unproved
 
     verify_plan(plan, weights, Ranks(ranks, sites_per_rank), as_json, prove_more)
 
