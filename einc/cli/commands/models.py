@@ -1,4 +1,4 @@
-"""`einc models`: the models and exchange programs that come with einc."""
+"""`einc models`: the models and exchange programs that come with einc, and a folder with a trained language model."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ group = LazyGroup(
 
 
 SUFFIXES = (".ein", ".exprog")
+PUBLISHED = {
+    "stories": "A language model that tells stories, with its weights: a folder for `einc generate` and `einc serve`."
+}
 
 
 def _find_models() -> dict[str, Path]:
-    """By name; models first, then exchange programs."""
+    """By name; models first, then exchange programs, then folders of published models."""
     folder = find_folder("models")
-    return {
+    files = {
         entry.name.removesuffix(suffix): entry
         for suffix, directory in zip(SUFFIXES, (folder, folder / "exchanges"), strict=True)
         for entry in sorted(directory.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(suffix)
     }
+    return files | {name: folder / name for name in PUBLISHED}
 
 
 def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -45,7 +49,7 @@ def _complete_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 @json_option
 def list_command(as_json: bool) -> None:
     """List the models and exchange programs, each with the first line of its description."""
-    about = {name: _read_description(entry.read_text("utf-8")) for name, entry in _find_models().items()}
+    about = {name: _read_description(name, entry) for name, entry in _find_models().items()}
     if as_json:
         output.say_json({"models": [{"name": name, "about": line} for name, line in about.items()]})
         return
@@ -56,10 +60,16 @@ def list_command(as_json: bool) -> None:
 
 @click.command("copy", cls=EincCommand, epilog=examples("einc models copy ffn", "einc models copy swap -o mine.exprog"))
 @click.argument("name", metavar="NAME", shell_complete=_complete_names)
-@click.option("-o", "--output", "target", metavar="FILE", help="The file to write.  [default: NAME.ein or NAME.exprog]")
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    help="What to write.  [default: NAME.ein, NAME.exprog or the folder NAME]",
+)
+@click.option("--force", is_flag=True, help="Overwrite what exists.")
 def copy_command(name: str, target: str | None, force: bool) -> None:
-    """Copy a model or an exchange program to a file, to read it or to change it."""
+    """Copy a model or an exchange program to a file, to read it or to change it; a published model is a folder."""
     import os
 
     models = _find_models()
@@ -68,11 +78,30 @@ def copy_command(name: str, target: str | None, force: bool) -> None:
     path = models[name].name if target is None else target
     if target is None and os.path.exists(path) and not force:
         raise UsageError("this file exists already", where=path, hint="--force overwrites it")
-    output.write_bytes(path, models[name].read_bytes())
+    if name in PUBLISHED:
+        _copy_folder(models[name], path)
+    else:
+        output.write_bytes(path, models[name].read_bytes())
     if path != output.STDOUT:
         output.note(f"{path}: a copy of {name}")
 
 
-def _read_description(text: str) -> str:
+def _copy_folder(source: Path, target: str) -> None:
+    """Copies what a published model consists of, and not how it was made."""
+    import os
+
+    if target == output.STDOUT or (os.path.exists(target) and not os.path.isdir(target)):
+        raise UsageError("this model is a folder of several files", where=target, hint="-o takes the name of a folder")
+    os.makedirs(target, exist_ok=True)
+    for entry in sorted(source.iterdir(), key=lambda entry: entry.name):
+        if entry.suffix in (".json", ".safetensors"):
+            output.write_bytes(os.path.join(target, entry.name), entry.read_bytes())
+
+
+def _read_description(name: str, entry: Path) -> str:
+    """The first line of a text, which is a comment."""
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    text = entry.read_text("utf-8")
     first = text.lstrip("\ufeff").split("\n", 1)[0].strip()
     return first.lstrip("# ") if first.startswith("#") else ""
