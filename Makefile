@@ -58,6 +58,10 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
 	touch $@
 
+.venv/notebooks: .venv/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,notebooks]'
+	touch $@
+
 .venv/truth: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,truth]'
 	touch $@
@@ -168,6 +172,9 @@ test-mpi-slow: .venv/mpi  ## the same for all models, and at 50 moments
 
 test-serve: .venv/serve  ## a served model as its users see it: OpenAI's client, curl, signals, hostile requests
 	$(PYTEST) -rP tests/serve/live_server.py
+
+test-tutorials: .venv/reference .venv/serve .venv/notebooks  ## docs/tutorials, as a reader follows them, and as notebooks
+	$(PYTEST) -n $(JOBS) tests/docs/live_tutorials.py
 
 test-hints: .venv/dev  ## every hint at a missing package, pasted into a shell, in fresh environments; installs them
 	$(PYTEST) -n $(JOBS) -rP tests/packaging/live_hints.py

@@ -124,10 +124,10 @@ def improve_completed(completer: Completer, tables: TimeProblem, report: Callabl
     `report` is called with a better predicted time in ms. The nodes of the graph are the variables of the tables.
     """
     evaluator, scheduler = completer.evaluator, completer.scheduler
-    pool = _Pool(evaluator.space.graph, tables)
     times = completer.times
     ranked = sorted(times, key=lambda evaluated: (times[evaluated], evaluated.assignment))
     best = ranked[0]
+    pool = _Pool(evaluator.space.graph, tables, PROMISING * times[best])
     for start in dict.fromkeys([evaluated.assignment for evaluated in ranked][:MAX_DESCENT_STARTS]):
         pool.descend(start)
     pool.surround(best, times[best])
@@ -174,11 +174,15 @@ def list_all_orders(graph: Graph) -> list[Order]:
 
 
 class _Pool:
-    """Plans that are not completed yet, with what they are estimated to take in ms, and in which order of operators."""
+    """Plans that are not completed yet, with what they are estimated to take in ms, and in which order of operators.
 
-    def __init__(self, graph: Graph, tables: TimeProblem) -> None:
+    Those that are estimated to take more than `limit` ms are not kept: there are hundreds of thousands of them.
+    """
+
+    def __init__(self, graph: Graph, tables: TimeProblem, limit: float) -> None:
         self._graph = graph
         self._tables = tables
+        self._limit = limit
         self._orders = list_all_orders(graph)
         self._estimates: dict[Assignment, tuple[float, int]] = {}
 
@@ -216,5 +220,6 @@ class _Pool:
             for estimate, number in zip(estimates, numbers, strict=True)
         ]
         for plan, changed in zip(plans, changed_plans, strict=True):
-            self._estimates[plan] = min(changed, self._estimates.get(plan, changed))
+            if changed[0] <= self._limit:
+                self._estimates[plan] = min(changed, self._estimates.get(plan, changed))
         return min((estimate, plan) for (estimate, _), plan in zip(changed_plans, plans, strict=True))

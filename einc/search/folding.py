@@ -176,11 +176,9 @@ def fold_pinned(graph: Graph, pins: Sequence[Pin]) -> Folded | None:
     folded = fold(graph) if len(graph.nodes) >= MIN_FOLDED else None
     if folded is None or not pins:
         return folded
-    pinned = find_pinned(graph, pins)
+    cuts = {name: pin.cut for name, pin in find_pinned(graph, pins).items()}  # patterns may name each layer
     names = [node.name for node in graph.nodes]
-    pinned_equally = all(
-        pinned.get(names[n]) == pinned.get(names[folded.kept[m]]) for n, m in enumerate(folded.stands_for)
-    )
+    pinned_equally = all(cuts.get(names[n]) == cuts.get(names[folded.kept[m]]) for n, m in enumerate(folded.stands_for))
     return folded if pinned_equally else None
 
 

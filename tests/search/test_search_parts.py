@@ -67,6 +67,14 @@ def test_orders_are_topological(seed: int) -> None:
             made.update(graph.nodes[n].outputs)
 
 
+def test_pins_that_name_each_layer_leave_layers_equal() -> None:
+    """As the plans of prompts have them, which cut each layer's weights as the step does."""
+    graph = read_llama(6)
+    pins = [parse_pin(f"layer.{i}.up=d_ff/4") for i in range(6)]
+    assert folding.fold_pinned(graph, pins) is not None
+    assert folding.fold_pinned(graph, [*pins[:2], parse_pin("layer.2.up=tokens/4"), *pins[3:]]) is None
+
+
 @pytest.mark.parametrize("layers", [6, 12])
 def test_a_folded_model_stands_for_the_whole(layers: int) -> None:
     """Equal operators stand for each other, each kept one for itself, and those before and after the layers too."""

@@ -21,7 +21,7 @@ from einc.importers.arrays.scalar_forms import SCALAR_FORMS
 from einc.importers.arrays.values import Array
 from einc.importers.arrays.views import Origin
 
-PRODUCTS = {"matmul": matmul, "multiply_rows": multiply_rows}
+ROW_PRODUCTS = {"matmul": matmul, "multiply_rows": multiply_rows}
 """Operations that multiply each row by one matrix."""
 
 
@@ -59,7 +59,7 @@ class _Divided:
         if self.is_merged(origin):
             return True
         merged = [operand for operand in _list_arrays(origin) if self.reads_rows(operand, array)]
-        if origin.operation in PRODUCTS:
+        if origin.operation in ROW_PRODUCTS:
             fits = merged == [origin.arguments[0]] and origin.arguments[1].rank == 2
         else:
             fits = origin.operation in SCALAR_FORMS and bool(merged)
@@ -94,9 +94,9 @@ class _Divided:
             else operand
             for operand in origin.arguments
         ]
-        if origin.operation in PRODUCTS:
+        if origin.operation in ROW_PRODUCTS:
             rows, matrix = operands[:2]
-            return PRODUCTS[origin.operation](program, rows, matrix, hint=hint)
+            return ROW_PRODUCTS[origin.operation](program, rows, matrix, hint=hint)
         return apply(program, origin.operation, *operands, hint=hint)
 
 
