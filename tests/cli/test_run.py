@@ -93,6 +93,20 @@ def test_inputs_in_all_forms_give_numpys_result(
         assert np.array_equal(everything["y"], y)
 
 
+@pytest.mark.parametrize(
+    "weights",
+    [("w.npy",), ("w=w.npy",), ("arrays",), ("w=w.npy", "rand:1"), ("w=rand:4", "weights.npz")],
+    ids=str,
+)
+def test_weights_in_all_forms(weights: tuple[str, ...], run: Callable[..., Any], folder: Path) -> None:
+    (folder / "arrays").mkdir(exist_ok=True)
+    for name in ("w", "of_nothing"):
+        (folder / "arrays" / f"{name}.npy").write_bytes((folder / "w.npy").read_bytes())
+    options = [part for source in weights for part in ("--weights", source)]
+    result = run("--inputs", "inputs.npz", *options, "--expect", "y=expected_y.npy")
+    assert result.code == (1 if weights[0] == "w=rand:4" else 0), result.err
+
+
 def test_json_has_every_promised_field(run: Callable[..., Any]) -> None:
     document = run(*GIVEN, "--json").json()
     assert document == {
@@ -267,9 +281,9 @@ def test_an_archive_bomb_is_refused_unread(run: Callable[..., Any], tmp_path: Pa
         (("--inputs", "x=rand:-1"), 65, "seed"),
         (("--inputs", "x=rand:"), 65, "seed"),
         (("--inputs", "weights.npz"), 65, "w"),
-        ((*GIVEN, "--weights", "missing.safetensors"), 2, "no such file"),
-        ((*GIVEN, "--weights", "x.npy"), 65, "x.npy"),
-        ((*GIVEN, "--weights", "inputs.npz"), 65, "'w'"),
+        ((*GIVEN[:2], "--weights", "missing.safetensors"), 2, "no such file"),
+        ((*GIVEN[:2], "--weights", "x.npy"), 65, "x.npy"),
+        ((*GIVEN[:2], "--weights", "inputs.npz"), 65, "'w'"),
         ((*GIVEN, "-o", "y.npy", "-o", "z=z.npy"), 65, "no output 'z'"),
         ((*GIVEN, "-o", "out.npy"), 2, "which output"),
         ((*GIVEN, "-o", "y=missing/y.npy"), 73, "missing/y.npy"),

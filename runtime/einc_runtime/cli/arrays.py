@@ -103,14 +103,58 @@ def read_inputs(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     return arrays
 
 
+def read_weight_arrays(bundle: Bundle, arguments: Sequence[str]) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """The weights that are given one by one, as .npy files or folders of them, and the sources of all others.
+
+    Raises ArrayFault for a weight that is unknown, given twice or unfit.
+    """
+    from einc_runtime.execution.data.weights import list_weights
+
+    tensors = {tensor.name: tensor for tensor in list_weights(bundle)}
+    parsed: list[ArrayArgument] = []
+    sources: list[str] = []
+    for argument in parse_arguments(arguments):
+        arrays_of_folder = _list_arrays(argument, tensors)
+        if arrays_of_folder:
+            parsed += arrays_of_folder
+        elif argument.name is not None or argument.source.endswith(".npy"):
+            parsed.append(argument)
+        else:
+            sources.append(argument.source)
+    return read_arrays(parsed, tensors, "weight", rounded=True), tuple(sources)
+
+
+def _list_arrays(argument: ArrayArgument, tensors: Mapping[str, Tensor]) -> list[ArrayArgument]:
+    """The .npy files of a folder without other files of weights, each for the weight whose name it has."""
+    if argument.name is not None or not os.path.isdir(argument.source):
+        return []
+    entries = sorted(os.listdir(argument.source))
+    if any(entry.endswith((".safetensors", ".safetensors.index.json")) for entry in entries):
+        return []
+    named = [(entry.removesuffix(".npy"), entry) for entry in entries if entry.endswith(".npy")]
+    return [ArrayArgument(name, os.path.join(argument.source, entry)) for name, entry in named if name in tensors]
+
+
+def describe_missing(tensors: Sequence[Tensor], partial: bool, bundle: Bundle) -> str:
+    """`the 3 weights of ffn`, or the names of those that are missing beside others."""
+    if partial:
+        return f"weight {quote_names([tensor.name for tensor in tensors])}"
+    return f"the {len(tensors)} weights of {bundle.model}"
+
+
 def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:
     """The expected arrays of those outputs for which some are given."""
     tensors = {bundle.tensors[output.tensor].name: bundle.tensors[output.tensor] for output in bundle.outputs}
     return read_arrays(parse_arguments(arguments), tensors, "output")
 
 
-def read_arrays(parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], role: str) -> dict[str, Array]:
-    """The given arrays, each in its tensor's type. Raises ArrayFault where one is unknown, given twice or unfit."""
+def read_arrays(
+    parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], role: str, rounded: bool = False
+) -> dict[str, Array]:
+    """The given arrays, each in its tensor's type. Raises ArrayFault where one is unknown, given twice or unfit.
+
+    `rounded` takes files of f32 for any type of floats.
+    """
     from einc_runtime.execution.data.npy import read_npy, read_npz
     from einc_runtime.execution.data.random_arrays import make_random_array, parse_seed
 
@@ -123,7 +167,7 @@ def read_arrays(parsed: Sequence[ArrayArgument], tensors: Mapping[str, Tensor], 
             continue
         files.require_present(argument.source)
         with files.reading(argument.source):
-            arrays[name] = read_npy(argument.source, tensors[name])
+            arrays[name] = read_npy(argument.source, tensors[name], rounded)
     for argument in parsed:
         if argument.is_archive:
             files.require_present(argument.source)

@@ -89,8 +89,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--weights",
         multiple=True,
-        metavar="FILE | DIR | rand:SEED",
-        help="A safetensors file or folder of them, or an npz file; of several, the first with a weight counts.",
+        metavar="FILE | DIR | w.npy | NAME=w.npy | rand:SEED",
+        help="A safetensors file, a folder of safetensors or .npy files, an npz file, or single arrays; of several, the "
+        "first with a weight counts.",
     ),
     click.option(
         "-o",
@@ -319,24 +320,28 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
 
 def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, Array]:
     """Loads everything. Returns the arrays if they are to be kept for a comparison."""
-    from einc_runtime.cli.arrays import read_inputs
+    from einc_runtime.cli.arrays import describe_missing, read_inputs, read_weight_arrays
     from einc_runtime.execution.data.weights import list_weights, read_weights
 
     arrays = read_inputs(session.bundle, options.inputs)
     session.load_all(arrays)
-    tensors = list_weights(session.bundle)
-    if not options.weights and tensors:
+    weight_arrays, sources = read_weight_arrays(session.bundle, options.weights)
+    session.load_all(weight_arrays)
+    arrays |= weight_arrays
+    tensors = [tensor for tensor in list_weights(session.bundle) if tensor.name not in weight_arrays]
+    if not sources and tensors:
         hint = "--weights FILE.safetensors, or --weights rand:0"
-        raise ArrayFault(f"nothing is given for the {len(tensors)} weights of {session.bundle.model}", hint=hint)
-    if options.weights:
-        source = files.require_weights(options.weights, may_be_random=True)
-        with files.reading(options.weights[0]):
+        missing = describe_missing(tensors, bool(weight_arrays), session.bundle)
+        raise ArrayFault(f"nothing is given for {missing}", hint=hint)
+    if sources:
+        source = files.require_weights(sources, may_be_random=True)
+        with files.reading(sources[0]):
             if keep:
                 weights = read_weights(tensors, source)
                 session.load_all(weights)
                 arrays |= weights
             else:
-                session.load_weights(source)
+                session.load_weights(source, only_missing=True)
     return arrays if keep else {}
 
 

@@ -55,18 +55,18 @@ def describe_tensor(tensor: Tensor) -> str:
     return f"{tensor.dtype}{list(tensor.shape)}"
 
 
-def read_npy(path: str | os.PathLike[str], tensor: Tensor) -> Array:
+def read_npy(path: str | os.PathLike[str], tensor: Tensor, rounded: bool = False) -> Array:
     """The array in a .npy file, in the tensor's type and shape; `-` reads standard input.
 
-    A float32 file is rounded for a bf16 tensor. Raises ArrayFault for anything that is not exactly such a file, and
-    OSError where it cannot be read.
+    A float32 file is rounded for a bf16 tensor, and with `rounded` for a tensor of any floats. Raises ArrayFault for
+    anything that is not exactly such a file, and OSError where it cannot be read.
     """
     if os.fspath(path) == STDIN:
-        return NpyFile(sys.stdin.buffer, STDIN, None).read(tensor)
+        return NpyFile(sys.stdin.buffer, STDIN, None).read(tensor, rounded)
     with open(path, "rb") as stream:
         status = os.fstat(stream.fileno())
         regular = (status.st_mode & 0o170000) == 0o100000
-        return NpyFile(stream, os.fspath(path), status.st_size if regular else None).read(tensor)
+        return NpyFile(stream, os.fspath(path), status.st_size if regular else None).read(tensor, rounded)
 
 
 def read_npz(path: str | os.PathLike[str], expected: Mapping[str, Tensor]) -> dict[str, Array]:
