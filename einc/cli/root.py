@@ -33,6 +33,10 @@ root = LazyGroup(
         "models": (f"{_COMMANDS}.models:group", "List and copy the models that come with einc."),
         "quantize": (f"{_COMMANDS}.quantize:quantize_command", "Make weights of 8 or 4 bits from a published folder."),
         "import": (f"{_COMMANDS}.imports:group", "Make models from other formats."),
+        "completion": (
+            f"{_COMMANDS}.completion:completion_command",
+            "Complete commands, options and names in a shell.",
+        ),
     },
     help="Compile AI computations for several GPUs: einc decides how every operator is cut, where each piece runs, and "
     "what moves when.",

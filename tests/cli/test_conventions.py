@@ -303,6 +303,32 @@ def test_models_are_listed_and_copied(
     text = (tmp_path / "digits.ein").read_text()
     assert einc("models", "copy", "digits").code == 2  # it is there already
     assert einc("models", "copy", "digits", "-o", "-").out == text
+    assert einc("models", "copy", "stories").code == 0
+    assert {entry.name for entry in (tmp_path / "stories").iterdir()} > {"config.json", "model.safetensors"}
+    assert einc("models", "copy", "stories", "-o", "-").code == 2
     result = einc("models", "copy", "digts")
     assert result.code == 2
     assert "did you mean 'digits'?" in result.err
+
+
+@pytest.mark.parametrize(
+    ("shell", "place"),
+    [
+        ("bash", ".local/share/bash-completion/completions/einc"),
+        ("zsh", ".zfunc/_einc"),
+        ("fish", ".config/fish/completions/einc.fish"),
+    ],
+)
+def test_completion_is_printed_and_installed(
+    shell: str, place: str, einc: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    printed = einc("completion", shell)
+    assert printed.code == 0
+    assert "_EINC_COMPLETE" in printed.out
+    assert einc("completion", shell, "--install").code == 0
+    assert (tmp_path / place).read_text().strip() == printed.out.strip()
+    monkeypatch.setenv("SHELL", "/bin/unknown")
+    assert einc("completion").code == 2

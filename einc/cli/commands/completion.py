@@ -1,0 +1,59 @@
+"""`einc completion`: what a shell needs to complete commands, options, machines and models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from einc.errors import UsageError
+from einc_runtime.cli import output
+from einc_runtime.cli.base import EincCommand, examples
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(
+    "completion",
+    cls=EincCommand,
+    short_help="Complete commands, options and names in a shell.",
+    epilog=examples("einc completion --install", "einc completion zsh > _einc"),
+)
+@click.argument("shell", metavar="[bash|zsh|fish]", type=click.Choice(SHELLS), required=False)
+@click.option("--install", is_flag=True, help="Write it to where the shell looks for it, for this user.")
+def completion_command(shell: str | None, install: bool) -> None:
+    """Print the completion of einc for a shell, by default the one that you use.
+
+    Shells complete commands, options, and the names of machines and models.
+    """
+    from click.shell_completion import get_completion_class
+
+    from einc.cli.root import root
+
+    chosen = shell or Path(os.environ.get("SHELL", "")).name
+    if chosen not in SHELLS:
+        raise UsageError("the shell is not known", hint=f"name it: einc completion {'|'.join(SHELLS)}")
+    completion = get_completion_class(chosen)
+    assert completion is not None
+    script = completion(root, {}, "einc", "_EINC_COMPLETE").source()
+    if not install:
+        output.say(script.rstrip())
+        return
+    path, advice = _locate_completion(chosen)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(str(path), script)
+    output.say(f"{path}: the completion for {chosen}; {advice}")
+
+
+def _locate_completion(shell: str) -> tuple[Path, str]:
+    """Where a shell reads completions of this user, and what the user has to do then."""
+    home = Path.home()
+    if shell == "bash":
+        data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share")
+        return data / "bash-completion/completions/einc", "it is read by new shells that have bash-completion"
+    if shell == "fish":
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        return config / "fish/completions/einc.fish", "it is read by new shells"
+    folder = Path(os.environ.get("ZDOTDIR") or home) / ".zfunc"
+    return folder / "_einc", f"in .zshrc, before compinit, write: fpath+=({folder})"
