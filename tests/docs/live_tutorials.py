@@ -32,7 +32,13 @@ def test_notebooks_are_those_of_the_pages(page: Path) -> None:
 def test_a_notebook_runs(tmp_path: Path) -> None:
     notebook = nbformat.read(FOLDER / "my-own-idea.ipynb", as_version=4)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
-    printed = [output.text for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs if "text" in output]
+    printed = [
+        output.text
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "text" in output
+    ]
     assert any("after 60 steps" in text for text in printed)
     assert "Traceback" not in "".join(printed)
 
