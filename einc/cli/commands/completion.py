@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from einc.errors import UsageError
+from einc_runtime import environment
 from einc_runtime.cli import output
 from einc_runtime.cli.base import EincCommand, examples
 
@@ -31,12 +31,12 @@ def completion_command(shell: str | None, install: bool) -> None:
 
     from einc.cli.root import root
 
-    chosen = shell or Path(os.environ.get("SHELL", "")).name
+    chosen = shell or Path(environment.read(environment.SHELL) or "").name
     if chosen not in SHELLS:
         raise UsageError("the shell is not known", hint=f"name it: einc completion {'|'.join(SHELLS)}")
     completion = get_completion_class(chosen)
     assert completion is not None
-    script = completion(root, {}, "einc", "_EINC_COMPLETE").source()
+    script = completion(root, {}, "einc", environment.COMPLETIONS[0]).source()
     if not install:
         output.say(script.rstrip())
         return
@@ -50,10 +50,10 @@ def _locate_completion(shell: str) -> tuple[Path, str]:
     """Where a shell reads completions of this user, and what the user has to do then."""
     home = Path.home()
     if shell == "bash":
-        data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share")
+        data = Path(environment.read(environment.DATA_HOME) or home / ".local/share")
         return data / "bash-completion/completions/einc", "it is read by new shells that have bash-completion"
     if shell == "fish":
-        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+        config = Path(environment.read(environment.CONFIG_HOME) or home / ".config")
         return config / "fish/completions/einc.fish", "it is read by new shells"
-    folder = Path(os.environ.get("ZDOTDIR") or home) / ".zfunc"
+    folder = Path(environment.read(environment.ZSH_HOME) or home) / ".zfunc"
     return folder / "_einc", f"in .zshrc, before compinit, write: fpath+=({folder})"
