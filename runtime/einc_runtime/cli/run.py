@@ -90,8 +90,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--weights",
         multiple=True,
         metavar="FILE | DIR | w.npy | NAME=w.npy | rand:SEED",
-        help="A safetensors file, a folder of safetensors or .npy files, an npz file, or single arrays; of several, the "
-        "first with a weight counts.",
+        help="A safetensors file, a folder of safetensors or .npy files, an npz file, or single arrays; of several "
+        "sources, the first with a weight counts.",
     ),
     click.option(
         "-o",
