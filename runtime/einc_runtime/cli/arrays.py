@@ -135,11 +135,11 @@ def _list_arrays(argument: ArrayArgument, tensors: Mapping[str, Tensor]) -> list
     return [ArrayArgument(name, os.path.join(argument.source, entry)) for name, entry in named if name in tensors]
 
 
-def describe_missing(tensors: Sequence[Tensor], partial: bool, bundle: Bundle) -> str:
-    """`the 3 weights of ffn`, or the names of those that are missing beside others."""
-    if partial:
-        return f"weight {quote_names([tensor.name for tensor in tensors])}"
-    return f"the {len(tensors)} weights of {bundle.model}"
+def make_missing_fault(tensors: Sequence[Tensor], partial: bool, bundle: Bundle) -> ArrayFault:
+    """That these weights are missing: all of a plan, or some beside others."""
+    names = quote_names([tensor.name for tensor in tensors])
+    missing = f"weight {names}" if partial else f"the {len(tensors)} weights of {bundle.model}"
+    return ArrayFault(f"nothing is given for {missing}", hint="--weights FILE.safetensors, or --weights rand:0")
 
 
 def read_expected(bundle: Bundle, arguments: Sequence[str]) -> dict[str, Array]:

@@ -320,7 +320,7 @@ def _execute(session: Session, repeat: int, *, traced: bool) -> tuple[list[float
 
 def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, Array]:
     """Loads everything. Returns the arrays if they are to be kept for a comparison."""
-    from einc_runtime.cli.arrays import describe_missing, read_inputs, read_weight_arrays
+    from einc_runtime.cli.arrays import make_missing_fault, read_inputs, read_weight_arrays
     from einc_runtime.execution.data.weights import list_weights, read_weights
 
     arrays = read_inputs(session.bundle, options.inputs)
@@ -330,9 +330,7 @@ def _load(session: Session, options: RunOptions, *, keep: bool) -> Mapping[str, 
     arrays |= weight_arrays
     tensors = [tensor for tensor in list_weights(session.bundle) if tensor.name not in weight_arrays]
     if not sources and tensors:
-        hint = "--weights FILE.safetensors, or --weights rand:0"
-        missing = describe_missing(tensors, bool(weight_arrays), session.bundle)
-        raise ArrayFault(f"nothing is given for {missing}", hint=hint)
+        raise make_missing_fault(tensors, bool(weight_arrays), session.bundle)
     if sources:
         source = files.require_weights(sources, may_be_random=True)
         with files.reading(sources[0]):
