@@ -20,7 +20,7 @@ from einc_runtime.cli.base import Devices, EincCommand, examples, json_option, r
 from einc_runtime.cli.blas import load_numpy
 from einc_runtime.cli.failures import CheckFailed
 from einc_runtime.cli.progress import show_phases
-from einc_runtime.errors import ArrayFault, MissingFault
+from einc_runtime.errors import MissingFault
 from einc_runtime.text import format_count, format_memory
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--weights",
         multiple=True,
         metavar="FILE | DIR | w.npy | NAME=w.npy | rand:SEED",
-        help="A safetensors file, a folder of safetensors or .npy files, an npz file, or single arrays; of several "
-        "sources, the first with a weight counts.",
+        help="Safetensors or npz files, folders of safetensors or .npy files, single arrays; the first with a weight counts.",
     ),
     click.option(
         "-o",
