@@ -90,7 +90,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--weights",
         multiple=True,
         metavar="FILE | DIR | w.npy | NAME=w.npy | rand:SEED",
-        help="Safetensors or npz files, folders of safetensors or .npy files, single arrays; the first with a weight counts.",
+        help="Safetensors or npz files, folders, single arrays; of several, the first with a weight counts.",
     ),
     click.option(
         "-o",
