@@ -139,7 +139,7 @@ test-arm: .venv/dev  ## kernels and plans as aarch64, emulated by qemu (needs ro
 test-triton: .venv/triton  ## GPU kernels without a GPU: run in Triton's interpreter, and compiled
 	TRITON_INTERPRET=1 $(PYTEST) -n $(JOBS) tests/triton/live_kernels.py tests/triton/live_attention.py \
 		tests/triton/live_far.py tests/triton/live_plans.py tests/triton/live_products.py \
-		tests/triton/live_reproducible.py tests/triton/live_functions.py tests/triton/live_recurrences.py
+		tests/triton/live_reproducible.py tests/triton/live_functions.py tests/triton/live_recurrences.py tests/triton/live_launches.py
 	$(PYTEST) -n $(JOBS) tests/triton/live_compiling.py
 
 test-triton-slow: .venv/triton  ## the same for all models, numbers of sites and architectures

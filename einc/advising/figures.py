@@ -21,7 +21,7 @@ from einc.generation.plan_cache import hash_request
 from einc.options import CompileOptions
 from einc.plan_reading.limits import Limit, find_limit
 from einc.plan_reading.timing import read_plan_machine, time_plan
-from einc.predict.costs import compute_task_costs
+from einc.predict.cores import list_run_tasks
 from einc.predict.ranges import name_rates
 from einc_runtime import disk
 from einc_runtime.plan.schema import ITEMSIZE, Bundle
@@ -93,7 +93,9 @@ def describe_figures(bundle: Bundle) -> Figures:
     """The figures of a plan on the machine of its sites."""
     machine = read_plan_machine(bundle)
     timing = time_plan(bundle, machine)
-    limit, part = find_limit(compute_task_costs(bundle), timing, machine) if machine.cores is None else (None, None)
+    limit, part = (
+        find_limit(list_run_tasks(bundle, machine).costs, timing, machine) if machine.cores is None else (None, None)
+    )
     links = () if timing.breakdown is None else timing.breakdown.links
     busiest = max(links, key=lambda link: link.full, default=None)
     return Figures(

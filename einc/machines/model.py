@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from einc.machines.gpu import GpuRates
+from einc_runtime.plan.schema import HOST
 
 BYTES_PER_MS = 1e6  # of one GB/s
 MS_PER_US = 1e-3
@@ -137,6 +138,11 @@ class Machine:
     def widths(self) -> Mapping[Pair, float]:
         """For every pair that can talk, the bandwidth in GB/s of its narrowest resource."""
         return {pair: min([self.resources[n].gbs for n in crossed]) for pair, crossed in self.routes.items()}
+
+    @property
+    def joins_launches(self) -> bool:
+        """Whether its sites run some tasks of a plan by one launch, as GPUs do (`einc_runtime.plan.launches`)."""
+        return self.cores is None and self.name != HOST
 
     def ideal(self) -> Machine:
         """The same machine with all latencies zero, and GPUs and links at their peaks, for the paper's figures."""

@@ -28,8 +28,8 @@ from einc.physical.records import OperationRecorder, make_tensor_records, place_
 from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
 from einc.predict.timeline import predict_ms
-from einc_runtime.plan.epilogues import find_joint_tasks
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
+from einc_runtime.plan.launches import find_joint_tasks
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
 from einc_runtime.plan.states import STATE, find_updates
 

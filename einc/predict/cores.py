@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from einc.machines.model import Machine
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs, name_combining
+from einc.predict.launches import charge_launches
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask
 
@@ -38,11 +39,13 @@ class RunTasks:
 def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
     """The tasks that a machine runs for a plan, each after those that it waits for.
 
-    On a machine whose sites share cores they are rewritten. On all others they are the tasks of the plan.
+    On a machine whose sites share cores they are rewritten. On all others they are the tasks of the plan, some of which
+    are one launch.
     """
     planned = compute_task_costs(plan)
     if machine.cores is None:
-        return RunTasks(planned, tuple(range(len(planned))))
+        costs = charge_launches(plan, planned) if machine.joins_launches else planned
+        return RunTasks(costs, tuple(range(len(planned))))
 
     from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, KernelTime, RewriteOptions, rewrite
 

@@ -19,6 +19,7 @@ from einc.plan_report import PlanReport, explain_unknown, read_report
 from einc.predict.ranges import name_rates
 from einc.report.choices import describe_choices
 from einc.report.division import describe_division
+from einc.report.launches import describe_launches
 from einc.report.other_cuts import OtherCuts, describe_intervals
 from einc.report.references import describe_references
 from einc.report.times import describe_label_time, describe_limit, describe_time, describe_unlisted_peaks
@@ -104,6 +105,7 @@ def explain(
         "references": describe_references(bundle, plan, timer.machine),
         "time": describe_time(timing),
         "limit": describe_limit(bundle, timer.machine, timing),
+        "launches": describe_launches(bundle, machine),
         "baselines": describe_baselines(report),
         "contenders": describe_contenders(report, machine),
         "memory_points": describe_memory_points(report, machine),

@@ -14,6 +14,7 @@ from einc.options import FASTEST
 from einc.report.choices import format_choices
 from einc.report.division import format_division, summarize_division
 from einc.report.grid import draw_grid
+from einc.report.launches import format_launches
 from einc.report.paper_costs import (
     COST_PARTS,
     compare_with_paper,
@@ -141,6 +142,7 @@ def _format_totals(document: Document, paper: bool) -> list[str]:
         *format_baselines(document["baselines"]),
         f"memory per site {_format_range(memory)}{allowed}; moved {format_memory(count_bytes_moved(document))}",
         *_format_exchanges(document),
+        *format_launches(document),
         f"inputs and weights: {_STARTS[document['input_placement']]}",
         *_format_restrictions(document),
         *(document[field] for field in ("note", "unknown") if document[field] is not None),

@@ -8,7 +8,7 @@ from einc.machines.model import Machine
 from einc.plan_reading.limits import find_limit, find_peak_parts
 from einc.plan_reading.timing import Label, Timing, read_plan_machine, time_plan
 from einc.predict.breakdown import LabelTime
-from einc.predict.costs import compute_task_costs
+from einc.predict.cores import list_run_tasks
 from einc.predict.ranges import name_rates
 from einc_runtime.plan.schema import Bundle
 
@@ -53,7 +53,7 @@ def describe_limit(bundle: Bundle, machine: Machine, timing: Timing) -> Document
     plan that was not timed, and where sites share cores, whose rates are no peaks of one site."""
     if machine.cores is not None or not timing.predicted_ms:
         return None
-    costs = compute_task_costs(bundle)
+    costs = list_run_tasks(bundle, machine).costs
     limit, part = find_limit(costs, timing, machine)
     if limit is None:
         return None

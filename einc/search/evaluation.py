@@ -13,6 +13,8 @@ from einc.physical.build import build
 from einc.physical.placer import PlacedBeginnings, PlanRecords
 from einc.physical.records import OperationRecorder
 from einc.physical.schedule import NaiveScheduler
+from einc.predict.launches import find_saved_ms
+from einc.search.folding import Folded
 from einc.search.orders import Order
 from einc.search.space import Assignment, SearchSpace
 
@@ -52,12 +54,18 @@ class Evaluator:
     """
 
     def __init__(
-        self, space: SearchSpace, budget: SearchBudget, effort: float, omitted_layers_cost: OmittedLayersCost
+        self,
+        space: SearchSpace,
+        budget: SearchBudget,
+        effort: float,
+        omitted_layers_cost: OmittedLayersCost,
+        folded: Folded | None = None,
     ) -> None:
         self.space = space
         self.budget = budget
         self.effort = effort
         self._omitted_layers_cost = omitted_layers_cost
+        self._folded = folded
         self.scheduler = NaiveScheduler(space.machine, space.sites, timed=False)
         self._recorder = OperationRecorder()
         self._beginnings = PlacedBeginnings()
@@ -143,6 +151,9 @@ class Evaluator:
         self._size = len(program.tasks)
         self.effort -= self._size
         more_ms, more_bytes = self._omitted_layers_cost(assignment)
+        if self._folded is not None:
+            saved = find_saved_ms(program, self.space.machine)  # tables know no launches of several operators
+            more_ms -= sum((n - 1) * saved.get(m, 0.0) for m, n in enumerate(self._folded.times))
         key = assignment, order, spread
         self._needs[key] = tuple(need + more_bytes for need in program.memory)
         self._built_ms[key] = program.predicted_ms

@@ -144,7 +144,7 @@ class _Search:
         self._sizes = measure_sizes(part, self._space.problem, times)
         self._omitted_layers_cost = self._find_omitted_layers_cost()
         effort = math.inf if budget.limited else MAX_SEARCH_EFFORT
-        self._evaluator = Evaluator(self._space, budget, effort, self._omitted_layers_cost)
+        self._evaluator = Evaluator(self._space, budget, effort, self._omitted_layers_cost, self._folded)
         self.scheduler = self._evaluator.scheduler  # has planned the naive exchanges of all plans so far
         self._evaluated_plans: dict[str, EvaluatedPlan] = {}
         self._reasons = dict(self._starts.reasons)

@@ -17,14 +17,15 @@ import msgspec
 from einc.graph.graph import Graph
 from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.pins import Pin
+from einc.logical.plan import Candidate
 from einc.machines.model import Machine
 from einc.ops.base import Operator
 from einc.physical.budget import SearchBudget
 from einc.physical.program import DeviceProgram
 from einc.plan_report import Contender
+from einc.predict.launches import compute_least_ms, find_joining
 from einc.search.fastest import find_fastest
 from einc.search.result import SelectedPlan
-from einc.search.tables import sum_kernel_times
 
 IDLE_SITE = "idle site"
 """The name of the contender that is the fastest plan on one site less."""
@@ -66,12 +67,20 @@ def find_least_ms(graph: Graph, machine: Machine, sites: int) -> float:
     spread evenly over the sites. 0 where sites differ."""
     if len(set(machine.sites)) > 1:
         return 0.0
-    known: dict[Operator, float] = {}
+    known: dict[tuple[Operator, bool], float] = {}
+    joining, total = find_joining(graph, machine), 0.0
     for node in graph.nodes:
-        if node.operator not in known:
+        key = node.operator, node.name in joining
+        if key not in known:
             offer = enumerate_flexible_candidates(node.operator, sites)
-            known[node.operator] = min(sum_kernel_times(node.operator, candidate, machine) for candidate in offer)
-    return sum(known[node.operator] for node in graph.nodes) / sites
+            known[key] = min(_sum_least_ms(*key, candidate, machine) for candidate in offer)
+        total += known[key]
+    return total / sites
+
+
+def _sum_least_ms(operator: Operator, joins: bool, candidate: Candidate, machine: Machine) -> float:
+    site, latency = machine.sites[0], machine.kernel_latency_us
+    return sum(compute_least_ms(operator, function, site, latency, joins=joins) for function in candidate.functions)
 
 
 def _leave_idle(program: DeviceProgram, selected: SelectedPlan) -> SelectedPlan:

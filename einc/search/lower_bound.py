@@ -27,12 +27,13 @@ from typing import Any
 import numpy as np
 
 from einc.exchange.network import Network, make_mask
-from einc.graph.graph import Graph
+from einc.graph.graph import Graph, Node
 from einc.logical.candidates import enumerate_flexible_candidates
 from einc.logical.plan import Candidate
 from einc.machines.model import MS_PER_US, Machine
 from einc.ops.base import Operator
-from einc.predict.costs import TaskCost, compute_occupied_ms, describe_operator
+from einc.predict.costs import describe_operator
+from einc.predict.launches import compute_least_ms, find_joining
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -95,7 +96,8 @@ class _Bound:
         network = Network(machine.restrict(tuple(range(sites))), None)
         alone = [network.entering(make_mask((site,)))[0] for site in network.sites]
         self._rate = max(alone, default=0.0) or np.inf
-        self._offers: dict[Operator, _TimedOffer] = {}
+        self._offers: dict[tuple[Operator, bool], _TimedOffer] = {}
+        self._joining = find_joining(graph, machine)
         self._itemsizes = {tensor.name: tensor.desc.dtype.itemsize for tensor in graph.tensors}
         self._reads: dict[tuple[Operator, int], bool] = {}
         self._names: dict[tuple[int, int, str], bytes] = {}
@@ -103,7 +105,7 @@ class _Bound:
         self._measured: dict[tuple[bytes, bytes, int], float] = {}
 
     def find(self) -> float:
-        every = [self._offer(node.operator) for node in self._graph.nodes]
+        every = [self._offer(node) for node in self._graph.nodes]
         paths = self._find_paths([float(offer.shortest.min()) for offer in every])
         slowest = max(float(offer.longest.min()) for offer in every)
         bounds = [self._weigh(weight, path, every) for path in paths for weight in WEIGHTS]
@@ -135,24 +137,27 @@ class _Bound:
             least, before = cost, n
         return off_path_ms + float(least.min())
 
-    def _offer(self, operator: Operator) -> _TimedOffer:
-        if operator not in self._offers:
-            candidates = enumerate_flexible_candidates(operator, self._sites)
-            times = [self._time(operator, candidate) for candidate in candidates]
+    def _offer(self, node: Node) -> _TimedOffer:
+        key = node.operator, node.name in self._joining
+        if key not in self._offers:
+            candidates = enumerate_flexible_candidates(node.operator, self._sites)
+            times = [self._time(*key, candidate) for candidate in candidates]
             shortest, longest, work = np.array(times).T
-            self._offers[operator] = _TimedOffer(candidates, shortest, longest, work / self._sites)
-        return self._offers[operator]
+            self._offers[key] = _TimedOffer(candidates, shortest, longest, work / self._sites)
+        return self._offers[key]
 
-    def _time(self, operator: Operator, candidate: Candidate) -> tuple[float, float, float]:
+    def _time(self, operator: Operator, joins: bool, candidate: Candidate) -> tuple[float, float, float]:
         """The shortest and the longest kernel, and all of them, each at the site where it is fastest."""
         latency = self._machine.kernel_latency_us
         kinds = tuple(dict.fromkeys(self._machine.sites[: self._sites]))
-        costs = [describe_operator(operator, function) for function in candidate.spec.functions]
-        known: dict[TaskCost, float] = {}
-        for cost in costs:
-            if cost not in known:
-                known[cost] = min(compute_occupied_ms(cost, site, latency) for site in kinds)
-        times = [known[cost] for cost in costs]
+        known: dict[object, float] = {}
+        times: list[float] = []
+        for function in candidate.spec.functions:
+            shapes = tuple(block.shape for block in (*function.inputs, *function.outputs)) if joins else ()
+            key = describe_operator(operator, function), shapes
+            if key not in known:
+                known[key] = min(compute_least_ms(operator, function, site, latency, joins=joins) for site in kinds)
+            times.append(known[key])
         return min(times), max(times), sum(times) * candidate.replicas
 
     def _find_paths(self, weights: Sequence[float]) -> list[tuple[int, ...]]:
@@ -166,7 +171,7 @@ class _Bound:
             sorted(
                 position[producers[name][0].name]
                 for k, name in enumerate(node.inputs)
-                if name in producers and self._always_reads(node.operator, k)
+                if name in producers and self._always_reads(node, k)
             )
             for node in nodes
         ]
@@ -194,13 +199,13 @@ class _Bound:
             paths.append(path)
         return paths
 
-    def _always_reads(self, operator: Operator, k: int) -> bool:
+    def _always_reads(self, node: Node, k: int) -> bool:
         """Whether every function specification of every candidate reads a part of this input."""
-        key = operator, k
+        key = node.operator, k
         if key not in self._reads:
             self._reads[key] = all(
                 function.inputs[k].size
-                for candidate in self._offer(operator).candidates
+                for candidate in self._offer(node).candidates
                 for function in candidate.spec.functions
             )
         return self._reads[key]

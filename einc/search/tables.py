@@ -110,11 +110,6 @@ def time_candidates(operator: Operator, options: Sequence[Candidate], machine: M
     return _round([_time_candidate(operator, candidate, machine) for candidate in options])
 
 
-def sum_kernel_times(operator: Operator, candidate: Candidate, machine: Machine) -> float:
-    """Milliseconds of all function specifications of a candidate together."""
-    return sum(took for _, took in _time_functions(operator, candidate, machine))
-
-
 def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine) -> float:
     worst = total = 0.0
     for _, took in _time_functions(operator, candidate, machine):

@@ -13,6 +13,7 @@ from typing import Any
 from einc_runtime.execution.cuda.driver import Driver
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.gpu import Alternatives, GpuArray, GpuKernel, GpuTarget, Kernels
+from einc_runtime.plan.launches import LaunchKind
 
 
 class AliasedDriver:
@@ -125,6 +126,11 @@ class AliasedKernels:
     ) -> GpuKernel | None:
         one, other, last = (self._invocation(own) for own in (first, second, then))
         return self._kernels.prepare_gated_pair(one, other, last, places, self._target(target))
+
+    def prepare_launch(
+        self, kind: LaunchKind, parts: Sequence[Invocation[GpuArray]], kept: Sequence[bool], target: GpuTarget
+    ) -> GpuKernel | None:
+        return self._kernels.prepare_launch(kind, list(map(self._invocation, parts)), kept, self._target(target))
 
     def prepare_aggregate(
         self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget

@@ -15,6 +15,7 @@ from einc.machines.model import Machine, Site
 from einc.options import CompileOptions
 from einc.physical.program import DeviceProgram
 from einc.plan_reading.timing import read_plan_machine, time_plan
+from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskKind, compute_occupied_ms, compute_task_costs
 from einc.predict.timeline import time_tasks
 from einc_runtime.plan.regions import reads_of, writes_of
@@ -47,19 +48,20 @@ def test_a_plan_file_predicts_what_its_device_program_does(case: tuple[str, dict
     model, options = case
     found = compiled(model, machine, **options)
     target = found.target.machine
-    expected = time_tasks(compute_task_costs(found.program), target)
+    expected = time_tasks(list_run_tasks(found.program, target).costs, target)
     assert time_plan(found.bundle, read_plan_machine(found.bundle)).times == expected
     assert found.bundle.predicted_ms == expected.predicted_ms == found.program.predicted_ms > 0
     works = compute_task_costs(found.program)
-    assert expected.predicted_ms >= critical_path_ms(works, target) * (1 - 1e-9)
-    assert expected.predicted_ms >= capacity_bound_ms(works, target) * (1 - 1e-9)
+    run = list_run_tasks(found.program, target).costs
+    assert expected.predicted_ms >= critical_path_ms(run, target) * (1 - 1e-9)
+    assert expected.predicted_ms >= capacity_bound_ms(run, target) * (1 - 1e-9)
     assert sum(work.flops for work in works) == sum(
         choice_flops for node_flops in _flops(found) for choice_flops in node_flops
     )
 
 
 def predict_ms(program: DeviceProgram, machine: Machine) -> float:
-    return time_tasks(compute_task_costs(program), machine).predicted_ms
+    return time_tasks(list_run_tasks(program, machine).costs, machine).predicted_ms
 
 
 def _flops(found: Compiled) -> list[list[int]]:

@@ -16,9 +16,11 @@ from einc.exchange.language.resolve import resolve
 from einc.machines.load import parse_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
+from einc.predict.cores import list_run_tasks
 from einc.predict.costs import TaskCost, TaskKind
 from einc.report.document import explain
 from einc_runtime.plan.codec import decode, encode
+from einc_runtime.plan.launches import find_launches
 from einc_runtime.plan.work import Work
 from tests.support import plan_figures as figures
 from tests.support.exchange_oracle import brute_simulate
@@ -129,14 +131,18 @@ def test_bytes_moved_and_held(data: bytes) -> None:
 def test_predicted_time_with_and_without_latencies(data: bytes, ideal: bool) -> None:
     plan, document = figures.read(data), explain(decode(data), ideal=ideal)
     machine = machine_of(plan, ideal)
-    starts, ends = oracle(works(plan), machine)
+    run, bundle = list_run_tasks(decode(data), machine).costs, decode(data)
+    joint = {n for launch in find_launches(bundle, bundle.tasks) for n in launch.tasks if machine.joins_launches}
+    alone = [n for n in range(len(run)) if n not in joint]
+    assert [run[n]._replace(task="") for n in alone] == [works(plan)[n]._replace(task="") for n in alone]
+    starts, ends = oracle(run, machine)
     assert document["predicted_ms"] == pytest.approx(max(ends), rel=1e-9)
     if not ideal:
         assert plan["predicted_ms"] == document["predicted_ms"]
     time = document["time"]
     assert sum(time["critical"].values()) == pytest.approx(max(ends), rel=1e-6)
     busy = [0.0] * len(plan["devices"])
-    for work, start, end in zip(works(plan), starts, ends, strict=True):
+    for work, start, end in zip(run, starts, ends, strict=True):
         if work.kind in (TaskKind.KERNEL, TaskKind.COMBINE):
             busy[work.site] += end - start
     assert time["site_ms"] == pytest.approx(busy, rel=1e-9)

@@ -74,13 +74,13 @@ def device_program(graph, problem, baseline, machine):
 
 
 def test_everything_by_tokens_is_faster_than_the_optimum_of_the_proxy():
-    """8 sequences of 1K tokens on eight H100s: 0.548 ms, where the plan that moves the fewest elements takes 0.682."""
+    """8 sequences of 1K tokens on eight H100s: 0.527 ms, where the plan that moves the fewest elements takes 0.682."""
     graph, machine = read(BLOCK, "b8x1k"), load_at_peak("dgx-h100")
     problem, found = build_all(graph, 8)
     own = cuts(graph, problem, found["data"])
     assert own.pop("a") == {"sequence": 8}
     assert all(cut == {"tokens": 8} for cut in own.values())
-    assert device_program(graph, problem, found["data"], machine).predicted_ms == pytest.approx(0.548, abs=0.001)
+    assert device_program(graph, problem, found["data"], machine).predicted_ms == pytest.approx(0.527, abs=0.001)
     assert found["sequence"].same_as == "data"
 
 

@@ -96,6 +96,9 @@ class NumpyKernels:
     def prepare_gated_pair(self, first, second, then, places, target):
         return None
 
+    def prepare_launch(self, kind, parts, kept, target):
+        return None
+
     def list_alternatives(self, limit):
         """Two ways for a product of every form: the usual one computes it twice, and so takes longer."""
 

@@ -21,7 +21,8 @@ direction what must follow its end (its *tail*). The bound is the largest of
 
 Sets that begin at a head h are all work that starts at h or later, so only as many sets are looked at as there are
 heads and tails. Inputs and weights are taken to lie wherever they are read, and sites not to share cores. Where inputs
-lie `once`, the fifth property does not hold; the others do.
+lie `once`, the fifth property does not hold; the others do. A kernel counts with what it takes at least where it runs
+by the launch of another one, and what combines, which may run so, with what it reads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import numpy as np
 from einc.graph.graph import Graph, Node
 from einc.logical.plan import Candidate
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
-from einc.predict.costs import compute_occupied_ms, describe_operator
+from einc.predict.launches import compute_least_ms, find_joining
 from tests.support.plan_edges import MadeBlocks, ReadEdge, connect, group_blocks, measure_links, stack_bounds
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -58,9 +59,12 @@ class PlanBounds:
         if machine.cores is not None or any(site.kernels for site in machine.sites):
             raise ValueError(f"{machine.name} has cores or measured rates, which these bounds do not know")
         self._graph, self._machine, self._sites, self._once = graph, machine, sites, once
+        self._joining = find_joining(graph, machine)
+        norms = any(node.operator.kernel.name in ("rmsnorm", "layernorm") for node in graph.nodes)
+        self._adds_alone = not (norms and machine.joins_launches)
+        self._combining = machine.kernel_latency_us * MS_PER_US if self._adds_alone else 0.0
         self._links = measure_links(machine, sites)
         self._latency = machine.transfer_latency_us * MS_PER_US
-        self._combining = machine.kernel_latency_us * MS_PER_US
         self._hbm = max(site.hbm_gbs for site in machine.sites[:sites]) * BYTES_PER_MS
         self._times: dict[tuple[int, int], Array] = {}
         self._bounds: dict[tuple[int, int, bool], tuple[Array, Array]] = {}
@@ -92,7 +96,7 @@ class PlanBounds:
     def find_times(self, n: int, candidate: Candidate) -> Array:
         """The least ms of the kernel of each function."""
         operator = self._graph.nodes[n].operator
-        key = id(operator), id(candidate)
+        key = id(operator), id(candidate), self._graph.nodes[n].name in self._joining
         if key not in self._times:
             self._kept.append(candidate)
             once = [self._time_kernel(self._graph.nodes[n], function) for function in candidate.spec.functions]
@@ -100,10 +104,10 @@ class PlanBounds:
         return self._times[key]
 
     def _time_kernel(self, node: Node, function: Any) -> float:
-        operator = node.operator
-        cost = describe_operator(operator, function)
         latency = self._machine.kernel_latency_us
-        return min(compute_occupied_ms(cost, site, latency) for site in self._machine.sites[: self._sites])
+        sites = self._machine.sites[: self._sites]
+        joins = node.name in self._joining
+        return min(compute_least_ms(node.operator, function, site, latency, joins=joins) for site in sites)
 
     def find_blocks(self, candidate: Candidate, position: int) -> MadeBlocks:
         """The distinct blocks of an output."""
@@ -209,8 +213,10 @@ class _Run:
         return first, last, second
 
     def _combine_ms(self, size: Array) -> Array:
-        """The last task that combines so many bytes reads them at least twice and writes them, spread over sites."""
-        combined: Array = np.where(size > 0, self._of._combining + 3 * size / (self._p * self._of._hbm), 0.0)
+        """The last task that combines so many bytes reads them at least twice, spread over sites, and writes them where
+        it runs alone."""
+        passes = 2 + self._of._adds_alone
+        combined: Array = np.where(size > 0, self._of._combining + passes * size / (self._p * self._of._hbm), 0.0)
         return combined
 
     def _find_starts(self, m: int) -> Array:
@@ -340,10 +346,11 @@ class _Run:
         return max(best, _fill(work, self._p), _fill(moves, self._of._links.total))
 
     def _combine(self, edge: ReadEdge, first: Array, tails: Array) -> list[_Work]:
-        """The tasks that combine the partial copies of a tensor: these read them all, and write the result."""
+        """The tasks that combine the partial copies of a tensor: these read them all, and write the result if they
+        run alone."""
         work = []
         for b in np.flatnonzero((edge.blocks.copies > 1) & (edge.size > 0).any(axis=1)):
-            size = float((edge.blocks.copies[b] + 1) * edge.read[b])
+            size = float((edge.blocks.copies[b] + self._of._adds_alone) * edge.read[b])
             tail = float(tails[edge.size[b] > 0].min())
             work.append(_Work(float(first[b]), self._of._combining + size / self._of._hbm, tail))
         return work

@@ -102,6 +102,9 @@ class Tensor:
     def __index__(self):
         return int(self.a)
 
+    def __bool__(self):
+        return bool(self.a)
+
     def __neg__(self):
         return Tensor(-self.a)
 

@@ -11,6 +11,7 @@ import pytest
 from einc_runtime.custom import load_custom_operator
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.errors import KernelFault
+from einc_runtime.execution.cuda.precompile import list_sources
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
@@ -24,6 +25,7 @@ from einc_runtime.plan.schema import QUANTIZED, Block
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, array, attention, joint_launches, made
+from tests.support.launch_cases import compile_step
 from tests.support.product_cases import ProductCase
 from tests.support.sampling import one_in
 
@@ -291,3 +293,16 @@ def test_an_error_of_triton_is_one_line():
         compile_source(source, "sm_90")
     assert "\n" not in caught.value.message
     assert "undefined" in caught.value.message
+
+
+@pytest.mark.parametrize("architecture", one_in(3, ["sm_80", "sm_90", "sm_100"]))
+def test_launches_of_a_decode_step_compile(architecture):
+    """The step of two layers of a small model on three GPUs, one of which reads what the others have."""
+    bundle = compile_step(3, "bf16")
+    names = ("row_chain", "places", "few_products", "gated_product")
+    chosen = [source for source in list_sources(bundle, architecture) if source.name.startswith(names)]
+    assert {source.name.rpartition("_")[0] for source in chosen} >= {"places", "row_chain"}
+    for source in chosen:
+        binary = compile_source(source, architecture)
+        assert binary.function == source.name
+        assert binary.shared <= MEMORY[architecture]

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.plan.launches import LaunchKind
 
 WORKSPACE_ALIGNMENT = 256
 """Bytes to which a workspace's address is aligned, as CUDA's own allocations are."""
@@ -206,6 +207,12 @@ class Kernels(Protocol):
     ) -> GpuKernel | None:
         """One kernel for two contractions and a map, whose operands at `places` are their results; None where there is
         none, or no measurement has found it faster. Nobody else reads the results, so they need not be written."""
+
+    def prepare_launch(
+        self, kind: LaunchKind, parts: Sequence[Invocation[GpuArray]], kept: Sequence[bool], target: GpuTarget
+    ) -> GpuKernel | None:
+        """One kernel for all parts of a launch, or None where there is none. Aggregations are maps of their copies.
+        Results that are not `kept` are needed by later parts alone, and need not be written."""
 
     def prepare_aggregate(
         self, aggregation: str, reads: Sequence[GpuArray], write: GpuArray, target: GpuTarget

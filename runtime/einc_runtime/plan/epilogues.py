@@ -1,12 +1,12 @@
 """Finds contractions that may run together with the map after them: one as its epilogue, or two with the map of both.
 
-The compiler plans memory for these, and the executor for GPUs asks its kernels whether they can do each of them.
+`launches` says which of them are one launch. The executor for GPUs asks its kernels whether they can do each of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, writes_of
@@ -23,27 +23,16 @@ LIBRARY_FUNCTIONS = ("add", *ACTIVATIONS)
 _FUNCTION = re.compile(r" = (\S+)")
 
 
-def find_joint_tasks(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, int]:
-    """For each contraction that GPUs may compute together with a map, the map (positions of tasks).
-
-    The map writes when the contraction runs: what the contraction reads must not lie where the map's result lies.
-    """
-    maps = {number for number, operation in enumerate(bundle.operations) if is_library_epilogue(operation)}
-    joint: dict[int, int] = {}
-    for first, (then, _) in find_epilogues(bundle, tasks).items() if maps else ():
-        task = tasks[then]
-        if isinstance(task, KernelTask) and task.operation in maps:
-            joint[first] = then
-    for first, gated in find_gated_pairs(bundle, tasks).items():
-        joint |= {first: gated.then, gated.second: gated.then}
-    return joint
-
-
 def is_library_epilogue(operation: Operation) -> bool:
     """Whether an operation is a map that libraries may compute within the product which makes one of its operands."""
     if operation.kernel != "map" or operation.kernel_attributes.get(ATTRIBUTE) is True:
         return False
-    return set(_FUNCTION.findall(str(operation.kernel_attributes["program"]))) <= set(LIBRARY_FUNCTIONS)
+    return consists_of_library_functions(operation.kernel_attributes)
+
+
+def consists_of_library_functions(attributes: Mapping[str, object]) -> bool:
+    """Whether these are attributes of a map that such libraries can compute."""
+    return set(_FUNCTION.findall(str(attributes["program"]))) <= set(LIBRARY_FUNCTIONS)
 
 
 def find_epilogues(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:

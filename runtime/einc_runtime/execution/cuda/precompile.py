@@ -20,7 +20,7 @@ from typing import Any
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.execution.cuda.devices import DeviceMemory
 from einc_runtime.execution.cuda.driver import Driver
-from einc_runtime.execution.cuda.preparation import rewrite_for_devices
+from einc_runtime.execution.cuda.preparation import list_joint_kernels, rewrite_for_devices
 from einc_runtime.execution.cuda.step_kernels import StepKernels
 from einc_runtime.execution.cuda.streams import StepKind, schedule_steps
 from einc_runtime.installing import suggest_extra
@@ -113,7 +113,7 @@ def list_sources(
 
 def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, architecture: str) -> None:
     number = int(architecture.removeprefix("sm_"))
-    targets = {n: GpuTarget(n, architecture, divmod(number, 10), 0) for n in sorted(set(devices))}
+    targets = {n: GpuTarget(n, architecture, divmod(number, 10), 1) for n in sorted(set(devices))}
     tasks = rewrite_for_devices(bundle, devices)
     schedule = schedule_steps(bundle, tasks, devices, frozenset())
     memory = DeviceMemory(bundle, devices, [(site + 1) * _ARENA_DISTANCE for site in range(len(devices))])
@@ -124,6 +124,8 @@ def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, archit
     for step in schedule.steps:
         if step.stream is not None and step.kind is not StepKind.STATUS:
             step_kernels.prepare(step)
+    for _, _, prepare in list_joint_kernels(step_kernels):
+        prepare()
 
 
 class _Collector(TritonKernels):

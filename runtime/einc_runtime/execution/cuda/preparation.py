@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -30,6 +30,7 @@ from einc_runtime.execution.rewrites.kernel_fusion import find_contraction_pairs
 from einc_runtime.execution.shared_buffers import SharedBuffers
 from einc_runtime.kernels.gpu import Description, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs
+from einc_runtime.plan.launches import find_launches
 from einc_runtime.plan.schema import AnyTask, Bundle
 
 Prepared = TypeVar("Prepared")
@@ -187,13 +188,8 @@ def _prepare_kernels(
             fused[first] = others, kernel
             taken.update((first, *others))
 
-    bundle, tasks = step_kernels.bundle, step_kernels.tasks
-    for first, gated in find_gated_pairs(bundle, tasks).items():
-        fuse(first, (gated.second, gated.then), partial(step_kernels.prepare_gated, first, gated))
-    for first, (then, place) in find_epilogues(bundle, tasks).items():
-        fuse(first, (then,), partial(step_kernels.prepare_epilogue, first, then, place))
-    for first, then in find_contraction_pairs(bundle, tasks).items():
-        fuse(first, (then,), partial(step_kernels.prepare_pair, first, then))
+    for first, others, prepare in list_joint_kernels(step_kernels):
+        fuse(first, others, prepare)
     done = taken - fused.keys()
     prepared: list[GpuKernel | None] = []
     for number, step in enumerate(schedule.steps):
@@ -204,6 +200,22 @@ def _prepare_kernels(
         else:
             prepared.append(on_device(partial(step_kernels.prepare, step), step.task, number))
     return prepared, {step_of[first]: tuple(step_of[own] for own in others) for first, (others, _) in fused.items()}
+
+
+def list_joint_kernels(
+    step_kernels: StepKernels,
+) -> Iterator[tuple[int, tuple[int, ...], Callable[[], GpuKernel | None]]]:
+    """What one kernel may run: a task, later tasks, and what prepares the kernel. Of those that have tasks in common,
+    the first counts for which there is a kernel."""
+    bundle, tasks = step_kernels.bundle, step_kernels.tasks
+    for first, gated in find_gated_pairs(bundle, tasks).items():
+        yield first, (gated.second, gated.then), partial(step_kernels.prepare_gated, first, gated)
+    for first, (then, place) in find_epilogues(bundle, tasks).items():
+        yield first, (then,), partial(step_kernels.prepare_epilogue, first, then, place)
+    for launch in find_launches(bundle, tasks):
+        yield launch.tasks[0], launch.tasks[1:], partial(step_kernels.prepare_launch, launch)
+    for first, then in find_contraction_pairs(bundle, tasks).items():
+        yield first, (then,), partial(step_kernels.prepare_pair, first, then)
 
 
 def _bind_kernels(

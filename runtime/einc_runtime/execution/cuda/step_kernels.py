@@ -11,11 +11,13 @@ from einc_runtime.execution.cuda.lanes import Lanes
 from einc_runtime.execution.cuda.streams import StepKind, StreamStep
 from einc_runtime.execution.task_errors import locate_faults
 from einc_runtime.kernels.base import Invocation, JointInvocation
+from einc_runtime.kernels.calls.map import write_aggregation
 from einc_runtime.kernels.copies_2d import count_2d_copies, list_2d_copies
 from einc_runtime.kernels.gpu import Description, GpuArray, GpuKernel, GpuTarget, Kernels, Launch
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.epilogues import GatedTasks
 from einc_runtime.plan.joint_aggregation import aggregation_groups
+from einc_runtime.plan.launches import JointLaunch
 from einc_runtime.plan.regions import reads_of, writes_of
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Bundle, CopyTask, KernelTask, TransferTask
 
@@ -77,6 +79,23 @@ class StepKernels:
         """A kernel for two contractions and the map of their results, if there is one."""
         one, other, then = self._invocations(first, own.second, own.then)
         return self.kernels.prepare_gated_pair(one, other, then, own.places, self._target_of(first))
+
+    def prepare_launch(self, launch: JointLaunch) -> GpuKernel | None:
+        """A kernel for all tasks of a launch, if there is one. Sums that switches can make are none of them."""
+        if any(isinstance(task, AggregateTask) and self.memory.view_of_all(task.reads) is not None
+               for task in map(self.tasks.__getitem__, launch.tasks)):  # fmt: skip
+            return None
+        parts = [self._make_part(self.tasks[number]) for number in launch.tasks]
+        kept = [number in launch.kept for number in launch.tasks]
+        return self.kernels.prepare_launch(launch.kind, parts, kept, self._target(self.tasks[launch.tasks[0]].site))
+
+    def _make_part(self, task: AnyTask) -> Invocation[GpuArray]:
+        if isinstance(task, KernelTask):
+            return self.make_invocation(task)
+        assert isinstance(task, AggregateTask), "launches have kernels and aggregations"
+        program, equation = write_aggregation(task.aggregation, len(task.reads), task.writes[0].block.rank)
+        attributes = {"program": program, "indices": equation}
+        return Invocation("map", attributes, self.memory.views(task.reads), self.memory.views(task.writes))
 
     def _invocations(self, *numbers: int) -> list[Invocation[GpuArray]]:
         tasks = [self.tasks[number] for number in numbers]

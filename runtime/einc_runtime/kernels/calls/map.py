@@ -74,14 +74,19 @@ class ReduceCall(MapCall):
 
 def aggregation_as_map(name: str, reads: Sequence[Array], write: Array) -> Invocation[Array]:
     """The map that aggregates views in their order, by a chain of additions (or the like), rounded once at the end."""
+    program, equation = write_aggregation(name, len(reads), write.ndim)
+    return Invocation("map", {"program": program, "indices": equation}, reads, [write])
+
+
+def write_aggregation(name: str, count: int, rank: int) -> tuple[str, str]:
+    """The program and the indices of the map that aggregates so many views of a rank. Raises PlanFault."""
     if name not in COMBINE_FUNCTIONS:
         raise PlanFault(
             f"views cannot be aggregated by '{name[:40]}'", hint=f"there are {', '.join(COMBINE_FUNCTIONS)}"
         )
-    chain = [f"t{k} = {COMBINE_FUNCTIONS[name]} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(len(reads) - 1)]
-    dims = " ".join(f"i{axis}" for axis in range(write.ndim))
-    equation = f"{', '.join([dims] * len(reads))} -> {dims}"
-    return Invocation("map", {"program": "; ".join(chain) or "t0 = copy x0", "indices": equation}, reads, [write])
+    chain = [f"t{k} = {COMBINE_FUNCTIONS[name]} {f't{k - 1}' if k else 'x0'} x{k + 1}" for k in range(count - 1)]
+    dims = " ".join(f"i{axis}" for axis in range(rank))
+    return "; ".join(chain) or "t0 = copy x0", f"{', '.join([dims] * count)} -> {dims}"
 
 
 def _join_operands(invocation: Invocation[Array]) -> tuple[indices.JoinedOperands, tuple[str, ...]]:

@@ -202,7 +202,7 @@ class CudaKernels(TritonKernels):
         self._gated.setdefault((name, target.device), (pair, (first, second), then, target))
         record = self._find_choice(name, target)
         if not isinstance(record, str):
-            return None
+            return super().prepare_gated_pair(first, second, then, places, target)
         call = self._own.find(record, pair.products, pair.program, target)
         self._note_unknown(call is None)
         return None if call is None else self.prepare(LaunchSequence((call,)), target)

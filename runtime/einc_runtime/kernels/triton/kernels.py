@@ -17,8 +17,12 @@ from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, GpuArray
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.batched_pair import build_batched_pair
 from einc_runtime.kernels.triton.epilogue import build_with_epilogue
+from einc_runtime.kernels.triton.few_products import build_few_gated
+from einc_runtime.kernels.triton.gated_pair import build_gated_pair
+from einc_runtime.kernels.triton.joint_launches import build_joint_launch, can_join
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout, relocate_step
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
+from einc_runtime.plan.launches import LaunchKind
 
 
 class TritonKernels(ABC):
@@ -62,7 +66,29 @@ class TritonKernels(ABC):
         places: tuple[int, int],
         target: GpuTarget,
     ) -> GpuKernel | None:
-        return None  # nothing was measured here
+        """Our own kernel for products of few rows, which read their matrices and do little else."""
+        if first.name != "contract" or second.name != "contract" or then.name != "map":
+            return None
+        pair = build_gated_pair(first, second, then, places)
+        call = None if pair is None else build_few_gated(pair, target.architecture)
+        return None if call is None else self.prepare(LaunchSequence((call,)), target)
+
+    def prepare_launch(
+        self, kind: LaunchKind, parts: Sequence[Invocation[GpuArray]], kept: Sequence[bool], target: GpuTarget
+    ) -> GpuKernel | None:
+        if not can_join(parts, kept):
+            return None
+        arrays = list(dict.fromkeys(array for part in parts for array in (*part.inputs, *part.outputs)))
+
+        def build(views: Sequence[Array]) -> LaunchSequence:
+            of = dict(zip(arrays, views, strict=True))
+            on_views = [part.on([of[x] for x in part.inputs], [of[x] for x in part.outputs]) for part in parts]
+            return build_joint_launch(kind, on_views, kept, target.architecture) or LaunchSequence(())
+
+        numbers = tuple(arrays.index(array) for part in parts for array in (*part.inputs, *part.outputs))
+        key = (kind, *kept, numbers, *(cache_key(part, target.architecture) for part in parts))
+        sequence = self.cache.get(key, arrays, build)
+        return self.prepare(sequence, target) if sequence.steps else None
 
     def has_epilogues(self, sequence: LaunchSequence, target: GpuTarget) -> bool:
         """Whether a library has an algorithm for every product with an epilogue."""

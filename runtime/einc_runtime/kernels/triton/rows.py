@@ -42,7 +42,7 @@ def build_softmax(invocation: Invocation[Array], ordered: bool = False) -> Launc
     """exp(x - max) / sum(exp(x - max)) along one axis, which cannot overflow."""
     call = SoftmaxCall.parse(invocation)
     x, y = merge_leading_axes([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
-    rows = _RowTiles([x, y], ["x_ptr", "y_ptr"], ordered)
+    rows = RowTiles([x, y], ["x_ptr", "y_ptr"], ordered)
     if rows.whole:
         lines = [
             rows.load("x", 'float("-inf")'),
@@ -75,26 +75,13 @@ def build_norm(invocation: Invocation[Array], ordered: bool = False) -> LaunchSe
     x, y = merge_leading_axes([call.source, call.target])
     vectors = [vector[(None,) * (x.ndim - 1)] for vector in call.vectors]
     centered = len(vectors) > 1
-    rows = _RowTiles([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"], ordered)
+    rows = RowTiles([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"], ordered)
     extent = x.shape[-1]
-    inside = rows.inside
-    result = f"x{' - mean' if centered else ''}"
-    gain = f"(gain + {call.offset!r})" if call.offset else "gain"
-    scaled = f"({result}) / scale * {gain}" if centered else f"x / scale * {gain}"
-    finish = [rows.load(v, "0") for v in (["gain", "bias"] if centered else ["gain"])]
-    finish.append(rows.store(f"({scaled}{' + bias' if centered else ''})"))
-    root = f"scale = {write_square_root(f'squares / {float(extent)!r} + {call.eps!r}', rows.kind)}"
-    square = f"tl.where({inside}, ({result}) * ({result}), 0)" if centered and inside else f"({result}) * ({result})"
     if rows.whole:
-        lines = [
-            rows.load("x", "0"),
-            *([f"mean = {rows.add_up('x')}[:, None] / {float(extent)!r}"] if centered else []),
-            f"squares = {rows.add_up(square)}[:, None]",
-            root,
-            *finish,
-        ]
+        lines = [rows.load("x", "0"), *write_norm(call, rows)]
     else:
         zeros = f"tl.zeros([{rows.tiles.height}, {rows.width}], {rows.type})"
+        square, root, finish = _write_norm_parts(call, rows)
         mean = [
             f"total = {zeros}",
             *rows.loop([rows.load("x", "0"), "total += x"]),
@@ -111,15 +98,39 @@ def build_norm(invocation: Invocation[Array], ordered: bool = False) -> LaunchSe
     return rows.call(invocation.name, f"{invocation.name} of rows of {extent}, eps {call.eps}", lines)
 
 
+def write_norm(call: NormCall, rows: RowTiles) -> list[str]:
+    """Lines that normalize whole rows x and store them. The operands after x are `gain` and, for layernorm, `bias`."""
+    square, root, finish = _write_norm_parts(call, rows)
+    return [
+        *([f"mean = {rows.add_up('x')}[:, None] / {float(rows.extent)!r}"] if len(call.vectors) > 1 else []),
+        f"squares = {rows.add_up(square)}[:, None]",
+        root,
+        *finish,
+    ]
+
+
+def _write_norm_parts(call: NormCall, rows: RowTiles) -> tuple[str, str, list[str]]:
+    """What is added up of x, the line that makes the scale of it, and the lines that load what follows and store."""
+    centered = len(call.vectors) > 1
+    result = f"x{' - mean' if centered else ''}"
+    gain = f"(gain + {call.offset!r})" if call.offset else "gain"
+    scaled = f"({result}) / scale * {gain}" if centered else f"x / scale * {gain}"
+    finish = [rows.load(v, "0") for v in (["gain", "bias"] if centered else ["gain"])]
+    finish.append(rows.store(f"({scaled}{' + bias' if centered else ''})"))
+    root = f"scale = {write_square_root(f'squares / {float(rows.extent)!r} + {call.eps!r}', rows.kind)}"
+    square = f"({result}) * ({result})"
+    return f"tl.where({rows.inside}, {square}, 0)" if centered and rows.inside else square, root, finish
+
+
 def build_ordered_norm(invocation: Invocation[Array]) -> LaunchSequence:
     return build_norm(invocation, ordered=True).without_fusion()
 
 
-class _RowTiles:
+class RowTiles:
     """Tiles of rows. The first operand is read and the last one written; rows lie along the last axis of all. Where
     they are `ordered`, their width follows from the length of rows alone."""
 
-    def __init__(self, views: Sequence[Array], names: Sequence[str], ordered: bool) -> None:
+    def __init__(self, views: Sequence[Array], names: Sequence[str], ordered: bool = False) -> None:
         self.ordered = ordered
         self.items = [PointerOperand.of(name, view) for name, view in zip(names, views, strict=True)]
         self.extents = views[0].shape
@@ -175,23 +186,26 @@ class _RowTiles:
         """The expression for the sums of a tile's rows."""
         return f"{'add_in_order(' if self.ordered else 'tl.sum('}{tile}{')' if self.ordered else ', 1)'}"
 
-    def load(self, name: str, other: str) -> str:
+    def load(self, name: str, other: str, into: str = "") -> str:
+        """The line that loads an operand, into a variable of its name where no other is given."""
         item = next(item for item in self.items if item.name == f"{name}_ptr")
-        return f"{name} = {item.load(*self._place(item), other)}"
+        return f"{into or name} = {item.load(*self._place(item), other)}"
 
-    def store(self, value: str) -> str:
-        item = self.items[-1]
+    def store(self, value: str, name: str = "") -> str:
+        """The line that stores to an operand, the last one where no other is named."""
+        item = next((item for item in self.items if item.name == f"{name}_ptr"), self.items[-1])
         subscripts, mask = self._place(item)
         return item.store(subscripts, value, mask)
 
-    def call(self, name: str, title: str, lines: Sequence[str]) -> LaunchSequence:
+    def call(self, name: str, title: str, lines: Sequence[str], functions: str = "") -> LaunchSequence:
+        """The launch of these lines, which may call `functions`."""
         where = self.tiles.locate(self.cast)
         if self.whole:
             where.append(f"k = {self.span}")
         size = self.width * self.tiles.height
         warps = 4 if size <= 2048 else 8 if size <= 4096 else 16
         helpers = write_tree("add_in_order", self.tiles.height, self.width) if self.ordered else ""
-        options = LaunchOptions(helpers, warps=warps)
+        options = LaunchOptions(helpers + functions, warps=warps)
         call = assemble(name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), options)
         return LaunchSequence((call,))
 

@@ -1,0 +1,132 @@
+"""What the launches of a plan take: tasks that a GPU runs by one kernel cost one launch, and what passes between them
+does not go through memory."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from einc.core.spec import FunctionSpec
+from einc.graph.graph import Graph
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Site
+from einc.ops.base import Operator
+from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs, describe_operator
+from einc_runtime.plan.epilogues import consists_of_library_functions
+from einc_runtime.plan.launches import MAX_FEW_ROWS, JointLaunch, find_launches, is_few
+from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
+from einc_runtime.plan.schema import KernelTask
+from einc_runtime.plan.work import ProductWork
+
+
+def charge_launches(plan: ExecutablePlan, costs: Sequence[TaskCost]) -> tuple[TaskCost, ...]:
+    """The costs of a plan's tasks, where the first task of every launch takes what all of it takes, and waits for all
+    that any of its tasks waits for; the others take no time after it."""
+    charged = list(costs)
+    for launch in find_launches(plan, plan.tasks):
+        first, *later = launch.tasks
+        members = set(launch.tasks)
+        waits = [before for number in launch.tasks for before in costs[number].after if before not in members]
+        charged[first] = _cost_launch(plan, costs, launch)._replace(after=tuple(dict.fromkeys(waits)))
+        for number in later:
+            charged[number] = TaskCost(TaskKind.FENCE, costs[number].site, (first,))
+    return tuple(charged)
+
+
+def find_saved_ms(plan: ExecutablePlan, machine: Machine) -> dict[int, float]:
+    """What launches of several tasks save a site, by the operation of their last task: its sites' mean."""
+    costs, latency = compute_task_costs(plan), machine.kernel_latency_us
+    saved: dict[int, list[float]] = defaultdict(list)
+    for launch in find_launches(plan, plan.tasks) if machine.joins_launches else ():
+        last = plan.tasks[launch.tasks[-1]]
+        assert isinstance(last, KernelTask), "launches end with a kernel"
+        site = machine.sites[last.site]
+        alone = sum(compute_occupied_ms(costs[number], site, latency) for number in launch.tasks)
+        joint = compute_occupied_ms(_cost_launch(plan, costs, launch), site, latency)
+        saved[last.operation].append(alone - joint)
+    return {operation: sum(times) / len(times) for operation, times in saved.items()}
+
+
+def _cost_launch(plan: ExecutablePlan, costs: Sequence[TaskCost], launch: JointLaunch) -> TaskCost:
+    """The kernel of a launch. Products are timed as one that is as wide as all of them."""
+    members = [costs[number] for number in launch.tasks]
+    size = max(0, sum(member.size for member in members) - _count_inner_bytes(plan, launch))
+    flops = sum(member.flops for member in members)
+    products = [member for member in members if isinstance(member.work, ProductWork)]
+    lead = products[0] if products else members[-1]
+    return lead._replace(
+        kind=TaskKind.KERNEL, site=members[0].site, size=size, flops=flops, work=_join_products(products)
+    )
+
+
+def _join_products(products: Sequence[TaskCost]) -> ProductWork | None:
+    works = [member.work for member in products if isinstance(member.work, ProductWork)]
+    if len(works) < 2:
+        return works[0] if works else None
+    rows = min(min(work.rows, work.columns) for work in works)
+    columns = sum(work.batch * max(work.rows, work.columns) for work in works)
+    return ProductWork(1, rows, columns, works[0].depth)
+
+
+def _count_inner_bytes(plan: ExecutablePlan, launch: JointLaunch) -> int:
+    """Bytes that tasks would read or write one by one, and a launch does not: what it has made itself or has read
+    already, and results that nothing else needs."""
+    tasks = [plan.tasks[number] for number in launch.tasks]
+    inner = 0
+    known: set[object] = set()
+    for number, task in zip(launch.tasks, tasks, strict=True):
+        for region in dict.fromkeys(reads_of(task)):
+            inner += region_bytes(plan, region) if region in known else 0
+            known.add(region)
+        for region in writes_of(task):
+            inner += 0 if number in launch.kept else region_bytes(plan, region)
+            known.add(region)
+    return inner
+
+
+def find_joining(graph: Graph, machine: Machine) -> frozenset[str]:
+    """The nodes that may run by the launch of others in some plan, by their names."""
+    if not machine.joins_launches:
+        return frozenset()
+    kernels = {node.name: node.operator.kernel.name for node in graph.nodes}
+    makers = {name: node.name for node in graph.nodes for name in node.outputs}
+    multiplied: Counter[str] = Counter()
+    for node in graph.nodes:
+        multiplied.update(set(node.inputs) if kernels[node.name] == "contract" else ())
+    places = sum(kernel in ("rope", "append") for kernel in kernels.values())
+    joining: set[str] = set()
+    for node in graph.nodes:
+        kernel, read = kernels[node.name], [name for name in node.inputs if name in makers]
+        shares = kernel == "contract" and any(multiplied[name] > 1 for name in node.inputs)
+        moves = kernel in ("rope", "append") and places > 1
+        products = [name for name in read if kernels[makers[name]] == "contract" and name not in graph.outputs]
+        normalizes = kernel in ("rmsnorm", "layernorm") and bool(read)
+        if shares or moves or normalizes or (kernel == "map" and products):
+            joining.add(node.name)
+        if normalizes:
+            joining.update(makers[name] for name in read if kernels[makers[name]] == "map")
+    return frozenset(joining)
+
+
+def compute_least_ms(
+    operator: Operator, function: FunctionSpec, site: Site, kernel_latency_us: float, *, joins: bool
+) -> float:
+    """What a function specification adds to any plan at least: less than its kernel takes, if it `joins` the launch of
+    others."""
+    cost = describe_operator(operator, function)
+    if not joins:
+        return compute_occupied_ms(cost, site, kernel_latency_us)
+    inputs = [block.size * desc.dtype.itemsize for block, desc in zip(function.inputs, operator.inputs, strict=True)]
+    if cost.task == "contract" and is_few(cost.work, function.outputs[0]):
+        return max(max(inputs) / (site.hbm_gbs * BYTES_PER_MS), cost.flops / site.peak(cost.precision) * 1e3)
+    if cost.task not in ("map", "rope", "append", "rmsnorm", "layernorm"):
+        return compute_occupied_ms(cost, site, kernel_latency_us)
+    if site.find_rate(cost.task, cost.precision) is not None:
+        return 0.0  # the launch has the rate of another task
+    launch_ms = kernel_latency_us * MS_PER_US
+    if cost.task in ("rmsnorm", "layernorm"):  # the last of its launch, which it has for itself
+        return compute_occupied_ms(cost._replace(size=cost.size - max(inputs), flops=0), site, kernel_latency_us)
+    gated = min(function.outputs[0].shape, default=0) <= MAX_FEW_ROWS
+    if cost.task != "map" or gated or consists_of_library_functions(dict(operator.kernel.attributes)):
+        return 0.0
+    alone = cost._replace(size=sum(inputs) - max(inputs, default=0), flops=0)
+    return max(0.0, compute_occupied_ms(alone, site, kernel_latency_us) - launch_ms)

@@ -1,0 +1,65 @@
+"""The launches of a plan on GPUs: how many a site has, and which tasks are one launch together."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from einc.machines.model import Machine
+from einc_runtime.plan.launches import find_launches
+from einc_runtime.plan.schema import AggregateTask, Bundle, FenceTask, KernelTask, TransferTask
+from einc_runtime.text import format_count
+
+Document = dict[str, Any]
+
+MAX_KINDS_OF_LAUNCHES = 8
+"""Kinds of launches that the overview names: those of a layer, and of what is before and after all layers."""
+
+
+def describe_launches(bundle: Bundle, machine: Machine) -> Document | None:
+    """Those of the site that has most; None where sites are no GPUs. `transfers` are those that the site sends, and
+    `joint` the launches of several tasks, by the names of what these compute."""
+    if not machine.joins_launches:
+        return None
+    tasks = [0] * len(bundle.devices)
+    transfers = [0] * len(bundle.devices)
+    for task in bundle.tasks:
+        tasks[task.site] += not isinstance(task, FenceTask | TransferTask)
+        transfers[task.site] += isinstance(task, TransferTask)
+    counts = list(tasks)
+    joint: list[list[Document]] = [[] for _ in tasks]
+    for launch in find_launches(bundle, bundle.tasks):
+        site = bundle.tasks[launch.tasks[0]].site
+        counts[site] -= len(launch.tasks) - 1
+        joint[site].append({"kind": launch.kind, "ops": [_name(bundle, number) for number in launch.tasks]})
+    most = max(range(len(counts)), key=counts.__getitem__)
+    return {
+        "site": most,
+        "tasks": tasks[most],
+        "launches": counts[most],
+        "transfers": transfers[most],
+        "joint": joint[most],
+    }
+
+
+def _name(bundle: Bundle, number: int) -> str:
+    task = bundle.tasks[number]
+    if isinstance(task, KernelTask):
+        return bundle.operations[task.operation].name
+    assert isinstance(task, AggregateTask), "launches have kernels and aggregations"
+    return f"{task.aggregation} of {bundle.tensors[bundle.buffers[task.writes[0].buffer].tensor].name}"
+
+
+def format_launches(document: Document) -> list[str]:
+    """How many launches a site has, and of which operators several are one; equal layers are named once."""
+    launches = document["launches"]
+    if launches is None or not launches["joint"]:
+        return []
+    kinds: dict[str, list[str]] = {}
+    for row in launches["joint"]:
+        text = " + ".join(row["ops"])
+        kinds.setdefault(re.sub(r"\d+", "#", text), []).append(text)
+    shown = [f"  {names[0]}{f' (x{len(names)})' if len(names) > 1 else ''}" for names in kinds.values()]
+    more = [f"  {len(shown) - MAX_KINDS_OF_LAUNCHES} more"] if len(shown) > MAX_KINDS_OF_LAUNCHES else []
+    count = format_count(launches["launches"], "launch", "launches")
+    return [f"{count} per site for {launches['tasks']} tasks; each one launch:", *shown[:MAX_KINDS_OF_LAUNCHES], *more]
