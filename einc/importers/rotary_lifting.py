@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply
 from einc.importers.arrays.program import ArrayProgram
 from einc.importers.arrays.values import Array, Elements
 
 _ERROR_OF_TABLES = 4e-7
 """Of a cosine of f32, for each position: angles are products that are rounded to f32."""
+_ROUNDING = {ElementType.F16: 2.0**-11, ElementType.BF16: 2.0**-8}
+"""Of a cosine in tables of these types, which models round; the operator computes with angles of f32."""
 
 
 def find_rotary(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
@@ -85,14 +88,21 @@ def describe_rotation(cosines: Elements, sines: Elements, x: Array) -> tuple[str
     positions = np.arange(tokens)[:, None]
     if rates.min() <= 0 or rates[0] > np.pi:
         return None
-    theta = float(rates[-1] / rates[0]) ** (-half / (half - 1)) if half > 1 else 1.0
-    theta = float(f"{theta:.3g}") if np.isclose(float(f"{theta:.3g}"), theta, rtol=1e-4) else theta
+    rounding = _ROUNDING.get(x.type, 0.0)
+    slowest = rates[-1]
+    if rounding and slowest * tokens < 1:  # small sines are rounded most
+        slowest = np.arctan2(s[-1, -1], c[-1, -1]) / (tokens - 1)
+    theta = float(slowest / rates[0]) ** (-half / (half - 1)) if half > 1 else 1.0
+    shorter = [float(f"{theta:.{digits}g}") for digits in (1, 2, 3)]
+    near = 4 * rounding or 1e-4
+    theta = next((rounded for rounded in shorter if np.isclose(rounded, theta, rtol=near)), theta)
     exact = theta ** (-np.arange(half) / half)
-    allowed = _ERROR_OF_TABLES * (positions + 4)
-    for chosen, text in (
-        (exact, f"theta={theta!r}"),
-        (rates, f'theta={theta!r}, scaling="longrope", factors={[float(f) for f in exact / rates]!r}'),
-    ):
+    allowed = _ERROR_OF_TABLES * (positions + 4) + rounding
+    choices = [(exact, f"theta={theta!r}")]
+    if not rounding:  # rates that follow from rounded tables are not exact
+        factors = [float(factor) for factor in exact / rates]
+        choices.append((rates, f'theta={theta!r}, scaling="longrope", factors={factors!r}'))
+    for chosen, text in choices:
         angles = positions * chosen
         if (np.abs(np.cos(angles) - c) <= allowed).all() and (np.abs(np.sin(angles) - s) <= allowed).all():
             return text, factor if abs(factor - 1) > 1e-6 else 1.0
