@@ -13,7 +13,7 @@ from einc.importers.arrays.values import Array, Elements
 
 _ERROR_OF_TABLES = 4e-7
 """Of a cosine of f32, for each position: angles are products that are rounded to f32."""
-_ROUNDING = {ElementType.F16: 2.0**-11, ElementType.BF16: 2.0**-8}
+_ERROR_OF_ROUNDED_TABLES = {ElementType.F16: 2.0**-11, ElementType.BF16: 2.0**-8}
 """Of a cosine in tables of these types, which models round; the operator computes with angles of f32."""
 
 
@@ -88,7 +88,7 @@ def describe_rotation(cosines: Elements, sines: Elements, x: Array) -> tuple[str
     positions = np.arange(tokens)[:, None]
     if rates.min() <= 0 or rates[0] > np.pi:
         return None
-    rounding = _ROUNDING.get(x.type, 0.0)
+    rounding = _ERROR_OF_ROUNDED_TABLES.get(x.type, 0.0)
     slowest = rates[-1]
     if rounding and slowest * tokens < 1:  # small sines are rounded most
         slowest = np.arctan2(s[-1, -1], c[-1, -1]) / (tokens - 1)

@@ -40,12 +40,14 @@ class Axes:
     """The axes of a graph: what it has of them in every node.
 
     `nodes` holds the indices that can be cut, in the operator's order, and `kept` the axes that both an input and an
-    output have.
+    output have. `computes` counts the nodes that depend on an input or a state, or aggregate: what rewrites a weight,
+    as the factors of batch norms do, has no batch.
     """
 
     nodes: tuple[tuple[CutIndex, ...], ...]
     kept: tuple[frozenset[int], ...]
     count: int
+    computes: int
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
@@ -83,13 +85,14 @@ class Axes:
         return self.find_widest(set(range(self.count)) - self.weighted - self.mixed)
 
     def find_widest(self, candidates: Iterable[int]) -> int | None:
-        """Of these axes the first that most operators can be cut along in parallel, if these are half of them all."""
+        """Of these axes the first that most operators can be cut along in parallel, if these are half of those that
+        `computes` counts."""
         widths = {
             axis: sum(any(i.parallel for i in self.list_indices(node, axis)) for node in self.members[axis])
             for axis in candidates
         }
         best = max(widths, key=lambda axis: (widths[axis], -axis), default=None)
-        return best if best is not None and 2 * widths[best] >= len(self.nodes) else None
+        return best if best is not None and 2 * widths[best] >= self.computes else None
 
     def list_indices(self, node: int, axis: int) -> Iterator[CutIndex]:
         """The indices of a node that belong to an axis."""
@@ -141,7 +144,18 @@ def find_axes(graph: Graph) -> Axes:
                 weighs = any(node.inputs[k] in weights for k, _ in reach.inputs)
                 indices.append(CutIndex(position, axis, reach.extent, reach.parallel, spans, weighs))
         nodes.append(tuple(indices))
-    return Axes(tuple(nodes), tuple(kept), len(numbers))
+    return Axes(tuple(nodes), tuple(kept), len(numbers), _count_computing(graph, nodes))
+
+
+def _count_computing(graph: Graph, indices: Sequence[Sequence[CutIndex]]) -> int:
+    kinds = (TensorKind.INPUT, TensorKind.STATE)
+    changing = {tensor.name for tensor in graph.tensors if tensor.kind in kinds}
+    count = 0
+    for node, cut in zip(graph.nodes, indices, strict=True):
+        depends = not changing.isdisjoint(node.inputs)
+        changing.update(node.outputs if depends else ())
+        count += depends or not all(index.parallel for index in cut)
+    return count
 
 
 def _list_places(node: Node, reach: Reach) -> Sequence[Place]:

@@ -136,6 +136,16 @@ def test_batch_and_tokens_are_told_apart():
     assert megatron["y"] == {"replicas": 2}
 
 
+def test_what_rewrites_weights_has_no_batch():
+    """As the factors of batch norms are, of which a network has more than operators on images."""
+    norms = [f"weight a{k} : f32[c]\nb{k} = rsqrt(a{k} + 1.0)\nc{k} = reshape(b{k}, one=1, o=8)" for k in range(5)]
+    body = "y[n, o] = x[n, c] * w[o, c]\nz[n, o] = y[n, o] + " + " + ".join(f"c{k}[0, o]" for k in range(5))
+    heading = "model m\ndim n = 6\ndim c = 8\ndim o = 8\ninput x : f32[n, c]\nweight w : f32[o, c]"
+    graph = read("\n".join([heading, *norms, body, "output z", ""]))
+    _, baselines = build_all(graph, 3, ("data",))
+    assert baselines["data"].chosen is not None
+
+
 def test_axes_join_what_is_cut_together():
     graph = read(BATCHED)
     axes = find_axes(graph)

@@ -12,7 +12,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-Check = Callable[[str], None]
+Check = Callable[[str], str | None]
+"""What is tried of a model: it returns figures, or nothing where the model is equal, and raises what is wrong."""
 Table = dict[str, dict[str, str]]
 
 MAX_SECONDS = 120
@@ -26,25 +27,25 @@ def list_equal(table: Table, check: str) -> list[str]:
     return [name for name, results in table.items() if results.get(check) == "equal"]
 
 
-def fill_table(path: Path, names: Sequence[str], checks: Mapping[str, Check]) -> None:
-    """Tries models, and writes the table anew after each; rows of others stay."""
+def fill_table(path: Path, names: Sequence[str], checks: Mapping[str, Check], seconds: int = MAX_SECONDS) -> None:
+    """Tries models, and writes the table anew after each; rows of others, and what else a row has, stay."""
     import torch
 
     torch.set_num_threads(1)  # threads do not survive in the processes of the models
     table: Table = json.loads(path.read_text()) if path.exists() else {}
     for name in names:
-        table[name] = try_limited(name, checks)
+        table[name] = table.get(name, {}) | try_limited(name, checks, seconds)
         print(name, table[name], flush=True)
         path.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
     for check in checks:
         print(f"{check}: {len(list_equal(table, check))} of {len(table)} are equal")
 
 
-def try_limited(name: str, checks: Mapping[str, Check]) -> dict[str, str]:
+def try_limited(name: str, checks: Mapping[str, Check], seconds: int = MAX_SECONDS) -> dict[str, str]:
     """What became of a model. Its process has all modules already, and all checks share its limit."""
     processes: Any = multiprocessing.get_context("fork")
     reading, writing = processes.Pipe(duplex=False)
-    process = processes.Process(target=_run, args=(writing, name, checks))
+    process = processes.Process(target=_run, args=(writing, name, checks, seconds))
     process.start()
     writing.close()
     results: dict[str, str] = {}
@@ -54,12 +55,12 @@ def try_limited(name: str, checks: Mapping[str, Check]) -> dict[str, str]:
             results[check] = result
     except EOFError:
         process.join()
-    late = f"all checks take more than {MAX_SECONDS} s of one core, or more memory than there is"
+    late = f"all checks take more than {seconds} s of one core, or more memory than there is"
     return {check: results.get(check, late) for check in checks}
 
 
-def _run(answer: Connection, name: str, checks: Mapping[str, Check]) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS + 1))
+def _run(answer: Connection, name: str, checks: Mapping[str, Check], seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what transformers says of kernels that are not installed
     for check, function in checks.items():
         answer.send((check, _describe(name, function)))
@@ -67,10 +68,10 @@ def _run(answer: Connection, name: str, checks: Mapping[str, Check]) -> None:
 
 
 def _describe(name: str, function: Check) -> str:
-    """`equal`, or what was wrong."""
+    """`equal`, the figures, or what was wrong."""
     try:
-        function(name)
+        figures = function(name)
     except BaseException as error:
         text = _FOLDERS.sub('"', str(error).strip()) or type(error).__name__
         return f"{type(error).__name__}: {' '.join(text.split())[:_LONGEST]}"
-    return "equal"
+    return figures or "equal"
