@@ -165,7 +165,7 @@ test-onnx: .venv/onnx  ## ONNX's own tests of its operators and models, imported
 
 test-mpi: .venv/mpi  ## plans in several processes, over MPI: the bits of one, and every way to end
 	$(PYTEST) tests/mpi/live_mpi.py tests/mpi/live_generation.py tests/mpi/live_resharding.py tests/mpi/live_namespaces.py \
-		tests/mpi/live_neighbours.py
+		tests/mpi/live_neighbours.py tests/mpi/live_stages.py
 
 test-mpi-slow: .venv/mpi  ## the same for all models, and at 50 moments
 	$(PYTEST) -m slow tests/mpi/live_mpi.py tests/mpi/live_generation.py
@@ -281,6 +281,9 @@ bench-peaks: .venv/dev  ## what plans for the peaks of GPUs cost, as GPUs were m
 
 bench-planning: .venv/dev  ## how long planning takes, on up to 72 sites: docs/planning-speed.md
 	$(BIN)/python -m tests.bench.planning --write
+
+bench-throughput: .venv/dev  ## what is chosen for throughput, against plans by hand: docs/throughput.md
+	$(BIN)/python -m tests.bench.throughput --write
 
 testbed: .venv/mpi  ## run exchange programs and plans in network namespaces with limited links (needs root; removes what it makes)
 	$(BIN)/python -m tests.testbed

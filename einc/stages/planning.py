@@ -64,16 +64,16 @@ def plan_part(
     roomy = [replace(site, memory_bytes=site.memory_bytes * room) for site in part_machine.sites]
     part_machine = replace(part_machine, sites=tuple(roomy))
     selected = find_fastest(graph, part_machine, sites, naive=naive, budget=budget, seed=seed)
-    if selected.program is None:
-        return None
-    # The search may visit the nodes in another order.
-    candidates = {choice.node: choice.candidate for choice in selected.plan.choices}
-    times = _time_nodes(selected.program, part_machine)
+    return None if selected.program is None else describe_part(cut, selected.program, part_machine)
+
+
+def describe_part(cut: BatchCut, program: DeviceProgram, machine: Machine) -> PartPlan:
+    """What the program of a plan of one part says; it may visit the nodes in any order."""
+    candidates = {choice.node: choice.candidate for choice in program.plan.choices}
+    times = _time_nodes(program, machine)
+    names = [node.name for node in cut.graph.nodes]
     return PartPlan(
-        cut,
-        tuple(candidates[node.name] for node in graph.nodes),
-        tuple(times[node.name] for node in graph.nodes),
-        max(selected.program.memory),
+        cut, tuple(candidates[name] for name in names), tuple(times[name] for name in names), max(program.memory)
     )
 
 
@@ -135,32 +135,22 @@ def list_groups(shape: DivisionShape, sites: int) -> tuple[tuple[tuple[int, ...]
     )
 
 
-def divide_plan(part: PartPlan, shape: DivisionShape, machine: Machine, sites: int) -> DividedPlan | None:
-    """The plan of a shape whose parts are cut as in the plan of one part. None where the graph has too few nodes."""
+def divide_plan(
+    part: PartPlan, shape: DivisionShape, machine: Machine, sites: int, stages: Sequence[int] | None = None
+) -> DividedPlan | None:
+    """The plan of a shape whose parts are cut as in the plan of one part. `stages` are those of all nodes that are not
+    late; without them, they take about equally long. None where the graph has too few nodes."""
     graph, cut = part.cut.graph, part.cut
     groups = list_groups(shape, sites)
     moves = _estimate_moves_ms(cut, machine, groups[0])
     timely = [number for number in range(len(graph.nodes)) if number not in cut.late]
-    stages = cut_stages([part.times[n] for n in timely], [moves[n] for n in timely], shape.stages)
+    stages = stages or cut_stages([part.times[n] for n in timely], [moves[n] for n in timely], shape.stages)
     if stages is None:
         return None
     stage_of = [shape.stages - 1] * len(graph.nodes)
     for number, stage in zip(timely, stages, strict=True):
         stage_of[number] = stage
-    candidates = []
-    for number, (node, candidate) in enumerate(zip(graph.nodes, part.candidates, strict=True)):
-        operator = cut.make_operator(number)
-        if isinstance(operator, BatchPart):
-            intervals = operator.spread_intervals(candidate.intervals)
-            try:
-                candidate = restore_candidate(node.operator, intervals, candidate.replicas)
-            except ValueError as error:
-                raise UsageError(f"operator '{node.name}' cannot be cut in parts as one part is: {error}") from None
-        candidates.append((candidate,))
-    problem = connect(graph, tuple(candidates))
-    choices = build_choices(graph, problem, [0] * len(candidates))
-    division = Division(shape, tuple(stage_of), cut.index_of, cut.late, groups)
-    plan = LogicalPlan(graph, sites, FASTEST, choices, exact=False, cut_cost=0, spread=False, division=division)
+    plan = _spread(part, Division(shape, tuple(stage_of), cut.index_of, cut.late, groups), sites)
     times = [0.0] * shape.stages
     for number in timely:
         times[stage_of[number]] += part.times[number]
@@ -179,6 +169,23 @@ def run_pipeline(times: Sequence[float], moves: Sequence[float], microbatches: i
             free[stage] = max(free[stage], ready) + took
             ready = free[stage] + (moves[stage] if stage < len(moves) else 0.0)
     return free[-1]
+
+
+def _spread(part: PartPlan, division: Division, sites: int) -> LogicalPlan:
+    """The plan of all parts, each cut as the one that was planned."""
+    graph = part.cut.graph
+    candidates = []
+    for number, (node, candidate) in enumerate(zip(graph.nodes, part.candidates, strict=True)):
+        operator = part.cut.make_operator(number)
+        if isinstance(operator, BatchPart):
+            intervals = operator.spread_intervals(candidate.intervals)
+            try:
+                candidate = restore_candidate(node.operator, intervals, candidate.replicas)
+            except ValueError as error:
+                raise UsageError(f"operator '{node.name}' cannot be cut in parts as one part is: {error}") from None
+        candidates.append((candidate,))
+    choices = build_choices(graph, connect(graph, tuple(candidates)), [0] * len(candidates))
+    return LogicalPlan(graph, sites, FASTEST, choices, exact=False, cut_cost=0, spread=False, division=division)
 
 
 def _estimate_moves_ms(cut: BatchCut, machine: Machine, groups: Sequence[Sequence[int]]) -> list[float]:
