@@ -15,7 +15,8 @@ from einc_runtime.text import format_count, format_memory
 Document = dict[str, Any]
 
 _COLUMNS = (
-    "machine", "sites", "prompt_sites", "replicas", "users", "first_ms", "latency_ms", "round_ms", "rate", "hourly",
+    "machine", "sites", "prompt_sites", "replicas", "stages", "microbatches", "users",
+    "first_ms", "latency_ms", "round_ms", "rate", "hourly",
     "unit_cost", "memory_bytes", "limit", "limit_part", "link", "on_frontier", "best", "problem",
 )  # fmt: skip
 """Of the CSV: a line for each option."""
@@ -48,6 +49,8 @@ def describe_option(option: AdviceOption, on_frontier: bool, is_best: bool) -> D
         "sites": option.sites,
         "prompt_sites": option.prompt_sites,
         "replicas": option.replicas,
+        "stages": option.stages,
+        "microbatches": option.microbatches,
         "users": option.users,
         "first_ms": option.first_ms,
         "latency_ms": option.latency_ms,
@@ -98,16 +101,21 @@ def format_advice(advice: Advice, document: Document) -> str:
     lines = [describe_best(advice, document), ""]
     prices = any(option.unit_cost is not None for option in advice.options)
     chat = document["answer_tokens"] is not None
-    heading = ["machine", "sites", "replicas", "users", *(["first token"] if chat else [])]
+    staged = any(option.stages > 1 for option in advice.options)
+    heading = ["machine", "sites", "replicas", *(["stages"] if staged else []), "users"]
+    heading += ["first token"] if chat else []
     heading += ["per token" if chat else "latency", f"{advice.workload.unit} / s"]
     heading += [*([f"per million {advice.workload.unit}"] if prices else []), "per site", "limited by", ""]
     rows = [heading]
     notes = []
     for n, option in enumerate(advice.options):
-        begin = [option.machine, list_sites(option), str(option.replicas), str(option.users)]
+        begin = [option.machine, list_sites(option), str(option.replicas)]
+        begin += [*([str(option.stages)] if staged else []), str(option.users)]
         if option.problem is not None:
-            rows.append([*begin, *["-"] * (len(heading) - 5), "does not fit" if option.figures else "not possible"])
-            sites = describe_sites(option.sites, option.replicas, option.prompt_sites)
+            rows.append(
+                [*begin, *["-"] * (len(heading) - len(begin) - 1), "does not fit" if option.figures else "not possible"]
+            )
+            sites = describe_option_sites(option)
             notes.append(f"{option.machine}, {sites}: {option.problem}")
             continue
         cells = [*([format_time(option.first_ms)] if chat else [])]
@@ -128,7 +136,7 @@ def describe_best(advice: Advice, document: Document) -> str:
     if advice.best is None:
         return "no option keeps to the limits" if any(o.rate for o in advice.options) else "no option is possible"
     option = advice.options[advice.best]
-    sites = describe_sites(option.sites, option.replicas, option.prompt_sites)
+    sites = describe_option_sites(option)
     users = format_count(option.users, "user")
     figures = [f"{format_rate(option.rate)} {advice.workload.unit} a second"]
     figures += [f"first token after {format_time(option.first_ms)}"] if option.first_ms is not None else []
@@ -136,6 +144,11 @@ def describe_best(advice: Advice, document: Document) -> str:
     figures += [f"{format_cost(option.unit_cost)} for a million"] if option.unit_cost is not None else []
     figures += [f"{name} takes {format_time(option.latency_ms)}{describe_trust(option)}"]
     return f"best {document['objective']}: {option.machine}, {sites}, {users}: {', '.join(figures)}"
+
+
+def describe_option_sites(option: AdviceOption) -> str:
+    """`8 sites in 2 stages`."""
+    return describe_sites(option.sites, option.replicas, option.prompt_sites, option.stages)
 
 
 def list_sites(option: AdviceOption) -> str:
@@ -187,6 +200,8 @@ def describe_terms(advice: Advice, chat: bool) -> list[str]:
         lines.append("rates count the time for reading prompts; caches are planned as full")
     if any(option.prompt_sites for option in advice.options):
         lines.append("6 + 2 sites: six make tokens, and two read prompts and send them the caches")
+    if any(option.stages > 1 for option in advice.options):
+        lines.append("stages: micro-batches of the users go through groups of the sites, one after the other")
     if shared:
         names = ", ".join(shared[:4]) + (f" and {len(shared) - 4} more" if len(shared) > 4 else "")
         lines.append(f"replicas share {names}: each is predicted as if it were alone")

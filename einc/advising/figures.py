@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from einc.compiler import Compiled, compile_model
-from einc.errors import CapacityError
+from einc.errors import CapacityError, UsageError
 from einc.generation.decoder_plans import make_pins
 from einc.generation.plan_cache import hash_request
 from einc.options import CompileOptions
@@ -81,6 +81,10 @@ class FiguresCache:
             figures = describe_figures(compiled.bundle)
         except CapacityError as error:
             figures = Figures(problem=error.message)
+        except UsageError as error:
+            if not options.divides:
+                raise
+            figures = Figures(problem=error.message)  # a batch or a graph that has no such parts
         if compiled.budget.left > 0:
             with contextlib.suppress(OSError):
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from einc.advising.advice import Advice
 from einc.advising.documents import (
     describe_best,
     describe_limit,
+    describe_option_sites,
     describe_terms,
     describe_trust,
     format_cost,
@@ -22,7 +23,7 @@ from einc.advising.documents import (
     format_time,
     list_sites,
 )
-from einc.advising.planning import AdviceOption, describe_sites
+from einc.advising.planning import AdviceOption
 from einc.report.html.page import render_template
 from einc_runtime.text import format_count, format_memory
 
@@ -106,7 +107,7 @@ def _describe_answer(advice: Advice, document: Document) -> Document:
     chosen = {"latency": latency, "throughput": rate, "cost": cost}[document["objective"]]
     facts = [fact for fact in (rate, latency, cost) if fact != chosen and fact[1] != "-"]
     facts += [("first token", format_time(option.first_ms))] if option.first_ms is not None else []
-    sites = describe_sites(option.sites, option.replicas, option.prompt_sites)
+    sites = describe_option_sites(option)
     return {
         "answer": f"{chosen[1]} {chosen[0]}",
         "where": f"{option.machine}, {sites}, {format_count(option.users, 'user')}",
@@ -120,6 +121,7 @@ def _describe_row(advice: Advice, number: int, option: AdviceOption) -> Document
         "machine": option.machine,
         "sites": list_sites(option),
         "replicas": option.replicas,
+        "stages": option.stages,
         "users": option.users,
         "first": format_time(option.first_ms),
         "latency": format_time(option.latency_ms) + (describe_trust(option) if known else ""),
@@ -158,7 +160,7 @@ def _draw(advice: Advice, colours: dict[str, str]) -> Document | None:
                 "colour": colours[option.machine],
                 "is_best": n == advice.best,
                 "label": _label_point(option),
-                "text": f"{option.machine}, {describe_sites(option.sites, option.replicas, option.prompt_sites)}, "
+                "text": f"{option.machine}, {describe_option_sites(option)}, "
                 f"{format_count(option.users, 'user')}: {format_time(latency)}, "
                 f"{format_rate(rate)} {advice.workload.unit} a second",
             }
@@ -168,9 +170,10 @@ def _draw(advice: Advice, colours: dict[str, str]) -> Document | None:
 
 
 def _label_point(option: AdviceOption) -> str:
-    """`16: 2 x 4`: users, replicas and the sites of each; or `16: 6 + 2`."""
+    """`16: 2 x 4`: users, replicas and the sites of each; or `16: 6 + 2`. Stages follow: `16: 2 x 4 / 2`."""
     each = list_sites(option) if option.prompt_sites else f"{option.replicas} x {option.sites // option.replicas}"
-    return f"{option.users}: {each}"
+    stages = f" / {option.stages}" if option.stages > 1 else ""
+    return f"{option.users}: {each}{stages}"
 
 
 def _choose_axis(values: Sequence[float], start: float, end: float) -> LogarithmicAxis:

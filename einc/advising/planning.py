@@ -24,6 +24,12 @@ from einc.machines.model import Machine
 from einc.options import CompileOptions
 from einc_runtime.text import format_count
 
+TRIED_STAGES = 2, 4, 8
+"""Numbers of pipeline stages that are tried: more have more bubble, and each takes seconds to plan."""
+
+TRIED_MICROBATCHES = 2, 1
+"""Micro-batches for each stage, the first that divides the users: with two, a third of the time is bubble at most."""
+
 ALONE_SECONDS = 3.0
 """After this time, more processes plan what is left: starting one takes about a second."""
 
@@ -42,11 +48,12 @@ class AdviceOption:
     """`replicas` of a model on groups of equal numbers of sites of an offer, for `users` at once.
 
     With `prompt_sites`, so many of the sites read prompts alone, and send the caches to the others, which make tokens.
-    `figures` are those of the slowest group. If a phase could not be planned, all times are None, and `problem` says
-    why. `latency_ms` is the time of a token of every user, or of a run; `first_ms` that of reading one prompt, and of
-    moving its caches; `round_ms` that of all that is done for the users of one replica. `rate` counts what all replicas
-    make in a second, `unit_cost` is the price of a million of these. `shared` names links that several replicas use,
-    which each was predicted to have alone.
+    With `stages`, a run, or a token of all users, is made in pipeline stages, by `microbatches` of the users of each
+    replica. `figures` are those of the slowest group. If a phase could not be planned, all times are None, and
+    `problem` says why. `latency_ms` is the time of a token of every user, or of a run; `first_ms` that of reading one
+    prompt, and of moving its caches; `round_ms` that of all that is done for the users of one replica. `rate` counts
+    what all replicas make in a second, `unit_cost` is the price of a million of these. `shared` names links that
+    several replicas use, which each was predicted to have alone.
     """
 
     machine: str
@@ -55,6 +62,8 @@ class AdviceOption:
     users: int
     prompt_sites: int
     figures: dict[str, Figures]
+    stages: int = 1
+    microbatches: int = 1
     hourly: float | None = None
     latency_ms: float | None = None
     first_ms: float | None = None
@@ -76,10 +85,16 @@ class _Combination:
     replicas: int
     users: int
     prompt_sites: int
+    stages: int
+
+    @property
+    def microbatches(self) -> int:
+        """Of the users of a replica: as many for each stage as divide them evenly; one without stages."""
+        return 1 if self.stages == 1 else choose_microbatches(self.users // self.replicas, self.stages) or 1
 
     @property
     def name(self) -> str:
-        sites = describe_sites(len(self.target.devices), self.replicas, self.prompt_sites)
+        sites = describe_sites(len(self.target.devices), self.replicas, self.prompt_sites, self.stages)
         return f"{self.target.machine.name}, {sites}"
 
 
@@ -97,10 +112,10 @@ def plan_options(
     Raises MachineError for an offer that does not exist, ModelError for a model that nobody can run.
     """
     combinations = [
-        _Combination(workload, offer, target, replicas, users, prompt_sites)
+        _Combination(workload, offer, target, replicas, users, prompt_sites, stages)
         for offer, target in [(offer, select_target(offer.options)) for offer in offers]
         for users in workload.batches
-        for replicas, prompt_sites in _list_divisions(len(target.devices), users, divide, workload)
+        for replicas, prompt_sites, stages in _list_divisions(len(target.devices), users, divide, workload)
     ]
     options: list[AdviceOption] = []
     begin, count = time.monotonic(), len(combinations)
@@ -138,13 +153,19 @@ def _plan_quietly(cache: FiguresCache, deadline: float | None, combination: _Com
     return _plan_option(combination, _Planner(cache, deadline, lambda _: None))
 
 
-def describe_sites(sites: int, replicas: int, prompt_sites: int = 0) -> str:
-    """`8 sites`, `2 replicas on 4 sites each`, or `6 sites for tokens and 2 for prompts`."""
+def describe_sites(sites: int, replicas: int, prompt_sites: int = 0, stages: int = 1) -> str:
+    """`8 sites`, `2 replicas on 4 sites each`, or `6 sites in 2 stages for tokens and 2 for prompts`."""
+    divided = f" in {stages} stages" if stages > 1 else ""
     if prompt_sites:
-        return f"{format_count(sites - prompt_sites, 'site')} for tokens and {prompt_sites} for prompts"
+        return f"{format_count(sites - prompt_sites, 'site')}{divided} for tokens and {prompt_sites} for prompts"
     if replicas == 1:
-        return format_count(sites, "site")
-    return f"{replicas} replicas on {format_count(sites // replicas, 'site')} each"
+        return format_count(sites, "site") + divided
+    return f"{replicas} replicas on {format_count(sites // replicas, 'site')} each{divided}"
+
+
+def choose_microbatches(users: int, stages: int) -> int | None:
+    """Into how many micro-batches the users of a replica are divided; None where that is not possible."""
+    return next((stages * times for times in TRIED_MICROBATCHES if users % (stages * times) == 0), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,21 +186,40 @@ class _Planner:
         return self.cache.find(phase.text, f"{name}, {phase.name}", options, self.phase)
 
 
-def _list_divisions(sites: int, users: int, divide: bool, workload: Workload) -> Iterator[tuple[int, int]]:
-    """Replicas and sites for prompts alone: numbers of replicas that divide the sites, of which each has a user; and a
-    half or a quarter of the sites for prompts."""
-    yield 1, 0
-    if divide:
-        yield from ((n, 0) for n in range(2, sites + 1) if sites % n == 0 and n <= users)
-        if isinstance(workload, ChatWorkload):
-            yield from ((1, sites // part) for part in (4, 2) if sites % part == 0)
+def _list_divisions(sites: int, users: int, divide: bool, workload: Workload) -> Iterator[tuple[int, int, int]]:
+    """Replicas, sites for prompts alone, and stages: numbers of replicas that divide the sites, of which each has a
+    user; a half or a quarter of the sites for prompts; and stages that divide the sites of a replica, and its users.
+
+    Tokens are made in stages only where prompts have sites of their own, as prompts that are read on the same sites one
+    by one would go through the stages without any overlap.
+    """
+    yield 1, 0, 1
+    if not divide:
+        return
+    chat = isinstance(workload, ChatWorkload)
+    groups = [(n, 0) for n in range(2, sites + 1) if sites % n == 0 and n <= users]
+    groups += [(1, sites // part) for part in (4, 2) if sites % part == 0] if chat else []
+    yield from ((replicas, prompt_sites, 1) for replicas, prompt_sites in groups)
+    for replicas, prompt_sites in groups if chat else [(1, 0), *groups]:
+        size = (sites - prompt_sites) // replicas
+        for stages in TRIED_STAGES if prompt_sites or not chat else ():
+            if size % stages == 0 and users % replicas == 0 and choose_microbatches(users // replicas, stages):
+                yield replicas, prompt_sites, stages
 
 
 def _plan_option(combination: _Combination, planner: _Planner) -> AdviceOption:
     workload, offer, target = combination.workload, combination.offer, combination.target
     replicas, users = combination.replicas, combination.users
     option = AdviceOption(
-        target.machine.name, len(target.devices), replicas, users, combination.prompt_sites, {}, offer.hourly
+        target.machine.name,
+        len(target.devices),
+        replicas,
+        users,
+        combination.prompt_sites,
+        {},
+        combination.stages,
+        combination.microbatches,
+        offer.hourly,
     )
     per_replica = -(-users // replicas)
     try:
@@ -230,6 +270,8 @@ def _plan_phases(combination: _Combination, phases: Sequence[Phase], planner: _P
     size = split // combination.replicas
     groups = [devices[start : start + size] for start in range(0, split, size)]
     figures: dict[str, Figures] = {}
+    if combination.stages > 1:
+        options = replace(options, stages=combination.stages, microbatches=combination.microbatches, replicas=1)
     for phase in phases:
         if combination.prompt_sites and phase.name == "prompt":
             groups, options = [devices[split:]], combination.offer.options

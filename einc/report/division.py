@@ -69,16 +69,26 @@ def summarize_division(division: Document | None) -> list[str]:
     """One line: `2 stages, 8 micro-batches; 3.41 runs a second; bubble 18%`; none for a plan that has one of each."""
     if division is None or not division["stages"]:
         return []
-    counts = [(len(division["stages"]), "stage"), (division["replicas"], "replica")]
-    names = [format_count(count, name) for count, name in counts if count > 1]
-    if division["microbatches"] > 1:
-        names.append(f"{division['microbatches']} micro-batches{' each' if division['replicas'] > 1 else ''}")
-    parts = [", ".join(names) or "1 stage"]
+    parts = [name_shape(division, len(division["stages"]))]
     if division["runs_per_second"] is not None:
-        parts.append(f"{division['runs_per_second']:.3g} runs a second")
+        parts.append(f"{format_rate(division['runs_per_second'])} runs a second")
     if division["bubble"] is not None:
         parts.append(f"sites idle {division['bubble']:.0%} of the time (bubble)")
     return ["; ".join(parts)]
+
+
+def format_rate(rate: float) -> str:
+    """Three digits, or all digits before the point."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def name_shape(shape: Document, stages: int) -> str:
+    """`2 stages, 2 replicas, 8 micro-batches each`; what there is one of is left out."""
+    counts = [(stages, "stage"), (shape["replicas"], "replica")]
+    names = [format_count(count, name) for count, name in counts if count > 1]
+    if shape["microbatches"] > 1:
+        names.append(f"{shape['microbatches']} micro-batches{' each' if shape['replicas'] > 1 else ''}")
+    return ", ".join(names) or "all sites together"
 
 
 def format_division(division: Document | None) -> list[str]:

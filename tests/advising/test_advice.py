@@ -32,6 +32,7 @@ ROWS = (
     "model rows\nparam batch = 3\ndim rows = 50 * batch\ndim n = 64\ninput x : f32[rows, n]\nweight w : f32[n, n]\n"
     "output y = relu(matmul(x, w))\n"
 )
+DEEP = ROWS.replace("relu(matmul(x, w))", "relu(matmul(relu(matmul(x, w)), w))")
 Run = Callable[..., str]
 
 
@@ -108,12 +109,38 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
     assert apart["round_ms"] == pytest.approx(max(5 * prompt_ms, 8 * token_ms))
 
 
+def test_figures_of_stages_are_those_of_their_plans(einc: Run, tmp_path: Path) -> None:
+    (tmp_path / "rows.ein").write_text(DEEP)
+    workload = TextWorkload("rows", DEEP, (4,), "batch")
+    offer = Offer(CompileOptions(machine="dgx-h100", devices=2))
+    options = advise(workload, [offer], "throughput", Limits(), FiguresCache(tmp_path / "kept")).options
+    shapes = [(option.replicas, option.stages, option.microbatches) for option in options]
+    assert shapes == [(1, 1, 1), (2, 1, 1), (1, 2, 4)]
+    how = ("-m", "dgx-h100", "--devices", 2, "-D", "batch=4", "--stages", 2, "--microbatches", 4, "--replicas", 1)
+    compiled = json.loads(einc("compile", tmp_path / "rows.ein", *how, "--json", "-o", tmp_path / "rows.bin"))
+    staged = options[2]
+    assert (staged.latency_ms, staged.memory_bytes) == (compiled["predicted_ms"], max(compiled["memory_bytes"]))
+    assert staged.rate == pytest.approx(4 / compiled["predicted_ms"] * 1e3)
+    assert compiled["division"]["microbatches"] == 4
+
+
+def test_stages_that_are_not_possible_say_why(tmp_path: Path) -> None:
+    """One operator has no two stages, and a batch that is summed up has no parts."""
+    single = TextWorkload("single", ROWS.replace("relu(matmul(x, w))", "matmul(x, w)"), (4,), "batch")
+    summed = TextWorkload("summed", ROWS.replace("matmul(x, w)", "matmul(w, matmul(transpose(x), x))"), (4,), "batch")
+    for workload, reason in ((single, "too few operators"), (summed, "batch")):
+        offer = Offer(CompileOptions(machine="dgx-h100", devices=2))
+        options = advise(workload, [offer], "throughput", Limits(), FiguresCache(tmp_path)).options
+        assert re.search(reason, options[2].problem or "")
+        assert options[0].problem is None
+
+
 def test_what_is_best_and_on_the_frontier(tmp_path: Path) -> None:
     machines = ("dgx-a100", "dgx-h100", "dgx-v100")
     for objective in ("latency", "throughput", "cost"):
         advice = ask((1, 4, 7), machines, tmp_path, objective)  # type: ignore[arg-type]
         options = advice.options
-        assert len(options) == 3 * (1 + 2 + 2)
+        assert len(options) == 3 * (1 + 3 + 2)  # neither one user nor seven are micro-batches of two stages
         values = {
             "latency": [option.latency_ms for option in options],
             "throughput": [-(option.rate or 0) for option in options],
@@ -185,7 +212,7 @@ def test_options_that_are_not_possible_say_why(einc: Run, tmp_path: Path) -> Non
     command = ("advise", text, "-m", "dgx-h100:4", "--users-param", "batch", "--users", "4")
     shown = einc(*command)
     assert shown.startswith("best throughput: dgx-h100, 4 sites, 4 users: ")
-    assert re.search(r"^dgx-h100 +4 +4 +4 +- .*does not fit$", shown, re.MULTILINE)
+    assert re.search(r"^dgx-h100 +4 +4 +1 +4 +- .*does not fit$", shown, re.MULTILINE)
     assert re.search(r"^dgx-h100, 4 replicas on 1 site each: .*memory", shown, re.MULTILINE)
     late = ask((1, 2), ("dgx-h100",), tmp_path / "none", time_limit=1e-9)
     assert late.best is None
@@ -203,7 +230,7 @@ def test_the_table_is_the_same_everywhere(einc: Run, tmp_path: Path) -> None:
     assert [row["best"] for row in rows].count("True") == 1
     html, shown = page.read_text(), einc(*command)
     assert "<script" not in html
-    assert len(re.findall("<circle", html)) == len(document["options"]) == 6
+    assert len(re.findall("<circle", html)) == len(document["options"]) == 8
     for option in document["options"]:
         assert f"{option['latency_ms']:.3g} ms" in html
         assert f"{option['latency_ms']:.3g} ms" in shown

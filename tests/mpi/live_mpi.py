@@ -32,6 +32,7 @@ from tests.support.mpi_runs import (
     ranks_of,
     require_mpi,
     run,
+    wait_for_tasks,
 )
 
 END_SECONDS = 5.0
@@ -142,18 +143,6 @@ ENDINGS = {
     **{f"killed again, {part} of 4": (signal.SIGKILL, 10) for part in (1, 2, 3, 4)},
 }
 """What happens to a rank, and how often: it is killed at 50 moments in all."""
-
-
-def wait_for_tasks(folder):
-    """Waits until every rank has begun a task, as the file says in which ranks say what they do."""
-    limit = time.monotonic() + 60
-    while not any(
-        len(said) and said.min() >= 0
-        for board in folder.glob("*/board")
-        if (said := np.fromfile(board, np.int64).reshape(-1, 2)) is not None and said[:, 0].all()
-    ):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import time
 import numpy as np
 import pytest
 
-from tests.mpi.live_mpi import wait_for_tasks
 from tests.support.mpi_runs import (
     ROOT,
     command,
@@ -23,6 +22,7 @@ from tests.support.mpi_runs import (
     ranks_of,
     require_mpi,
     run,
+    wait_for_tasks,
 )
 
 END_SECONDS = 5.0

@@ -8,8 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = next(
@@ -98,3 +101,15 @@ def processes_of(plan):
 def ranks_of(plan):
     """The ranks' processes, and not those that started them."""
     return [p for p in processes_of(plan) if b"PMI_RANK=" in Path(f"/proc/{p}/environ").read_bytes()]
+
+
+def wait_for_tasks(folder):
+    """Waits until every rank has begun a task, as the file says in which ranks say what they do."""
+    limit = time.monotonic() + 60
+    while not any(
+        len(said) and said.min() >= 0
+        for board in folder.glob("*/board")
+        if (said := np.fromfile(board, np.int64).reshape(-1, 2)) is not None and said[:, 0].all()
+    ):
+        assert time.monotonic() < limit
+        time.sleep(0.01)

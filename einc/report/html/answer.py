@@ -8,6 +8,7 @@ from typing import Any
 from einc.machines.picture import format_ranges
 from einc.report.choices import format_choices
 from einc.report.contracts import measure
+from einc.report.division import format_rate, name_shape
 from einc.report.selection import group_contenders, summarize_selection
 from einc.report.tables import NOT_MEASURED, format_range, summarize_time
 from einc_runtime.text import format_count, format_memory, shorten
@@ -30,6 +31,8 @@ def describe_answer(document: Document, sites: Sequence[int], measured_ms: float
         "memory": _list_memory(document, sites),
         "found": _list_reasons(document, quantities),
         "contenders": _list_contenders(document),
+        "stages": _list_stages(document["division"]),
+        "shapes": _list_shapes(document["division"]),
         "points": [
             {
                 "memory": format_memory(point["memory_bytes"]),
@@ -114,11 +117,51 @@ def _list_facts(document: Document, quantities: Mapping[str, Any]) -> list[tuple
     if alone is not None and document["predicted_ms"] and document["devices"] > 1:
         gain = alone / document["predicted_ms"]
         facts.append(("against one site", f"{gain:,.2f}\u00d7", f"of {document['devices']} at best"))
+    facts += _list_division_facts(document["division"])
     facts.append(("fullest site", format_memory(max(memory)), f"least {format_memory(min(memory))}"))
     facts.append(("moved between sites", format_memory(moved), format_count(quantities["transfers"], "transfer")))
     if quantities["bound_ratio"] is not None and quantities["bound_ms"]:
         facts.append(("exchanges", f"{quantities['bound_ratio']:,.2f}\u00d7", "of what is proved necessary"))
     return facts
+
+
+def _list_division_facts(division: Document | None) -> list[tuple[str, str, str]]:
+    """Tiles about a plan with stages, micro-batches or replicas."""
+    if division is None or not division["stages"] or division["bubble"] is None:
+        return []
+    return [
+        ("bubble", f"{division['bubble']:.0%}", "of the time, sites compute nothing"),
+        ("runs a second", format_rate(division["runs_per_second"]), name_shape(division, len(division["stages"]))),
+    ]
+
+
+def _list_stages(division: Document | None) -> list[Document]:
+    """The stages, each with the part of the time in which its sites compute."""
+    return [
+        {
+            "name": f"stage {number}, from {shorten(stage['first'], 30)}",
+            "share": _percent(stage["busy_part"], 1.0),
+            "busy": "" if stage["busy_part"] is None else f"{stage['busy_part']:.0%}",
+            "sites": f"sites {' and '.join(format_ranges(group) for group in stage['sites'])}",
+        }
+        for number, stage in enumerate(() if division is None else division["stages"], 1)
+    ]
+
+
+def _list_shapes(division: Document | None) -> list[Document]:
+    """The numbers of stages, micro-batches and replicas that were considered, the fastest first."""
+    shapes = [] if division is None else division["shapes"][:MAX_CONTENDERS]
+    most = max((shape["predicted_ms"] for shape in shapes), default=0.0)
+    return [
+        {
+            "name": name_shape(shape, shape["stages"]),
+            "time": _format_ms(shape["predicted_ms"]),
+            "share": _percent(shape["predicted_ms"], most),
+            "remark": "chosen" if shape["chosen"] else "" if shape["built"] else "estimated",
+            "chosen": shape["chosen"],
+        }
+        for shape in shapes
+    ]
 
 
 def _list_memory(document: Document, sites: Sequence[int]) -> list[Document]:
