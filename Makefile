@@ -84,6 +84,9 @@ test-slow: .venv/dev  ## the exhaustive versions of the sampled checks
 	$(PYTEST) -n $(JOBS) -m slow
 	$(PYTEST) -n $(JOBS) -m hypothesis --hypothesis-profile=all
 
+test-kills: .venv/dev  ## a training run that is killed at 20 random moments, and goes on: the bits of one that was not
+	$(PYTEST) -m slow tests/training_runs
+
 test-machines: .venv/dev  ## the slow checks of machines: no random plan is faster where GPUs have no peers, and plans for detected machines
 	$(PYTEST) -n $(JOBS) -m slow tests/machines tests/search/test_no_peers.py
 	$(BIN)/python -m tests.machines.detected_plans

@@ -43,6 +43,7 @@ class Plan:
     bundle: Bundle
     proposals: tuple[str, ...] = ()
     graph: ComputationGraph | None = field(default=None, repr=False, compare=False)
+    _steps: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         bundle = self.bundle
@@ -114,6 +115,29 @@ class Plan:
             raise ArrayFault(f"input {', '.join(twice)} is given in the order of the inputs and by its name")
         return self.session.run({**ordered, **named})
 
+    def trainStep(self, *arrays: Any, learning_rate: float, **named: Any) -> float:
+        """Make one step of a plan that `compile(..., train=LOSS, optimizer=NAME)` has made; returns its loss.
+
+        Arrays are as for `run`; steps are counted from 1, by the plan. Weights, which are loaded before, and what the
+        optimizer keeps are states: `session.offload(name)` gives them as they are. Raises ArrayFault as `run` does.
+        """
+        from einc.training.steps import LEARNING_RATE, STEP
+        from einc_runtime.errors import ArrayFault
+
+        inputs = [tensor.name for tensor in self.session.inputs]
+        if LEARNING_RATE not in inputs:
+            raise ArrayFault("the plan is no training step", hint='compile(model, train="loss", optimizer="adamw")')
+        step = self._steps[0] + 1
+        scalars = {LEARNING_RATE: learning_rate, STEP: float(step)}
+        ordered = dict(zip([name for name in inputs if name not in scalars], arrays, strict=False))
+        inputs_of_step = {**ordered, **named} | {
+            name: _scalar(value) for name, value in scalars.items() if name in inputs
+        }
+        loss = self.session.outputs[0].name
+        result = self.session.run(inputs_of_step, [loss])
+        self._steps[0] = step
+        return float(result[loss])
+
     def verify(self) -> Proof:
         """Prove the plan as `einc verify` does, and that it computes its model.
 
@@ -173,3 +197,9 @@ class Plan:
 
         data = self.toBytes()
         write_file(path, lambda stream: stream.write(data))
+
+
+def _scalar(value: float) -> np.ndarray[Any, np.dtype[Any]]:
+    import numpy as np
+
+    return np.array(value, np.float32)

@@ -11,6 +11,7 @@ root = LazyGroup(
     {
         "compile": (f"{_COMMANDS}.compile:compile_command", "Plan a model for a machine and write the plan."),
         "run": (f"{_COMMANDS}.run:run_command", "Execute a plan on arrays."),
+        "train": (f"{_COMMANDS}.train:train_command", "Train a model: run a training step on data, again and again."),
         "generate": (f"{_COMMANDS}.generate:generate_command", "Continue texts with a published language model."),
         "serve": (f"{_COMMANDS}.serve:serve_command", "Answer requests as OpenAI's API does."),
         "explain": (f"{_COMMANDS}.explain:explain_command", "Show how a plan cuts, places and moves everything."),

@@ -101,7 +101,7 @@ def _align(name: str, descs: Sequence[TensorDesc], places: Sequence[int], progra
     for position, desc in zip(places, descs, strict=True):
         if desc.dims == widest.dims:
             inputs.append((desc, labels))
-        elif len(set(desc.dims)) < desc.rank or len(set(widest.dims)) < widest.rank:
+        elif desc.rank and (len(set(desc.dims)) < desc.rank or len(set(widest.dims)) < widest.rank):
             raise OperatorError(
                 f"{name}: the dimensions of {desc} cannot be aligned with {widest} by name: one stands twice",
                 argument=position,

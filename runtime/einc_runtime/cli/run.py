@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -165,25 +164,12 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
     if reference is None:  # which computes whole arrays with all cores
         load_numpy()
-    from einc_runtime.execution.ranks.mpi import is_started_by_mpi
+    from einc_runtime.cli.launching import run_on_ranks
 
-    if options.ranks in (None, 1) and options.sites_per_rank is None and not is_started_by_mpi():
-        _run(options, reference, None)
-        return
-    from einc_runtime.cli.launching import start_ranks
-    from einc_runtime.cli.ranks import join_ranks, require_ranks
-    from einc_runtime.execution.task_errors import name_task
-
-    def describe(position: int) -> str:
-        return name_task(position, files.read_plan(options.plan).tasks[position])
-
-    require_ranks(options.ranks, options.sites_per_rank)
-    if options.ranks not in (None, 1) and not is_started_by_mpi():
-        name = click.get_current_context().find_root().info_name
-        start_ranks(options.ranks, sys.argv[1:], "einc_runtime" if name == "einc-runtime" else "einc", describe)
-        return
-    with join_ranks(describe, options.sites_per_rank, as_json=options.as_json) as world:
-        _run(options, reference, world)
+    run_on_ranks(
+        options.plan, options.ranks, options.sites_per_rank, lambda world: _run(options, reference, world),
+        as_json=options.as_json,
+    )  # fmt: skip
 
 
 def _run(options: RunOptions, reference: Reference | None, world: World | None) -> None:

@@ -209,6 +209,24 @@ class Session:
                     if values is not None:
                         yield name, region.block, values
 
+    def copy_states(self, names: Iterable[str]) -> dict[int, Array]:
+        """Copies of the blocks of states that this process has, by the numbers of their buffers: for `put_back`."""
+        import numpy as np
+
+        with self._guard.entered():
+            copies: dict[int, Array] = {}
+            for number in (number for name in names for number in self._buffers[name]):
+                values = self._executor.fetch_own(Region(number, self.bundle.buffers[number].block))
+                if values is not None:
+                    copies[number] = np.array(values)
+            return copies
+
+    def put_back(self, copies: Mapping[int, Array]) -> None:
+        """Gives states the contents that `copy_states` has returned."""
+        with self._guard.entered():
+            for number, values in copies.items():
+                self._executor.fill(number, values)
+
     def shares_states(self, session: Session) -> bool:
         """Whether all states of the two sessions are in the same memory."""
         together = self._common is not None and self._common is session._common and self.backend == session.backend
