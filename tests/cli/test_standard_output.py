@@ -60,6 +60,7 @@ atexit.register(shout, "the end")
 WITH_JSON: dict[str, str] = {
     "einc compile": "noisy.ein -m dgx-v100 --devices 4 -o new.bin",
     "einc run": "four.bin --inputs rand:0 --weights rand:1",
+    "einc train": "four.bin --data x.npy --weights rand:1 --steps 1 --rate 1",
     "einc generate": "STORIES Mia --max-tokens 2 --plans plans",
     "einc explain": "four.bin",
     "einc check": "noisy.ein",
@@ -92,7 +93,7 @@ WITH_JSON: dict[str, str] = {
     "einc-runtime tune": "four.bin",
     "einc-runtime describe": "four.bin",
 }
-"""What each command is called with, so that it prints a document: its result, or (calibrate, tune) an error."""
+"""What each command is called with, so that it prints a document: its result, or (calibrate, train, tune) an error."""
 
 
 def read_array(data: bytes) -> None:
