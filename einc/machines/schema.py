@@ -38,7 +38,7 @@ Pairs = list[tuple[SiteNumber, SiteNumber]]
 
 TaskName = Literal[
     "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "meanpool", "argmax", "topk",
-    "reshape", "index", "append", "concat", "quantized_contract", "dequantize",
+    "reshape", "index", "append", "quantized_contract", "dequantize",
     "rounded_contract", "expert_matmul", "recurrence",
     "aggregate", "aggregate_logsumexp", "aggregate_argmax", "aggregate_topk", "copy", "transfer",
 ]  # fmt: skip

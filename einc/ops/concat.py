@@ -1,54 +1,41 @@
-"""Concatenation of tensors along one dimension.
+"""Concatenation of tensors along one dimension: an index program that chooses among them.
 
-Every dimension is shardable anywhere. An interval of the concatenated dimension overlaps some of the parts. Of every
-other part, a function specification reads the one position nearest to the interval, because it must read a block of
-every input; its kernel ignores that position.
+It may be cut anywhere. An interval of the concatenated dimension overlaps some of the parts. Of every other part, a
+function specification reads the one position nearest to the interval, because it must read a block of every input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from itertools import accumulate
 
-from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import (
     Argument,
     drop_item,
     find_positions,
+    make_unique,
     read_dimension,
     reject_others,
     require_tensors,
-    restore_axis,
 )
 from einc.ops.base import Attributes, Operator
-from einc.ops.derived import DerivedMappedOperator
-
-if TYPE_CHECKING:
-    from einc.ops.base import Array
+from einc.ops.equation import build_equation
+from einc.ops.index_operator import build_index_operator
+from einc.ops.scalar import ProgramBuilder, make_step
+from einc_runtime.plan.index_programs import (
+    MAX_READS,
+    NEAREST_ELEMENT,
+    IndexProgram,
+    IndexRead,
+    Position,
+    Read,
+    TensorRead,
+)
+from einc_runtime.plan.scalar_programs import Operand, ScalarInput
 
 CALLS = ("concat",)
-
-
-@dataclass(frozen=True, slots=True)
-class Concat(DerivedMappedOperator):
-    """The parts one after the other along dimension `axis`, which is called `into` in the result."""
-
-    family: ClassVar[str] = "concat"
-
-    parts: tuple[TensorDesc, ...]
-    axis: int
-    into: str
-
-    def reference(self, *arrays: Array) -> tuple[Array, ...]:
-        import numpy as np
-
-        return (np.concatenate(arrays, axis=self.axis),)
-
-    def flops(self, function: FunctionSpec) -> int:
-        return 0
 
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
@@ -57,28 +44,17 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     if not arguments:
         raise OperatorError(f"{name} takes one or more tensors, not 0", hint=f'{name}(a, b, over="name")')
     parts = require_tensors(name, arguments, len(arguments))
-    over = attributes.get("over")
+    first, over = parts[0], attributes.get("over")
     if not isinstance(over, str):
         raise OperatorError(f"{name} needs the dimension to go over", argument="over", hint='over="name"')
-    if over not in parts[0].dims and any(over in part.dims for part in parts):
+    if over not in first.dims and any(over in part.dims for part in parts):
         raise OperatorError(
-            f"{name}: '{over}' is a dimension of a later operand; `over` names one of the first, {parts[0]}",
+            f"{name}: '{over}' is a dimension of a later operand; `over` names one of the first, {first}",
             argument="over",
             hint="the others align with it by position, whatever their dimensions are called",
         )
-    (axis,) = find_positions(name, parts[0], [(over, "over")])
-    return _make_concat(parts, axis, attributes.get("into", over))
-
-
-def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The concatenation with these attributes; raises OperatorError if they are not those of a concatenation."""
-    _, axis = restore_axis("concat", inputs[:1], attributes)
-    return _make_concat(inputs, axis, attributes.get("into"))
-
-
-def _make_concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Operator:
-    first = parts[0]
-    into = read_dimension("concat", "into", into)
+    (axis,) = find_positions(name, first, [(over, "over")])
+    into = read_dimension("concat", "into", attributes.get("into", over))
     if into in drop_item(first.dims, axis):
         raise OperatorError(f"concat: {first} has another dimension '{into}'", argument="into")
     for position, part in enumerate(parts):
@@ -94,7 +70,37 @@ def _make_concat(parts: tuple[TensorDesc, ...], axis: int, into: object) -> Oper
                 f"'{first.dims[axis]}'",
                 argument=position,
             )
-    return Concat(parts, axis, into)
+    return _concatenate(parts, axis, into)
 
 
-FAMILIES = {Concat.family: restore}
+def _concatenate(parts: Sequence[TensorDesc], axis: int, into: str) -> Operator:
+    """Tensors of equal extents in all dimensions but `axis`, one after the other along it. It is called `into` then.
+
+    Raises OperatorError where they are more than an index program can read.
+    """
+    first = parts[0]
+    dims = (*first.dims[:axis], into, *first.dims[axis + 1 :])
+    loops = make_unique(dims)
+    if len(parts) == 1:
+        return build_equation(
+            [(first, loops)], list(zip(loops, dims, strict=True)), make_step("copy", ScalarInput(0)), None
+        )
+    if len(parts) >= MAX_READS:
+        hint = "concatenate some of them first"
+        raise OperatorError(f"concat: {len(parts)} tensors; at most {MAX_READS - 1} are supported", hint=hint)
+    ends = list(accumulate(part.shape[axis] for part in parts))
+    reads: list[Read] = [
+        TensorRead(
+            k, tuple(Position(((name, 1),), -start * (d == axis)) for d, name in enumerate(loops)), NEAREST_ELEMENT
+        )
+        for k, start in enumerate((0, *ends[:-1]))
+    ]
+    builder = ProgramBuilder(len(parts) + 1)
+    value: Operand = ScalarInput(len(parts) - 1)
+    for k in reversed(range(len(parts) - 1)):
+        value = builder.add("where", builder.add("lt", ScalarInput(len(parts)), ends[k]), ScalarInput(k), value)
+    extents = (*first.shape[:axis], ends[-1], *first.shape[axis + 1 :])
+    program = IndexProgram(
+        tuple(zip(loops, extents, strict=True)), len(loops), (*reads, IndexRead(loops[axis])), "", ""
+    )
+    return build_index_operator(parts, program, builder.program(value), dims)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from einc.core.tensor import DType, TensorDesc
 from einc.ops.base import Operator
 from einc.ops.equation import MAX_FUSED_STEPS, Equation
-from einc.ops.index_operator import IndexOperator, build_index_operator
+from einc.ops.index_operator import IndexOperator, build_index_operator, find_parts
 from einc.ops.scalar import ProgramBuilder
 from einc_runtime.plan.index_programs import IndexProgram, Position, Read, TensorRead
 from einc_runtime.plan.scalar_programs import Operand, ScalarInput, ScalarProgram
@@ -69,7 +69,8 @@ def _read_through(consumer: IndexOperator, k: int, producer: Equation) -> Operat
 def _compute_behind(consumer: Equation, k: int, producer: IndexOperator) -> Operator | None:
     """An elementwise operator of what an index program results in."""
     label, program = consumer.labels[k], producer.program
-    if program.lookup is not None:  # it is a kernel of its own anyway, and alone its table may be cut along its rows
+    # A lookup is a kernel of its own anyway, and alone its table may be cut along its rows; parts are copied.
+    if program.lookup is not None or find_parts(producer) is not None:
         return None
     if consumer.aggregation is not None or program.aggregation or consumer.windows:
         return None

@@ -32,10 +32,12 @@ from einc_runtime.plan.aggregate_definitions import AggregateDefinition, count_v
 from einc_runtime.plan.index_patterns import (
     RUNNING_PIECE,
     RUNNING_PIECE_OF_ROWS,
+    Concatenation,
     Lookup,
     Pattern,
     RunningAggregate,
     Scatter,
+    find_concatenation,
     find_pattern,
 )
 from einc_runtime.plan.index_programs import (
@@ -70,6 +72,8 @@ class IndexOperator(DerivedOperator):
 
     @property
     def title(self) -> str:
+        if find_parts(self) is not None:
+            return "concat"
         steps = [step.function for step in self.scalar.steps if step.function != "copy"]
         joined = "+".join(steps[:5]) + (f"+{len(steps) - 5} more" if len(steps) > 5 else "")
         definition = self._definition
@@ -114,6 +118,8 @@ class IndexOperator(DerivedOperator):
 
     def flops(self, function: FunctionSpec) -> int:
         """One operation per step of the program, and those that aggregate, at each index vector that is visited."""
+        if find_parts(self) is not None:
+            return 0
         ranges, pattern = self.find_ranges(function), self._pattern
         if isinstance(pattern, RunningAggregate | Scatter):
             values = pattern.values
@@ -236,6 +242,13 @@ def _parse_scalar(text: str, arity: int) -> ScalarProgram:
 def find_lookup(operator: Operator) -> RowLookup | None:
     """The rows that an operator copies of a table; None for one that does anything else."""
     return operator.program.lookup if isinstance(operator, IndexOperator) else None
+
+
+def find_parts(operator: Operator) -> Concatenation | None:
+    """The operands that an operator has one after the other; None for one that does anything else."""
+    if not isinstance(operator, IndexOperator):
+        return None
+    return find_concatenation(operator.program, tuple(desc.shape for desc in operator.operands))
 
 
 def build_index_operator(

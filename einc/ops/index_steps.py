@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Operator
-from einc.ops.index_operator import IndexOperator, build_index_operator, find_lookup
+from einc.ops.index_operator import IndexOperator, build_index_operator, find_lookup, find_parts
 from einc.ops.step_forms import (
     Dependence,
     Source,
@@ -51,6 +51,9 @@ def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens:
         return _find_last(operator, forms, tokens)
     running = _find_running_aggregate(operator, reads)
     loop = running.along if running is not None else _find_token_loop(program, reads)
+    parts = find_parts(operator)
+    if parts is not None and program.result[parts.axis] == loop:
+        raise OperatorError("mixes the tokens with another dimension")
     if program.extents[loop] < tokens.extent:
         raise OperatorError(f"makes results for {program.extents[loop]} of {tokens.extent} tokens")
     cached = {

@@ -33,7 +33,12 @@ CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "slice", "e
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """The index equation that a call stands for."""
-    others = {"matmul": _multiply, "transpose": _transpose, "slice": _slice, "embedding": _look_up}
+    others = {
+        "matmul": _multiply,
+        "transpose": _transpose,
+        "slice": _slice,
+        "embedding": _look_up,
+    }
     make = others.get(name, _reduce)
     return make(name, arguments, attributes)
 

@@ -42,7 +42,6 @@ _TOKENWISE = frozenset(
         "norm",
         "softmax",
         "expert_matmul",
-        "concat",
         "argmax",
         "topk",
         "reshape",

@@ -7,10 +7,11 @@ from functools import partial
 
 from einc.core.tensor import DType
 from einc.ops.equation import Equation
-from einc.ops.index_operator import IndexOperator
+from einc.ops.index_operator import IndexOperator, find_parts
 from einc.training.aggregate_gradients import share_defined
 from einc.training.derivatives import add_derivatives
 from einc.training.joins import JoinDraft, TensorAccess, write_join
+from einc.training.move_gradients import differentiate_parts
 from einc.training.scatter import write_scatter
 from einc.training.tape import NodeGradient
 from einc_runtime.plan.aggregate_definitions import find_definition
@@ -39,7 +40,10 @@ def differentiate_index_program(node: NodeGradient) -> None:
     """Of an index program."""
     operator = node.operator
     assert isinstance(operator, IndexOperator)
-    program = operator.program
+    program, parts = operator.program, find_parts(operator)
+    if parts is not None:
+        differentiate_parts(node, parts)
+        return
     reads: list[TensorAccess | IndexRead] = [
         read
         if isinstance(read, IndexRead)

@@ -18,7 +18,7 @@ from einc.training.layer_gradients import (
     differentiate_softmax,
     differentiate_topk,
 )
-from einc.training.move_gradients import differentiate_concat, differentiate_reshape
+from einc.training.move_gradients import differentiate_reshape
 from einc.training.recurrence_gradients import differentiate_recurrence
 from einc.training.tape import NodeGradient
 
@@ -28,7 +28,6 @@ Rule: TypeAlias = Callable[[NodeGradient], None]
 GRADIENT_RULES: dict[str, Rule] = {
     "argmax": differentiate_argmax,
     "attention": differentiate_attention,
-    "concat": differentiate_concat,
     "equation": differentiate_equation,
     "expert_matmul": differentiate_expert_matmul,
     "index": differentiate_index_program,

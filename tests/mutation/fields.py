@@ -27,7 +27,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
         "map",
         "softmax",
         "attention",
-        "concat",
+        "index",
         "topk",
         "rope",
         "reshape",

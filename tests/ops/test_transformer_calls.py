@@ -261,11 +261,6 @@ UNTRUE: list[tuple[str, tuple[TensorDesc, ...], Attributes]] = [
     ("expert_matmul", (X, EXPERTS), {}),
     ("append", (CACHE, NEW), {}),
     ("append", (CACHE, NEW, P), {"cache_lens": 10}),
-    ("concat", (X, X), {}),
-    ("concat", (), {"axis": 0, "into": "t"}),
-    ("concat", (X, X), {"axis": 2, "into": "t"}),
-    ("concat", (X, X), {"axis": True, "into": "t"}),
-    ("concat", (X, X), {"axis": 0}),
     ("meanpool", (X,), {}),
     ("meanpool", (X, MASK), {"seq_lens": ("six",)}),
 ]

@@ -10,7 +10,7 @@ from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorType
 from einc.ops import registry
 from einc.ops.base import Operator
-from einc.ops.concat import Concat
+from einc.ops.index_operator import find_parts
 from tests.support.definition_oracle import FEW, REST, corruptions, fault, one_number, requests
 from tests.support.kernel_pieces import run_kernel
 from tests.support.transformer_cases import Case, all_transformer_cases, concrete
@@ -70,12 +70,13 @@ def noticed(case: Case, wrong: object) -> bool:
 
 def is_used(operator: Operator, function: FunctionSpec, k: int) -> bool:
     """A part that is not in the interval is read for form's sake."""
-    if not isinstance(operator, Concat):
+    concatenation = find_parts(operator)
+    if concatenation is None:
         return True
-    start = sum(part.shape[operator.axis] for part in operator.parts[:k])
-    low, up = function.inputs[k].lower[operator.axis] + start, function.inputs[k].upper[operator.axis] + start
+    axis, (_, start, _) = concatenation.axis, concatenation.parts[k]
+    low, up = function.inputs[k].lower[axis] + start, function.inputs[k].upper[axis] + start
     block: TensorType = function.outputs[0]
-    return low < block.upper[operator.axis] and up > block.lower[operator.axis]
+    return low < block.upper[axis] and up > block.lower[axis]
 
 
 @pytest.mark.parametrize("name", CASES)

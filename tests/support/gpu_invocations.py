@@ -10,6 +10,7 @@ from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import as_layout
 from einc_runtime.kernels.views import strides_of
 from einc_runtime.plan.schema import ITEMSIZE, Block
+from tests.support.kernel_runs import concatenation
 
 BASE = 1 << 40
 
@@ -142,7 +143,7 @@ INVOCATIONS = {
                                 array("i64", 2, 8)], array("f16", 2, 8, 768)),
     "append": made("append", {"cache_lens": [100, 50], "new_lens": [1, 3]},
                    [array("f16", 8, 150, 128), array("f16", 8, 4, 128), array("i64", 4)], array("f16", 8, 150, 128)),
-    "concat": made("concat", {"axis": 0, "extents": [3, 5]}, [array("f16", 3, 128), array("f16", 5, 128)],
+    "concat": made(*concatenation(0, (3, 128), (5, 128)), [array("f16", 3, 128), array("f16", 5, 128)],
                    array("f16", 8, 128)),
     "argmax": made("argmax", {"axis": 1}, [array("f16", 4, 32000)], array("i64", 4), array("f16", 4)),
     "topk": made("topk", {"axis": 1}, [array("f32", 4, 32000)], array("f32", 4, 50), array("i64", 4, 50)),

@@ -53,6 +53,26 @@ def lookup(ids: Array, rows: int, columns: int) -> tuple[str, dict[str, Attribut
     return "index", {"loops": " ".join(loops), "kept": len(loops), "reads": reads, "shapes": shapes, **program}
 
 
+def concatenation(axis: int, *shapes: tuple[int, ...]) -> tuple[str, dict[str, Attribute]]:
+    """The kernel that puts tensors of these shapes one after the other, and its attributes."""
+    extents, starts = list(shapes[0]), [0]
+    for shape in shapes:
+        starts.append(starts[-1] + shape[axis])
+    extents[axis] = starts[-1]
+    names = [f"i{d}" for d in range(len(extents))]
+    reads, value, steps = [f"#i{axis}"], f"x{len(shapes) - 1}", []
+    for k in reversed(range(len(shapes))):
+        moved = [f"{name}-{starts[k]}" if d == axis and k else name for d, name in enumerate(names)]
+        reads.insert(0, f"{k}[{', '.join(moved)} | nearest]")
+        if k:
+            at = len(steps)
+            steps += [f"t{at} = lt x{len(shapes)} {starts[k]}", f"t{at + 1} = where t{at} x{k - 1} {value}"]
+            value = f"t{at + 1}"
+    loops = " ".join(f"{name}={extent}" for name, extent in zip(names, extents, strict=True))
+    attributes = {"loops": loops, "kept": len(names), "reads": "; ".join(reads), "program": "; ".join(steps)}
+    return "index", {**attributes, "aggregation": "", "shapes": " ".join("x".join(map(str, s)) for s in shapes)}
+
+
 def apply(program, *inputs, indices=None, out=None):
     inputs = [np.asarray(x) for x in inputs]
     names = ["a", "b", "c", "d"][: inputs[0].ndim]

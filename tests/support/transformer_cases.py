@@ -16,12 +16,12 @@ from einc.core.tensor import DType, TensorDesc
 from einc.ops import registry
 from einc.ops.append import Append
 from einc.ops.base import Operator
-from einc.ops.concat import Concat
 from einc.ops.equation import Equation
 from einc.ops.expert_matmul import ExpertMatmul
-from einc.ops.index_operator import IndexOperator
+from einc.ops.index_operator import IndexOperator, find_parts
 from einc.ops.meanpool import MeanPool
 from einc.ops.rope import Rope
+from einc_runtime.plan.index_patterns import Concatenation
 from tests.support.definition_oracle import Array, random_array
 
 Draw = Callable[[np.random.Generator], Array]
@@ -117,6 +117,8 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
     match operator:
         case Rope():
             return _rope(operator, blocks, read[0].lower[-2])
+        case IndexOperator() if (parts := find_parts(operator)) is not None:
+            return [_concat(parts, function, blocks)]
         case IndexOperator():
             ids, table = blocks
             local = ids - read[1].lower[0]
@@ -126,8 +128,6 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
             return [_multiply_experts(operator, blocks, read[1].lower[0])]
         case Append():
             return _append(operator, blocks, read[1].lower[1], written.lower[1])
-        case Concat():
-            return [_concat(operator, function, blocks)]
         case Equation():
             return [blocks[0].copy()]
         case MeanPool():
@@ -175,10 +175,9 @@ def _append(operator: Append, blocks: Sequence[Array], first: int, low: int) -> 
     return [result]
 
 
-def _concat(operator: Concat, function: FunctionSpec, blocks: Sequence[Array]) -> Array:
+def _concat(concatenation: Concatenation, function: FunctionSpec, blocks: Sequence[Array]) -> Array:
     """Element by element along the axis, each from the input that has it."""
-    axis = operator.axis
-    origins = np.concatenate([[0], np.cumsum([part.shape[axis] for part in operator.parts])])
+    axis, origins = concatenation.axis, [start for _, start, _ in concatenation.parts]
     slabs = []
     for position in range(function.outputs[0].lower[axis], function.outputs[0].upper[axis]):
         k = int(np.searchsorted(origins, position, side="right")) - 1

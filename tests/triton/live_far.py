@@ -15,7 +15,7 @@ import pytest
 from einc_runtime.kernels import registry
 from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
-from tests.support.kernel_runs import lookup
+from tests.support.kernel_runs import concatenation, lookup
 from tests.support.triton_against_cpu import F16, F32, I64, agree, blocks, normal, views
 from tests.support.triton_interpreter import run
 
@@ -53,7 +53,7 @@ CASES = {
     "rmsnorm": ("rmsnorm", {"eps": 1e-5}, [(3, 9), (9,)], [(3, 9)]),
     "layernorm": ("layernorm", {"eps": 1e-5}, [(3, 2, 9), (9,), (9,)], [(3, 2, 9)]),
     "reshape": ("reshape", {}, [(3, 4, 6)], [(3, 24)]),
-    "concat": ("concat", {"axis": 1, "extents": [2, 3]}, [(3, 2), (3, 3)], [(3, 5)]),
+    "concat": (*concatenation(1, (3, 2), (3, 3)), [(3, 2), (3, 3)], [(3, 5)]),
     "attention": ("attention", SEEN, [(4, 7, 3), (2, 7, 3), (2, 7, 3)], [(4, 7, 3), (4, 7)]),
     "argmax": ("argmax", {"axis": 1}, [(3, 6)], [(3,), (3,)]),
     "topk": ("topk", {"axis": 1}, [(3, 6)], [(3, 2), (3, 2)]),

@@ -13,7 +13,7 @@ from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.triton import builders
 from tests.support.aggregate_cases import CASES as AGGREGATE_CASES
 from tests.support.custom_packages import install_spectra, make_site
-from tests.support.kernel_runs import lookup
+from tests.support.kernel_runs import concatenation, lookup
 from tests.support.triton_against_cpu import (
     BF16,
     F16,
@@ -320,8 +320,10 @@ def test_append(dtype):
 @pytest.mark.parametrize("dtype", [F32, F16, np.dtype(bool), I64], ids=str)
 def test_concat_and_reshape(dtype):
     parts = [normal(3, n, 4, dtype=dtype, seed=n) for n in (2, 5, 1)]
-    check("concat", {"axis": 1, "extents": [2, 5, 1]}, parts, [np.empty((3, 8, 4), dtype)])
-    check("concat", {"axis": 1, "extents": [2, 5, 1]}, parts, [np.empty((3, 4, 4), dtype)], out_lowers=[(0, 3, 0)])
+    kernel = concatenation(1, *(part.shape for part in parts))
+    check(*kernel, parts, [np.empty((3, 8, 4), dtype)])
+    cut = [parts[0][:, 1:], parts[1][:, 1:], parts[2]]
+    check(*kernel, cut, [np.empty((3, 5, 4), dtype)], lowers=[(0, 1, 0), (0, 1, 0), (0, 0, 0)], out_lowers=[(0, 3, 0)])
     x = normal(6, 4, 5, dtype=dtype)
     for shape in ((24, 5), (120,), (3, 2, 2, 10), (5, 24), (8, 15)):
         check("reshape", {}, [x], [np.empty(shape, dtype)])

@@ -29,7 +29,7 @@ from einc_runtime.kernels.fold import build_fold
 from einc_runtime.kernels.index_aggregates import build_aggregate
 from einc_runtime.kernels.index_convolutions import build_convolution
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.numpy.moves import take_along
+from einc_runtime.kernels.numpy.moves import build_copies, take_along
 from einc_runtime.plan.aggregate_definitions import find_definition
 from einc_runtime.plan.index_patterns import Lookup, RunningAggregate, Scatter, find_pattern
 from einc_runtime.plan.index_programs import Position
@@ -48,6 +48,9 @@ def build_index(invocation: Invocation[Array], prepare: Prepare, *, compiled: bo
 
 def build_call(call: IndexCall, prepare: Prepare, *, compiled: bool) -> Kernel:
     """The kernel of a program on blocks."""
+    parts = call.find_parts()
+    if parts is not None:
+        return build_copies(*parts)
     pattern = find_pattern(call.program, dtype_name(call.output))
     if isinstance(pattern, RunningAggregate | Scatter):
         with compiler.compile_all() if call.is_reproducible else nullcontext():

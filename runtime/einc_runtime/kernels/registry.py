@@ -44,7 +44,6 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "rope": ("einc_runtime.kernels.numpy.rope", "build_rope"),
         "expert_matmul": ("einc_runtime.kernels.numpy.experts", "build_expert_matmul"),
         "append": ("einc_runtime.kernels.numpy.moves", "build_append"),
-        "concat": ("einc_runtime.kernels.numpy.moves", "build_concat"),
         "custom": ("einc_runtime.kernels.numpy.custom", "build_custom"),
         "argmax": ("einc_runtime.kernels.numpy.ranking", "build_argmax"),
         "topk": ("einc_runtime.kernels.numpy.ranking", "build_topk"),

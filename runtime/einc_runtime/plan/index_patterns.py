@@ -6,6 +6,8 @@ Aggregations of `where(condition, value, identity)` count only where the conditi
 - `key == row`, with a loop of the result: a scatter, in which each value goes to the row that its key names.
 - `key == row`, with the loop that is aggregated over: a lookup of the only value that counts.
 
+Tensors one after the other are a choice by `loop < end` among reads: each part is copied.
+
 The compiler's costs and the kernels ask the same functions, so that a plan is predicted as it is run.
 """
 
@@ -155,6 +157,54 @@ def find_pattern(program: IndexProgram, dtype: str) -> Pattern | None:
             if pattern is not None:
                 return pattern
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenation:
+    """At each position of dimension `axis` of the result, the one of several operands that has it: each part is the
+    number of an operand, and where it begins and ends."""
+
+    axis: int
+    parts: tuple[tuple[int, int, int], ...]
+
+
+@lru_cache(maxsize=1024)
+def find_concatenation(program: IndexProgram, shapes: tuple[tuple[int, ...], ...]) -> Concatenation | None:
+    """What a program is that chooses by `loop < end` among operands of these shapes, each of which begins where the one
+    before it ends; None for all others."""
+    scalar, last = _parse_scalar(program), program.reads[-1]
+    if program.reduced or not isinstance(last, IndexRead) or scalar.steps[-1].function != "where":
+        return None
+    loop, start = last.loop, 0
+    value: Operand = EarlierStep(len(scalar.steps) - 1)
+    parts: list[tuple[int, int, int]] = []
+    while start < program.extents[loop]:
+        chosen, end, value = _split_choice(program, value, loop)
+        if not isinstance(chosen, ScalarInput) or end <= start:
+            return None
+        read = program.reads[chosen.position]
+        positions = tuple(Position(((name, 1),), -start * (name == loop)) for name in program.result)
+        axis = program.result.index(loop)
+        if not isinstance(read, TensorRead) or read != TensorRead(read.operand, positions, NEAREST_ELEMENT):
+            return None
+        if shapes[read.operand][axis] != end - start:
+            return None
+        parts.append((read.operand, start, end))
+        start = end
+    return Concatenation(program.result.index(loop), tuple(parts))
+
+
+def _split_choice(program: IndexProgram, value: Operand, loop: str) -> tuple[Operand, int, Operand]:
+    """What a value is as far as a position of the loop, this position, and what it is from there on."""
+    steps = _parse_scalar(program).steps
+    if isinstance(value, EarlierStep) and steps[value.position].function == "where":
+        condition, chosen, remainder = steps[value.position].operands
+        test = steps[condition.position] if isinstance(condition, EarlierStep) else None
+        if test is not None and test.function == "lt" and _find_sum(program, test.operands[0]) == (loop, 0):
+            bound = test.operands[1]
+            if isinstance(bound, ScalarLiteral) and type(bound.value) is int:
+                return chosen, bound.value, remainder
+    return value, program.extents[loop], value
 
 
 def is_running_along(program: IndexProgram, name: str) -> bool:

@@ -44,14 +44,14 @@ NEAREST_ELEMENT = "nearest"
 COPY_PROGRAM: Final = "t0 = copy x0"
 """The scalar program of what is only moved."""
 MAX_LOOPS = 30
-MAX_READS = 64
+MAX_READS = 256
 MAX_NUMBER = 1 << 48
 """Factors, constants and extents are below it, so that no position overflows 64 bits."""
 
 _TERM = re.compile(r"([+-]?)(?:(\d{1,15})\*)?([A-Za-z_]\w*|@\d{1,3})|([+-]?)(\d{1,15})", re.A)
 _WRAPPED = re.compile(r"(?:\((?P<inner>[^()]*)\)|(?P<bare>[^()/%]*))(?P<operator>//|%)(?P<number>[1-9]\d{0,14})", re.A)
 _LOOP = re.compile(r"([A-Za-z_]\w*)=([1-9]\d{0,14})", re.A)
-_READ = re.compile(r"(0|[1-9]\d?)\[([^\[\]|]*)(?: \| ([^\[\]|]+))?\]", re.A)
+_READ = re.compile(r"(0|[1-9]\d{0,2})\[([^\[\]|]*)(?: \| ([^\[\]|]+))?\]", re.A)
 _VALUE = re.compile(r"-?(\d+(\.\d*)?(e[+-]?\d+)?|inf)|nan|true|false", re.A)
 
 

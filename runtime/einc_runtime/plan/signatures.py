@@ -88,7 +88,6 @@ SIGNATURES: dict[str, KernelSignature] = {
         order="stated",
     ),
     "contract": KernelSignature((_REALS,), (_REALS,), {"equation": str}, {"scale": float}, more=None, order="stated"),
-    "concat": KernelSignature((_ELEMENTS,), (_ELEMENTS,), {"axis": int, "extents": list}, more=None, order="nothing"),
     "custom": KernelSignature(
         (_ELEMENTS,),
         (_ELEMENTS,),

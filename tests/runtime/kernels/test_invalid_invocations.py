@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from einc_runtime.errors import PlanFault
 from einc_runtime.kernels import registry
-from einc_runtime.kernels.base import Invocation
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import as_layout
-from einc_runtime.plan.schema import Block
 from tests.support.gpu_invocations import INVOCATIONS
 
 OPTIONAL = {("rope", "seq_lens"), ("contract", "scale"), ("rmsnorm", "offset"), ("attention", "softcap")}
@@ -55,11 +52,3 @@ def test_cpu_and_gpu_refuse_invalid_invocations_alike(case):
             assert "unknown kernel attribute 'colour'" in own
         if what.startswith(("no ", "another ")) and what.split()[1] in invocation.attributes:
             assert what.split()[1] in own
-
-
-def test_parts_of_other_ranks_are_not_put_together():
-    row, scalar = np.zeros(8, "f4"), np.zeros((), "f4")
-    blocks = [Block((0,), (8,)), Block((), ())]
-    parts = Invocation("concat", {"axis": 0, "extents": [8, 1]}, [row, scalar], [row.copy()], blocks, blocks[:1])
-    with pytest.raises(PlanFault, match="concat of 2 inputs"):
-        registry.prepare(parts)

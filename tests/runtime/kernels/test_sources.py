@@ -19,7 +19,7 @@ from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.launches import KernelLaunch, as_layout
 from einc_runtime.plan.schema import Block
 from tests.support.gpu_invocations import INVOCATIONS, JOINT_AGGREGATIONS, joint_launches
-from tests.support.kernel_runs import lookup
+from tests.support.kernel_runs import concatenation, lookup
 from tests.support.sampling import one_in
 from tests.support.triton_in_numpy import Arena, Misuse, lines_of, run
 
@@ -138,8 +138,8 @@ CASES = {
                             RNG.integers(0, 3, (60, 2), "i4")], [zeros(60, 2, 70, dtype="f2")]),
     "few experts": ("expert_matmul", {"experts": 9}, [normal(5, 33), normal(4, 40, 33), RNG.integers(0, 9, (5, 3))],
                     [zeros(5, 3, 40)], [Block((0, 0), (5, 33)), Block((3, 0, 0), (7, 40, 33)), Block((0, 0), (5, 3))]),
-    "concat": ("concat", {"axis": 0, "extents": [3, 5]}, [normal(3, 9), normal(5, 9)], [zeros(8, 9)]),
-    "concat inside": ("concat", {"axis": 1, "extents": [3, 5]}, [normal(4, 3), normal(4, 5)], [zeros(4, 8)]),
+    "concat": (*concatenation(0, (3, 9), (5, 9)), [normal(3, 9), normal(5, 9)], [zeros(8, 9)]),
+    "concat inside": (*concatenation(1, (4, 3), (4, 5)), [normal(4, 3), normal(4, 5)], [zeros(4, 8)]),
     "reshape": ("reshape", {}, [normal(6, 4, 5)], [zeros(24, 5)]),
     "reshape anew": ("reshape", {}, [normal(12, 10)], [zeros(8, 15)]),
     "argmax": ("argmax", {"axis": 1}, [normal(4, 70)], [zeros(4, dtype="i8"), zeros(4)]),

@@ -54,7 +54,7 @@ INVOCATIONS = {  # kernel, attributes, shapes of inputs and outputs, how many cu
     "experts": ("expert_matmul", {"experts": 4}, [(7, 6), (4, 5, 6), (7, 3)], [(7, 3, 5)], 3),
     "experts of slots": ("expert_matmul", {"experts": 4}, [(7, 3, 6), (4, 5, 6), (7, 3)], [(7, 3, 5)], 3),
     "recurrence": ("recurrence", SCAN, [(7, 5, 2), (5, 3), (7, 3)], [(7, 5, 2, 3), (7, 5, 2)], 2),
-    "concat": ("concat", {"axis": 0}, [(3, 2)], [(3, 2)], 0),
+    "reshape": ("reshape", {}, [(3, 2)], [(3, 2)], 0),
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from tests.support.compiled_plans import TRANSFORMER, compiled
 
 @functools.cache
 def plan() -> Bundle:
-    return compiled(f"model t\n{TRANSFORMER}", 1)
+    return compiled(f"model t\n{TRANSFORMER}output flat = reshape(l, places = 13 * 12)\n", 1)
 
 
 def test_there_is_a_signature_for_every_kernel_of_the_cpu() -> None:
@@ -41,7 +41,7 @@ ATTRIBUTES: dict[str, tuple[str, dict[str, Any], str]] = {
     "unknown": ("rope", {"speed": 1.0}, "['speed']: the kernel rope takes theta, scaling, seq_lens"),
     "for no attributes": ("reshape", {"axis": 0}, "['axis']: the kernel reshape takes no attributes"),
     "an integer": ("rmsnorm", {"eps": 1}, "['eps']: int, where the kernel takes float"),
-    "a text": ("concat", {"extents": "13"}, "['extents']: str, where the kernel takes list"),
+    "a text": ("append", {"new_lens": "13"}, "['new_lens']: str, where the kernel takes list"),
 }
 
 

@@ -21,6 +21,7 @@ from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.aggregate_definitions import count_values, find_definition
 from einc_runtime.plan.index_equations import IndexEquation
+from einc_runtime.plan.index_patterns import find_concatenation
 from einc_runtime.plan.index_programs import (
     COPY_PROGRAM,
     INDEX_TYPE,
@@ -161,6 +162,22 @@ class IndexCall:
         if program.program != "t0 = copy x0" or not isinstance(program.reads[0], TensorRead) or self.find_gathers():
             return None
         return np.broadcast_to(self.view(0, NOTHING_MADE).align(program.result), self.output.shape)
+
+    def find_parts(self) -> tuple[list[Array], list[Array]] | None:
+        """Parts of operands, and the parts of the result that they are copied to, where it does nothing else."""
+        concatenation = find_concatenation(self.program, self.shapes)
+        if concatenation is None:
+            return None
+        sources, targets = [], []
+        first, end = self.ranges[self.program.result[concatenation.axis]]
+        before = (slice(None),) * concatenation.axis
+        for operand, start, stop in concatenation.parts:
+            lower, upper = max(start, first), min(stop, end)
+            if lower < upper:
+                origin = start + self.blocks[operand].lower[concatenation.axis]
+                sources.append(self.inputs[operand][(*before, slice(lower - origin, upper - origin))])
+                targets.append(self.output[(*before, slice(lower - first, upper - first))])
+        return sources, targets
 
     def find_gathers(self) -> dict[int, Gather]:
         """The reads that are no views, by number."""

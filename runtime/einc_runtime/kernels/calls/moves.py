@@ -1,4 +1,4 @@
-"""Calls of the kernels that move elements without computing: `concat`, `reshape`, `append`, and copies.
+"""Calls of the kernels that move elements without computing: `reshape`, `append`, and copies.
 
 Attributes, arrays and blocks are checked against each other; the values of ids and positions are checked when kernels
 run.
@@ -6,7 +6,6 @@ run.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,34 +15,6 @@ from einc_runtime.dtypes import Array
 from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation
 from einc_runtime.plan.states import IN_PLACE
-
-
-def parse_concat(invocation: Invocation[Array]) -> tuple[list[Array], list[Array]]:
-    """Parts of the inputs, and the parts of the output that they are copied to. Other parts of inputs are ignored."""
-    invocation.allow("axis", "extents")
-    inputs, target = invocation.inputs, invocation.output
-    axis, extents = invocation.attribute("axis", int), invocation.integers("extents")
-    same_rank = all(array.ndim == target.ndim for array in inputs)
-    if not 0 <= axis < target.ndim or len(extents) != len(inputs) or not same_rank:
-        raise PlanFault(f"concat of {len(inputs)} inputs and {len(extents)} extents along axis {axis}")
-    origin, reached, blocks = invocation.output_blocks[0].lower[axis], 0, invocation.input_blocks
-    sources: list[Array] = []
-    goals: list[Array] = []
-    for offset, array, block in zip(itertools.accumulate(extents[:-1], initial=0), inputs, blocks, strict=True):
-        start, stop = offset + block.lower[axis] - origin, offset + block.upper[axis] - origin
-        low, up = max(start, 0), min(stop, target.shape[axis])
-        if low >= up:
-            continue
-        part = (slice(None),) * axis
-        goal, source = target[(*part, slice(low, up))], array[(*part, slice(low - start, up - start))]
-        if low != reached or goal.shape != source.shape or goal.dtype != source.dtype:
-            raise PlanFault(f"concat of {source.dtype}{source.shape} into {goal.dtype}{goal.shape} at {low}")
-        sources.append(source)
-        goals.append(goal)
-        reached = up
-    if reached != target.shape[axis]:
-        raise PlanFault(f"concat fills {reached} of {target.shape[axis]} positions")
-    return sources, goals
 
 
 def parse_reshape(invocation: Invocation[Array]) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Kernels in numpy that move elements: `concat` {axis, extents}, `reshape` {} and `append` {cache_lens, new_lens}."""
+"""Kernels in numpy that move elements: `reshape` {} and `append` {cache_lens, new_lens}."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store, view_as_integers
-from einc_runtime.kernels.calls.moves import AppendCall, parse_concat, parse_reshape
+from einc_runtime.kernels.calls.moves import AppendCall, parse_reshape
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 
 
-def build_concat(invocation: Invocation[Array]) -> Kernel:
-    """Copies the part of every input that belongs to the block of the output."""
-    sources, goals = parse_concat(invocation)
+def build_copies(sources: Sequence[Array], targets: Sequence[Array]) -> Kernel:
+    """Copies arrays pairwise."""
     moves: list[Resolved] = [
-        (np.copyto, [view_as_integers(goal), view_as_integers(source)])
-        for source, goal in zip(sources, goals, strict=True)
+        (np.copyto, [view_as_integers(target), view_as_integers(source)])
+        for source, target in zip(sources, targets, strict=True)
     ]
-    return Kernel(lambda _: make_runner(moves), nanoseconds=0.5 * invocation.output.size)
+    return Kernel(lambda _: make_runner(moves), nanoseconds=0.5 * sum(target.size for target in targets))
 
 
 def build_reshape(invocation: Invocation[Array]) -> Kernel:

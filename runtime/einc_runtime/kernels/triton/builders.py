@@ -45,7 +45,6 @@ KERNELS: dict[str, tuple[str, str]] = {
     "rope": ("einc_runtime.kernels.triton.rope", "build_rope"),
     "expert_matmul": ("einc_runtime.kernels.triton.experts", "build_expert_matmul"),
     "append": ("einc_runtime.kernels.triton.moves", "build_append"),
-    "concat": ("einc_runtime.kernels.triton.moves", "build_concat"),
     "custom": ("einc_runtime.kernels.triton.custom", "build_custom"),
     "argmax": ("einc_runtime.kernels.triton.ranking", "build_argmax"),
     "topk": ("einc_runtime.kernels.triton.ranking", "build_topk"),

@@ -23,6 +23,7 @@ from einc_runtime.kernels.triton.launches import (
     WorkspaceAllocator,
     relocate_step,
 )
+from einc_runtime.kernels.triton.moves import build_moves
 from einc_runtime.kernels.triton.running import launch_running
 from einc_runtime.kernels.triton.source import LaunchOptions, PointerOperand, assemble, index_cast, mask_arguments
 from einc_runtime.kernels.triton.tiles import TileGrid, choose_tiles
@@ -47,6 +48,9 @@ _INDEX_TILE = 1024
 def build_index(invocation: Invocation[Array], build: Build) -> LaunchSequence:
     """The launches, of which `build` makes those that compute. Raises PlanFault for what is no index program."""
     call = IndexCall.parse(invocation)
+    parts = call.find_parts()
+    if parts is not None:
+        return build_moves(*parts)
     only = call.find_only_gather()
     if only is not None:
         launch = _GatherSource(call, only[0], call.inputs[only[0].read.operand], only[1])

@@ -38,8 +38,6 @@ class TritonKernels(ABC):
             return builders.build_kernel(invocation.on(views[:count], views[count:]), target.architecture)
 
         arrays = [*invocation.inputs, *invocation.outputs]
-        if invocation.name in ADDRESSED:
-            return self.prepare(build([as_layout(array) for array in arrays]), target)
         return self.prepare(self.cache.get(cache_key(invocation, target.architecture), arrays, build), target)
 
     def prepare_with_epilogue(
@@ -137,9 +135,6 @@ class TritonKernels(ABC):
 _STAND_IN_DISTANCE = 1 << 44
 """The distance between stand-in addresses; no view is so large."""
 
-ADDRESSED = frozenset({"concat"})
-"""Kernels whose tables contain addresses, and so cannot be moved."""
-
 
 class LaunchCache:
     """Launch sequences by what they depend on. `get` takes a `key` of everything except the operands."""
@@ -157,6 +152,8 @@ class LaunchCache:
             stands = [replace(array, pointer=base) for array, base in zip(arrays, bases, strict=True)]
             self._sequences[whole] = make([as_layout(array) for array in stands])
         sequence = self._sequences[whole]
+        if sequence.has_addresses:
+            return make([as_layout(array) for array in arrays])
 
         def relocate(address: int) -> int:
             if address >= SCRATCH:

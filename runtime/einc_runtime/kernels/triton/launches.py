@@ -117,11 +117,13 @@ class LaunchSequence:
     """The steps of one kernel in their order, and the bytes of workspace that they share.
 
     `status_message` is that of `gpu.GpuKernel`; if it is set, some step has the status word as an argument.
+    `has_addresses` says that some table contains addresses, so that it cannot be moved.
     """
 
     steps: tuple[LaunchStep, ...]
     scratch: int = 0
     status_message: str | None = None
+    has_addresses: bool = False
 
     def without_fusion(self) -> LaunchSequence:
         """The same launches, with every product and every sum rounded by itself."""

@@ -1,4 +1,4 @@
-"""Kernels in Triton that move elements: copies of strided blocks, `concat`, `reshape` and `append`.
+"""Kernels in Triton that move elements: copies of strided blocks, `reshape` and `append`.
 
 One launch copies any number of blocks. A table has a row for each block with its addresses, extents and strides, and a
 second table says which block every program works on. Elements move as bits, in units as wide as all blocks allow.
@@ -16,7 +16,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, address
-from einc_runtime.kernels.calls.moves import AppendCall, parse_concat, parse_reshape, require_equal_forms
+from einc_runtime.kernels.calls.moves import AppendCall, parse_reshape, require_equal_forms
 from einc_runtime.kernels.triton.launches import (
     POINTER_ALIGNMENT,
     SCRATCH,
@@ -51,12 +51,7 @@ def build_moves(reads: Sequence[Array], writes: Sequence[Array]) -> LaunchSequen
     moves = [_BlockMove.of(source, target) for source, target in zip(reads, writes, strict=True)]
     if len(moves) == 1 or any(max(move.source, move.target) >= SCRATCH for move in moves):
         return LaunchSequence(tuple(_launch_single(move) for move in moves))
-    return LaunchSequence((_launch_many(moves),)) if moves else LaunchSequence(())
-
-
-def build_concat(invocation: Invocation[Array]) -> LaunchSequence:
-    """Copies the part of every input that belongs to the block of the output."""
-    return build_moves(*parse_concat(invocation))
+    return LaunchSequence((_launch_many(moves),), has_addresses=True) if moves else LaunchSequence(())
 
 
 def build_reshape(invocation: Invocation[Array]) -> LaunchSequence:

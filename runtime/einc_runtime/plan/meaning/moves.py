@@ -1,4 +1,4 @@
-"""Families that move elements and compute nothing: append, concat and reshape."""
+"""Families that move elements and compute nothing: append and reshape."""
 
 from __future__ import annotations
 
@@ -61,50 +61,6 @@ def _in_place(applied: Application) -> dict[str, Attribute]:
         return {}
     applied.require(applied.value(IN_PLACE, bool), "it is in place, or does not say so")
     return {IN_PLACE: True}
-
-
-def concat(applied: Application) -> OperatorMeaning:
-    """Tensors one after the other along `axis`. A function reads what it has of each, or else one position."""
-    applied.allow(("axis", "into"))
-    applied.require(len(applied.inputs) > 0, "it has inputs")
-    first = applied.inputs[0]
-    axis = applied.axis(first)
-    for tensor in applied.inputs:
-        alike = tensor.rank == first.rank and tensor.dtype == first.dtype
-        alike = alike and all(tensor.shape[d] == first.shape[d] for d in range(first.rank) if d != axis)
-        applied.require(alike, f"of {first} and {tensor}")
-    extents = [tensor.shape[axis] for tensor in applied.inputs]
-    result = TensorForm(
-        (*first.dims[:axis], applied.value("into", str), *first.dims[axis + 1 :]),
-        (*first.shape[:axis], sum(extents), *first.shape[axis + 1 :]),
-        first.dtype,
-    )
-    before, after = direct(range(axis)), direct(range(axis + 1, first.rank))
-    starts = itertools.accumulate(extents[:-1], initial=0)
-    inputs = tuple(
-        (*before, _part_of(axis, start, extent), *after) for start, extent in zip(starts, extents, strict=True)
-    )
-    return OperatorMeaning(
-        "concat",
-        {"axis": axis, "extents": list(extents)},
-        (result,),
-        indices_along(result),
-        inputs,
-        (direct(range(first.rank)),),
-    )
-
-
-def _part_of(index: int, start: int, extent: int) -> BlockAxis:
-    """What an interval has of a part from `start` on; of a part that it does not meet, the position that is nearest."""
-
-    def bounds(lower: int, upper: int) -> Interval:
-        if upper <= start:
-            return 0, 1
-        if lower >= start + extent:
-            return extent - 1, extent
-        return max(lower - start, 0), min(upper - start, extent)
-
-    return BlockAxis(index, bounds)
 
 
 def reshape(applied: Application) -> OperatorMeaning:

@@ -28,7 +28,6 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "append": moves.append,
     "argmax": selection.argmax,
     "attention": attention,
-    "concat": moves.concat,
     "custom": custom,
     "dequantize": quantized.dequantize,
     "equation": equations.equation,
