@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from einc_runtime.execution.shared_buffers import SharedBuffers
     from einc_runtime.kernels.cuda.tuning import Tuning
 
-BACKENDS = ("auto", "cpu", "cuda", "null")
+BACKENDS = ("auto", "cpu", "cuda")
 
 _DEVICE_FILES = ("nvidia[0-9]*", "dxg")
 """Under /dev: the files of NVIDIA's driver, and that of the Windows subsystem for Linux."""
@@ -64,10 +64,6 @@ def make_executor(
         return CudaExecutor(
             bundle, devices, no_peer=no_peer, tunings=tunings, kernel_folders=kernel_folders, common=common
         )
-    if backend == "null":
-        from einc_runtime.execution.base import NullExecutor
-
-        return NullExecutor(bundle)
     from einc_runtime.execution.cpu.executor import CpuExecutor
 
     return CpuExecutor(bundle, workers, common=common)

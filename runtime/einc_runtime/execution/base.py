@@ -1,18 +1,14 @@
-"""The interface of executors, and the executor that computes nothing."""
+"""The interface of executors."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from time import perf_counter
 from typing import Protocol
 
-import numpy as np
-
-from einc_runtime.dtypes import Array, storage_dtype
-from einc_runtime.errors import PlanFault
+from einc_runtime.dtypes import Array
 from einc_runtime.execution.facts import ExecutionFacts
 from einc_runtime.execution.trace import TaskRun, Trace
-from einc_runtime.plan.schema import Bundle, Region
+from einc_runtime.plan.schema import Region
 
 TaskRecord = tuple[int, int, float, float]
 """Task, worker, start and end in seconds from the start of the execution."""
@@ -27,7 +23,7 @@ class Executor(Protocol):
 
     @property
     def name(self) -> str:
-        """The backend's name: cpu, cuda or null."""
+        """The backend's name: cpu or cuda."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -78,55 +74,3 @@ def make_trace(records: Sequence[TaskRecord], milliseconds: float, backend: str)
     ordered = sorted(records, key=lambda record: (record[2], record[0]))
     runs = tuple(TaskRun(task, start * 1e3, end * 1e3, worker) for task, worker, start, end in ordered)
     return Trace(runs, milliseconds, backend)
-
-
-class NullExecutor:
-    """Walks through the tasks in their order without touching data, which shows what an execution costs by itself.
-
-    It takes any input, needs no memory, and gives zeros for every output.
-    """
-
-    name = "null"
-    notes = ()
-    closed = False
-
-    def __init__(self, bundle: Bundle) -> None:
-        self.bundle = bundle
-
-    def close(self) -> None:
-        pass
-
-    def facts(self) -> ExecutionFacts:
-        return ExecutionFacts()
-
-    def holds(self, buffer: int) -> bool:
-        return True
-
-    def fill(self, buffer: int, values: Array) -> None:
-        pass
-
-    def is_filled(self, buffer: int) -> bool:
-        return False
-
-    def memory_of(self, buffer: int) -> None:
-        return None
-
-    def common_states(self) -> None:
-        return None
-
-    def fetch(self, region: Region) -> Array:
-        buffer = self.bundle.buffers[region.buffer]
-        return np.zeros(region.block.shape, storage_dtype(self.bundle.tensors[buffer.tensor].dtype))
-
-    def fetch_own(self, region: Region) -> Array:
-        return self.fetch(region)
-
-    def execute(self, records: list[TaskRecord] | None = None) -> float:
-        origin = perf_counter()
-        for number, task in enumerate(self.bundle.tasks):
-            start = perf_counter()
-            if any(earlier >= number for earlier in task.after):
-                raise PlanFault("a task waits for a later one", where=f"tasks[{number}]")
-            if records is not None:
-                records.append((number, 0, start - origin, perf_counter() - origin))
-        return (perf_counter() - origin) * 1e3

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Session:
     """Made from a bundle that `einc_runtime.plan.codec.decode` or the compiler made.
 
-    `backend` is auto, cpu or cuda (or null, which computes nothing). Auto uses the GPUs where some are visible, and the
+    `backend` is auto, cpu or cuda. Auto uses the GPUs where some are visible, and the
     CPU for plans that were compiled for the host. `devices` gives each site its device; the CPU accepts any. `no_peer`
     says what happens where two GPUs cannot reach each other's memory: `stage` through the host, or `refuse`.
     `tunings` say which algorithms multiply on GPUs (`einc_runtime.kernels.cuda.tuning.read_tunings`), and

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from einc_runtime.errors import KernelFault, MissingFault, PlanFault
-from einc_runtime.execution.base import NullExecutor
 from einc_runtime.execution.cpu import executor as cpu
 from einc_runtime.execution.cpu import host
 from einc_runtime.execution.cpu.executor import CpuExecutor
@@ -225,17 +224,6 @@ def test_views_outside_of_memory_are_refused():
     executor = CpuExecutor(bundle)
     with pytest.raises(PlanFault, match="outside its buffer"):
         executor.fetch(Region(0, box((0, 100), (0, 1))))
-
-
-def test_the_null_executor_walks_the_tasks():
-    bundle = random_plan(4, sites=5, operations=4)
-    session = Session(bundle, backend="null")
-    session.load_all(inputs_of(bundle))
-    assert session.execute(trace=True) >= 0
-    assert [run.task for run in session.trace.runs] == list(range(len(bundle.tasks)))
-    for tensor in session.outputs:
-        assert session.offload(tensor.name).shape == tensor.shape
-    assert NullExecutor(bundle).name == session.backend == "null"
 
 
 @pytest.mark.slow
