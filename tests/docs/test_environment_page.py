@@ -13,6 +13,7 @@ from einc_runtime import environment
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/environment.md").read_text()
 SOURCES = [path for folder in ("einc", "runtime/einc_runtime") for path in sorted((ROOT / folder).rglob("*.py"))]
+"""All files. Only those are parsed whose text may have what is looked for, as all take seconds."""
 READER = ROOT / "runtime/einc_runtime/environment.py"
 
 
@@ -32,8 +33,10 @@ def test_the_page_has_every_variable_and_no_other() -> None:
 def find_reads(path: Path) -> list[str]:
     """The lines of a file that reach for the environment of the process."""
     names = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    found, text = [], path.read_text()
+    if not re.search("|".join(names), text):
+        return []
+    for node in ast.walk(ast.parse(text)):
         attribute = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"
         imported = isinstance(node, ast.ImportFrom) and node.module == "os"
         used = {node.attr} if attribute else {alias.name for alias in node.names} if imported else set()
@@ -52,7 +55,7 @@ def test_no_name_of_a_variable_of_einc_is_written_elsewhere() -> None:
     strings = {
         node.value
         for path in SOURCES
-        if path != READER
+        if path != READER and "EINC_" in path.read_text()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
@@ -83,7 +86,10 @@ def is_filled_later(value: ast.expr | None) -> bool:
 
 def find_states(path: Path) -> set[str]:
     """Names that a module assigns again in functions, and containers of it that are empty when it is imported."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    if not re.search(rf"^ *global |^\w+(: .*)? = (\[|\{{|({'|'.join(CHANGING)})\b)", text, re.MULTILINE):
+        return set()
+    tree = ast.parse(text)
     names = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and is_filled_later(node.value):
