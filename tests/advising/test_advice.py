@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from multiprocessing import active_children
@@ -25,6 +26,7 @@ from einc.errors import ModelError
 from einc.generation.decoder_plans import make_pins
 from einc.machines.load import load_machine
 from einc.options import CompileOptions
+from einc.search import fastest
 from einc_runtime.plan.codec import decode
 
 STORIES = Path(__file__).parents[2] / "models" / "stories"
@@ -50,6 +52,13 @@ def einc(capfd: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
+@pytest.fixture
+def less_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short search, the same for what is advised and for what is compiled: in this process alone."""
+    monkeypatch.setattr(fastest, "MAX_SEARCH_EFFORT", 300)
+    monkeypatch.setattr(planning, "ALONE_SECONDS", math.inf)
+
+
 def ask(
     batches: Sequence[int],
     machines: Sequence[str],
@@ -63,6 +72,7 @@ def ask(
     return advise(workload, offers, objective, limits, FiguresCache(folder), **more)
 
 
+@pytest.mark.usefixtures("less_effort")
 def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) -> None:
     folder = tmp_path / "one-layer"
     folder.mkdir()
@@ -109,6 +119,7 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
     assert apart["round_ms"] == pytest.approx(max(5 * prompt_ms, 8 * token_ms))
 
 
+@pytest.mark.usefixtures("less_effort")
 def test_figures_of_stages_are_those_of_their_plans(einc: Run, tmp_path: Path) -> None:
     (tmp_path / "rows.ein").write_text(DEEP)
     workload = TextWorkload("rows", DEEP, (4,), "batch")
@@ -135,6 +146,7 @@ def test_stages_that_are_not_possible_say_why(tmp_path: Path) -> None:
         assert options[0].problem is None
 
 
+@pytest.mark.usefixtures("less_effort")
 def test_what_is_best_and_on_the_frontier(tmp_path: Path) -> None:
     machines = ("dgx-a100", "dgx-h100", "dgx-v100")
     for objective in ("latency", "throughput", "cost"):

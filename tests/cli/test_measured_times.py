@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from einc.search import fastest
 from tests.support.generation_cases import write_folder
 
 FFN = (
@@ -138,7 +139,10 @@ def test_without_latencies_nothing_was_measured(einc: Run, folder: tuple[str, Pa
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_plans_of_texts_say_it_in_their_document(einc: Run, machine: str, tmp_path: Path) -> None:
+def test_plans_of_texts_say_it_in_their_document(
+    einc: Run, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fastest, "MAX_SEARCH_EFFORT", 300)
     model = write_folder(tmp_path / "tiny")
     options = ("--sites", 2, "--max-tokens", 2, "--plans", tmp_path / "plans")
     found = einc("generate", model, "w1 w2", "-m", machine, *options, "--json")
