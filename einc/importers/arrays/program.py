@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,9 @@ from einc.importers.arrays.values import Array, Elements, UnsupportedError, show
 from einc.importers.arrays.views import Origin, shorten_views
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+_ROWS = re.compile(r"\[\d+:\d+\]$")
+"""Which rows of a stored weight are read, behind its name."""
 
 MAX_STATEMENTS = 100_000
 """Statements of a program; the language takes 20,000 operators."""
@@ -104,6 +108,46 @@ class ArrayProgram:
 
     def is_weight(self, array: Array) -> bool:
         return array.name in self._weights
+
+    def divide_weight(
+        self, weight: Array, start: int, count: Extent | None, extents: Sequence[Extent], axis: int
+    ) -> Array | None:
+        """`count` places of a weight from `start` on, along an axis that is divided into `extents`; None where weights
+        in files cannot be read so."""
+        size = weight.shape[axis] if count is None else count
+        shape = (*weight.shape[:axis], *extents, *weight.shape[axis + 1 :])
+        declared = self._weights[weight.name]
+        elements = self._constants.get(weight.name)
+        if elements is not None:
+            part = elements.take(range(start, start + size.value), axis)
+            return self.place(self.constant(part.reshape([extent.value for extent in shape]), weight.type, weight.name))
+        stored = declared.stored
+        if size != weight.shape[axis]:
+            if axis or not size.is_number or stored.endswith("]"):
+                return None
+            stored = f"{stored}[{start}:{start + size.value}]"
+        key = (stored, tuple(extent.text for extent in shape))
+        if key not in self._placed:
+            self._placed[key] = self.weight(weight.name, shape, weight.type, stored)
+        return self._placed[key]
+
+    def rewrite(self, result: Array, compute: Callable[[], Array | None]) -> list[Statement]:
+        """The statements of another way to compute an array, under its name; none where there is no such way, or where
+        its dimensions would have other names."""
+        earlier, self.statements = self.statements, []
+        try:
+            computed = compute()
+            added = self.statements
+        finally:
+            self.statements = earlier
+        if computed is None or computed.dims != result.dims or not added or added[-1].names != (computed.name,):
+            return []
+        origin = self.origins.get(computed.name)
+        if origin is not None:
+            self.origins[result.name] = Origin(origin.operation, origin.arguments, result)
+        else:
+            self.origins.pop(result.name, None)
+        return [*added[:-1], replace(added[-1], names=(result.name,), targets=result.name + added[-1].indices)]
 
     def _place_extents(self, array: Array, hint: str) -> Array:
         """A vector of extents that depend on params, as a chain of choices."""
@@ -227,7 +271,7 @@ class ArrayProgram:
         """The names in files of the weights that the text reads there and that are not in `weights`."""
         needed = self._find_needed()
         names = [name for name in self._weights if name in needed and name not in self._constants]
-        return [self._weights[name].stored for name in names]
+        return list(dict.fromkeys(_ROWS.sub("", self._weights[name].stored) for name in names))
 
     def _find_needed(self) -> set[str]:
         """The names that the outputs depend on."""

@@ -7,9 +7,10 @@ same operators are cut along each, and the two views are gone.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from einc.importers.arrays.elementwise import apply
 from einc.importers.arrays.extents import Extent, multiply_extents
@@ -36,10 +37,10 @@ def keep_apart(program: ArrayProgram) -> None:
     kept: list[Statement] = []
     for statement in program.statements:
         divided = _find_divided(program.origins.get(statement.names[0]), statement)
-        if divided is None or not divided.can_be_apart(divided.array, program.origins, readers):
-            kept.append(statement)
-        else:
-            kept += _write_apart(program, divided) or [statement]
+        apart: list[Statement] = []
+        if divided is not None and divided.can_be_apart(divided.array, program.origins, readers):
+            apart = program.rewrite(divided.result, functools.partial(divided.compute, program, divided.array))
+        kept += apart or [statement]
     program.statements = kept
 
 
@@ -115,17 +116,3 @@ def _find_divided(origin: Origin | None, statement: Statement) -> _Divided | Non
     if result.shape[count:] != array.shape[1:] or multiply_extents(result.shape[:count]) != array.shape[0]:
         return None
     return _Divided(array, result, result.shape[:count])
-
-
-def _write_apart(program: ArrayProgram, divided: _Divided) -> list[Statement]:
-    """The statements that compute the result of a reshape under its name; none where its dimensions are called else."""
-    earlier, program.statements = program.statements, []
-    try:
-        computed = divided.compute(program, divided.array)
-        added = program.statements
-    finally:
-        program.statements = earlier
-    if computed.dims != divided.result.dims or not added or added[-1].names != (computed.name,):
-        return []
-    targets = divided.result.name + added[-1].indices
-    return [*added[:-1], replace(added[-1], names=(divided.result.name,), targets=targets)]

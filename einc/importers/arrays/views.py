@@ -136,14 +136,12 @@ def shorten_views(
     its name and its dimensions.
     """
     views: dict[str, View] = {}
+    add_views(statements, origins, views)
     used = set(outputs)
     for statement in statements:
-        origin = origins.get(statement.names[0])
-        view = None if len(statement.names) > 1 or origin is None else _find_view(origin, statement, views)
+        view = views.get(statement.names[0])
         if view is None or view.source.name == statement.operands[0]:
             used.update(statement.operands)
-        if view is not None:
-            views[statement.names[0]] = view
     chains: dict[str, list[str]] = {}
     for name, view in views.items():
         chains.setdefault(view.source.name, []).append(name)
@@ -153,6 +151,15 @@ def shorten_views(
         if shorter is not None and sum(map(len, shorter.values())) < len(chain):
             replaced |= {name: shorter.get(name, []) for name in chain}
     return [part for statement in statements for part in replaced.get(statement.names[0], [statement])]
+
+
+def add_views(statements: Sequence[Statement], origins: Mapping[str, Origin], views: dict[str, View]) -> None:
+    """Adds to `views` what is a view of another array, by its name."""
+    for statement in statements:
+        origin = origins.get(statement.names[0])
+        view = None if len(statement.names) > 1 or origin is None else _find_view(origin, statement, views)
+        if view is not None:
+            views[statement.names[0]] = view
 
 
 def _find_view(origin: Origin, statement: Statement, views: Mapping[str, View]) -> View | None:

@@ -12,6 +12,7 @@ from einc.errors import Diagnostic, ModelError
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import Extent
 from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.projections import order_products
 from einc.importers.arrays.unmerging import keep_apart
 from einc.importers.arrays.values import Array, Elements, UnsupportedError
 from einc.importers.lifting import lift
@@ -119,6 +120,7 @@ class _GraphImport:
             raise self._fail(f"no input has a dimension '{escape_text(unused[0])}'", hint)
         program = self.program
         keep_apart(program)
+        order_products(program)
         return ImportedGraph(program.text(), program.weights, inputs, outputs, tuple(program.notes))
 
     def _fail(self, message: str, hint: str | None = None) -> ModelError:

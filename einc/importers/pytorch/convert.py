@@ -10,6 +10,7 @@ from einc.errors import Diagnostic, ModelError
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.extents import Extent, make_extent
 from einc.importers.arrays.program import ArrayProgram
+from einc.importers.arrays.projections import order_products
 from einc.importers.arrays.unmerging import keep_apart
 from einc.importers.arrays.values import Array, UnsupportedError, show_shape
 from einc.importers.lifting import lift
@@ -96,6 +97,7 @@ class _Conversion:
         outputs = self._write_outputs()
         program = self._program
         keep_apart(program)
+        order_products(program)
         text = program.text()
         return ConvertedModule(
             text, tuple(program.stored), program.weights, tuple(inputs), tuple(outputs), tuple(program.notes)
