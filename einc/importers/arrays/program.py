@@ -20,7 +20,7 @@ from einc.importers.arrays.views import Origin, shorten_views
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
 
-_ROWS = re.compile(r"\[\d+:\d+\]$")
+_STORED_ROWS = re.compile(r"\[\d+:\d+\]$")
 """Which rows of a stored weight are read, behind its name."""
 
 MAX_STATEMENTS = 100_000
@@ -271,7 +271,7 @@ class ArrayProgram:
         """The names in files of the weights that the text reads there and that are not in `weights`."""
         needed = self._find_needed()
         names = [name for name in self._weights if name in needed and name not in self._constants]
-        return list(dict.fromkeys(_ROWS.sub("", self._weights[name].stored) for name in names))
+        return list(dict.fromkeys(_STORED_ROWS.sub("", self._weights[name].stored) for name in names))
 
     def _find_needed(self) -> set[str]:
         """The names that the outputs depend on."""
