@@ -95,10 +95,10 @@ def _read_source(
         return program.rewrite(origin.result, lambda: _multiply_source(program, origin.result, product, view))
     if origin.operation in SCALAR_FORMS:
         arguments = origin.arguments
-        others = [operand for operand in arguments if isinstance(operand, Array) and operand.name != read[0]]
+        broadcast = [operand for operand in arguments if isinstance(operand, Array) and operand.name != read[0]]
         last = view.groups[-1] if view.groups else ()
         fits = last == (Factor(view.source.rank - 1, (), view.source.shape[-1]),)
-        if fits and all(operand.rank <= 1 for operand in others):
+        if fits and all(operand.rank <= 1 for operand in broadcast):
             return program.rewrite(origin.result, lambda: _apply_to_source(program, origin.result, arguments, view))
     return []
 
@@ -139,9 +139,9 @@ def _view_again(program: ArrayProgram, computed: Array, leading: Sequence[int], 
     in_source = sorted(
         (factor for group in view.groups[:-1] for factor in group), key=lambda factor: (factor.dim, factor.key)
     )
-    wanted = [factor for group in view.groups[:-1] for factor in group]
+    in_view = [factor for group in view.groups[:-1] for factor in group]
     divided = reshape(program, computed, [*(factor.size for factor in in_source), computed.shape[-1]])
-    order = [in_source.index(factor) for factor in wanted]
+    order = [in_source.index(factor) for factor in in_view]
     turned = transpose(program, divided, [*order, len(order)])
     return reshape(program, turned, result.shape)
 
