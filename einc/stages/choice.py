@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from einc.errors import CapacityError, EincError, MachineError, UsageError
 from einc.graph.graph import Graph
@@ -22,9 +23,10 @@ from einc.physical.build import build
 from einc.physical.program import DeviceProgram
 from einc.physical.synthesis import SearchScope, SynthesizingScheduler
 from einc.plan_report import ConsideredShape
+from einc.search.idle_site import find_least_ms
 from einc.search.result import SelectedPlan
 from einc.stages.batch import BatchCut, cut_batch
-from einc.stages.planning import PartPlan, divide_plan, plan_part
+from einc.stages.planning import PartPlan, divide_plan, make_part_graph, plan_part
 
 MICROBATCHES_PER_STAGE = 1, 2, 4
 """Micro-batches that are tried for each stage: with as many as stages, half of the time is bubble, and with four times
@@ -34,7 +36,8 @@ MAX_BUILT = 2
 """Shapes that are built as whole plans: estimates leave out exchanges that cross, and err by some per cent."""
 
 WORTH_BUILDING = 1.1
-"""A shape is built if it is estimated to take at most this many times the best that was built."""
+"""A shape is built if it is estimated to take at most this many times the best that was built, and planned if its bound
+allows that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class ShapeSearch:
         self._progress = progress
         self._cuts: dict[int, BatchCut | UsageError] = {}
         self._parts: dict[tuple[int, int, int], PartPlan | None] = {}
+        self._least_ms: dict[tuple[int, int], float] = {}
         self._scheduler = SynthesizingScheduler(machine, sites, budget=budget, seed=seed, placed=True)
         self.considered: list[ConsideredShape] = []
 
@@ -107,8 +111,9 @@ class ShapeSearch:
         """
         shapes = [shape for shape in request.list_shapes(self._sites) if undivided is None or shape != DivisionShape()]
         faults: list[EincError] = []
-        promises = sorted(self._list_promises(shapes, faults), key=lambda promise: promise.ms)
         best = None if undivided is None or undivided.program is None else undivided.program
+        limit = inf if best is None else best.predicted_ms
+        promises = sorted(self._list_promises(shapes, limit, faults), key=lambda promise: promise.ms)
         built: dict[DivisionShape, float] = {} if best is None else {DivisionShape(): best.predicted_ms}
         divided = 0
         for promise in promises:
@@ -135,34 +140,60 @@ class ShapeSearch:
             plan = replace(plan, cut_cost=strict.cost(choose_by_cuts(strict)))
         return SelectedPlan(plan, replace(best, plan=plan))
 
-    def _list_promises(self, shapes: Sequence[DivisionShape], faults: list[EincError]) -> Iterator[Promise]:
-        for number, shape in enumerate(shapes, 1):
-            if faults and not self._budget.left:
-                return
-            self._progress(f"planning {describe_shape(shape)}, {number} of {len(shapes)}", 0.0)
+    def _list_promises(
+        self, shapes: Sequence[DivisionShape], best_ms: float, faults: list[EincError]
+    ) -> Iterator[Promise]:
+        """The plans of shapes, those of the least bounds first. A shape is left out if its bound is much more than the
+        best so far, which is `best_ms` in the beginning."""
+        bounds: list[tuple[float, int]] = []
+        for number, shape in enumerate(shapes):
+            self._progress(f"bounding {describe_shape(shape)}", 0.0)
             try:
-                promise = self.promise(shape)
+                bounds.append((self.bound_ms(shape), number))
+            except UsageError as error:
+                faults.append(error)
+        for bound_ms, number in sorted(bounds):
+            if bound_ms > WORTH_BUILDING * best_ms or (best_ms < inf and not self._budget.left):
+                return
+            self._progress(f"planning {describe_shape(shapes[number])}", 0.0 if best_ms == inf else best_ms)
+            try:
+                promise = self.promise(shapes[number])
             except (UsageError, CapacityError) as error:
                 faults.append(error)
                 continue
             if promise is not None:
+                best_ms = min(best_ms, promise.ms)
                 yield promise
+
+    def bound_ms(self, shape: DivisionShape) -> float:
+        """A time that no plan of a shape is below: the kernels of all parts, spread evenly over the sites of a replica,
+        and the bubble of stages that take equally long. Raises UsageError for a batch that has no such parts."""
+        cut = self._cut_batch(shape.parts)
+        key = shape.parts, self._sites // shape.groups
+        if key not in self._least_ms:
+            graph = make_part_graph(cut)
+            timely = [node for number, node in enumerate(graph.nodes) if number not in cut.late]
+            self._least_ms[key] = find_least_ms(replace(graph, nodes=tuple(timely)), self._machine, key[1])
+        return self._least_ms[key] * (shape.microbatches + shape.stages - 1) / shape.stages
 
     def promise(self, shape: DivisionShape) -> Promise | None:
         """The plan of a shape, before it is built; None where the graph has too few stages. Raises UsageError for a
         batch that has no such parts, and CapacityError."""
-        cut = self._cuts.get(shape.parts)
-        if cut is None:
-            try:
-                cut = cut_batch(self._graph, shape.parts)
-            except UsageError as error:
-                cut = error
-            self._cuts[shape.parts] = cut
-        if isinstance(cut, UsageError):
-            raise cut
-        part = self._plan_part(cut, self._sites // shape.groups, shape.stages)
+        part = self._plan_part(self._cut_batch(shape.parts), self._sites // shape.groups, shape.stages)
         divided = divide_plan(part, shape, self._machine, self._sites)
         return None if divided is None else Promise(shape, divided.plan, divided.ms)
+
+    def _cut_batch(self, parts: int) -> BatchCut:
+        cut = self._cuts.get(parts)
+        if cut is None:
+            try:
+                cut = cut_batch(self._graph, parts)
+            except UsageError as error:
+                cut = error
+            self._cuts[parts] = cut
+        if isinstance(cut, UsageError):
+            raise cut
+        return cut
 
     def _plan_part(self, cut: BatchCut, sites: int, stages: int) -> PartPlan:
         """The plan of one part on so many sites. First as if memory were plenty: if its stages do not fit then, as if
