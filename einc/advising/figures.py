@@ -18,6 +18,7 @@ from einc.compiler import Compiled, compile_model
 from einc.errors import CapacityError, UsageError
 from einc.generation.decoder_plans import make_pins
 from einc.generation.plan_cache import hash_request
+from einc.graph.graph import count_resident_bytes
 from einc.options import CompileOptions
 from einc.plan_reading.limits import Limit, find_limit
 from einc.plan_reading.timing import read_plan_machine, time_plan
@@ -26,6 +27,7 @@ from einc.predict.ranges import name_rates
 from einc_runtime import disk
 from einc_runtime.plan.schema import ITEMSIZE, Bundle
 from einc_runtime.plan.states import STATE
+from einc_runtime.text import format_count, format_memory
 
 MAX_KEPT_FIGURES = 20_000
 """Files of some hundred bytes; if there are more, the older half of them is removed."""
@@ -73,6 +75,12 @@ class FiguresCache:
             if disk.is_own(file) and file.stat().st_size <= MAX_FIGURES_BYTES:
                 return msgspec.json.decode(file.read_bytes(), type=Figures)
         compiled = compile_model(text, name, options, phase)
+        kept, machine = count_resident_bytes(compiled.source), compiled.target.machine
+        available = sum(site.memory_bytes for site in machine.sites)
+        if kept > available:
+            sites = format_count(len(machine.sites), "site")
+            memory = f"{format_memory(kept)}, and the memory of {sites} is {format_memory(available)}"
+            return Figures(problem=f"weights and caches take {memory}")
         if options.pins:
             names = {name for node in compiled.graph.nodes for name in node.outputs}
             options = replace(options, pins=tuple(pin for pin in options.pins if pin.pattern in names))

@@ -276,6 +276,8 @@ def _plan_phases(combination: _Combination, phases: Sequence[Phase], planner: _P
         if combination.prompt_sites and phase.name == "prompt":
             groups, options = [devices[split:]], combination.offer.options
         figures[phase.name] = _find_slowest(phase, name, options, groups, planner)
+        if figures[phase.name].problem is not None:
+            break  # no round is possible
         if len(figures) == 1:
             cuts = figures[phase.name].weight_cuts
             options = replace(options, pins=tuple(Pin(pattern, cut) for pattern, cut in cuts))

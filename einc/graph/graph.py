@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,6 +96,17 @@ class Graph:
             for k, name in enumerate(node.inputs):
                 table[name].append((node, k))
         return table
+
+
+def count_resident_bytes(graph: Graph, kinds: Collection[TensorKind] = (TensorKind.WEIGHT, TensorKind.STATE)) -> int:
+    """What all sites must keep together, however the graph is planned: the tensors of these kinds that operators read
+    whole, each once."""
+    readers = graph.consumers()
+    return sum(
+        tensor.desc.type.size * tensor.desc.dtype.itemsize
+        for tensor in graph.tensors
+        if tensor.kind in kinds and any(node.operator.reads[k] == tensor.desc.type for node, k in readers[tensor.name])
+    )
 
 
 def verify_graph(graph: Graph) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from einc.errors import CapacityError, EincError, MachineError, UsageError
-from einc.graph.graph import Graph
+from einc.graph.graph import Graph, TensorKind, count_resident_bytes
 from einc.logical.division import DivisionShape
 from einc.logical.optimize import choose_by_cuts
 from einc.logical.plan import LogicalPlan
@@ -27,6 +27,7 @@ from einc.search.idle_site import find_least_ms
 from einc.search.result import SelectedPlan
 from einc.stages.batch import BatchCut, cut_batch
 from einc.stages.planning import PartPlan, divide_plan, make_part_graph, plan_part
+from einc_runtime.text import format_memory
 
 MICROBATCHES_PER_STAGE = 1, 2, 4
 """Micro-batches that are tried for each stage: with as many as stages, half of the time is bubble, and with four times
@@ -179,9 +180,19 @@ class ShapeSearch:
     def promise(self, shape: DivisionShape) -> Promise | None:
         """The plan of a shape, before it is built; None where the graph has too few stages. Raises UsageError for a
         batch that has no such parts, and CapacityError."""
+        self._require_memory(shape.replicas)
         part = self._plan_part(self._cut_batch(shape.parts), self._sites // shape.groups, shape.stages)
         divided = divide_plan(part, shape, self._machine, self._sites)
         return None if divided is None else Promise(shape, divided.plan, divided.ms)
+
+    def _require_memory(self, replicas: int) -> None:
+        """Raises CapacityError where a replica cannot have all weights."""
+        kept = count_resident_bytes(self._graph, (TensorKind.WEIGHT,))
+        memory = sum(site.memory_bytes for site in self._machine.sites[: self._sites // replicas])
+        if kept > memory:
+            raise CapacityError(
+                f"the weights take {format_memory(kept)}, and the sites of a replica have {format_memory(memory)}"
+            )
 
     def _cut_batch(self, parts: int) -> BatchCut:
         cut = self._cuts.get(parts)

@@ -23,7 +23,8 @@ from einc_runtime.plan.proof import prove
 from einc_runtime.plan.schema import Bundle, KernelTask
 from einc_runtime.plan.validation import validate
 from tests.support.compiled_plans import MODELS
-from tests.support.plan_arrays import arrays_of, results
+from tests.support.cuda_plans import agree, cpu_results, on_fake
+from tests.support.plan_arrays import arrays_of, outputs_of, results
 
 SMALL = {
     "n_layers": 2, "batch": 4, "length": 5, "d_model": 36, "heads_q": 6, "heads_kv": 3, "d_head": 6, "d_ff": 44,
@@ -104,6 +105,20 @@ def test_stages_run_beside_each_other():
     assert sum(stage["busy_part"] for stage in division["stages"]) > 1.3
     assert "2 stages, 4 micro-batches" in summarize_division(division)[0]
     assert "from operator" in format_overview(explain(bundle))
+
+
+@pytest.mark.slow
+def test_captured_graphs_run_stages():
+    """The graph that is captured for GPUs, on a stand-in for the driver; each site has a GPU, or all have one."""
+    bundle = plan(MEAN, 6, dtype="f32", stages=2, microbatches=3, replicas=1).bundle
+    arrays = arrays_of(bundle)
+    expected = cpu_results(bundle, arrays)
+    for devices in (None, [0] * 6):
+        session, _, _ = on_fake(bundle, devices)
+        session.load_all(arrays)
+        for _ in range(2):
+            session.execute()
+            agree(outputs_of(session), expected)
 
 
 @pytest.mark.slow
