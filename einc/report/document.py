@@ -187,6 +187,7 @@ def _describe_operation(bundle: Bundle, operation: Operation, timer: _ExchangeTi
         "outputs": [bundle.tensors[t].name for t in operation.outputs],
         "intervals": {index.name: [list(interval) for interval in index.intervals] for index in operation.indices},
         "replicas": operation.replicas,
+        "parts": operation.parts,
         "cost": {
             "repartition": operation.cost.repartition,
             "join": operation.cost.join,

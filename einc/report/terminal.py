@@ -220,16 +220,17 @@ def _format_section(
     lines += [f"    {line}" for line in draw_grid(operation, complete=complete)] or ["    not cut"]
     if operation["replicas"] > 1:
         lines.append(f"  computed on {format_count(operation['replicas'], 'site')} each")
-    used = len(operation["specs"])
+    if operation["parts"] > 1:
+        lines.append(f"  computed in {operation['parts']} parts of the batch, as their data comes")
     idle = operation["idle_sites"]
     if idle:
-        lines.append(f"  {used} of {sites} sites work; idle: {format_ranges(idle)}")
+        lines.append(f"  {sites - len(idle)} of {sites} sites work; idle: {format_ranges(idle)}")
     lines.append(f"  {describe_operator_time(operation)}")
     lines.append(f"  {_format_movement(operation)}")
     lines += [f"  {format_operation_cost(operation)}"] if paper else []
     if operation["pin"] is not None:
         lines.append(f"  pinned to {operation['pin']}")
-    return [*lines, *_format_alternatives(operation, paper)]
+    return [*lines, *(_format_alternatives(operation, paper) if operation["parts"] == 1 else [])]
 
 
 def _format_movement(operation: Document) -> str:

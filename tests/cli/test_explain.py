@@ -68,8 +68,8 @@ def test_the_document_says_what_the_plan_does(plan: Path, einc: Callable[..., An
 
 def check_operator(op: dict[str, Any], shapes: dict[str, list[int]]) -> None:
     assert list(op) == [
-        "name", "op", "source", "inputs", "outputs", "intervals", "replicas", "cost", "pin", "aggregate", "specs",
-        "idle_sites", "exchange", "moves", "time", "next_best", "next_fastest", "other_cuts",
+        "name", "op", "source", "inputs", "outputs", "intervals", "replicas", "parts", "cost", "pin", "aggregate",
+        "specs", "idle_sites", "exchange", "moves", "time", "next_best", "next_fastest", "other_cuts",
     ]  # fmt: skip
     assert op["source"].startswith("ffn.ein:")
     assert list(op["cost"]) == ["repartition", "join", "aggregation"]
