@@ -7,7 +7,6 @@ function specification reads the one position nearest to the interval, because i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
@@ -23,17 +22,10 @@ from einc.ops.arguments import (
 from einc.ops.base import Attributes, Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
-from einc.ops.scalar import ProgramBuilder, make_step
-from einc_runtime.plan.index_programs import (
-    MAX_READS,
-    NEAREST_ELEMENT,
-    IndexProgram,
-    IndexRead,
-    Position,
-    Read,
-    TensorRead,
-)
-from einc_runtime.plan.scalar_programs import Operand, ScalarInput
+from einc.ops.scalar import make_step, parse_program
+from einc_runtime.plan.index_patterns import write_concatenation
+from einc_runtime.plan.index_programs import MAX_READS
+from einc_runtime.plan.scalar_programs import ScalarInput
 
 CALLS = ("concat",)
 
@@ -88,19 +80,5 @@ def _concatenate(parts: Sequence[TensorDesc], axis: int, into: str) -> Operator:
     if len(parts) >= MAX_READS:
         hint = "concatenate some of them first"
         raise OperatorError(f"concat: {len(parts)} tensors; at most {MAX_READS - 1} are supported", hint=hint)
-    ends = list(accumulate(part.shape[axis] for part in parts))
-    reads: list[Read] = [
-        TensorRead(
-            k, tuple(Position(((name, 1),), -start * (d == axis)) for d, name in enumerate(loops)), NEAREST_ELEMENT
-        )
-        for k, start in enumerate((0, *ends[:-1]))
-    ]
-    builder = ProgramBuilder(len(parts) + 1)
-    value: Operand = ScalarInput(len(parts) - 1)
-    for k in reversed(range(len(parts) - 1)):
-        value = builder.add("where", builder.add("lt", ScalarInput(len(parts)), ends[k]), ScalarInput(k), value)
-    extents = (*first.shape[:axis], ends[-1], *first.shape[axis + 1 :])
-    program = IndexProgram(
-        tuple(zip(loops, extents, strict=True)), len(loops), (*reads, IndexRead(loops[axis])), "", ""
-    )
-    return build_index_operator(parts, program, builder.program(value), dims)
+    program = write_concatenation(loops, [part.shape for part in parts], axis)
+    return build_index_operator(parts, program, parse_program(program.program, len(program.reads)), dims)

@@ -29,6 +29,7 @@ from einc.ops.arguments import (
 )
 from einc.ops.base import Attributes, Operator
 from einc.ops.derived import DerivedMappedOperator
+from einc_runtime.plan.signatures import ROPE_SCALINGS
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -37,19 +38,12 @@ CALLS = ("rope",)
 EXTRAS = ("positions",)
 THETA = 10000.0
 """The base of the paper that introduced rotary embeddings (Su et al., 2021)."""
-SCALING_NAMES = ("none", "linear", "llama3", "longrope")
-_PARAMETERS = {
-    "none": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
-    "longrope": ("factors",),
-}
+SCALING_NAMES = tuple(ROPE_SCALINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """How fast every pair turns: `parameters` are those of the scaling, in the order of `_PARAMETERS`, or the factor of
-    each pair."""
+    """How fast every pair turns: `parameters` are those of the scaling, in order, or the factor of each pair."""
 
     theta: float
     scaling: str
@@ -59,7 +53,7 @@ class Frequencies:
     def attributes(self) -> Attributes:
         if self.scaling == "longrope":
             return {"theta": self.theta, "scaling": self.scaling, "factors": self.parameters}
-        scaled = zip(_PARAMETERS[self.scaling], self.parameters, strict=True)
+        scaled = zip(ROPE_SCALINGS[self.scaling], self.parameters, strict=True)
         return {"theta": self.theta, "scaling": self.scaling, **dict(scaled)}
 
     def of(self, d_head: int) -> Array:
@@ -124,12 +118,12 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     If positions are given, `seq_lens` has no effect on them.
     """
     scaling = read_word(name, attributes, "scaling", SCALING_NAMES)
-    unused = {key for keys in _PARAMETERS.values() for key in keys} - set(_PARAMETERS[scaling])
+    unused = {key for keys in ROPE_SCALINGS.values() for key in keys} - set(ROPE_SCALINGS[scaling])
     for key in attributes:
         if key in unused:
-            users = " or ".join(f'scaling="{s}"' for s in SCALING_NAMES if key in _PARAMETERS[s])
+            users = " or ".join(f'scaling="{s}"' for s in SCALING_NAMES if key in ROPE_SCALINGS[s])
             raise OperatorError(f"{name}: '{key}' goes with {users}, not with {scaling!r}", argument=key)
-    reject_others(name, attributes, "theta", "seq_lens", "scaling", *_PARAMETERS[scaling], "extras")
+    reject_others(name, attributes, "theta", "seq_lens", "scaling", *ROPE_SCALINGS[scaling], "extras")
     return restore(require_tensors(name, arguments, 2 if attributes.get("extras") else 1), attributes)
 
 
@@ -162,7 +156,7 @@ def _read_frequencies(attributes: Attributes, pairs: int) -> Frequencies:
     if scaling == "longrope":
         parameters = _read_factors(attributes, pairs)
     else:
-        parameters = [read_number("rope", attributes, key, above=0) for key in _PARAMETERS[scaling]]
+        parameters = [read_number("rope", attributes, key, above=0) for key in ROPE_SCALINGS[scaling]]
     if scaling == "llama3" and parameters[1] >= parameters[2]:
         raise OperatorError(
             f"rope: 'low_freq_factor' is {parameters[1]:g}, expected less than 'high_freq_factor', {parameters[2]:g}",

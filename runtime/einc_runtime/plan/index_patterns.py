@@ -13,6 +13,7 @@ The compiler's costs and the kernels ask the same functions, so that a plan is p
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -168,43 +169,37 @@ class Concatenation:
     parts: tuple[tuple[int, int, int], ...]
 
 
+def write_concatenation(loops: Sequence[str], shapes: Sequence[Sequence[int]], axis: int) -> IndexProgram:
+    """The program that puts tensors of these shapes, which differ in dimension `axis` alone, one after the other."""
+    starts = [0, *itertools.accumulate(shape[axis] for shape in shapes)]
+    count, extents = len(shapes), [*shapes[0][:axis], starts[-1], *shapes[0][axis + 1 :]]
+    reads = [
+        TensorRead(k, tuple(Position(((x, 1),), -starts[k] * (x == loops[axis])) for x in loops), NEAREST_ELEMENT)
+        for k in range(count)
+    ]
+    steps: list[str] = []
+    value = f"x{count - 1}"
+    for k in range(count - 1, 0, -1):
+        at = len(steps)
+        steps += [f"t{at} = lt x{count} {starts[k]}", f"t{at + 1} = where t{at} x{k - 1} {value}"]
+        value = f"t{at + 1}"
+    named = tuple(zip(loops, extents, strict=True))
+    return IndexProgram(named, len(loops), (*reads, IndexRead(loops[axis])), "; ".join(steps), "")
+
+
 @lru_cache(maxsize=1024)
 def find_concatenation(program: IndexProgram, shapes: tuple[tuple[int, ...], ...]) -> Concatenation | None:
-    """What a program is that chooses by `loop < end` among operands of these shapes, each of which begins where the one
-    before it ends; None for all others."""
-    scalar, last = _parse_scalar(program), program.reads[-1]
-    if program.reduced or not isinstance(last, IndexRead) or scalar.steps[-1].function != "where":
+    """The tensors of these shapes that a program puts one after the other; None for one that does anything else."""
+    last = program.reads[-1]
+    if program.reduced or not isinstance(last, IndexRead) or len(shapes) != len(program.reads) - 1:
         return None
-    loop, start = last.loop, 0
-    value: Operand = EarlierStep(len(scalar.steps) - 1)
-    parts: list[tuple[int, int, int]] = []
-    while start < program.extents[loop]:
-        chosen, end, value = _split_choice(program, value, loop)
-        if not isinstance(chosen, ScalarInput) or end <= start:
-            return None
-        read = program.reads[chosen.position]
-        positions = tuple(Position(((name, 1),), -start * (name == loop)) for name in program.result)
-        axis = program.result.index(loop)
-        if not isinstance(read, TensorRead) or read != TensorRead(read.operand, positions, NEAREST_ELEMENT):
-            return None
-        if shapes[read.operand][axis] != end - start:
-            return None
-        parts.append((read.operand, start, end))
-        start = end
-    return Concatenation(program.result.index(loop), tuple(parts))
-
-
-def _split_choice(program: IndexProgram, value: Operand, loop: str) -> tuple[Operand, int, Operand]:
-    """What a value is as far as a position of the loop, this position, and what it is from there on."""
-    steps = _parse_scalar(program).steps
-    if isinstance(value, EarlierStep) and steps[value.position].function == "where":
-        condition, chosen, remainder = steps[value.position].operands
-        test = steps[condition.position] if isinstance(condition, EarlierStep) else None
-        if test is not None and test.function == "lt" and _find_sum(program, test.operands[0]) == (loop, 0):
-            bound = test.operands[1]
-            if isinstance(bound, ScalarLiteral) and type(bound.value) is int:
-                return chosen, bound.value, remainder
-    return value, program.extents[loop], value
+    axis = program.result.index(last.loop)
+    if len({(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}) != 1 or len(shapes[0]) != program.kept:
+        return None
+    if program != write_concatenation(program.result, shapes, axis):
+        return None
+    ends = itertools.accumulate(shape[axis] for shape in shapes)
+    return Concatenation(axis, tuple((k, end - shapes[k][axis], end) for k, end in enumerate(ends)))
 
 
 def is_running_along(program: IndexProgram, name: str) -> bool:

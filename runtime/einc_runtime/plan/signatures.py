@@ -61,7 +61,13 @@ _PLACES = KernelOperand(INTEGERS, 1)
 _INDICES = KernelOperand(("i64",))
 _SCALES = (KernelOperand(QUANTIZED), KernelOperand(FLOATS))
 _ZEROS = _INT8_OPERAND = KernelOperand(("i8",))
-_FREQUENCIES = ("factor", "low_freq_factor", "high_freq_factor", "original_length")
+ROPE_SCALINGS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
+    "longrope": ("factors",),
+}
+"""How frequencies of `rope` may be scaled, and the attributes of each way: numbers, but for the list `factors`."""
 
 SIGNATURES: dict[str, KernelSignature] = {
     "map": KernelSignature(
@@ -127,7 +133,7 @@ SIGNATURES: dict[str, KernelSignature] = {
         (_ROWS,),
         (_ROWS,),
         {"theta": float, "scaling": str},
-        {"seq_lens": list, "factors": list, **dict.fromkeys(_FREQUENCIES, float)},
+        {"seq_lens": list, "factors": list, **dict.fromkeys(ROPE_SCALINGS["llama3"], float)},
         more=(_PLACES,),
         order="nothing",
     ),

@@ -17,13 +17,7 @@ from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault, ValueFault
 from einc_runtime.kernels.base import Invocation, dtype_name
 from einc_runtime.plan.schema import Block
-
-_SCALING_TERMS = {
-    "none": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
-    "longrope": (),
-}
+from einc_runtime.plan.signatures import ROPE_SCALINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +69,11 @@ class RopeCall:
 def _read_parameters(invocation: Invocation[Array], half: int) -> tuple[Array, list[int] | None]:
     """Radians per position of each pair in f32, and the lengths of packed sequences where they are an attribute."""
     scaling = invocation.attribute("scaling", str)
-    if scaling not in _SCALING_TERMS:
+    if scaling not in ROPE_SCALINGS:
         raise PlanFault(f"rope with the unknown scaling '{scaling[:40]}'")
-    invocation.allow("theta", "scaling", "seq_lens", *_SCALING_TERMS[scaling], *(["factors"] * (scaling == "longrope")))
-    theta, *scales = (_read_positive(invocation, name) for name in ("theta", *_SCALING_TERMS[scaling]))
+    invocation.allow("theta", "scaling", "seq_lens", *ROPE_SCALINGS[scaling])
+    numbers = [name for name in ("theta", *ROPE_SCALINGS[scaling]) if name != "factors"]
+    theta, *scales = (_read_positive(invocation, name) for name in numbers)
     exponents = np.arange(half, dtype=np.float32) / np.float32(half)
     powers = np.power(theta, exponents, dtype=np.float64).astype(np.float32)
     if scaling == "longrope":

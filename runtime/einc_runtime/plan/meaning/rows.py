@@ -18,14 +18,9 @@ from einc_runtime.plan.meaning.terms import (
     indices_along,
 )
 from einc_runtime.plan.schema import FLOATS, INTEGERS, Attribute
+from einc_runtime.plan.signatures import ROPE_SCALINGS
 
 _NORM_INPUTS = {"rmsnorm": 2, "layernorm": 3}
-_SCALINGS = {
-    "none": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_length"),
-    "longrope": ("factors",),
-}
 
 
 def softmax(applied: Application) -> OperatorMeaning:
@@ -84,11 +79,11 @@ def rope(applied: Application) -> OperatorMeaning:
     """Pairs of the last dimension turn by the positions of the tokens, which are an input or follow from `seq_lens`."""
     given = "extras" in applied.attributes
     applied.allow(
-        ("theta", "scaling", "extras" if given else "seq_lens"), [n for names in _SCALINGS.values() for n in names]
+        ("theta", "scaling", "extras" if given else "seq_lens"), [n for names in ROPE_SCALINGS.values() for n in names]
     )
     tensor, *positions = applied.operands(1 + given)
     scaling = applied.value("scaling", str)
-    applied.require(scaling in _SCALINGS, f"there is no scaling '{scaling[:40]}'")
+    applied.require(scaling in ROPE_SCALINGS, f"there is no scaling '{scaling[:40]}'")
     applied.require(tensor.dtype in FLOATS and tensor.rank >= 2 and tensor.shape[-1] % 2 == 0, f"of {tensor}")
     attributes: dict[str, Attribute] = {"theta": applied.number("theta"), "scaling": scaling}
     if given:
@@ -97,7 +92,7 @@ def rope(applied: Application) -> OperatorMeaning:
         applied.require(vector.dtype in INTEGERS and vector.shape == tensor.shape[-2:-1], f"at {vector}")
     else:
         attributes["seq_lens"] = list(applied.lengths("seq_lens", tensor.shape[-2]))
-    used = _SCALINGS[scaling]
+    used = ROPE_SCALINGS[scaling]
     applied.allow((*attributes, *used), ("extras",))
     if scaling == "longrope":
         factors = applied.items("factors", float)
