@@ -6,7 +6,7 @@ keys (ALiBi) one more element of queries and keys, and a column of sinks beside 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,7 @@ def find_attention(program: ArrayProgram, array: Array, arguments: tuple[Any, ..
             return None
         scores, sinks = joined
     read = _read_scores(program, scores)
-    if read is None or read.query.rank != array.rank or read.key.rank != array.rank:
+    if read is None or (read := _widen_products(program, read, array)) is None:
         return None
     seen = _describe_tables(read)
     if seen is None:
@@ -88,6 +88,19 @@ def find_attention(program: ArrayProgram, array: Array, arguments: tuple[Any, ..
         return None
     cap = f", softcap={read.softcap!r}" if read.softcap else ""
     return attend_seen(program, query, key, value, seen + cap, scale, array.name, sinks)
+
+
+def _widen_products(program: ArrayProgram, read: _Scores, array: Array) -> _Scores | None:
+    """The same with queries and keys [batch, heads, tokens, d], where batches and heads were one dimension."""
+    parts = []
+    for part in (read.query, read.key):
+        if part.rank != array.rank:
+            lead = array.shape[:-2]
+            if part.rank != 3 or multiply_extents(part.shape[:-2]) != multiply_extents(lead):
+                return None
+            part = reshape(program, part, [*lead, *part.shape[-2:]], array.name)
+        parts.append(part)
+    return replace(read, query=parts[0], key=parts[1])
 
 
 def _skip_views(program: ArrayProgram, value: Array) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einc.importers.arrays.elementwise import apply, cast
-from einc.importers.arrays.extents import Extent, make_extent
+from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import reshape, transpose
 from einc.importers.arrays.products import matmul, multiply_picked, multiply_rows
 from einc.importers.arrays.program import ArrayProgram
@@ -60,12 +60,35 @@ def move_reshape(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]
     return _widen_product(program, source, array)
 
 
+_ROWWISE = ("mul", "silu", "sigmoid", "cast", "rms_norm")
+"""Operations on rows, which are the same with more dimensions before."""
+
+
 def move_reshape_of_factors(program: ArrayProgram, array: Array, arguments: tuple[Any, ...]) -> Array | None:
-    """What was computed of flattened arrays, with the dimensions that they had before."""
+    """What was computed of flattened arrays, with the dimensions that they had before, or with those joined."""
     flat: Array = arguments[0]
     if flat.rank != 2 or array.rank <= 2 or program.find_origin(flat, "reshape") is not None:
         return None
-    return _widen(program, flat, array.shape[:-1], array.name) if array.shape[-1] == flat.shape[-1] else None
+    if array.shape[-1] == flat.shape[-1]:
+        return _widen(program, flat, array.shape[:-1], array.name)
+    lead = _find_lead(program, flat)
+    wide = _widen(program, flat, lead, array.name) if lead is not None else None
+    return reshape(program, wide, array.shape, array.name) if wide is not None else None
+
+
+def _find_lead(program: ArrayProgram, value: Any) -> Shape | None:
+    """The dimensions that were flattened to the first one of an array [n, d], or of one that it is computed of."""
+    if not isinstance(value, Array) or value.rank != 2:
+        return None
+    flattened = program.find_origin(value, "reshape")
+    if flattened is not None:
+        source: Array = flattened[0]
+        return source.shape[:-1] if source.rank > 2 and source.shape[-1] == value.shape[-1] else None
+    origin = program.origins.get(value.name)
+    if origin is None or origin.operation not in _ROWWISE:
+        return None
+    leads = (_find_lead(program, part) for part in origin.arguments[: 2 if origin.operation == "mul" else 1])
+    return next((lead for lead in leads if lead is not None), None)
 
 
 def _widen(program: ArrayProgram, value: Any, lead: Shape, hint: str) -> Array | None:
@@ -76,9 +99,9 @@ def _widen(program: ArrayProgram, value: Any, lead: Shape, hint: str) -> Array |
     flattened = program.find_origin(value, "reshape")
     if flattened is not None:
         source: Array = flattened[0]
-        return reshape(program, source, shape, hint) if _drop_ones(source.shape) == _drop_ones(shape) else None
+        return reshape(program, source, shape, hint) if _splits(source.shape, shape) else None
     origin = program.origins.get(value.name)
-    if origin is None or origin.operation not in ("mul", "silu", "sigmoid", "cast", "rms_norm"):
+    if origin is None or origin.operation not in _ROWWISE:
         return None
     wide = [_widen(program, part, lead, hint) for part in origin.arguments[: 2 if origin.operation == "mul" else 1]]
     if any(part is None for part in wide):
@@ -91,8 +114,10 @@ def _widen(program: ArrayProgram, value: Any, lead: Shape, hint: str) -> Array |
     return apply(program, origin.operation, *parts, hint=hint)
 
 
-def _drop_ones(shape: Sequence[Extent]) -> list[Extent]:
-    return [extent for extent in shape if extent != make_extent(1)]
+def _splits(joined: Sequence[Extent], shape: Sequence[Extent]) -> bool:
+    """Whether each dimension of `joined` is one of `shape`, or several in a row that are split there."""
+    ends = [multiply_extents(shape[: axis + 1]) for axis in range(len(shape))]
+    return all(multiply_extents(joined[: axis + 1]) in (make_extent(1), *ends) for axis in range(len(joined)))
 
 
 def _widen_product(program: ArrayProgram, product: Array, like: Array) -> Array | None:
