@@ -113,6 +113,11 @@ MODULES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
         ]),
         (draw(4, 5),),
     ),
+    "records": (Computation(lambda x: x.max(1)), (draw(4, 5),)),
+    "averages": (
+        Computation(lambda x: [F.avg_pool2d(x, (2, 3), 2, 1, divisor_override=5), x[0, 0].round(decimals=1)]),
+        (draw(2, 3, 7, 6),),
+    ),
     "types": (
         Computation(lambda x, i: [
             x + i, i / 2, i // 2, i % 3, (x * 3).to(torch.int32), i.to(torch.int8) * 100, x.double().sum(), i > x,
@@ -182,6 +187,26 @@ def test_attention_that_is_spelled_out(form: str) -> None:
     model = compare(Computation(lambda *t: spell(form, *t)), (draw(2, 4, 5, 6), draw(2, 4, 5, 6), draw(2, 4, 5, 3)))
     assert " attention(" in model.text
     assert "softmax(" not in model.text
+
+
+def test_attention_whose_batches_and_heads_are_one_dimension() -> None:
+    """Scores of baddbmm, as GPT-NeoX has them; a gated norm over heads, as models with delta rules have it."""
+    hidden = torch.full((5, 5), -1e9).triu(1)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        flat = (part.reshape(-1, 5, 6) for part in (q, k))
+        scores = torch.baddbmm(torch.zeros(8, 5, 5), next(flat), next(flat).transpose(1, 2), beta=1.0, alpha=0.4)
+        return (scores.view(2, 4, 5, 5) + hidden).softmax(-1) @ v
+
+    model = compare(Computation(attend), (draw(2, 4, 5, 6), draw(2, 4, 5, 6), draw(2, 4, 5, 3)))
+    assert " attention(" in model.text
+
+    def norm(x: Tensor, gate: Tensor) -> Tensor:
+        rows = x.reshape(-1, 6)
+        return (F.rms_norm(rows, (6,), torch.ones(6) / 3) * F.silu(gate.reshape(-1, 6))).reshape(2, 5, 24)
+
+    model = compare(Computation(norm), (draw(2, 5, 4, 6), draw(2, 5, 24)))
+    assert "n40" not in model.text
 
 
 @pytest.mark.parametrize("type_", [torch.float16, torch.bfloat16, torch.float64])

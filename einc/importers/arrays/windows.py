@@ -198,14 +198,19 @@ def max_pool(program: ArrayProgram, x: Array, windows: MovingWindows, hint: str 
 
 
 def average_pool(
-    program: ArrayProgram, x: Array, windows: MovingWindows, count_outside: bool = False, hint: str = "average_pool"
-) -> Array:
-    """The mean of each window. What lies outside counts as 0, or does not count; beyond the padding it never counts."""
+    program: ArrayProgram, x: Array, windows: MovingWindows, count_outside: bool = False, hint: str = "average_pool",
+    *, fixed_divisor: int | None = None,
+) -> Array:  # fmt: skip
+    """The mean of each window. What lies outside counts as 0, or does not count; beyond the padding it never counts.
+
+    With a `fixed_divisor`, sums are divided by that.
+    """
     outside = windows.reaches_outside(x.shape[2:])
     loops = windows.loops()
     sums = f"sum[{', '.join(loops)}]" if loops else ""
-    if not outside:
-        return _pool(program, x, windows, sums, "", f" / {math.prod(windows.sizes)}", hint)
+    if fixed_divisor or not outside:
+        zeros = ", outside = 0" if outside else ""
+        return _pool(program, x, windows, sums, zeros, f" / {fixed_divisor or math.prod(windows.sizes)}", hint)
     divisors = [_count_windows(program, x, windows, axis, count_outside) for axis in range(len(windows.sizes))]
     total = _pool(program, x, windows, sums, ", outside = 0", "", f"{hint}_sum")
     for axis, divisor in enumerate(divisors):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,7 +40,10 @@ def export_module(
     except ImportError:
         raise MissingFault("from_torch needs torch", hint=suggest_packages("torch")) from None
     module.eval()
-    with torch.no_grad(), _choose_experts(module), keep_recurrences(module), warnings.catch_warnings():
+    with (
+        torch.no_grad(), _choose_experts(module), keep_recurrences(module), _flatten_results(module),
+        warnings.catch_warnings(),
+    ):  # fmt: skip
         warnings.simplefilter("ignore", FutureWarning)  # torch's, about what torch itself calls
         try:
             exported = export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False)
@@ -61,6 +65,26 @@ def export_module(
             words = str(error).strip() or type(error).__name__
             problem = f"torch.export cannot export the module: {words.splitlines()[0][:300]}"
             raise ModelError([Diagnostic(problem)]) from error
+
+
+@contextmanager
+def _flatten_results(module: Any) -> Iterator[None]:
+    """While it is exported, a module returns a tuple of its tensors: torch saves no records with names."""
+    from torch.utils._pytree import tree_leaves
+
+    before, forward = vars(module).get("forward"), module.forward
+
+    @functools.wraps(forward)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        return tuple(tree_leaves(forward(*args, **kwargs)))
+
+    module.forward = compute
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
 
 
 def _compute_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:

@@ -86,8 +86,10 @@ _OF_TWO_OPERANDS = tuple(_make_binary(name, function) for name, function in (
 def _make_rounding(name: str) -> Function:
     @aten(name)
     def convert(call: Call, self_: Array, decimals: int = 0) -> Array:
-        if decimals:
-            raise UnsupportedError(f"rounding to {decimals} decimals")
+        if decimals and self_.type.is_float:
+            powers = ("mul", "div") if decimals > 0 else ("div", "mul")
+            scaled = combine(call, powers[0], self_, 10.0 ** abs(decimals))
+            return combine(call, powers[1], combine(call, name, scaled), 10.0 ** abs(decimals))
         return combine(call, name, self_) if self_.type.is_float else call.cast(self_)
 
     return convert

@@ -23,7 +23,7 @@ def convert_embedding(call: Call, weight: Array, indices: Array, padding_idx: in
 
 @aten("index_select")
 def convert_index_select(call: Call, self_: Array, dim: int, index: Array) -> Array:
-    return moving.take(call.program, self_, index, dim, call.hint)
+    return moving.take(call.program, self_, index, dim, call.hint) if self_.rank else self_
 
 
 @aten("index", "_unsafe_index")
@@ -148,10 +148,16 @@ def convert_scatter_add(call: Call, self_: Array, dim: int, index: Array, src: A
 
 @aten("scatter")
 def convert_scatter_of_positions(
-    call: Call, self_: Array, dim: int, index: Array, src: Array | None = None, value: Any = None
-) -> Array:
+    call: Call, self_: Array, dim: int, index: Array, src: Array | None = None, value: Any = None,
+    reduce: str | None = None,
+) -> Array:  # fmt: skip
     """Positions along the axis must differ, as those of the largest elements do; else torch has no order, either."""
     program, smaller = call.program, _find_smaller(self_, dim, index)
+    if reduce is not None and reduce != "add":
+        raise UnsupportedError(f"reduce={reduce!r:.40}")
+    if reduce == "add":
+        added = moving.full(program, index.shape, value, self_.type) if src is None else src
+        return convert_scatter_add(call, self_, dim, index, added)
     if smaller is not None:
         part = moving.slice_axis(program, self_, smaller, 0, index.shape[smaller])
         written = convert_scatter_of_positions(call, part, dim, index, src, value)

@@ -116,7 +116,14 @@ def convert_eye(call: Call, n: int, m: int | None = None, dtype: ElementType | N
 
 
 @aten("linspace")
-def convert_linspace(call: Call, start: float, end: float, steps: int, dtype: ElementType | None = None) -> Array:
+def convert_linspace(
+    call: Call, start: float | Array, end: float | Array, steps: int, dtype: ElementType | None = None
+) -> Array:
+    if isinstance(start, Array) or isinstance(end, Array):
+        program, shares = call.program, np.linspace(0, 1, steps).astype(call.type.numpy)
+        first, last = (call.cast(part) if isinstance(part, Array) else part for part in (start, end))
+        way = apply(program, "sub", last, first)
+        return apply(program, "add", apply(program, "mul", way, program.constant(shares, call.type)), first)
     return call.program.constant(np.linspace(start, end, steps).astype(call.type.numpy), call.type, call.hint)
 
 

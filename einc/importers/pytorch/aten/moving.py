@@ -288,6 +288,8 @@ def convert_pixel_shuffle(call: Call, self_: Array, upscale_factor: int) -> Arra
 @aten("unfold")
 def convert_unfold(call: Call, self_: Array, dimension: int, size: int, step: int) -> Array:
     """Windows along a dimension, whose elements become the last dimension."""
+    if not self_.rank:
+        return moving.reshape(call.program, self_, [size], call.hint)
     axis = normalize_axis(dimension, self_.rank)
     count = (self_.shape[axis] - size) // step + 1
     shape = [*self_.shape[:axis], count, *self_.shape[axis + 1 :], make_extent(size)]

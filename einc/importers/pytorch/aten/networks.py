@@ -10,7 +10,7 @@ import numpy as np
 from einc.importers.arrays import reducing, windows
 from einc.importers.arrays.element_types import ElementType
 from einc.importers.arrays.elementwise import apply, cast
-from einc.importers.arrays.extents import make_extent, multiply_extents
+from einc.importers.arrays.extents import Extent, make_extent, multiply_extents
 from einc.importers.arrays.moving import reshape, squeeze, take, unsqueeze
 from einc.importers.arrays.products import einsum
 from einc.importers.arrays.values import Array, UnsupportedError
@@ -47,8 +47,23 @@ def convert_layer_norm(
 def convert_native_layer_norm(
     call: Call, input: Array, normalized_shape: list[Size], weight: Array | None, bias: Array | None, eps: float
 ) -> Any:
-    """Mean and deviation, which training uses, are not computed."""
-    return convert_layer_norm(call, input, normalized_shape, weight, bias, eps), None, None
+    """Beside the result the statistics of rows, which training uses."""
+    count = len(normalized_shape)
+    rows = _flatten_last(call, input, count)
+    assert rows is not None
+    shape: list[Extent | int] = [*input.shape[: input.rank - count], *[1] * count]
+    statistics = _measure_rows(call, rows, eps, shape)
+    return convert_layer_norm(call, input, normalized_shape, weight, bias, eps), *statistics
+
+
+def _measure_rows(call: Call, rows: Array, eps: float, shape: Sequence[Extent | int]) -> tuple[Array, Array]:
+    """The means of rows, and the factors that make their deviations 1."""
+    program, wide = call.program, cast(call.program, rows, call.types[1])
+    mean = reducing.reduce(program, wide, "mean", [-1], True, call.hint)
+    apart = apply(program, "sub", wide, mean)
+    variance = reducing.reduce(program, apply(program, "square", apart), "mean", [-1], True, call.hint)
+    factor = apply(program, "rsqrt", apply(program, "add", variance, eps), hint=call.hint)
+    return reshape(program, mean, shape, call.hint), reshape(program, factor, shape, call.hint)
 
 
 @aten("rms_norm")
@@ -74,7 +89,9 @@ def convert_group_norm(
     rows = reshape(program, input, [input.shape[0], groups, multiply_extents(input.shape[1:]) // groups])
     normed = reshape(program, reducing.layer_norm(program, rows, None, None, eps, call.hint), input.shape, call.hint)
     result = _scale_channels(call, normed, weight, bias)
-    return result if len(call.types) == 1 else (result, None, None)
+    if len(call.types) == 1:
+        return result
+    return result, *_measure_rows(call, rows, eps, [input.shape[0], groups])
 
 
 def _scale_channels(call: Call, array: Array, weight: Array | None, bias: Array | None) -> Array:
@@ -190,12 +207,12 @@ def _make_pooling(axes: int) -> tuple[Function, ...]:
         padding: Sequence[int] = (0,), ceil_mode: bool = False, count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Array:  # fmt: skip
-        if divisor_override:
-            raise UnsupportedError("a divisor_override")
         moving = _make_windows(self_, axes, kernel_size, stride, padding, (1,), ceil_mode)
         return _with_batch(
             call, self_, axes,
-            lambda x: windows.average_pool(call.program, x, moving, count_include_pad, call.hint),
+            lambda x: windows.average_pool(
+                call.program, x, moving, count_include_pad, call.hint, fixed_divisor=divisor_override
+            ),
         )  # fmt: skip
 
     @aten(f"adaptive_avg_pool{axes}d", f"_adaptive_avg_pool{axes}d")

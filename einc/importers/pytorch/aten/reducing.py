@@ -182,6 +182,8 @@ def convert_log_softmax(call: Call, self_: Array, dim: int, dtype: ElementType |
 @aten("logsumexp")
 def convert_logsumexp(call: Call, self_: Array, dim: Axes, keepdim: bool = False) -> Array:
     program, array = call.program, call.cast(self_)
+    if not array.rank:
+        return array
     top = reducing.reduce(program, array, "max", _list_axes(dim), True, call.hint)
     total = aggregate(call, apply(program, "exp", apply(program, "sub", array, top)), "sum", dim, keepdim)
     kept = top if keepdim else reshape(program, top, total.shape)
