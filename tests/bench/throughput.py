@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +40,9 @@ PAGE = ROOT / "docs" / "throughput.md"
 MARKS = ("<!-- table -->", "<!-- end of table -->")
 HEADER = ["model, prompts", "machine", "chosen", "prompts / s", "tensor", "data", "pipeline", "mixed", "CPU s"]
 LARGE = ("n_layers=80", "d_model=8192", "heads_q=64", "d_ff=28672")
+WORTH = 1.1
+"""Shapes are estimated if their bound is at most so many times the least estimate, in case that one does not fit."""
+
 ROUNDING = 1e-9
 """Times that differ by this part are the same."""
 
@@ -81,12 +85,16 @@ class HandPlanner:
     def plan(self, shapes: Sequence[DivisionShape]) -> HandPlan | None:
         """The fastest of these shapes: of those that are estimated to be faster than others, the first that fits."""
         promised: list[tuple[float, DivisionShape, DividedPlan]] = []
+        bounded = []
         for shape in shapes:
-            try:
+            with suppress(UsageError):
+                bounded.append((self.search.bound_ms(shape), shape))
+        for bound_ms, shape in sorted(bounded, key=lambda entry: entry[0]):
+            if promised and bound_ms > WORTH * min(ms for ms, _, _ in promised):
+                break  # as it is not built if it is estimated to take longer
+            with suppress(UsageError, StopIteration):
                 divided = self.divide(shape)
-            except (UsageError, StopIteration):
-                continue
-            promised.append((divided.ms, shape, divided))
+                promised.append((divided.ms, shape, divided))
         for _, shape, divided in sorted(promised, key=lambda entry: entry[0]):
             try:
                 return HandPlan(shape, self.search.build(divided.plan).predicted_ms)
