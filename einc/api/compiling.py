@@ -15,7 +15,7 @@ from einc.api.options import GraphOptions
 from einc.api.plan import Plan
 from einc.core.tensor import TensorDesc
 from einc.errors import MachineWarning, UsageError
-from einc.options import BASELINES, INPUT_PLACEMENTS, SCHEDULES, CompileOptions, GivenExchange
+from einc.options import BASELINES, INPUT_PLACEMENTS, OBJECTIVES, SCHEDULES, CompileOptions, GivenExchange
 from einc_runtime.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -139,6 +139,8 @@ def read_options(
     where = values.get("input_placement", INPUT_PLACEMENTS[0])
     if where not in INPUT_PLACEMENTS:
         raise UsageError(f"input_placement is {' or '.join(map(repr, INPUT_PLACEMENTS))}, not {where!r:.80}")
+    if values.get("objective", OBJECTIVES[0]) not in OBJECTIVES:
+        raise UsageError(f"objective is {' or '.join(map(repr, OBJECTIVES))}, not {values['objective']!r:.80}")
     if "step" in values:
         values["step"] = _read_step(values["step"])
     if "gradients" in values:

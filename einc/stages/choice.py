@@ -153,12 +153,13 @@ class ShapeSearch:
                 bounds.append((self.bound_ms(shape), number))
             except UsageError as error:
                 faults.append(error)
-        for bound_ms, number in sorted(bounds):
+        for position, (bound_ms, number) in enumerate(sorted(bounds)):
             if bound_ms > WORTH_BUILDING * best_ms or (best_ms < inf and not self._budget.left):
                 return
             self._progress(f"planning {describe_shape(shapes[number])}", 0.0 if best_ms == inf else best_ms)
+            seconds = self._budget.left / (len(bounds) - position)
             try:
-                promise = self.promise(shapes[number])
+                promise = self.promise(shapes[number], seconds)
             except (UsageError, CapacityError) as error:
                 faults.append(error)
                 continue
@@ -177,11 +178,11 @@ class ShapeSearch:
             self._least_ms[key] = find_least_ms(replace(graph, nodes=tuple(timely)), self._machine, key[1])
         return self._least_ms[key] * (shape.microbatches + shape.stages - 1) / shape.stages
 
-    def promise(self, shape: DivisionShape) -> Promise | None:
-        """The plan of a shape, before it is built; None where the graph has too few stages. Raises UsageError for a
-        batch that has no such parts, and CapacityError."""
+    def promise(self, shape: DivisionShape, seconds: float = inf) -> Promise | None:
+        """The plan of a shape, before it is built; None where the graph has too few stages. The search for the plan of
+        a part may take so many `seconds`. Raises UsageError for a batch that has no such parts, and CapacityError."""
         self._require_memory(shape.replicas)
-        part = self._plan_part(self._cut_batch(shape.parts), self._sites // shape.groups, shape.stages)
+        part = self._plan_part(self._cut_batch(shape.parts), self._sites // shape.groups, shape.stages, seconds)
         divided = divide_plan(part, shape, self._machine, self._sites)
         return None if divided is None else Promise(shape, divided.plan, divided.ms)
 
@@ -206,15 +207,16 @@ class ShapeSearch:
             raise cut
         return cut
 
-    def _plan_part(self, cut: BatchCut, sites: int, stages: int) -> PartPlan:
+    def _plan_part(self, cut: BatchCut, sites: int, stages: int, seconds: float) -> PartPlan:
         """The plan of one part on so many sites. First as if memory were plenty: if its stages do not fit then, as if
         every site had the memory of all stages."""
         smallest = min(site.memory_bytes for site in self._machine.sites)
         for room in (self._sites, stages):
             key = cut.parts, sites, room
             if key not in self._parts:
+                budget = SearchBudget(seconds if seconds < inf else None)
                 self._parts[key] = plan_part(
-                    cut, self._machine, sites, naive=self._naive, seed=self._seed, budget=self._budget, room=room
+                    cut, self._machine, sites, naive=self._naive, seed=self._seed, budget=budget, room=room
                 )
             part = self._parts[key]
             if part is not None and (part.memory <= stages * smallest or room == stages):

@@ -12,6 +12,9 @@ from einc.physical.budget import SearchBudget
 from einc.search.result import SelectedPlan
 from einc.stages.choice import ShapeRequest, ShapeSearch
 
+FOR_SHAPES = 0.5
+"""The part of a time limit that is kept for plans with stages, micro-batches and replicas."""
+
 Competitor = tuple[Graph, SelectedPlan]
 """A graph, and its plan."""
 
@@ -52,7 +55,11 @@ def _find_divided(
     _check(options)
     request = ShapeRequest(options.stages, options.microbatches, options.replicas)
     allowed = all(count in (None, 1) for count in (request.stages, request.microbatches, request.replicas))
+    budget.begin()
+    budget.hold_back(FOR_SHAPES)
     undivided_graph, undivided = find_undivided() if allowed else (graph, None)
+    budget.begin()
+    budget.release()
     search = ShapeSearch(
         graph,
         machine,
@@ -62,8 +69,8 @@ def _find_divided(
         seed=options.seed,
         progress=progress,
     )
-    budget.begin()
     best = search.find_best(request, undivided)
+    budget.end()
     return (undivided_graph if best.plan.division is None else graph), best
 
 

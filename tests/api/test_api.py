@@ -220,6 +220,7 @@ def compiled(graph: es.Graph) -> es.Graph:
         (lambda g, i, y: es.compileGraph(g, machine="dgx-b100"), EincError, "dgx-"),
         (lambda g, i, y: es.compileGraph(g, schedule_mode="best"), UsageError, "naive"),
         (lambda g, i, y: es.compileGraph(g, input_placement="twice"), UsageError, "'replicated' or 'once'"),
+        (lambda g, i, y: es.compileGraph(g, objective="speed"), UsageError, "'latency' or 'throughput'"),
         (lambda g, i, y: es.compileGraph(g, selector="best"), UsageError, "eindecomp"),
     ],
 )

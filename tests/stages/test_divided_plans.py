@@ -192,6 +192,12 @@ def test_throughput_takes_the_fastest_shape():
     assert any((shape.stages, shape.microbatches, shape.replicas) == (1, 1, 1) for shape in built)
 
 
+def test_a_short_time_limit_still_gives_a_plan():
+    compiled = plan(LLAMA, 4, SMALL, objective="throughput", time_limit=1e-3)
+    assert [shape.chosen for shape in compiled.plan.shapes] == [True]
+    prove(compiled.bundle)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
