@@ -42,7 +42,8 @@ def place_functions(
     """
     if busy is None or functions == sites:
         busy = (0,) * sites
-        if all(_lies_at_home(inflow) for inflow in inflows):  # inputs and weights are loaded wherever they are needed
+        home = range(functions)  # inputs and weights are loaded wherever they are needed
+        if all(_lies_at(inflow, home) for inflow in inflows):
             return tuple(range(functions))
     if not inflows:
         return _gather_free_sites(functions, busy, widths or {})
@@ -53,7 +54,7 @@ def place_functions(
 
 def place_among(inflows: Sequence[Inflow], functions: int, sites: int, among: Sequence[int]) -> tuple[int, ...]:
     """A site of its own for each of `functions` function specifications, among some of the `sites`."""
-    if not inflows:
+    if all(_lies_at(inflow, among) for inflow in inflows):
         return tuple(among[:functions])
     chosen = assign_sites(count_moved_bytes(inflows, functions, sites)[:, list(among)])
     return tuple([among[column] for column in chosen])
@@ -76,10 +77,11 @@ def _gather_free_sites(functions: int, busy: Sequence[int], widths: Mapping[Pair
     return tuple(sorted(chosen))
 
 
-def _lies_at_home(inflow: Inflow) -> bool:
-    """Whether function specification i finds all that it reads at site i, so that nothing moves."""
+def _lies_at(inflow: Inflow, sites: Sequence[int]) -> bool:
+    """Whether function specification i finds all that it reads at the i-th of the sites, so that nothing moves."""
     return all(
-        site in inflow.settled and inflow.settled[site].issuperset(cells) for site, cells in enumerate(inflow.needs)
+        site in inflow.settled and inflow.settled[site].issuperset(cells)
+        for site, cells in zip(sites, inflow.needs, strict=False)
     )
 
 
