@@ -166,14 +166,6 @@ def find_axis(name: str, tensor: TensorDesc, over: Sequence[Given]) -> int:
     return find_positions(name, tensor, over)[0] if over else tensor.rank - 1
 
 
-def restore_axis(name: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> tuple[TensorDesc, int]:
-    """The one input of an operator from a plan, and the dimension in its attribute `axis`."""
-    axis = attributes.get("axis")
-    if len(inputs) != 1 or not is_integer(axis) or not 0 <= axis < inputs[0].rank:
-        raise OperatorError(f"{name} has an input, and the attribute axis, which is a dimension of that")
-    return inputs[0], axis
-
-
 def drop_item(items: tuple[_Item, ...], at: int) -> tuple[_Item, ...]:
     """All items but one."""
     return items[:at] + items[at + 1 :]

@@ -15,10 +15,9 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, require_tensors
 from einc.ops.base import Attributes, Operator
-from einc.ops.derived import DerivedMappedOperator, apply_family
+from einc.ops.derived import DerivedMappedOperator, apply_family, restore_fields
 from einc_runtime.custom import load_custom_operator
-from einc_runtime.errors import PlanFault
-from einc_runtime.plan.meaning.custom import bind, custom
+from einc_runtime.plan.meaning.custom import bind
 from einc_runtime.plan.meaning.custom_signatures import BoundSignature, format_settings, parse_settings
 
 if TYPE_CHECKING:
@@ -115,13 +114,10 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> CustomOperation:
     """The operator with these attributes; raises OperatorError if they are not those of a custom operator. Its package
     need not be installed."""
-    names = ("operator", "signature", "uncut", "aggregation", "operations", "settings")
     try:
-        custom(apply_family(CustomOperation.family, inputs, attributes))
-    except PlanFault as fault:
-        operator = attributes.get("operator", CustomOperation.family)
-        raise OperatorError(f"{operator}: {fault.message}") from None
-    return CustomOperation(inputs, *(attributes[name] for name in names))  # type: ignore[arg-type]
+        return restore_fields(CustomOperation)(inputs, attributes)
+    except OperatorError as error:
+        raise OperatorError(f"{attributes.get('operator', CustomOperation.family)}: {error.message}") from None
 
 
 FAMILIES = {CustomOperation.family: restore}

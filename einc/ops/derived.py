@@ -4,9 +4,10 @@ compiler needs: how it is called, what it costs, and its reference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import TypeVar
 
 from einc.core.intervals import Interval, ShardableIndex
 from einc.core.tensor import DType, TensorDesc, TensorType
@@ -44,6 +45,9 @@ class DerivedOperator(Operator):
         meaning = derive(self)
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in meaning.attributes.items()}
         return KernelCall(meaning.kernel, tuple(values.items()))
+
+
+_Kind = TypeVar("_Kind", bound=DerivedOperator)
 
 
 class DerivedMappedOperator(DerivedOperator, MappedOperator):
@@ -92,10 +96,34 @@ def _map_axes(axes: Axes, meaning: OperatorMeaning) -> tuple[DimMap, ...]:
 @lru_cache(maxsize=4096)
 def derive(operator: Operator) -> OperatorMeaning:
     """What a plan says of an operator. Raises OperatorError where its family has no such attributes."""
+    return derive_family(operator.family, operator.inputs, operator.attributes)
+
+
+def derive_family(family: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> OperatorMeaning:
+    """What a plan says of a family with these attributes and inputs. Raises OperatorError where there is no such
+    operator."""
     try:
-        return FAMILIES[operator.family](apply_family(operator.family, operator.inputs, operator.attributes))
+        return FAMILIES[family](apply_family(family, inputs, attributes))
     except PlanFault as fault:
         raise OperatorError(fault.message) from None
+
+
+def restore_fields(kind: type[_Kind]) -> Callable[[tuple[TensorDesc, ...], Attributes], _Kind]:
+    """The function that restores the operators of a class from a plan. Its fields are its inputs, in order, and its
+    attributes, as `Operator` has them."""
+
+    def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> _Kind:
+        derive_family(kind.family, inputs, attributes)
+        remaining, values = list(inputs), dict(attributes)
+        tensors: dict[str, TensorDesc | tuple[TensorDesc, ...]] = {}
+        for field in fields(kind):  # type: ignore[arg-type]
+            if field.type == "TensorDesc":
+                tensors[field.name] = remaining.pop(0)
+            elif field.type == "tuple[TensorDesc, ...]":
+                tensors[field.name] = tuple(remaining)
+        return kind(**tensors, **values)
+
+    return restore
 
 
 def apply_family(family: str, inputs: Sequence[TensorDesc], attributes: Attributes) -> Application:

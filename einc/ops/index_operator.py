@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, ClassVar
 from einc.core.intervals import Intervals
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import DType, TensorDesc
-from einc.errors import OperatorError
 from einc.ops.aggregates import require_laws
 from einc.ops.base import (
     Attributes,
@@ -25,9 +24,8 @@ from einc.ops.base import (
     find_product_precision,
     find_vector_precision,
 )
-from einc.ops.derived import DerivedOperator, derive
+from einc.ops.derived import DerivedOperator, derive, derive_family
 from einc.ops.scalar import ProgramBuilder, parse_program, resolve_program
-from einc_runtime.errors import PlanFault
 from einc_runtime.plan.aggregate_definitions import AggregateDefinition, count_values, find_definition
 from einc_runtime.plan.index_patterns import (
     RUNNING_PIECE,
@@ -50,7 +48,7 @@ from einc_runtime.plan.index_programs import (
     count_index_vectors,
     enumerate_ranges,
     make_position,
-    parse_index_program,
+    read_index_program,
 )
 from einc_runtime.plan.meaning.terms import block_of
 from einc_runtime.plan.scalar_programs import ScalarInput, ScalarProgram
@@ -295,19 +293,10 @@ def _order_reads(program: IndexProgram) -> tuple[tuple[Read, ...], list[int]]:
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> IndexOperator:
     """The operator with these attributes; raises OperatorError if they are not those of an index program."""
-    names = ("loops", "kept", "reads", "program", "aggregation", "dims")
-    loops, kept, reads, program, aggregation, dims = (attributes.get(name) for name in names)
-    texts = isinstance(loops, str) and isinstance(reads, str) and isinstance(program, str)
-    if not (texts and isinstance(aggregation, str) and isinstance(dims, tuple) and type(kept) is int):
-        raise OperatorError(f"an index program has the attributes {', '.join(names)}")
-    shapes = tuple(desc.shape for desc in inputs)
-    try:
-        found = parse_index_program(str(loops), kept, str(reads), str(program), aggregation, shapes)
-    except PlanFault as fault:
-        raise OperatorError(fault.message) from None
-    operator = IndexOperator(inputs, found, tuple(map(str, dims)))
-    derive(operator)
-    definition = find_definition(aggregation)
+    derive_family(IndexOperator.family, inputs, attributes)
+    program = read_index_program(lambda name, _: attributes[name], tuple(desc.shape for desc in inputs))
+    operator = IndexOperator(inputs, program, attributes["dims"])  # type: ignore[arg-type]
+    definition = operator._definition
     if definition is not None:
         require_laws(definition, operator.scalar, operator.read_types, [desc.dtype for desc in operator.outputs])
     return operator

@@ -16,7 +16,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, read_number, reject_others, require_tensors
 from einc.ops.base import Attributes, Operator
-from einc.ops.derived import DerivedMappedOperator
+from einc.ops.derived import DerivedMappedOperator, restore_fields
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -37,7 +37,7 @@ class Norm(DerivedMappedOperator):
     kind: str
     operands: tuple[TensorDesc, ...]
     eps: float
-    offset: float
+    offset: float = 0.0
 
     @property
     def attributes(self) -> Attributes:
@@ -71,18 +71,7 @@ class Norm(DerivedMappedOperator):
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`rmsnorm(x, gain, eps=1e-5, offset=1.0)`, `layernorm(x, gain, bias, eps=1e-5)`."""
     reject_others(name, attributes, "eps", "offset")
-    return _make_norm(name, require_tensors(name, arguments, len(_OPERANDS[name])), attributes)
-
-
-def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The normalization with these attributes; raises OperatorError if they are not those of a normalization."""
-    kind = attributes.get("kind")
-    if not isinstance(kind, str) or len(_OPERANDS.get(kind, ())) != len(inputs):
-        raise OperatorError("a norm has the attribute kind, rmsnorm with two inputs or layernorm with three")
-    return _make_norm(kind, inputs, attributes)
-
-
-def _make_norm(kind: str, operands: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+    kind, operands = name, require_tensors(name, arguments, len(_OPERANDS[name]))
     tensor = operands[0]
     if not tensor.dtype.is_float:
         raise OperatorError(f"{kind} does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
@@ -108,4 +97,4 @@ def _make_norm(kind: str, operands: tuple[TensorDesc, ...], attributes: Attribut
     return Norm(kind, operands, eps, offset)
 
 
-FAMILIES = {Norm.family: restore}
+FAMILIES = {Norm.family: restore_fields(Norm)}

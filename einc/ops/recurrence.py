@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
-from einc.errors import OperatorError
 from einc.ops.base import Attribute, Attributes, find_vector_precision
-from einc.ops.derived import DerivedMappedOperator, derive
+from einc.ops.derived import DerivedMappedOperator, derive_family
 from einc.ops.functions import fit_literal
 from einc.ops.scalar import resolve_program
-from einc_runtime.errors import PlanFault
 from einc_runtime.plan.recurrence_steps import MAX_TILE_ELEMENTS, count_tile, measure_chain
 from einc_runtime.plan.recurrences import (
     RECURRENCE_TEXTS,
@@ -174,20 +172,9 @@ def build_recurrence(
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> RecurrenceOperator:
     """The operator with these attributes; raises OperatorError if they are not those of a recurrence."""
-    names = ("loops", *RECURRENCE_TEXTS, "results", "dims")
-    values = {name: attributes.get(name) for name in names}
-    lists = [value for name, value in values.items() if name not in ("loops", "results")]
-    texts = all(isinstance(value, tuple) and all(isinstance(item, str) for item in value) for value in lists)
-    results = values["results"]
-    if not texts or not isinstance(values["loops"], str) or not isinstance(results, tuple):
-        raise OperatorError(f"a recurrence has the attributes {', '.join(names)}")
-    try:
-        program = parse_recurrence(**{name: values[name] for name in names[:-1]})  # type: ignore[arg-type]
-    except PlanFault as fault:
-        raise OperatorError(fault.message) from None
-    operator = RecurrenceOperator(inputs, program, values["dims"])  # type: ignore[arg-type]
-    derive(operator)
-    return operator
+    derive_family(RecurrenceOperator.family, inputs, attributes)
+    texts = {name: attributes[name] for name in ("loops", *RECURRENCE_TEXTS, "results")}
+    return RecurrenceOperator(inputs, parse_recurrence(**texts), attributes["dims"])  # type: ignore[arg-type]
 
 
 def _fit_literals(

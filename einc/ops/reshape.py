@@ -17,7 +17,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
 from einc.ops.arguments import Argument, format_value, is_integer, require_tensors
 from einc.ops.base import Attributes, Operator
-from einc.ops.derived import DerivedMappedOperator
+from einc.ops.derived import DerivedMappedOperator, restore_fields
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -55,21 +55,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
                 f"{name}: the extent of dimension '{dim}' must be a positive integer, not {format_value(extent)}",
                 argument=dim,
             )
-    return _make_reshape(name, tensor, tuple(attributes), tuple(filter(is_integer, attributes.values())))
-
-
-def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The reshape with these attributes; raises OperatorError where they are not those of a reshape."""
-    dims, shape = attributes.get("dims"), attributes.get("shape")
-    if len(inputs) != 1 or not isinstance(dims, tuple) or not isinstance(shape, tuple) or len(dims) != len(shape):
-        raise OperatorError("reshape has one input and the attributes dims and shape")
-    extents = tuple(extent for extent in shape if is_integer(extent) and extent > 0)
-    if len(extents) != len(shape):
-        raise OperatorError("reshape: extents must be positive integers")
-    return _make_reshape("reshape", inputs[0], tuple(map(str, dims)), extents)
-
-
-def _make_reshape(name: str, tensor: TensorDesc, dims: tuple[str, ...], shape: tuple[int, ...]) -> Operator:
+    dims, shape = tuple(attributes), tuple(filter(is_integer, attributes.values()))
     if math.prod(shape) != tensor.type.size:
         raise OperatorError(
             f"{name}: {tensor} has {tensor.type.size} elements, "
@@ -80,4 +66,4 @@ def _make_reshape(name: str, tensor: TensorDesc, dims: tuple[str, ...], shape: t
     return Reshape(tensor, dims, shape)
 
 
-FAMILIES = {Reshape.family: restore}
+FAMILIES = {Reshape.family: restore_fields(Reshape)}

@@ -22,11 +22,10 @@ from einc.ops.arguments import (
     is_integer,
     read_dimension,
     reject_others,
-    restore_axis,
     take_tensor_and_names,
 )
 from einc.ops.base import Attributes, Operator
-from einc.ops.derived import DerivedMappedOperator
+from einc.ops.derived import DerivedMappedOperator, restore_fields
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -113,16 +112,6 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     return _make_topk(tensor, find_axis(name, tensor, over), arguments[1], attributes.get("into", INTO))
 
 
-def restore_argmax(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The argmax with these attributes; raises OperatorError if they are not those of an argmax."""
-    return _make_argmax(*restore_axis("argmax", inputs, attributes))
-
-
-def restore_topk(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The topk with these attributes; raises OperatorError if they are not those of a topk."""
-    return _make_topk(*restore_axis("topk", inputs, attributes), attributes.get("count"), attributes.get("into"))
-
-
 def _make_argmax(tensor: TensorDesc, axis: int) -> Operator:
     _check_numbers("argmax", tensor)
     return Argmax(tensor, axis)
@@ -146,4 +135,4 @@ def _check_numbers(name: str, tensor: TensorDesc) -> None:
         raise OperatorError(f"{name} does not take bool", argument=0, hint='convert it: cast(x, "i32")')
 
 
-FAMILIES = {Argmax.family: restore_argmax, TopK.family: restore_topk}
+FAMILIES = {Argmax.family: restore_fields(Argmax), TopK.family: restore_fields(TopK)}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError
-from einc.ops.arguments import Argument, find_axis, reject_others, restore_axis, take_tensor_and_names
+from einc.ops.arguments import Argument, find_axis, reject_others, take_tensor_and_names
 from einc.ops.base import Attributes, Operator
-from einc.ops.derived import DerivedMappedOperator
+from einc.ops.derived import DerivedMappedOperator, restore_fields
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -47,18 +47,9 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
     """`softmax(scores, "keys")`; without a name, over the last dimension."""
     reject_others(name, attributes, "over")
     tensor, over = take_tensor_and_names(name, arguments, attributes, "over")
-    return _make_softmax(tensor, find_axis(name, tensor, over))
-
-
-def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
-    """The softmax with these attributes; raises OperatorError if they are not those of a softmax."""
-    return _make_softmax(*restore_axis("softmax", inputs, attributes))
-
-
-def _make_softmax(tensor: TensorDesc, axis: int) -> Operator:
     if not tensor.dtype.is_float:
         raise OperatorError(f"softmax does not take {tensor.dtype}", argument=0, hint='convert it: cast(x, "f32")')
-    return Softmax(tensor, axis)
+    return Softmax(tensor, find_axis(name, tensor, over))
 
 
-FAMILIES = {Softmax.family: restore}
+FAMILIES = {Softmax.family: restore_fields(Softmax)}
