@@ -153,6 +153,12 @@ class Operator(ABC):
         return sum(block.size * desc.dtype.itemsize for block, desc in (*inputs, *outputs))
 
     @property
+    def costs_by_shape(self) -> bool:
+        """Whether function specifications with blocks of the same shapes have the same `flops`, `work` and `traffic`,
+        wherever these lie. It need not be said, and saves time."""
+        return False
+
+    @property
     def precision(self) -> str:
         """The dtype whose peak limits `flops`, as machine files name it.
 

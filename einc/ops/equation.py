@@ -121,6 +121,10 @@ class Equation(DerivedMappedOperator):
         dtypes = [desc.dtype for desc in self.operands]
         return (join_and_aggregate(self.program, arrays, self.labels, dtypes, self.result, self.aggregation),)
 
+    @property
+    def costs_by_shape(self) -> bool:
+        return True
+
     def flops(self, function: FunctionSpec) -> int:
         """One operation per step of the program, and one to aggregate, for each element of the join."""
         extents = {

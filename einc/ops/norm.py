@@ -63,6 +63,10 @@ class Norm(DerivedMappedOperator):
             result = result + summand
         return (result.astype(arrays[0].dtype),)
 
+    @property
+    def costs_by_shape(self) -> bool:
+        return True
+
     def flops(self, function: FunctionSpec) -> int:
         """Square, sum, quotient and gain; centering and the bias take three more."""
         return (4 if self.kind == "rmsnorm" else 7) * function.inputs[0].size

@@ -107,6 +107,10 @@ class Rope(DerivedMappedOperator):
         turned = np.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
         return (turned.astype(arrays[0].dtype),)
 
+    @property
+    def costs_by_shape(self) -> bool:
+        return True
+
     def flops(self, function: FunctionSpec) -> int:
         """Two products and a sum per element."""
         return 3 * function.inputs[0].size

@@ -38,6 +38,10 @@ class Softmax(DerivedMappedOperator):
         powers = np.exp(wide - wide.max(axis=self.axis, keepdims=True))
         return ((powers / powers.sum(axis=self.axis, keepdims=True)).astype(x.dtype),)
 
+    @property
+    def costs_by_shape(self) -> bool:
+        return True
+
     def flops(self, function: FunctionSpec) -> int:
         """Maximum, difference, exponential, sum and quotient: five per element."""
         return 5 * function.inputs[0].size

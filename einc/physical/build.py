@@ -77,7 +77,7 @@ def build_fast(
             naive = naive or build(plan, machine, scheduler.naive, records, check_memory=False)
             if fits(naive, machine):
                 return naive
-        scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs))
+        scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs), naive_ms)
         try:
             best = build(plan, machine, scheduler, records)
         except CapacityError:

@@ -67,6 +67,10 @@ Then only a placement with a lower bound can help.
 MAX_SEARCHED_SITES = 10
 """On machines with more sites, placements are chosen by the bytes that move, and no other is searched for."""
 
+WORTH_SEARCHING = 0.01
+"""On such machines, a body is searched for only if it may save this part of what the plan takes: a search takes seconds
+there, and small exchanges consist of latencies."""
+
 _BOUND_SHARE = 0.25
 """The part of the search time of an exchange that the bound over all placements may take."""
 
@@ -138,6 +142,7 @@ class SynthesizingScheduler:
         self._uniform = len(machine.resources) <= 1
         self._scope = SearchScope.BODY if placed else SearchScope.PLACEMENT
         self._left = 1
+        self._least_gain_ms = 0.0
         self._results: dict[tuple[object, ...], SearchResult] = {}
         self._written: dict[tuple[Program, tuple[Action, ...]], tuple[Exchange, tuple[Firing, ...]]] = {}
 
@@ -146,13 +151,14 @@ class SynthesizingScheduler:
         """What may be searched for, the most first. Where no placement is searched for, only bodies are."""
         return tuple(SearchScope) if self._sites <= MAX_SEARCHED_SITES else (SearchScope.BODY, SearchScope.NOTHING)
 
-    def restart(self, scope: SearchScope, exchanges: int) -> None:
+    def restart(self, scope: SearchScope, exchanges: int, plan_ms: float = 0.0) -> None:
         """Begins with another plan, or with the same one under another scope.
 
-        It will be asked for `exchanges` exchanges at most.
+        It will be asked for `exchanges` exchanges at most. `plan_ms` is what the plan takes with naive ones.
         """
         self._scope = scope
         self._left = exchanges
+        self._least_gain_ms = WORTH_SEARCHING * plan_ms if self._sites > MAX_SEARCHED_SITES else 0.0
 
     def schedule(
         self, node: str, inflows: Sequence[Inflow], functions: int, busy_ms: Sequence[float] | None = None
@@ -245,7 +251,10 @@ class SynthesizingScheduler:
         return result
 
     def _search_body(self, node: str, form: CanonicalPreamble, members: Members, best: SearchResult) -> SearchResult:
-        if best.bound_ms is None or best.completion_ms <= MAX_BOUND_RATIO * self._practical_bound(form, best.bound_ms):
+        if best.bound_ms is None:
+            return best
+        least_ms = self._practical_bound(form, best.bound_ms)
+        if best.completion_ms <= max(MAX_BOUND_RATIO * least_ms, least_ms + self._least_gain_ms):
             return best
         synthesis = self._synthesize(node, set_members(form.program, members), form, best.bound_ms)
         if synthesis is not None and synthesis.packed_ms is not None:

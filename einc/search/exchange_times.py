@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import pairwise, permutations
 from typing import Any
 
@@ -132,6 +133,12 @@ class ExchangeEstimator:
         if self._links.missing.any():
             worst[(flat[:, :, self._links.missing.ravel()] > 0).any(axis=2)] = MISSING_MS
         return worst
+
+
+@lru_cache(maxsize=4)
+def make_estimator(machine: Machine, sites: int) -> ExchangeEstimator:
+    """The estimator of these sites. Results are kept, as a search asks for it with each of its tables."""
+    return ExchangeEstimator(machine, sites)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,6 @@ from einc.plan_report import Contender, MemoryPoint
 from einc.search.completion import (
     MANY_SITES,
     MAX_COMPLETED,
-    WORTH_COMPLETING_UNEVEN,
     Completer,
     improve_completed,
     limit_completed,
@@ -60,8 +59,9 @@ MAX_SEARCH_EFFORT = 15_000
 MAX_ATTEMPTS = 4
 """Plans of many layers that are built as a whole, if the first do not fit although plans of a few layers said so."""
 
-MAX_TABLE_TIME_RATIO = 3.0
-"""A plan is not built if the tables say that it takes so many times the least."""
+MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO = 3.0, 1.5
+"""A plan is not built if the tables say that it takes so many times the least; on more than MANY_SITES sites, where that
+takes long, also if they say it of naive exchanges: plans that are much slower with these are not completed."""
 
 MAX_REASON = 300
 """Characters of the reason why there is no such plan."""
@@ -179,10 +179,14 @@ class _Search:
         least = min(estimates.values())
         if self._budget.limited:  # the most promising ones go first
             starts = dict(sorted(starts.items(), key=lambda item: estimates.get(item[0], math.inf)))
+        slow = {name for name, estimate in estimates.items() if estimate > MAX_TABLE_TIME_RATIO * least}
+        if self._space.sites > MANY_SITES:
+            naive = {name: sum_times(self._tables, start) for name, start in starts.items() if start is not None}
+            slow |= {name for name, time in naive.items() if time > MAX_NAIVE_TIME_RATIO * min(naive.values())}
         for name, start in starts.items():
             if start is None:
                 self._reasons[name] = "its tables would be too large"
-            elif estimates[name] > MAX_TABLE_TIME_RATIO * least and name != SIDE_BY_SIDE:
+            elif name in slow and name != SIDE_BY_SIDE:
                 self._reasons[name] = f"about {estimates[name] / UNITS_PER_MS:.4g} ms by the time tables"
             elif self._evaluated_plans and self._evaluator.hurried:
                 self._reasons[name] = "no time was left to build it"
@@ -315,20 +319,16 @@ class _Search:
         spread_plans = {replace(self._evaluated_plans[name], spread=True): name for name in reversed(names)}
         waiting = [name for name in names if name in spread_plans.values()]
         few = self._space.sites <= MANY_SITES
-        likely = math.inf
-        if not few:  # searches take long, and gain little of what a plan is slower before: see WORTH_COMPLETING_UNEVEN
+        if not few:
             waiting.sort(key=lambda name: self._evaluated_plans[name].rank)
-            likely = WORTH_COMPLETING_UNEVEN * self._evaluated_plans[waiting[0]].predicted_ms
-        if (
-            few and not self._even
-        ) or self._space.once:  # at least the paper's plan, so that no simpler selector does better
+        if (few and not self._even) or self._space.once:  # so that no simpler selector does better
             paper_plan = spread_plans[replace(self._evaluated_plans.get(PAPER, self._best), spread=True)]
             waiting.sort(key=lambda name: name != paper_plan)
         for name in waiting:
             if len(times) >= most or (times and not self._budget.left):
                 break
             evaluated = self._evaluated_plans[name]
-            if times and evaluated.predicted_ms > likely:
+            if times and not completer.may_be_faster(evaluated, min(times.values())):
                 continue
             if self._folded is not None and evaluated.excess:
                 continue  # a few layers of it fit, and the whole does not

@@ -26,7 +26,7 @@ from einc.machines.model import Machine, Site
 from einc.ops.base import Operator
 from einc.physical.homes import cut_home
 from einc.predict.costs import TaskCost, compute_occupied_ms, describe_operator
-from einc.search.exchange_times import NAIVE, SYNTHESIZED, ExchangeEstimator, Family
+from einc.search.exchange_times import NAIVE, SYNTHESIZED, Family, make_estimator
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,29 +107,43 @@ def time_candidates(operator: Operator, options: Sequence[Candidate], machine: M
 
     Where sites share cores, it is no less than the work of all of them divided by the cores.
     """
-    return _round([_time_candidate(operator, candidate, machine) for candidate in options])
+    kinds = _number_kinds(machine)
+    return _round([_time_candidate(operator, candidate, machine, kinds) for candidate in options])
 
 
-def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine) -> float:
+def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine, kinds: Sequence[int]) -> float:
     worst = total = 0.0
-    for _, took in _time_functions(operator, candidate, machine):
+    for _, took in _time_functions(operator, candidate, machine, kinds):
         worst, total = max(worst, took), total + took
     return worst if machine.cores is None else max(worst, total / machine.cores)
 
 
 def find_slowest_kernel(operator: Operator, candidate: Candidate, machine: Machine) -> tuple[TaskCost, float]:
     """Of the function specifications of a candidate, the slowest one's cost and time in ms."""
-    return max(_time_functions(operator, candidate, machine), key=lambda timed: timed[1])
+    return max(_time_functions(operator, candidate, machine, _number_kinds(machine)), key=lambda timed: timed[1])
 
 
-def _time_functions(operator: Operator, candidate: Candidate, machine: Machine) -> Iterator[tuple[TaskCost, float]]:
+def _number_kinds(machine: Machine) -> list[int]:
+    """For every site a number that equal sites share."""
+    numbers: dict[Site, int] = {}
+    return [numbers.setdefault(site, len(numbers)) for site in machine.sites]
+
+
+def _time_functions(
+    operator: Operator, candidate: Candidate, machine: Machine, kinds: Sequence[int]
+) -> Iterator[tuple[TaskCost, float]]:
     """The cost and the time in ms of every function specification of a candidate, at its site."""
-    known: dict[tuple[FunctionSpec, Site], tuple[TaskCost, float]] = {}
-    for site, function in zip(machine.sites, candidate.functions, strict=False):
-        if (function, site) not in known:
+    known: dict[tuple[object, int], tuple[TaskCost, float]] = {}
+    for site, kind, function in zip(machine.sites, kinds, candidate.functions, strict=False):
+        key = _list_shapes(function) if operator.costs_by_shape else function, kind
+        if key not in known:
             cost = describe_operator(operator, function)
-            known[function, site] = cost, compute_occupied_ms(cost, site, machine.kernel_latency_us)
-        yield known[function, site]
+            known[key] = cost, compute_occupied_ms(cost, site, machine.kernel_latency_us)
+        yield known[key]
+
+
+def _list_shapes(function: FunctionSpec) -> tuple[tuple[int, ...], ...]:
+    return tuple([block.shape for block in (*function.inputs, *function.outputs)])
 
 
 def _list_relations(graph: Graph, options: Sequence[tuple[Candidate, ...]]) -> list[tuple[Port, ...]]:
@@ -191,7 +205,7 @@ class _TableMaker:
         self._graph = graph
         self._options = options
         self._machine = machine
-        self._estimator = ExchangeEstimator(machine, sites)
+        self._estimator = make_estimator(machine, sites)
         self._families: dict[tuple[int, Side, int], tuple[tuple[Family, ...], Array]] = {}
         self._times: dict[int, Array] = {}
         self._gathering: dict[tuple[int, int, int], Array] = {}
