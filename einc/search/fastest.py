@@ -60,7 +60,7 @@ MAX_ATTEMPTS = 4
 """Plans of many layers that are built as a whole, if the first do not fit although plans of a few layers said so."""
 
 MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO = 3.0, 1.5
-"""A plan is not built if the tables say that it takes so many times the least; on more than MANY_SITES sites, where that
+"""A plan is not built if the tables say that it takes so many times the least; on more than MANY_SITES sites, where it
 takes long, also if they say it of naive exchanges: plans that are much slower with these are not completed."""
 
 MAX_REASON = 300
