@@ -59,9 +59,10 @@ MAX_SEARCH_EFFORT = 15_000
 MAX_ATTEMPTS = 4
 """Plans of many layers that are built as a whole, if the first do not fit although plans of a few layers said so."""
 
-MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO = 3.0, 1.5
+MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO, MAX_EVEN_TIME_RATIO = 3.0, 1.5, 1.2
 """A plan is not built if the tables say that it takes so many times the least; on more than MANY_SITES sites, where it
-takes long, also if they say it of naive exchanges: plans that are much slower with these are not completed."""
+takes long, also if they say it of naive exchanges: plans that are much slower with these are not completed. Where links
+are equal, tables are exact but for overlap."""
 
 MAX_REASON = 300
 """Characters of the reason why there is no such plan."""
@@ -176,13 +177,15 @@ class _Search:
         added = add_optima(self._starts, self._space, self._tables, None if self._naive else self._promises)
         starts = added.plans
         estimates = {name: sum_times(self._promises, start) for name, start in starts.items() if start is not None}
-        least = min(estimates.values())
         if self._budget.limited:  # the most promising ones go first
             starts = dict(sorted(starts.items(), key=lambda item: estimates.get(item[0], math.inf)))
-        slow = {name for name, estimate in estimates.items() if estimate > MAX_TABLE_TIME_RATIO * least}
+        slow = {
+            name for name, estimate in estimates.items() if estimate > MAX_TABLE_TIME_RATIO * min(estimates.values())
+        }
         if self._space.sites > MANY_SITES:
             naive = {name: sum_times(self._tables, start) for name, start in starts.items() if start is not None}
-            slow |= {name for name, time in naive.items() if time > MAX_NAIVE_TIME_RATIO * min(naive.values())}
+            limit = (MAX_EVEN_TIME_RATIO if self._even else MAX_NAIVE_TIME_RATIO) * min(naive.values())
+            slow |= {name for name, time in naive.items() if time > limit}
         for name, start in starts.items():
             if start is None:
                 self._reasons[name] = "its tables would be too large"
@@ -318,8 +321,7 @@ class _Search:
         # Where using idle sites makes no difference to the time, nothing runs beside anything else: that is one plan.
         spread_plans = {replace(self._evaluated_plans[name], spread=True): name for name in reversed(names)}
         waiting = [name for name in names if name in spread_plans.values()]
-        few = self._space.sites <= MANY_SITES
-        if not few:
+        if not (few := self._space.sites <= MANY_SITES):
             waiting.sort(key=lambda name: self._evaluated_plans[name].rank)
         if (few and not self._even) or self._space.once:  # so that no simpler selector does better
             paper_plan = spread_plans[replace(self._evaluated_plans.get(PAPER, self._best), spread=True)]
