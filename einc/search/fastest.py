@@ -40,7 +40,7 @@ from einc.search.evaluation import EvaluatedPlan, Evaluator, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
 from einc.search.exhaustive import list_small_plans
 from einc.search.folding import fold_pinned, select_pins
-from einc.search.initial_plans import PAPER, SIDE_BY_SIDE, add_optima, keep_worthwhile, list_known_starts
+from einc.search.initial_plans import PAPER, SIDE_BY_SIDE, add_optima, find_slow, keep_worthwhile, list_known_starts
 from einc.search.memory import charge_layers, find_frontier, find_smaller, measure_sizes, sample_prices
 from einc.search.neighbours import sum_times
 from einc.search.result import SelectedPlan, select_plan
@@ -58,11 +58,6 @@ MAX_SEARCH_EFFORT = 15_000
 
 MAX_ATTEMPTS = 4
 """Plans of many layers that are built as a whole, if the first do not fit although plans of a few layers said so."""
-
-MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO, MAX_EVEN_TIME_RATIO = 3.0, 1.5, 1.2
-"""A plan is not built if the tables say that it takes so many times the least; on more than MANY_SITES sites, where it
-takes long, also if they say it of naive exchanges: plans that are much slower with these are not completed. Where links
-are equal, tables are exact but for overlap."""
 
 MAX_REASON = 300
 """Characters of the reason why there is no such plan."""
@@ -179,13 +174,7 @@ class _Search:
         estimates = {name: sum_times(self._promises, start) for name, start in starts.items() if start is not None}
         if self._budget.limited:  # the most promising ones go first
             starts = dict(sorted(starts.items(), key=lambda item: estimates.get(item[0], math.inf)))
-        slow = {
-            name for name, estimate in estimates.items() if estimate > MAX_TABLE_TIME_RATIO * min(estimates.values())
-        }
-        if self._space.sites > MANY_SITES:
-            naive = {name: sum_times(self._tables, start) for name, start in starts.items() if start is not None}
-            limit = (MAX_EVEN_TIME_RATIO if self._even else MAX_NAIVE_TIME_RATIO) * min(naive.values())
-            slow |= {name for name, time in naive.items() if time > limit}
+        slow = find_slow(starts, self._tables, self._promises, even=self._even, many=self._space.sites > MANY_SITES)
         for name, start in starts.items():
             if start is None:
                 self._reasons[name] = "its tables would be too large"

@@ -9,6 +9,7 @@ from einc.logical.minsum import minimize
 from einc.logical.plan import LogicalPlan
 from einc.search.baselines import build_baselines
 from einc.search.branches import make_parallel_branch_tables
+from einc.search.neighbours import sum_times
 from einc.search.pruning import find_worthwhile
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import TimeProblem
@@ -19,6 +20,12 @@ PAPER = "paper"
 """Names of contenders: the optimum of the time tables for naive and for synthesized exchanges, that of tables that
 favour independent parts on different sites, that for naive exchanges where idle sites stay idle (`LogicalPlan.spread`),
 and that of the paper's cost. Baselines have their own names."""
+
+
+MAX_TABLE_TIME_RATIO, MAX_NAIVE_TIME_RATIO, MAX_EVEN_TIME_RATIO = 3.0, 1.5, 1.2
+"""A plan is not built if the tables say that it takes so many times the least; on many sites, where it takes long, also
+if they say it of naive exchanges: plans that are much slower with these are not completed. With equal links, tables are
+exact but for what overlaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +83,18 @@ def add_optima(starts: Starts, space: SearchSpace, naive: TimeProblem, synthesiz
     if exact is None or not space.leaves_idle(exact):
         return Starts(plans, starts.together, starts.reasons)
     return Starts({**plans, TOGETHER: exact}, starts.together | {TOGETHER}, starts.reasons)
+
+
+def find_slow(
+    plans: Mapping[str, Assignment | None], naive: TimeProblem, promises: TimeProblem, *, even: bool, many: bool
+) -> frozenset[str]:
+    """The names of plans that are not worth building; `even` says whether all links are equal, and `many` whether there
+    are many sites."""
+    ratios = [(promises, MAX_TABLE_TIME_RATIO)]
+    if many:
+        ratios.append((naive, MAX_EVEN_TIME_RATIO if even else MAX_NAIVE_TIME_RATIO))
+    slow: set[str] = set()
+    for tables, ratio in ratios:
+        times = {name: sum_times(tables, plan) for name, plan in plans.items() if plan is not None}
+        slow |= {name for name, time in times.items() if time > ratio * min(times.values())}
+    return frozenset(slow)

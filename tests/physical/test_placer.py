@@ -29,7 +29,7 @@ def test_plans_from_kept_beginnings(
     beginnings, recorder, scheduler = PlacedBeginnings(), OperationRecorder(), NaiveScheduler(machine, sites)
     placed: list[int] = []
     place = Placer.place
-    monkeypatch.setattr(Placer, "place", lambda placer, number: (placed.append(number), place(placer, number)))
+    monkeypatch.setattr(Placer, "place", lambda placer, *number: (placed.append(number), place(placer, *number)))
     saved = 0
     assignment = [0] * len(space.graph.nodes)
     for _ in range(4 * MAX_KEPT_BEGINNINGS):
