@@ -49,7 +49,7 @@ const drawMachine = () => {
   });
   for (const [name, [x, y]] of hubs) {
     const text = shorten(name, 22), half = Math.max(34, 3.9 * text.length + 8);
-    picture.append(svg("rect", { x: x - half, y: y - 14, width: 2 * half, height: 28, rx: 8, fill: "var(--card)", stroke: "var(--soft)" }), svg("text", { x, y: y + 4.5, "text-anchor": "middle", "font-size": 12.5 }, "\u2068" + text + "\u2069"));
+    picture.append(svg("rect", { x: x - half, y: y - 14, width: 2 * half, height: 28, rx: 8, fill: "var(--card)", stroke: "var(--soft)" }), svg("text", { x, y: y + 4.5, "text-anchor": "middle", "font-size": 11 }, "\u2068" + text + "\u2069"));
   }
   const rings = places.map(([x, y], site) => {
     const around = 2 * Math.PI * (size + 4);

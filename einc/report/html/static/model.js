@@ -81,13 +81,15 @@ const drawNode = (node, x, y) => {
 };
 
 const listOperators = () => {
-  const heads = [["operator"], ["kind"], ["cut"], ["critical", "num"], ["kernels", "num"], ["moved", "num"], ["repartition", "num"], ["join", "num"], ["aggregation", "num"]];
+  const heads = [["operator"], ["kind"], ["cut"], ["critical", "num"], ["kernels", "num"], ["moved", "num"]];
+  const costs = plan.selector === "fastest" ? [] : ["repartition", "join", "aggregation"];  // of the paper
+  heads.push(...costs.map((name) => [name, "num"]));
   const cell = (text) => html("td", { class: "num" }, text);
   const rows = plan.ops.map((operation, index) =>
     pressable(
       html("tr", {}, html("th", { scope: "row", class: "name" }, named(operation.name, 60)), html("td", {}, named(operation.op, 40)), html("td", {}, formatCut(operation)),
         cell(operation.time ? formatMs(operation.time.critical_ms) : "–"), cell(operation.time ? formatMs(operation.time.compute_ms) : "–"), cell(operation.moves.bytes ? formatBytes(operation.moves.bytes) : "–"),
-        cell(groups(String(operation.cost.repartition))), cell(groups(String(operation.cost.join))), cell(groups(String(operation.cost.aggregation)))),
+        ...costs.map((name) => cell(groups(String(operation.cost[name]))))),
       () => choose("operation", index),
     ),
   );

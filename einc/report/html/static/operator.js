@@ -77,14 +77,14 @@ const drawPanel = (operation, space, panel, width, parts) => {
   );
   const every = Math.ceil(rows.length / (tall / 14));
   rows.forEach(([low], r) => {
-    if (r % every === 0) picture.append(svg("text", { x: left - 6, y: y(low) + 10, "text-anchor": "end", "font-size": 10.5 }, String(low)));
+    if (r % every === 0) picture.append(svg("text", { x: left - 6, y: y(low) + 10, "text-anchor": "end", "font-size": 11 }, String(low)));
   });
   if (space.rows !== null) picture.append(svg("text", { x: 0, y: 12, "font-size": 11.5, "font-weight": 600 }, `${shorten(space.rows, 18)} ↓${rows.length > 1 ? ` /${rows.length}` : ""}`));
   if (space.columns !== null) {
     picture.append(svg("text", { x: width - 4, y: 12, "text-anchor": "end", "font-size": 11.5, "font-weight": 600 }, `${shorten(space.columns, 18)} →${columns.length > 1 ? ` /${columns.length}` : " whole"}`));
     const skip = Math.ceil(columns.length / ((width - left) / 46));
     columns.forEach(([first], c) => {
-      if (c % skip === 0) picture.append(svg("text", { x: x(first), y: top - 5, "font-size": 10.5 }, String(first)));
+      if (c % skip === 0) picture.append(svg("text", { x: x(first), y: top - 5, "font-size": 11 }, String(first)));
     });
   }
   if (title) picture.append(svg("text", { x: left, y: top + tall + 14, "font-size": 11.5 }, title));
@@ -117,7 +117,7 @@ const drawOtherCuts = (operation) => {
 };
 
 const showOperator = (index) => {
-  const panel = byId("operator"), operation = plan.ops[index], time = operation.time;
+  const panel = byId("operator"), operation = plan.ops[index], time = operation.time, timed = plan.selector === "fastest";
   const node = raw.model.nodes.find((one) => one.operation === index || (one.run !== null && (index - one.operation) % one.step === 0 && index >= one.operation && index < one.operation + one.step * one.count));
   const list = (names) => names.map((name, at) => [at ? ", " : "", named(name, 60)]);
   const layers = node && node.count > 1 ? html("p", { class: "what" }, `One of ${node.count} in equal layers: `, layerPicker(node, index)) : "";
@@ -135,10 +135,14 @@ const showOperator = (index) => {
       { class: "figures" },
       time ? [figure(formatTime(time.critical_ms), "on the critical path"), figure(formatTime(time.compute_ms), "kernels, mean of sites"), figure(formatTime(time.combine_ms), "combining"), figure(formatTime(time.waiting_ms), "idle before it"), figure(formatTime(time.exchange_ms), "transfers under way")] : "",
       figure(moved, "moved for it"),
+    ),
+    html("details", { open: !timed }, html("summary", {}, "The paper's cost"), html(
+      "div",
+      { class: "figures" },
       figure(groups(String(operation.cost.repartition)), "repartition, elements"),
       figure(groups(String(operation.cost.join)), "join, elements"),
       figure(groups(String(operation.cost.aggregation)), "aggregation, elements"),
-    ),
+    )),
     html("h3", {}, "Next best cuts"),
     ...[drawOtherCuts(operation)].flat(),
     program >= 0 ? button("Show its exchange program", () => (choose("program", program), byId("exchanges").scrollIntoView())) : "",

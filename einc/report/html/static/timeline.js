@@ -16,6 +16,21 @@ const startTimeline = () => {
   const late = measured ? { count: tasks.count, start: measured.start, end: measured.start.map((start, n) => start + measured.length[n]), critical: tasks.critical } : null;
   const lateRows = late ? sites.map((row) => ({ ...row, reach: null, tasks: row.tasks.filter((n) => late.start[n] >= 0).sort((a, b) => late.start[a] - late.start[b]) })) : [];
 
+  // The names of operators in bars of kernels that are wide enough for some letters.
+  const nameBars = (context, row, baseline) => {
+    const scale = view.width / (view.last - view.first);
+    context.font = "11px system-ui, sans-serif";
+    context.fillStyle = colour("card");
+    for (const n of row.tasks) {
+      const x = view.left + (Math.max(view.first, tasks.start[n]) - view.first) * scale;
+      const room = view.left + (Math.min(view.last, tasks.end[n]) - view.first) * scale - x - 6;
+      if (room < 26 || tasks.kind[n] !== KERNEL) continue;
+      const [name] = tasks.labels[tasks.label[n]];
+      const shown = context.measureText(name).width <= room ? name : name.split(".").pop();
+      context.fillText(clipText(context, shown, room), x + 3, baseline);
+    }
+  };
+
   const draw = (context, width) => {
     view.left = width < 500 ? 70 : 104;
     view.width = width - view.left - 2;
@@ -50,6 +65,7 @@ const startTimeline = () => {
         height: row.kind === "site" ? 17 : 10, colours: palette, colour: look.only ? (n) => (tasks.critical[n] ? tasks.kind[n] : -1) : (n) => tasks.kind[n],
         hatched: COMBINE, critical: true, marked,
       });
+      if (row.kind === "site" && !look.only) nameBars(context, row, y + 13.5);
       if (late && row.kind === "site") drawRow(context, late, lateRows[at], view, y + 21, { height: 6, colours: palette, colour: (n) => tasks.kind[n], hatched: -1 });
       context.restore();
       y += row.height;
