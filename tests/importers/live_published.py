@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from einc.cli.main import main
 from tests.support.tiny_models import make_causal
 
-FAMILIES = ("bloom", "falcon", "gpt2", "gpt_neox", "mamba", "olmo2", "opt", "phi")
+FAMILIES = ("bloom", "falcon", "gpt2", "gpt_neox", "mamba", "olmo2", "olmoe", "opt", "phi")
 PROMPT, NEW = (5, 17, 33, 9, 21), 12
 SPREAD = 8.0
 """Weights of fresh models are so small that all tokens are alike; with larger ones they differ."""

@@ -63,14 +63,24 @@ def test_fields_that_name_code_are_left_out() -> None:
     assert clean(config) == {"n": 1, "text_config": {}}
 
 
-def test_stacks_of_tensors_have_one_name() -> None:
+def test_tensors_that_are_stacked_and_joined_have_one_name() -> None:
     def name(sources: dict[str, Any], missing: list[str]) -> dict[str, str]:
         return published._name_weights({"weights": sources, "missing": missing}, "config.json")
 
     experts = [f"layers.3.experts.{number}.up.weight" for number in (10, *range(10))]
-    stack = {"operations": ["MergeModulelist"], "names": {"experts.*.up.weight": experts}}
-    assert name({"up": stack, "x": "y"}, []) == {"up": "layers.3.experts.*.up.weight", "x": "y"}
-    merged = {"operations": ["Chunk"], "names": {"qkv": ["a.qkv"]}}
+    gates = [name_.replace("up", "gate") for name_ in reversed(experts)]
+    stack = {"operations": [["MergeModulelist", 0]], "names": {"experts.*.up.weight": experts}}
+    both = {
+        "operations": [["MergeModulelist", 0], ["Concatenate", 1]],
+        "names": {"experts.*.gate.weight": gates, "experts.*.up.weight": experts},
+    }
+    joined = {"operations": [["Concatenate", 0]], "names": {"q": ["a.q.bias"], "k": ["a.k.bias"]}}
+    assert name({"up": stack, "x": "y", "both": both, "qk": joined}, []) == {
+        "up": "layers.3.experts.*.up.weight", "x": "y", "both": "layers.3.experts.*.(gate|up).weight",
+        "qk": "a.(q|k).bias",
+    }  # fmt: skip
+    assert published._name_parts(both | {"operations": [["MergeModulelist", 0], ["Concatenate", 2]]}) is None
+    merged = {"operations": [["Chunk", 0]], "names": {"qkv": ["a.qkv"]}}
     with pytest.raises(ModelError) as raised:
         name({"q": merged}, ["lm_head.weight"])
     assert [diagnostic.message for diagnostic in raised.value.diagnostics] == [

@@ -126,16 +126,18 @@ def name_weights(model: Any, stored: Iterable[str]) -> dict[str, Any]:
         if pattern is None:
             sources[renamed] = name
         elif not isinstance(sources.get(renamed), str):
-            entry = sources.setdefault(renamed, {"operations": [], "names": {}})
-            entry["operations"] = [type(operation).__name__ for operation in by_pattern[pattern].operations]
-            entry["names"].setdefault(pattern, []).append(name)
-    groups: dict[tuple[int, Any], list[str]] = {}
+            converter = by_pattern[pattern]
+            operations = [[type(part).__name__, getattr(part, "dim", None)] for part in converter.operations]
+            names: dict[str, list[str]] = {source: [] for source in converter.source_patterns}
+            entry = sources.setdefault(renamed, {"operations": operations, "names": names})
+            entry["names"][pattern].append(name)
+    tied: dict[tuple[int, Any], list[str]] = {}
     for name, tensor in state.items():
-        groups.setdefault((tensor.data_ptr(), tensor.shape), []).append(name)
-    for names in groups.values():  # tied weights have several names, of which files have one
-        known = next((sources[name] for name in names if name in sources), None)
+        tied.setdefault((tensor.data_ptr(), tensor.shape), []).append(name)
+    for group in tied.values():  # tied weights have several names, of which files have one
+        known = next((sources[name] for name in group if name in sources), None)
         if known is not None:
-            sources.update((name, known) for name in names if name not in sources)
+            sources.update((name, known) for name in group if name not in sources)
     return sources
 
 

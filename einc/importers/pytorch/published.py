@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -44,6 +44,9 @@ MAX_NAMED_WEIGHTS = 10
 """Weights that are named in one error."""
 _STACK = "MergeModulelist"
 """What transformers calls stacking tensors, as those of experts, in a new first dimension."""
+_JOIN = "Concatenate"
+_NAMED_FORMS = ([(_STACK, 0)], [(_STACK, 0), (_JOIN, 1)], [(_JOIN, 0)])
+"""Operations on stored tensors, with their dimensions, for which a weight's name can stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def _name_weights(answer: Mapping[str, Any], where: str) -> dict[str, str]:
     problems = [f"the weight files beside it have no '{escape_text(name, 100)}'" for name in answer["missing"]]
     names: dict[str, str] = {}
     for weight, source in answer["weights"].items():
-        name = source if isinstance(source, str) else _name_stack(source)
+        name = source if isinstance(source, str) else _name_parts(source)
         if name is None:
             made_of = ", ".join(escape_text(part, 60) for part in source["names"])
             shown = escape_text(weight, 100)
@@ -124,15 +127,34 @@ def _name_weights(answer: Mapping[str, Any], where: str) -> dict[str, str]:
     return names
 
 
-def _name_stack(source: Mapping[str, Any]) -> str | None:
-    """`experts.*.up`, where a weight is such tensors one over another."""
-    if source["operations"] != [_STACK] or len(source["names"]) != 1:
+def _name_parts(source: Mapping[str, Any]) -> str | None:
+    """`experts.*.up` for such tensors one over another, `mlp.(gate|up)` for the rows of one behind those of another,
+    and `experts.*.(gate|up)` for both; None for what is made in another way."""
+    form = [tuple(operation) for operation in source["operations"]]
+    groups = list(source["names"].values())
+    if form in ([(_STACK, 0)], [(_STACK, 0), (_JOIN, 1)]):
+        parts = [_name_stack(names) for names in groups]
+    else:
+        parts = [names[0] if len(names) == 1 else None for names in groups]
+    if None in parts or form not in _NAMED_FORMS or (len(parts) > 1) != (_JOIN in dict(form)):
         return None
-    (names,) = source["names"].values()
-    numbers = {int(number) for name in names for number in re.findall(r"\.(\d+)(?=\.)", name)}
-    for number in sorted(numbers):
+    words = [str(part).split(".") for part in parts]
+    if len({len(each) for each in words}) > 1:
+        return None
+    differing = [position for position, column in enumerate(zip(*words, strict=True)) if len(set(column)) > 1]
+    if len(differing) != (len(parts) > 1):
+        return None
+    named = words[0]
+    for position in differing:
+        named[position] = f"({'|'.join(each[position] for each in words)})"
+    return ".".join(named)
+
+
+def _name_stack(names: Sequence[str]) -> str | None:
+    """The name of tensors that differ in one number, from 0 on, with `*` in its place."""
+    for number in sorted({int(number) for name in names for number in re.findall(r"\.(\d+)(?=\.)", name)}):
         parts = {re.sub(rf"\.{number}(?=\.)", ".*", name) for name in names if re.search(rf"\.{number}\.", name)}
-        for pattern in parts:
+        for pattern in sorted(parts):
             expected = {pattern.replace("*", str(position)) for position in range(len(names))}
             if pattern.count("*") == 1 and expected == set(names):
                 return pattern

@@ -59,6 +59,26 @@ def test_stored_names_regrouped_shapes_and_rounding(tmp_path):
         read_weights(wanted, {"layer.0.q": w})
 
 
+def test_tensors_that_stand_one_behind_another_and_several_sources(tmp_path):
+    rows = {f"e.{k}.{name}.w": np.full((2 + (name == "up"), 3), 10 * k + len(name), "f4")
+            for k in range(4) for name in ("gate", "up")}  # fmt: skip
+    safetensors.numpy.save_file(rows, tmp_path / "w.safetensors")
+    both = [np.concatenate([rows[f"e.{k}.gate.w"], rows[f"e.{k}.up.w"]]) for k in range(4)]
+    names = {"e.*.(gate|up).w": np.stack(both), "e.2.(up|gate).w": both[2][[2, 3, 4, 0, 1]]}
+    tensors = [weight(f"w{k}", shape=array.shape, stored=name) for k, (name, array) in enumerate(names.items())]
+    for source in (tmp_path, [{"table": X.astype("f4")}, str(tmp_path)]):
+        for found, expected in zip(read_weights(tensors, source).values(), names.values(), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    table = weight("t", shape=X.shape, stored="table")
+    np.testing.assert_array_equal(read_weights([table, *tensors], [{"table": X.astype("f4")}, tmp_path])["t"], X)
+    for name, problem in (("e.(1|7).up.w", "is not there"), ("e.1.(up|e).w", "is not there"), ("(e|", "is not there")):
+        with pytest.raises(ArrayFault, match=problem):
+            read_weights([weight(stored=name)], tmp_path)
+    wide = rows | {"e.0.up.w": np.zeros((2, 5), "f4")}
+    with pytest.raises(ArrayFault, match="cannot be joined"):
+        read_weights([weight(stored="e.0.(gate|up).w")], wide)
+
+
 def test_regrouping_keeps_the_order():
     assert is_grouping_of((6, 4), (2, 3, 4))
     assert is_grouping_of((24,), (2, 3, 4))

@@ -6,9 +6,10 @@ shape is the declared one, or each of its dimensions is the product of consecuti
 
 The name of a weight in files may stand for a part of a tensor, or for several tensors: `qkv[8:16]` are the rows of
 `qkv` from 8 up to 16, and `experts.*.up` are `experts.0.up`, `experts.1.up` and so on, one for each position of the
-weight's first dimension. A tensor that has exactly this name comes first. Parts of quantized weights are converted from
-the layouts of published files: `gptq:NAME`, `awq:NAME`, and plain ones (`quantized_layouts`). Floats of 8 and 4 bits
-are widened (`stored_floats`). Of a list of sources, the first that has a tensor counts.
+weight's first dimension; `mlp.(gate|up)` are the rows of `mlp.gate` and behind them those of `mlp.up`, and
+`experts.*.(gate|up)` these of each expert. A tensor that has exactly this name comes first. Parts of quantized weights
+are converted from the layouts of published files: `gptq:NAME`, `awq:NAME`, and plain ones (`quantized_layouts`). Floats
+of 8 and 4 bits are widened (`stored_floats`). Of a list of sources, the first that has a tensor counts.
 
 Where no tensor has a weight's name, there may be parts of it, by its name in the plan or in files: `qkv[0:8, 16:32]` is
 one block, as `einc run --shards` writes them. Together they must have what is wanted of the weight (`parts`).
@@ -56,6 +57,7 @@ _WIDENING_PAIRS = {("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f6
 _CONVERSIONS = {("f32", declared) for declared in FLOATS} | _WIDENING_PAIRS
 """Pairs of a stored and a declared type that may differ: float32 is rounded or widened, 16-bit floats are widened."""
 
+_JOINED_ROWS = re.compile(r"(?P<before>[^()]*)\((?P<parts>[^()|]+(?:\|[^()|]+)+)\)(?P<after>[^()]*)")
 _ROW_SLICE = re.compile(r"(?P<name>.+)\[(?P<start>\d{1,18}):(?P<stop>\d{1,18})\]")
 
 
@@ -221,6 +223,11 @@ def _find(tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
     """The array that a weight's name in files stands for, or else its own name; None where neither exists."""
     layout, name = split_layout(tensor.stored or tensor.name)
     files = view_layout(files, layout, tensor)
+    entry = _find_named(name, tensor, files)
+    return files.find(tensor.name) if entry is None and tensor.name in files.names else entry
+
+
+def _find_named(name: str, tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
     if name in files.names:
         return files.find(name)
     if (match := _ROW_SLICE.fullmatch(name)) and match["name"] in files.names:
@@ -228,7 +235,27 @@ def _find(tensor: Tensor, files: StoredArrays) -> StoredArray | str | None:
     if tensor.shape and name.replace("*", "0", 1) in files.names:
         count = min(tensor.shape[0], len(files.names) + 1)
         return _stack([name.replace("*", str(k), 1) for k in range(count)], files)
-    return files.find(tensor.name) if tensor.name in files.names else None
+    if match := _JOINED_ROWS.fullmatch(name):
+        parts = [f"{match['before']}{part}{match['after']}" for part in match["parts"].split("|")]
+        return _join_rows([_find_named(part, tensor, files) for part in parts], 1 if "*" in name else 0)
+    return None
+
+
+def _join_rows(parts: Sequence[StoredArray | str | None], axis: int) -> StoredArray | str | None:
+    """Stored arrays one behind another along an axis, or what is wrong with them; None where one is not there."""
+    arrays = [part for part in parts if isinstance(part, StoredArray)]
+    if len(arrays) < len(parts):
+        return next((part for part in parts if isinstance(part, str)), None)
+    first = arrays[0]
+    ends = {(array.dtype, array.shape[:axis], array.shape[axis + 1 :], len(array.shape)) for array in arrays}
+    if len(ends) > 1 or len(first.shape) <= axis:
+        return "stands for tensors that cannot be joined: their types or shapes differ"
+    rows = sum(array.shape[axis] for array in arrays)
+    return StoredArray(
+        first.dtype,
+        (*first.shape[:axis], rows, *first.shape[axis + 1 :]),
+        lambda tensor: np.concatenate([array.read(tensor) for array in arrays], axis),
+    )
 
 
 def _take_rows(stored: StoredArray, rows: slice) -> StoredArray | str:
