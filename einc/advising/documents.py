@@ -201,7 +201,8 @@ def describe_terms(advice: Advice, chat: bool) -> list[str]:
     if any(option.prompt_sites for option in advice.options):
         lines.append("6 + 2 sites: six make tokens, and two read prompts and send them the caches")
     if any(option.stages > 1 for option in advice.options):
-        lines.append("stages: micro-batches of the users go through groups of the sites, one after the other")
+        subject = "prompts, a few together," if chat else "micro-batches of the users"
+        lines.append(f"stages: {subject} go through groups of the sites, one after the other")
     if shared:
         names = ", ".join(shared[:4]) + (f" and {len(shared) - 4} more" if len(shared) > 4 else "")
         lines.append(f"replicas share {names}: each is predicted as if it were alone")

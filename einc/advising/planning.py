@@ -48,12 +48,12 @@ class AdviceOption:
     """`replicas` of a model on groups of equal numbers of sites of an offer, for `users` at once.
 
     With `prompt_sites`, so many of the sites read prompts alone, and send the caches to the others, which make tokens.
-    With `stages`, a run, or a token of all users, is made in pipeline stages, by `microbatches` of the users of each
-    replica. `figures` are those of the slowest group. If a phase could not be planned, all times are None, and
-    `problem` says why. `latency_ms` is the time of a token of every user, or of a run; `first_ms` that of reading one
-    prompt, and of moving its caches; `round_ms` that of all that is done for the users of one replica. `rate` counts
-    what all replicas make in a second, `unit_cost` is the price of a million of these. `shared` names links that
-    several replicas use, which each was predicted to have alone.
+    With `stages`, a run is made in pipeline stages, by `microbatches` of the users of each replica; or so many prompts
+    are read together on the sites for prompts, in stages. `figures` are those of the slowest group. If a phase could
+    not be planned, all times are None, and `problem` says why. `latency_ms` is the time of a token of every user, or of
+    a run; `first_ms` that of reading a prompt, and of moving its caches; `round_ms` that of all that is done for the
+    users of one replica. `rate` counts what all replicas make in a second, `unit_cost` is the price of a million of
+    these. `shared` names links that several replicas use, which each was predicted to have alone.
     """
 
     machine: str
@@ -154,10 +154,10 @@ def _plan_quietly(cache: FiguresCache, deadline: float | None, combination: _Com
 
 
 def describe_sites(sites: int, replicas: int, prompt_sites: int = 0, stages: int = 1) -> str:
-    """`8 sites`, `2 replicas on 4 sites each`, or `6 sites in 2 stages for tokens and 2 for prompts`."""
+    """`8 sites`, `2 replicas on 4 sites each`, or `6 sites for tokens and 2 in 2 stages for prompts`."""
     divided = f" in {stages} stages" if stages > 1 else ""
     if prompt_sites:
-        return f"{format_count(sites - prompt_sites, 'site')}{divided} for tokens and {prompt_sites} for prompts"
+        return f"{format_count(sites - prompt_sites, 'site')} for tokens and {prompt_sites}{divided} for prompts"
     if replicas == 1:
         return format_count(sites, "site") + divided
     return f"{replicas} replicas on {format_count(sites // replicas, 'site')} each{divided}"
@@ -190,8 +190,8 @@ def _list_divisions(sites: int, users: int, divide: bool, workload: Workload) ->
     """Replicas, sites for prompts alone, and stages: numbers of replicas that divide the sites, of which each has a
     user; a half or a quarter of the sites for prompts; and stages that divide the sites of a replica, and its users.
 
-    Tokens are made in stages only where prompts have sites of their own, as prompts that are read on the same sites one
-    by one would go through the stages without any overlap.
+    Of a decoder, only prompts that have sites of their own are read in stages: tokens would take longer, as a step
+    begins when the one before it has gone through all stages.
     """
     yield 1, 0, 1
     if not divide:
@@ -201,8 +201,8 @@ def _list_divisions(sites: int, users: int, divide: bool, workload: Workload) ->
     groups += [(1, sites // part) for part in (4, 2) if sites % part == 0] if chat else []
     yield from ((replicas, prompt_sites, 1) for replicas, prompt_sites in groups)
     for replicas, prompt_sites in groups if chat else [(1, 0), *groups]:
-        size = (sites - prompt_sites) // replicas
-        for stages in TRIED_STAGES if prompt_sites or not chat else ():
+        size = prompt_sites if chat else sites // replicas
+        for stages in TRIED_STAGES if size else ():
             if size % stages == 0 and users % replicas == 0 and choose_microbatches(users // replicas, stages):
                 yield replicas, prompt_sites, stages
 
@@ -223,7 +223,8 @@ def _plan_option(combination: _Combination, planner: _Planner) -> AdviceOption:
     )
     per_replica = -(-users // replicas)
     try:
-        work = workload.plan_round(per_replica)
+        together = combination.microbatches if combination.prompt_sites else 1
+        work = workload.plan_round(per_replica, together)
         figures = _plan_phases(combination, work.phases, planner)
     except ModelError as error:
         if replicas == 1:
@@ -255,10 +256,10 @@ def _plan_option(combination: _Combination, planner: _Planner) -> AdviceOption:
 
 
 def _time_cache_move(workload: ChatWorkload, combination: _Combination, token: Figures) -> float | None:
-    """How long the caches of one prompt move; a cache of the step has places for the answer, too."""
+    """How long the caches of prompts move that were read together; a cache has places for the answer, too."""
     sites = range(len(combination.target.devices))
     places = workload.prompt_tokens + workload.answer_tokens
-    size = token.state_bytes * workload.prompt_tokens // (places * combination.users)
+    size = combination.microbatches * token.state_bytes * workload.prompt_tokens // (places * combination.users)
     split = len(sites) - combination.prompt_sites
     return time_cache_move(combination.target.machine, sites[split:], sites[:split], size)
 
@@ -270,11 +271,13 @@ def _plan_phases(combination: _Combination, phases: Sequence[Phase], planner: _P
     size = split // combination.replicas
     groups = [devices[start : start + size] for start in range(0, split, size)]
     figures: dict[str, Figures] = {}
+    staged = options
     if combination.stages > 1:
-        options = replace(options, stages=combination.stages, microbatches=combination.microbatches, replicas=1)
+        staged = replace(options, stages=combination.stages, microbatches=combination.microbatches, replicas=1)
+    options = options if combination.prompt_sites else staged
     for phase in phases:
         if combination.prompt_sites and phase.name == "prompt":
-            groups, options = [devices[split:]], combination.offer.options
+            groups, options = [devices[split:]], staged
         figures[phase.name] = _find_slowest(phase, name, options, groups, planner)
         if figures[phase.name].problem is not None:
             break  # no round is possible

@@ -50,7 +50,7 @@ class TextWorkload:
     definitions: tuple[tuple[str, str], ...] = ()
     unit: str = "runs"
 
-    def plan_round(self, users: int) -> Round:
+    def plan_round(self, users: int, together: int = 1) -> Round:
         counted = () if self.batch_name is None else ((self.batch_name, str(users)),)
         return Round((Phase("run", self.text, 1, (*self.definitions, *counted)),), users)
 
@@ -59,8 +59,8 @@ class TextWorkload:
 class ChatWorkload:
     """A decoder that reads a prompt of `prompt_tokens` for each user, and answers with `answer_tokens`.
 
-    Prompts are read one after the other, and make the first token of an answer; all other tokens are made for all users
-    at once, over caches that have a place for each token of both.
+    Prompts are read one after the other, or a few together, and make the first token of an answer; all other tokens are
+    made for all users at once, over caches that have a place for each token of both.
     """
 
     name: str
@@ -73,13 +73,14 @@ class ChatWorkload:
     ignored: tuple[str, ...] = ()
     unit: str = "tokens"
 
-    def plan_round(self, users: int) -> Round:
-        prompt = ImportRequest(tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
+    def plan_round(self, users: int, together: int = 1) -> Round:
+        """A round in which prompts are read `together`, so many at once; they divide the users."""
+        prompt = ImportRequest(batch=together, tokens=self.prompt_tokens, caches=True, ignored=self.ignored)
         places = self.prompt_tokens + self.answer_tokens
         answer = ImportRequest(batch=users, tokens=places, logits="all", ignored=self.ignored)
         phases = (
             Phase("token", self._write(answer), self.answer_tokens - 1, step=StepRequest(TOKEN_DIMENSION, 1)),
-            Phase("prompt", self._write(prompt), users),
+            Phase("prompt", self._write(prompt), users // together),
         )
         return Round(phases, users * self.answer_tokens)
 
@@ -100,7 +101,7 @@ class EncoderWorkload:
     ignored: tuple[str, ...] = ()
     unit: str = "texts"
 
-    def plan_round(self, users: int) -> Round:
+    def plan_round(self, users: int, together: int = 1) -> Round:
         request = ImportRequest(batch=users, tokens=self.prompt_tokens, ignored=self.ignored)
         imported = import_hf(self.config, self.where, self.name, request, self.stored)
         return Round((Phase("run", imported.text, 1),), users)
@@ -108,8 +109,8 @@ class EncoderWorkload:
 
 Workload = TextWorkload | ChatWorkload | EncoderWorkload
 """What a model is to do: `batches` are the numbers of users at once that are asked about, and `unit` is what its rates
-count. `plan_round(users)` is the round of a replica with so many users; it raises ModelError for a model that cannot
-have them."""
+count. `plan_round(users, together)` is the round of a replica with so many users, in which so many prompts are read at
+once; it raises ModelError for a model that cannot have them."""
 
 
 def read_folder_workload(

@@ -120,6 +120,27 @@ def test_figures_of_a_decoder_are_those_of_its_plans(einc: Run, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("less_effort")
+@pytest.mark.slow
+def test_prompts_in_stages_are_read_together(einc: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "two-layers"
+    folder.mkdir()
+    config = json.loads((STORIES / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    command = ["advise", folder, "-m", "dgx-h100:4", "--users", "8", "--prompt", "40", "--answer", "9", "--json"]
+    options = json.loads(einc(*command))["options"]
+    option = next(option for option in options if option["stages"] > 1)
+    apart = next(option for option in options if option["prompt_sites"] == 2)
+    assert (option["prompt_sites"], option["stages"], option["microbatches"]) == (2, 2, 4)
+    einc("import", "hf", folder, "--batch", 4, "--tokens", 40, "--caches", "-o", tmp_path / "prompts.ein")
+    how = ("-m", "dgx-h100", "--devices", "2,3", "--stages", 2, "--microbatches", 4, "--replicas", 1, "--json")
+    compiled = json.loads(einc("compile", tmp_path / "prompts.ein", *how, "-o", tmp_path / "prompts.bin"))
+    prompt_ms, token_ms = (option["plans"][name]["predicted_ms"] for name in ("prompt", "token"))
+    assert prompt_ms == compiled["predicted_ms"]
+    assert token_ms == apart["plans"]["token"]["predicted_ms"]
+    assert option["round_ms"] == pytest.approx(max(2 * prompt_ms, 8 * token_ms))
+    assert option["first_ms"] > prompt_ms
+
+
 def test_figures_of_stages_are_those_of_their_plans(einc: Run, tmp_path: Path) -> None:
     (tmp_path / "rows.ein").write_text(DEEP)
     workload = TextWorkload("rows", DEEP, (4,), "batch")
