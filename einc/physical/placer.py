@@ -319,15 +319,15 @@ def has_choice(plan: LogicalPlan, records: PlanRecords) -> bool:
 
 
 def _find_last_users(plan: LogicalPlan) -> dict[str, str]:
-    """For every computed tensor, the last node that produces or reads it; of one that is made in parts, the last that
-    is computed in parts, too."""
+    """For every computed tensor, the last node that produces or reads it: of one that is made in parts, the last that
+    is computed in parts, and of any other, the last that is computed at once."""
     last: dict[str, str] = {}
     produced_in_parts: dict[str, bool] = {}
     for number, node in enumerate(plan.graph.nodes):
         in_parts = plan.division is not None and plan.division.index_of[number] is not None
         produced_in_parts.update(dict.fromkeys(node.outputs, in_parts))
         for name in (*node.outputs, *node.inputs):
-            if name in produced_in_parts and (in_parts or not produced_in_parts[name]):
+            if produced_in_parts.get(name) == in_parts:
                 last[name] = node.name
     return last
 

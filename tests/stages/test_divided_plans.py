@@ -24,6 +24,7 @@ from einc_runtime.plan.schema import Bundle, KernelTask
 from einc_runtime.plan.validation import validate
 from tests.support.compiled_plans import MODELS
 from tests.support.cuda_plans import agree, cpu_results, on_fake
+from tests.support.mpi_runs import SMALL as SIZES
 from tests.support.plan_arrays import arrays_of, outputs_of, results
 
 SMALL = {
@@ -46,7 +47,7 @@ g = gelu(h)
 y[batch, width] = g[batch, hidden] * v[hidden, width]
 z = a + y
 best[width] = max[batch](z[batch, width])
-output z, best
+output z, best, root
 """
 
 
@@ -140,6 +141,23 @@ def test_a_decode_step_keeps_its_caches_part_by_part():
     arrays["positions"] = np.array([2, 0, 4, 1])
     outputs = [results(Session(bundle), arrays) for bundle in (divided, whole)]
     assert all(np.allclose(outputs[0][name], expected, rtol=1e-11) for name, expected in outputs[1].items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "llama_decode", "llama_block", "moe"])
+def test_other_models_are_divided(name):
+    """Each in two stages and micro-batches; a block of LLaMA has sequences of one length then."""
+    sizes = SIZES[name] | {
+        "bert": {"batch": 4},
+        "llama_decode": {"batch": 4},
+        "llama_block": {"seq_lens": "[5, 5]"},
+    }.get(name, {})
+    text = (MODELS / f"{name}.ein").read_text()
+    divided = plan(text, 4, sizes, dtype="f64", stages=2, microbatches=2, replicas=1).bundle
+    prove(divided)
+    expected, computed = run(plan(text, 1, sizes, dtype="f64").bundle), run(divided)
+    for output, array in expected.items():
+        assert np.abs(computed[output] - array).max() <= 1e-11 * np.abs(array).max()
 
 
 def test_what_has_no_batch_is_computed_once():
