@@ -30,7 +30,7 @@ from einc.ops.arguments import (
     require_tensors,
 )
 from einc.ops.base import Attributes, Operator, find_product_precision
-from einc.ops.derived import DerivedOperator
+from einc.ops.derived import DerivedOperator, derive_family
 from einc.ops.sequence_packing import SequencePacking
 from einc_runtime.plan.work import AttentionWork
 
@@ -245,15 +245,7 @@ def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Op
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The attention with these attributes; raises OperatorError if they are not those of an attention."""
-    extras = attributes.get("extras")
-    if (
-        set(attributes) - {"softcap"} != set(_ATTRIBUTES)
-        or not isinstance(extras, tuple)
-        or len(inputs) != 3 + len(extras)
-    ):
-        raise OperatorError(f"attention has three inputs, its extras, and the attributes {', '.join(_ATTRIBUTES)}")
-    if len(set(extras)) < len(extras) or not set(extras) <= set(EXTRAS):
-        raise OperatorError(f"attention: extras are of {', '.join(EXTRAS)}, not {format_value(extras)}")
+    derive_family(Attention.family, inputs, attributes)
     return call("attention", inputs, attributes)
 
 

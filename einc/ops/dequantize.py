@@ -15,7 +15,7 @@ from einc.core.spec import FunctionSpec
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops.base import Attributes, Operator
-from einc.ops.derived import DerivedMappedOperator
+from einc.ops.derived import DerivedMappedOperator, derive_family
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
@@ -76,16 +76,6 @@ class QuantizedForm:
         values = TensorDesc(weight.dims, (*rows, extent // self.packing), self.storage)
         zeros = (TensorDesc(scales.dims, each, DType.I8),) if self.zeros else ()
         return (values, scales, *zeros)
-
-    @staticmethod
-    def of(operands: tuple[TensorDesc, ...], group: object) -> QuantizedForm:
-        """The form of a weight with these operands; raises OperatorError where there is none."""
-        if type(group) is not int or not 2 <= len(operands) <= 3 or not operands[0].dtype.is_quantized:
-            raise OperatorError("a quantized weight has values, scales, perhaps zero points, and groups")
-        form = QuantizedForm.read(operands, group)
-        if form.operands(form.widen(operands)) != operands:
-            raise OperatorError("these are no values, scales and zero points of a quantized weight")
-        return form
 
     @staticmethod
     def read(operands: tuple[TensorDesc, ...], group: int) -> QuantizedForm:
@@ -170,10 +160,8 @@ class Dequantize(DerivedMappedOperator):
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The weight in these tensors; raises OperatorError if they are not those of one."""
-    QuantizedForm.of(inputs, attributes.get("group"))
-    group = attributes["group"]
-    assert isinstance(group, int)
-    return Dequantize(inputs, group, attributes.get("inputs") == INPUT_BITS)
+    derive_family(Dequantize.family, inputs, attributes)
+    return Dequantize(inputs, attributes["group"], attributes.get("inputs") == INPUT_BITS)  # type: ignore[arg-type]
 
 
 FAMILIES = {Dequantize.family: restore}

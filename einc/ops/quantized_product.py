@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from einc.core.spec import FunctionSpec
 from einc.core.tensor import TensorDesc, TensorType
@@ -21,7 +21,7 @@ from einc.ops.base import (
     find_product_precision,
 )
 from einc.ops.dequantize import Dequantize, QuantizedForm, widen_values
-from einc.ops.derived import DerivedMappedOperator, derive
+from einc.ops.derived import DerivedMappedOperator, derive, derive_family
 from einc.ops.windows import Windows, compose_box, list_boxes, normalize_windows, read_equation
 from einc_runtime.plan.index_equations import IndexEquation, format_windows
 from einc_runtime.plan.work import ProductWork
@@ -145,21 +145,15 @@ def make_quantized_product(
     return product
 
 
-def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
+def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> QuantizedProduct:
     """The product with these attributes; raises OperatorError if they are not those of one."""
-    indices, dims, factor = attributes.get("indices"), attributes.get("dims"), attributes.get("factor")
-    if not (isinstance(indices, str) and isinstance(dims, tuple) and isinstance(factor, float) and inputs):
-        raise OperatorError("a quantized product has the attributes indices, dims, group and factor")
-    form = QuantizedForm.of(inputs[1:], attributes.get("group"))
-    equation, windows = read_equation(attributes, [inputs[0].shape, form.widen(inputs[1:]).shape])
-    if len(equation.inputs) != 2:
-        raise OperatorError("a quantized product has the indices of a tensor and of a weight")
-    first, second = equation.inputs
-    product = QuantizedProduct(
-        inputs[0], inputs[1:], form.group, (first, second), equation.output, tuple(map(str, dims)), factor, windows
-    )
-    derive(product)
-    return product
+    derive_family(QuantizedProduct.family, inputs, attributes)
+    values: dict[str, Any] = dict(attributes)
+    tensor, stored, group = inputs[0], inputs[1:], values["group"]
+    weight = QuantizedForm.read(stored, group).widen(stored)
+    equation, windows = read_equation(attributes, [tensor.shape, weight.shape])
+    labels, result = (equation.inputs[0], equation.inputs[1]), equation.output
+    return QuantizedProduct(tensor, stored, group, labels, result, values["dims"], values["factor"], windows)
 
 
 FAMILIES = {QuantizedProduct.family: restore}

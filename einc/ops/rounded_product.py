@@ -20,7 +20,7 @@ from einc.core.tensor import DType, TensorDesc
 from einc.errors import OperatorError
 from einc.ops import quantized_product
 from einc.ops.base import Attributes, Operator
-from einc.ops.derived import DerivedMappedOperator, derive
+from einc.ops.derived import DerivedMappedOperator, derive, derive_family
 from einc.ops.equation import build_equation
 from einc.ops.quantized_product import QuantizedProduct
 from einc_runtime.plan.scalar_programs import ScalarProgram
@@ -127,16 +127,9 @@ def make_rounded_product(plain: QuantizedProduct) -> RoundedProduct | None:
 
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The product with these attributes; raises OperatorError if they are not those of one."""
-    if len(inputs) != 4:
-        raise OperatorError("a rounded product has a tensor, the largest of its rows, values and scales")
+    derive_family(RoundedProduct.family, inputs, attributes)
     tensor, _, *weight = inputs
-    plain = quantized_product.restore((tensor, *weight), {**attributes, "group": 0})
-    assert isinstance(plain, QuantizedProduct)
-    product = RoundedProduct(plain)
-    if product.inputs != inputs:
-        raise OperatorError(f"the largest of rows are {product.largest}, found {inputs[1]}")
-    derive(product)
-    return product
+    return RoundedProduct(quantized_product.restore((tensor, *weight), {**attributes, "group": 0}))
 
 
 FAMILIES = {RoundedProduct.family: restore}
