@@ -1,6 +1,6 @@
 """Element types, boxes of index vectors, and descriptions of whole tensors (paper, Section 3.1).
 
-numpy, and ml_dtypes for bf16, are imported only when an array type is asked for.
+numpy, and ml_dtypes for bf16 and f8, are imported only when an array type is asked for.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class DType(enum.Enum):
     BOOL = "bool"
     I8 = "i8"
     I4X2 = "i4x2"
+    F8E4M3 = "f8e4m3"
+    F8E5M2 = "f8e5m2"
 
     @property
     def itemsize(self) -> int:
@@ -45,18 +47,24 @@ class DType(enum.Enum):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it only stores weights: 8-bit integers, or two 4-bit integers in a byte. Models do not name it."""
-        return self in (DType.I8, DType.I4X2)
+        """Whether it only stores weights: integers or floats of 8 bits, or two 4-bit integers in a byte. No value of a
+        model has such a type."""
+        return self.value in schema.QUANTIZED
+
+    @property
+    def is_narrow_float(self) -> bool:
+        """Whether it is a float of 8 bits."""
+        return self.value in schema.NARROW_FLOATS
 
     def numpy(self) -> np.dtype[Any]:
-        """The numpy type that holds it (ml_dtypes' for bf16)."""
+        """The numpy type that holds it (ml_dtypes' for bf16 and f8)."""
         import numpy as np
 
-        if self is DType.BF16:
+        if self in _ML_NAMES:
             import ml_dtypes
 
-            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-            return bfloat16
+            dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_NAMES[self]))
+            return dtype
         return np.dtype(_NUMPY_NAMES[self])
 
     def __str__(self) -> str:
@@ -68,6 +76,7 @@ ELEMENT_TYPES = tuple(dtype for dtype in DType if not dtype.is_quantized)
 """The types in which models compute."""
 _FLOATS = frozenset(DType(name) for name in schema.FLOATS)
 _NUMPY_NAMES = {DType(name): numpy_name for name, numpy_name in schema.NUMPY_NAMES.items()}
+_ML_NAMES = {DType(name): ml_name for name, ml_name in schema.ML_NAMES.items()}
 
 
 TensorType = Block

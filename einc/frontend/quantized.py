@@ -15,14 +15,16 @@ from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue, evaluate_value
 from einc.graph.graph import TensorKind
 from einc.ops.dequantize import INPUT_BITS, Dequantize, QuantizedForm
+from einc_runtime.plan.schema import NARROW_BLOCK
 from einc_runtime.text import did_you_mean
 
-_STORAGES = {"i8": DType.I8, "i4": DType.I4X2}
+_STORAGES = {"i8": DType.I8, "i4": DType.I4X2, "f8e4m3": DType.F8E4M3, "f8e5m2": DType.F8E5M2}
 _STORED_NAMES = {
     "plain": ("{}", "{}_scale", "{}_zero_point"),
     "gptq": ("gptq:{}.qweight", "gptq:{}.scales", "gptq:{}.qzeros"),
     "gptq_v2": ("gptq_v2:{}.qweight", "gptq_v2:{}.scales", "gptq_v2:{}.qzeros"),
     "awq": ("awq:{}.qweight", "awq:{}.scales", "awq:{}.qzeros"),
+    "blocks": ("{}", "blocks:{}_scale", ""),
 }
 """For each layout of files, the stored names of values, scales and zero points."""
 _WEIGHT_PARTS = ("values", "scales", "zeros")
@@ -49,7 +51,9 @@ def declare_quantized(
             )
         file_name = pattern.format(base) + part
         parts.append(declare_tensor(context, TensorKind.WEIGHT, part_name, operand, file_name, statement.span))
-    return apply_equation(context, Dequantize(operands, form.group, rounds_inputs), parts, (name,), statement.span)
+    dtype = desc.dtype if form.storage.is_narrow_float else None
+    widened = Dequantize(operands, form.group, rounds_inputs, dtype)
+    return apply_equation(context, widened, parts, (name,), statement.span)
 
 
 def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr) -> tuple[QuantizedForm, str, bool]:
@@ -57,7 +61,9 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     fail = context.findings.fail
     word = storage.function if isinstance(storage, ast.CallExpr) else storage
     if word.text not in _STORAGES:
-        raise fail(f"a weight cannot be stored as '{word.text}'", word.span, "it can be stored as i8 or i4")
+        raise fail(
+            f"a weight cannot be stored as '{word.text}'", word.span, "it can be stored as i8, i4, f8e4m3 or f8e5m2"
+        )
     options: dict[str, object] = {"group": 0, "zeros": False, "channels": -1, "layout": "plain", "inputs": 0}
     if isinstance(storage, ast.CallExpr):
         if storage.arguments:
@@ -89,6 +95,10 @@ def _evaluate_storage(context: LoweringContext, storage: ast.Name | ast.CallExpr
     assert isinstance(channels, int)
     zeros = options["zeros"] is True
     form = QuantizedForm(_STORAGES[word.text], group, zeros, None if channels == -1 else channels)
+    layouts = ("plain", "blocks") if form.storage.is_narrow_float else ("plain", "gptq", "gptq_v2", "awq")
+    if layout not in layouts or (layout == "blocks" and group != NARROW_BLOCK):
+        hint = f"there are {', '.join(layouts)}; blocks have group={NARROW_BLOCK}"
+        raise fail(f"values of {word.text} are not in the layout '{layout}'", storage.span, hint)
     if options["inputs"] not in (0, INPUT_BITS):
         raise fail(f"inputs cannot be rounded to {options['inputs']} bits", storage.span, f"{INPUT_BITS} are possible")
     if options["inputs"] and not form.can_round_inputs:

@@ -79,6 +79,7 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
     for name, values in family.only.items():
         fields.require(name, values, f"in a {family.kind} model it is {describe_json(values[0])}")
     fields.value(*family.harmless)
+    d_ff = fields.integer(family.experts.width if family.experts else "intermediate_size", MAX_EXTENT)
     return Decoder(
         family=family,
         dtype=read_element_type(fields),
@@ -87,7 +88,7 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
         heads_q=heads_q,
         heads_kv=heads_kv,
         d_head=d_head,
-        d_ff=fields.integer(family.experts.width if family.experts else "intermediate_size", MAX_EXTENT),
+        d_ff=d_ff,
         experts=experts,
         picks=picks,
         shares=shares,
@@ -103,7 +104,7 @@ def read_decoder(fields: ConfigFields, kind: str) -> Decoder:
         biases=frozenset(name for name in family.biases if fields.flag(name, False)),
         tied=fields.flag("tie_word_embeddings", family.tied),
         longest=longest,
-        quantization=read_quantization(fields),
+        quantization=read_quantization(fields, (d_model, heads_q * d_head, d_ff)),
         dense_layers=dense_layers,
         dense=_write_layers(fields, [n in dense_layers for n in range(n_layers)]) if dense_layers else "",
         d_dense=fields.integer("intermediate_size", MAX_EXTENT) if dense_layers else 1,

@@ -7,16 +7,19 @@ which weights are quantized.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from einc.importers.config import ConfigFields
 from einc.importers.writing import StoredNames, StoredWeight
+from einc_runtime.plan.schema import NARROW_BLOCK
 from einc_runtime.strict_json import describe_json
 
 MAX_GROUP_SIZE = 2**20
 _FLOAT_FORMAT = "float-quantized"
-_WIDENED = "floats of 8 bits are widened when they are read, and what is multiplied with them is not rounded"
+_E4M3 = "f8e4m3"
+_KEPT_FLOATS = "weights stay floats of 8 bits, and what is multiplied with them is not rounded"
+_WIDENED_FLOATS = "floats of 8 bits are widened when they are read: blocks of 128 columns are no parts of all rows"
 _WEIGHT = ".weight"
 _HARMLESS_QUANTIZATION = (
     "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_percent", "dataset", "do_fuse",
@@ -33,17 +36,22 @@ _HARMLESS_QUANTIZATION = (
 @dataclass(frozen=True, slots=True)
 class Quantization:
     """How the quantized weights of a model are stored; `group` is 0 where each row has one scale. `rounds_inputs` says
-    that what is multiplied with them is rounded to 8 bits, token by token."""
+    that what is multiplied with them is rounded to 8 bits, token by token. `floats` names the type of floats of 8 bits;
+    `one_scale` says that a tensor has one."""
 
     layout: str
     bits: int
     group: int
     zeros: bool
     rounds_inputs: bool = False
+    floats: str = ""
+    one_scale: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What the names of a weight's parts in files end with, in place of `.weight`."""
+        if self.layout == "blocks":
+            return (".weight_scale_inv",)
         if self.layout != "plain":
             return (".qweight", ".scales", ".qzeros")
         return (".weight_scale", *([".weight_zero_point"] if self.zeros else []))
@@ -51,22 +59,26 @@ class Quantization:
     def format_storage(self, channels: int = 0) -> str:
         """What stands behind `as`; `channels` is for weights without groups whose rows have several dimensions."""
         options = [f"group={self.group}"] if self.group else [f"channels={channels}"] * (channels > 0)
+        options = ["channels=0"] if self.one_scale else options
         options += ["inputs=8"] * self.rounds_inputs
         options += ["zeros=true"] * self.zeros + [f'layout="{self.layout}"'] * (self.layout != "plain")
-        return f"i{self.bits}" + (f"({', '.join(options)})" if options else "")
+        return (self.floats or f"i{self.bits}") + (f"({', '.join(options)})" if options else "")
 
     def splits_heads(self, d_head: int) -> bool:
         """Whether a group along all heads is no part of one head."""
         return self.group > 0 and d_head % self.group > 0
 
 
-def read_quantization(fields: ConfigFields) -> Quantization | None:
-    """How weights are stored, or None where none is quantized. Problems are noted."""
+def read_quantization(fields: ConfigFields, columns: Sequence[int]) -> Quantization | None:
+    """How weights, whose rows have these lengths, are stored; None where none is quantized. Problems are noted."""
     inner = fields.nested("quantization_config")
     if inner is None:
         return None
     method = inner.text("quant_method")
-    readers = {"gptq": _read_gptq, "awq": _read_awq, "compressed-tensors": _read_compressed, "fp8": _read_blocks}
+    readers: dict[str, Callable[[ConfigFields], Quantization | None]] = {
+        "gptq": _read_gptq, "awq": _read_awq, "compressed-tensors": _read_compressed,
+        "fp8": lambda inner: _read_blocks(inner, columns),
+    }  # fmt: skip
     if method not in readers:
         if method:
             inner.fail(f"quant_method: {describe_json(method)} is not supported", f"supported are {', '.join(readers)}")
@@ -119,23 +131,33 @@ def _require_groups(fields: ConfigFields, quantization: Quantization) -> Quantiz
     return quantization
 
 
-def _read_blocks(fields: ConfigFields) -> None:
-    """Floats of 8 bits with a scale for each block, DeepSeek's layout: the reader of weights widens them."""
+def _read_blocks(fields: ConfigFields, columns: Sequence[int]) -> Quantization | None:
+    """Floats of 8 bits with a scale for each block, DeepSeek's layout. The reader of weights widens them where blocks
+    do not divide all rows, whose lengths are `columns`."""
     fields.require("fmt", ("e4m3",), "floats have 4 bits of an exponent")
     fields.require("activation_scheme", ("dynamic",), "scales of activations are not stored")
     fields.require("weight_block_size", ([128, 128],), "a block has 128 rows and 128 columns")
     fields.value("scale_fmt", "dequantize")  # the type of scales says it, and weights are widened in any case
-    fields.note(_WIDENED)
+    if any(extent % NARROW_BLOCK for extent in columns):
+        fields.note(_WIDENED_FLOATS)
+        return None
+    fields.note(_KEPT_FLOATS)
+    return Quantization("blocks", 8, NARROW_BLOCK, False, floats=_E4M3)
 
 
-def _read_floats(fields: ConfigFields, weights: ConfigFields) -> None:
-    """Floats of 8 bits with a scale for each row, each block, or the whole tensor."""
+def _read_floats(fields: ConfigFields, weights: ConfigFields) -> Quantization | None:
+    """Floats of 8 bits with a scale for each row, each block, or the whole tensor. Those with blocks are widened: their
+    scales have the names of rows'."""
     weights.require("num_bits", (8,), "floats have 8 bits")
     weights.require("type", ("float",), "weights are floats")
     weights.require("symmetric", (True,), "there are no zero points")
-    weights.choice("strategy", {"channel": "channel", "tensor": "tensor", "block": "block"})
+    strategy = weights.choice("strategy", {"channel": "channel", "tensor": "tensor", "block": "block"})
     weights.require("block_structure", ([128, 128],), "a block has 128 rows and 128 columns")
-    fields.note(_WIDENED)
+    if strategy == "block":
+        fields.note(_WIDENED_FLOATS)
+        return None
+    fields.note(_KEPT_FLOATS)
+    return Quantization("plain", 8, 0, False, floats=_E4M3, one_scale=strategy == "tensor")
 
 
 def _read_compressed(fields: ConfigFields) -> Quantization | None:
@@ -157,8 +179,7 @@ def _read_compressed(fields: ConfigFields) -> Quantization | None:
         fields.fail("config_groups: the group has no weights")
         return None
     if fields.value("format") == _FLOAT_FORMAT:
-        _read_floats(fields, weights)
-        return None
+        return _read_floats(fields, weights)
     rounds_inputs = _read_inputs(scheme.nested("input_activations"))
     scheme.require("output_activations", (), "activations are not quantized")
     scheme.require("targets", (["Linear"],), "linear layers are quantized")
@@ -197,17 +218,23 @@ def _read_inputs(fields: ConfigFields | None) -> bool:
 def quantize_weights(
     quantization: Quantization | None, table: Sequence[StoredWeight], stored: StoredNames
 ) -> list[StoredWeight]:
-    """The table with those weights as they are stored that the files have quantized."""
+    """The table with those weights as they are stored that the files have quantized. Experts of floats of 8 bits are
+    widened when they are read, as products with picked experts read no quantized weights."""
     if quantization is None:
         return list(table)
     part = quantization.parts[0]
-    return [_quantize(weight, quantization) if stored.has_quantized(weight, part) else weight for weight in table]
+    return [
+        _quantize(weight, quantization)
+        if stored.has_quantized(weight, part) and not (quantization.floats and weight.count > 1)
+        else weight
+        for weight in table
+    ]
 
 
 def _quantize(weight: StoredWeight, quantization: Quantization) -> StoredWeight:
     """A weight whose rows have several dimensions, as those of heads do, has one scale for all of them."""
     base, _, rows = weight.stored.partition(_WEIGHT)
-    plain = quantization.layout == "plain"
+    plain = quantization.layout in ("plain", "blocks")
     heads = weight.dims.startswith("d_model, heads")
     return replace(
         weight,

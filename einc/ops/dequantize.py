@@ -1,4 +1,4 @@
-"""Quantized weights: integers of 8 or 4 bits with scales, and with zero points if they have them.
+"""Quantized weights: integers of 8 or 4 bits with scales, and with zero points if they have them; or floats of 8 bits.
 
 A weight is (value - zero) * scale. There is one scale for each `group` of neighbours along the last dimension, or else
 one for each channel: each position of the first dimensions, as many as scales have. A product with a quantized weight
@@ -28,7 +28,8 @@ INPUT_BITS = 8
 
 @dataclass(frozen=True, slots=True)
 class QuantizedForm:
-    """How a weight is stored: `i8` or `i4x2`, in groups of so many elements (0: channels), with zero points or without.
+    """How a weight is stored: `i8` or `i4x2`, in groups of so many elements (0: channels), with zero points or without;
+    or as narrow floats without zero points, whose scales are f32 whatever the weight's type is.
 
     `channels` is the number of dimensions that channels have: by default, all but the last one.
     """
@@ -66,13 +67,18 @@ class QuantizedForm:
                 raise OperatorError(
                     f"the extent {extent} of dimension '{dim}' is no multiple of {size}: no whole {what}"
                 )
+        if self.storage.is_narrow_float and (self.zeros or weight.dtype is DType.F64):
+            raise OperatorError(
+                f"{self.storage} has no zero points, and stands for f16, bf16 or f32", hint="or store it as i8"
+            )
         channels = len(rows) if self.channels is None else self.channels
         if not 0 <= channels <= len(rows) or (self.group and channels < len(rows)):
             raise OperatorError(
                 f"channels of {channels} dimensions", hint=f"{weight} has up to {len(rows)}, and no groups"
             )
         each = (*rows, extent // self.group) if self.group else tuple(rows[:channels])
-        scales = TensorDesc(weight.dims[: len(each)], each, weight.dtype)
+        kind = DType.F32 if self.storage.is_narrow_float else weight.dtype
+        scales = TensorDesc(weight.dims[: len(each)], each, kind)
         values = TensorDesc(weight.dims, (*rows, extent // self.packing), self.storage)
         zeros = (TensorDesc(scales.dims, each, DType.I8),) if self.zeros else ()
         return (values, scales, *zeros)
@@ -82,19 +88,19 @@ class QuantizedForm:
         """The form of operands that are known to be those of a weight."""
         return QuantizedForm(operands[0].dtype, group, len(operands) == 3, None if group else operands[1].rank)
 
-    def widen(self, operands: tuple[TensorDesc, ...]) -> TensorDesc:
-        """The weight that is stored in these operands."""
+    def widen(self, operands: tuple[TensorDesc, ...], dtype: DType | None = None) -> TensorDesc:
+        """The weight that is stored in these operands, in the type of the scales where no other is given."""
         values, scales = operands[:2]
         if not values.rank:
             raise OperatorError("a quantized weight has at least one dimension")
         shape = (*values.shape[:-1], values.shape[-1] * self.packing)
-        return TensorDesc(values.dims, shape, scales.dtype)
+        return TensorDesc(values.dims, shape, dtype or scales.dtype)
 
     @property
     def spread(self) -> int:
         """About the variance of random values less random zero points."""
-        own = {DType.I8: 5461, DType.I4X2: 21}
-        return own[self.storage] + self.zeros * own[DType.I8]
+        variances = {DType.I8: 5461, DType.I4X2: 21, DType.F8E4M3: 256, DType.F8E5M2: 256}
+        return variances[self.storage] + self.zeros * variances[DType.I8]
 
 
 def widen_values(form: QuantizedForm, arrays: tuple[Array, ...], dtype: DType) -> Array:
@@ -130,6 +136,8 @@ class Dequantize(DerivedMappedOperator):
     group: int
     rounds_inputs: bool = False
     """Whether products are to round what they multiply with it, as the model says. Nothing is left of it in a plan."""
+    dtype: DType | None = None
+    """The type of a weight that is stored as narrow floats; the type of integers' scales is that of the weight."""
 
     @property
     def form(self) -> QuantizedForm:
@@ -141,7 +149,8 @@ class Dequantize(DerivedMappedOperator):
 
     @property
     def attributes(self) -> Attributes:
-        return {"group": self.group, **({"inputs": INPUT_BITS} if self.rounds_inputs else {})}
+        typed = {} if self.dtype is None else {"dtype": self.dtype.value}
+        return {"group": self.group, **({"inputs": INPUT_BITS} if self.rounds_inputs else {}), **typed}
 
     @property
     def joins_every_reader(self) -> bool:
@@ -161,7 +170,9 @@ class Dequantize(DerivedMappedOperator):
 def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
     """The weight in these tensors; raises OperatorError if they are not those of one."""
     derive_family(Dequantize.family, inputs, attributes)
-    return Dequantize(inputs, attributes["group"], attributes.get("inputs") == INPUT_BITS)  # type: ignore[arg-type]
+    name = attributes.get("dtype")
+    dtype = DType(name) if isinstance(name, str) else None
+    return Dequantize(inputs, attributes["group"], attributes.get("inputs") == INPUT_BITS, dtype)  # type: ignore[arg-type]
 
 
 FAMILIES = {Dequantize.family: restore}

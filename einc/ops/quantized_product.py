@@ -108,7 +108,7 @@ class QuantizedProduct(DerivedMappedOperator):
 
     @property
     def _weight(self) -> TensorDesc:
-        return self.form.widen(self.operands)
+        return self.form.widen(self.operands, self.tensor.dtype)
 
     @property
     def _boxes(self) -> tuple[TensorType, ...]:
@@ -150,7 +150,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Quantized
     derive_family(QuantizedProduct.family, inputs, attributes)
     values: dict[str, Any] = dict(attributes)
     tensor, stored, group = inputs[0], inputs[1:], values["group"]
-    weight = QuantizedForm.read(stored, group).widen(stored)
+    weight = QuantizedForm.read(stored, group).widen(stored, tensor.dtype)
     equation, windows = read_equation(attributes, [tensor.shape, weight.shape])
     labels, result = (equation.inputs[0], equation.inputs[1]), equation.output
     return QuantizedProduct(tensor, stored, group, labels, result, values["dims"], values["factor"], windows)

@@ -22,7 +22,7 @@ from einc_runtime.plan.schema import (
     Operation,
     TransferTask,
 )
-from einc_runtime.plan.work import RecurrenceWork, Work
+from einc_runtime.plan.work import ProductWork, RecurrenceWork, Work
 
 
 class TaskKind(enum.Enum):
@@ -147,6 +147,9 @@ def compute_occupied_ms(cost: TaskCost, site: Site, kernel_latency_us: float) ->
         return at_peak
     share = site.peak(cost.precision) / site.peak(site.gpu.products[0].dtype)
     width = float(ITEMSIZE.get(cost.precision, 4))  # type: ignore[call-overload]
+    if cost.task == "quantized_contract" and isinstance(cost.work, ProductWork):  # weights are read as they are stored
+        elements = cost.work.batch * cost.work.depth * (cost.work.rows + cost.work.columns)
+        width = min(width, cost.size / max(1, elements))
     measured = MS_PER_US * time_kernel_us(site.gpu, cost.work, cost.size, cost.precision, width, share)
     if classify(cost.work, site.gpu) in (
         KernelKind.MEMORY,

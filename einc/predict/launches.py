@@ -12,7 +12,7 @@ from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Site
 from einc.ops.base import Operator
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs, describe_operator
 from einc_runtime.plan.epilogues import consists_of_library_functions
-from einc_runtime.plan.launches import MAX_FEW_ROWS, JointLaunch, find_launches, is_few
+from einc_runtime.plan.launches import LAUNCH_PRODUCTS, MAX_FEW_ROWS, JointLaunch, find_launches, is_few
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import KernelTask
 from einc_runtime.plan.work import ProductWork
@@ -91,14 +91,14 @@ def find_joining(graph: Graph, machine: Machine) -> frozenset[str]:
     makers = {name: node.name for node in graph.nodes for name in node.outputs}
     multiplied: Counter[str] = Counter()
     for node in graph.nodes:
-        multiplied.update(set(node.inputs) if kernels[node.name] == "contract" else ())
+        multiplied.update(set(node.inputs) if kernels[node.name] in LAUNCH_PRODUCTS else ())
     places = sum(kernel in ("rope", "append") for kernel in kernels.values())
     joining: set[str] = set()
     for node in graph.nodes:
         kernel, read = kernels[node.name], [name for name in node.inputs if name in makers]
-        shares = kernel == "contract" and any(multiplied[name] > 1 for name in node.inputs)
+        shares = kernel in LAUNCH_PRODUCTS and any(multiplied[name] > 1 for name in node.inputs)
         moves = kernel in ("rope", "append") and places > 1
-        products = [name for name in read if kernels[makers[name]] == "contract" and name not in graph.outputs]
+        products = [name for name in read if kernels[makers[name]] in LAUNCH_PRODUCTS and name not in graph.outputs]
         normalizes = kernel in ("rmsnorm", "layernorm") and bool(read)
         if shares or moves or normalizes or (kernel == "map" and products):
             joining.add(node.name)
@@ -116,7 +116,7 @@ def compute_least_ms(
     if not joins:
         return compute_occupied_ms(cost, site, kernel_latency_us)
     inputs = [block.size * desc.dtype.itemsize for block, desc in zip(function.inputs, operator.inputs, strict=True)]
-    if cost.task == "contract" and is_few(cost.work, function.outputs[0]):
+    if cost.task in LAUNCH_PRODUCTS and is_few(cost.work, function.outputs[0]):
         return max(max(inputs) / (site.hbm_gbs * BYTES_PER_MS), cost.flops / site.peak(cost.precision) * 1e3)
     if cost.task not in ("map", "rope", "append", "rmsnorm", "layernorm"):
         return compute_occupied_ms(cost, site, kernel_latency_us)

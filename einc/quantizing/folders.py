@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from einc.quantizing.rounding import Array, RoundingScheme, pack_words, round_rows
+from einc.quantizing.rounding import Array, RoundingScheme, pack_words, round_floats, round_rows
 from einc_runtime.errors import ArrayFault, UsageFault
 from einc_runtime.execution.data.safetensors import INDEX_FILE, SafetensorsEntry, SafetensorsFile, open_folder
 from einc_runtime.strict_json import parse_json
@@ -137,7 +137,7 @@ def _choose(files: dict[str, SafetensorsFile], scheme: RoundingScheme, head: boo
     chosen = [name for name in files if _LINEAR.fullmatch(name) or (head and name == _HEAD)]
     if not chosen:
         raise UsageFault("there is no linear layer to quantize: no tensor '..._proj.weight'", where=source)
-    unit = scheme.group or (1 if scheme.bits == 8 else 32)
+    unit = 1 if scheme.floats else scheme.group or (1 if scheme.bits == 8 else 32)  # blocks may be cut off
     for name in chosen:
         entry = files[name].entries[name]
         if len(entry.shape) != 2 or entry.dtype not in _FLOAT_CODES:
@@ -158,6 +158,11 @@ def _plan(entry: SafetensorsEntry, name: str, scheme: RoundingScheme, quantized:
         return
     rows, depth = entry.shape
     groups = depth // scheme.group if scheme.group else 1
+    if scheme.floats:
+        yield _Part(name, "F8_E4M3", (rows, depth), rows * depth)
+        counts = (-(-rows // scheme.group), -(-depth // scheme.group)) if scheme.group else (rows, 1)
+        yield _Part(f"{name}_scale{'_inv' * (scheme.group > 0)}", "F32", counts, 4 * counts[0] * counts[1])
+        return
     if scheme.bits == 8:
         yield _Part(name, "I8", (rows, depth), rows * depth)
     else:
@@ -191,12 +196,15 @@ def _write_tensor(
     weight = file.array(name)
     rows, depth = weight.shape
     step = max(1, ROWS_AT_ONCE // max(1, depth))
+    round_part = round_floats if scheme.floats else round_rows
+    if scheme.floats and scheme.group:
+        step = max(1, step // scheme.group) * scheme.group  # blocks are whole
     scales: list[Array] = []
     zeros: list[Array] = []
     square = lost = 0.0
     for start in range(0, rows, step):
         try:
-            rounded = round_rows(weight[start : start + step], scheme)
+            rounded = round_part(weight[start : start + step], scheme)
         except ValueError as error:
             raise ArrayFault(f"'{name[:100]}' cannot be quantized: {error}", where=file.path) from None
         values = rounded.values if scheme.bits == 8 else pack_words(rounded.values, 4)
@@ -213,7 +221,7 @@ def _write_tensor(
 
 def _write_array(stream: BinaryIO, array: Array) -> None:
     dense = np.ascontiguousarray(array)
-    if dense.dtype.kind in "if":
+    if dense.dtype.kind in "if" and dense.itemsize > 1:
         dense = dense.astype(dense.dtype.newbyteorder("<"), copy=False)
     stream.write(memoryview(dense.view(np.uint8).reshape(-1)))  # type: ignore[arg-type]
 
@@ -231,15 +239,21 @@ def _sync(stream: BinaryIO) -> None:
 
 def _describe(scheme: RoundingScheme, skipped: list[str], round_inputs: bool) -> dict[str, Any]:
     """The field of the configuration that says how weights are stored."""
+    if scheme.floats and scheme.group:
+        return {
+            "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+            "weight_block_size": [scheme.group, scheme.group], "modules_to_not_convert": skipped,
+        }  # fmt: skip
     weights = {
-        "num_bits": scheme.bits, "type": "int", "symmetric": not scheme.zeros, "dynamic": False,
+        "num_bits": scheme.bits, "type": "float" if scheme.floats else "int", "symmetric": not scheme.zeros,
+        "dynamic": False,
         "strategy": "group" if scheme.group else "channel", "group_size": scheme.group or None,
     }  # fmt: skip
     inputs = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
     activations = {"input_activations": inputs if round_inputs else None, "output_activations": None}
     return {
         "quant_method": "compressed-tensors",
-        "format": "int-quantized" if scheme.bits == 8 else "pack-quantized",
+        "format": "float-quantized" if scheme.floats else "int-quantized" if scheme.bits == 8 else "pack-quantized",
         "quantization_status": "compressed",
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, **activations}},
         "ignore": skipped,

@@ -22,6 +22,8 @@ class RoundingScheme:
     bits: int
     group: int = 0
     zeros: bool = False
+    floats: bool = False
+    """Whether the 8 bits are those of a float (f8e4m3). A group is a block then, of as many rows as columns."""
 
     @property
     def low(self) -> int:
@@ -68,6 +70,32 @@ def round_rows(weight: Array, scheme: RoundingScheme) -> RoundedRows:
         float(np.square(wide, dtype=np.float64).sum()),
         float(np.square(change, dtype=np.float64).sum()),
     )
+
+
+LARGEST_E4M3 = 448.0
+"""Of the floats with 4 bits of an exponent and 3 of a fraction."""
+
+
+def round_floats(weight: Array, scheme: RoundingScheme) -> RoundedRows:
+    """Rounds a matrix [n, k] of floats to floats of 8 bits, whose largest magnitude in a row, or in a block, is 448;
+    scales are f32 [n, 1], or [blocks, blocks]. Raises ValueError where an element is not finite."""
+    import ml_dtypes
+
+    wide = weight.astype(np.float32)
+    if not np.isfinite(wide).all():
+        raise ValueError("it has elements that are not finite")
+    starts = [
+        np.arange(0, extent, scheme.group or size) for extent, size in zip(wide.shape, (1, wide.shape[1]), strict=True)
+    ]
+    largest = np.maximum.reduceat(np.maximum.reduceat(np.abs(wide), starts[0], 0), starts[1], 1)
+    scales = (largest / np.float32(LARGEST_E4M3)).astype(np.float32)
+    steps = scales
+    for axis, begins in enumerate(starts):
+        steps = np.repeat(steps, np.diff([*begins, wide.shape[axis]]), axis)
+    values = (wide / np.where(steps == 0, np.float32(1), steps)).astype(ml_dtypes.float8_e4m3fn)
+    change = wide - values.astype(np.float32) * steps
+    square, lost = (float(np.square(part, dtype=np.float64).sum()) for part in (wide, change))
+    return RoundedRows(values, scales, None, square, lost)
 
 
 def pack_words(values: Array, bits: int) -> Array:

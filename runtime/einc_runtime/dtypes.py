@@ -1,4 +1,4 @@
-"""Element types of a plan as numpy types. ml_dtypes is imported only when a plan has bf16."""
+"""Element types of a plan as numpy types. ml_dtypes is imported only when a plan has bf16 or f8."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ DType = np.dtype[Any]
 ITEMSIZE: dict[str, int] = dict(schema.ITEMSIZE.items())
 _NUMPY_NAMES: dict[str, str] = dict(schema.NUMPY_NAMES.items())
 _NAMES = {np.dtype(numpy_name): name for name, numpy_name in _NUMPY_NAMES.items()}
+_ML_NAMES: dict[str, str] = dict(schema.ML_NAMES.items())
+_ML_DTYPES = {ml_name: name for name, ml_name in _ML_NAMES.items()}
 
 FLOATS: frozenset[str] = frozenset(schema.FLOATS)
 INTEGERS: frozenset[str] = frozenset(schema.INTEGERS)
@@ -23,11 +25,11 @@ INTEGERS: frozenset[str] = frozenset(schema.INTEGERS)
 @cache
 def storage_dtype(name: str) -> DType:
     """The numpy type that holds elements of `name` in memory."""
-    if name == "bf16":
+    if name in _ML_NAMES:
         import ml_dtypes
 
-        bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
+        dtype: DType = np.dtype(getattr(ml_dtypes, _ML_NAMES[name]))
+        return dtype
     return np.dtype(_NUMPY_NAMES[name])
 
 
@@ -39,6 +41,4 @@ def compute_type(name: str) -> str:
 def find_dtype_name(dtype: DType) -> str | None:
     """The plan's name for a numpy type of native byte order; None for types that plans cannot have."""
     known = _NAMES.get(dtype)
-    if known is None and dtype.name == "bfloat16":
-        return "bf16"
-    return known
+    return _ML_DTYPES.get(dtype.name) if known is None else known

@@ -133,12 +133,28 @@ def test_other_forms_are_refused(name: str) -> None:
     assert any(message in fault for fault in faults(LLAMA | {"quantization_config": quantization}))
 
 
-def test_floats_of_8_bits_are_widened_when_they_are_read() -> None:
+def test_floats_of_8_bits_stay_as_they_are_stored() -> None:
     blocks = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
     weights = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": "channel"}
     scheme = {"targets": ["Linear"], "weights": weights, "input_activations": {"num_bits": 8, "type": "float"}}
     rows = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": scheme}}
-    for quantization in (blocks, rows):
-        found = imported(LLAMA | WIDE | {"quantization_config": quantization})
-        assert found.text == imported(LLAMA | WIDE).text
-        assert any("floats of 8 bits are widened" in note for note in found.notes)
+    whole = {**rows, "config_groups": {"group_0": {**scheme, "weights": {**weights, "strategy": "tensor"}}}}
+    large = LLAMA | {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64, "num_attention_heads": 4}
+    for quantization, storage in (
+        (blocks, 'as f8e4m3(group=128, layout="blocks")'),
+        (rows, "as f8e4m3 "),
+        (whole, "as f8e4m3(channels=0)"),
+    ):
+        found = imported(large | {"quantization_config": quantization})
+        assert found.text.count(storage) >= 6
+        assert any("weights stay floats of 8 bits" in note for note in found.notes)
+    heads = imported(large | {"quantization_config": rows}).text
+    assert "d_model, heads_q, d_head] as f8e4m3(channels=1)" in heads
+
+
+def test_floats_in_blocks_that_divide_no_rows_are_widened_when_they_are_read() -> None:
+    blocks = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    odd = LLAMA | {"hidden_size": 256, "intermediate_size": 320, "head_dim": 64, "num_attention_heads": 4}
+    found = imported(odd | {"quantization_config": blocks})
+    assert found.text == imported(odd).text
+    assert any("floats of 8 bits are widened" in note for note in found.notes)

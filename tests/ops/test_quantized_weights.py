@@ -92,6 +92,17 @@ def test_cuts_are_between_groups() -> None:
     assert quantized(DType.F32)["product_i4"].indices[1].cuts == (32, 64)
 
 
+def decode_float(byte: int, storage: DType) -> float:
+    """By the definition of the formats (OCP 8-bit floating point specification, table 1)."""
+    exponent_bits, fraction_bits, bias = (4, 3, 7) if storage is DType.F8E4M3 else (5, 2, 15)
+    sign = -1.0 if byte & 128 else 1.0
+    exponent, fraction = (byte & 127) >> fraction_bits, byte & ((1 << fraction_bits) - 1)
+    if exponent == (1 << exponent_bits) - 1 and (storage is DType.F8E5M2 or fraction == 7):
+        return sign * np.inf if fraction == 0 else np.nan
+    part = fraction / (1 << fraction_bits)
+    return sign * (part * 2.0 ** (1 - bias) if exponent == 0 else (1 + part) * 2.0 ** (exponent - bias))
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_the_meaning_of_a_weight_element_by_element(name: str) -> None:
     form, rng = FORMS[name], np.random.default_rng(3)
@@ -99,10 +110,15 @@ def test_the_meaning_of_a_weight_element_by_element(name: str) -> None:
     values = rng.integers(0, 256, operands[0].shape, np.uint8).view(operands[0].dtype.numpy())
     scales = rng.standard_normal(operands[1].shape).astype("f4")
     zeros = [rng.integers(-128, 128, desc.shape).astype("i1") for desc in operands[2:]]
-    (found,) = Dequantize(operands, form.group).reference(values, scales, *zeros)
+    dtype = DType.F32 if form.storage.is_narrow_float else None
+    (found,) = Dequantize(operands, form.group, dtype=dtype).reference(values, scales, *zeros)
     for n in range(3):
         for k in range(64):
-            at = (n, k // form.group) if form.group else n
+            at = (n, k // form.group) if form.group else (n,) * scales.ndim
+            if form.storage.is_narrow_float:
+                value = decode_float(int(values.view(np.uint8)[n, k]), form.storage)
+                np.testing.assert_equal(found[n, k], np.float32(value) * scales[at])
+                continue
             number = int(values[n, k // form.packing])
             if form.packing == 2:
                 number = (number // 16 if k % 2 else number % 16) - 8

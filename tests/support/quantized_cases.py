@@ -17,7 +17,16 @@ FORMS = {
     "i4": QuantizedForm(DType.I4X2),
     "i4_groups": QuantizedForm(DType.I4X2, 32),
     "i4_groups_zeros": QuantizedForm(DType.I4X2, 32, zeros=True),
+    "f8": QuantizedForm(DType.F8E4M3),
+    "f8_groups": QuantizedForm(DType.F8E4M3, 32),
+    "f8_tensor": QuantizedForm(DType.F8E5M2, channels=0),
 }
+
+
+def widen(form: QuantizedForm, weight: TensorDesc) -> Dequantize:
+    """What makes a weight of what is stored of it."""
+    dtype = weight.dtype if form.storage.is_narrow_float else None
+    return Dequantize(form.operands(weight), form.group, dtype=dtype)
 
 
 def make_product(
@@ -30,7 +39,7 @@ def make_product(
     result = [(name, name) for name in right.split()]
     inputs = list(zip((tensor, weight), labels, strict=True))
     contraction = build_equation(inputs, result, program, "sum", windows)
-    fused = contraction.fuse(1, Dequantize(form.operands(weight), form.group))
+    fused = contraction.fuse(1, widen(form, weight))
     assert isinstance(fused, QuantizedProduct)
     return fused
 
@@ -57,7 +66,9 @@ def quantized(dtype: DType) -> dict[str, Operator]:
     operators: dict[str, Operator] = {}
     weight, tensor = TensorDesc(("n", "k"), (7, 96), dtype), TensorDesc(("t", "k"), (5, 96), dtype)
     for name, form in FORMS.items():
-        operators[f"dequantize_{name}"] = Dequantize(form.operands(weight), form.group)
+        if form.storage.is_narrow_float and dtype is DType.F64:
+            continue  # computed in f32 alone
+        operators[f"dequantize_{name}"] = widen(form, weight)
         operators[f"product_{name}"] = make_product(form, weight, tensor, "t k, n k -> t n")
     groups, zeros = FORMS["i4_groups"], FORMS["i4_groups_zeros"]
     heads = TensorDesc(("j", "h", "d"), (5, 3, 64), dtype)

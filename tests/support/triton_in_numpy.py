@@ -143,7 +143,7 @@ def _operator(function, reverse=False):
 
 for _name, _function in {"sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "mod": np.fmod,
                          "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-                         "rshift": np.right_shift}.items():  # fmt: skip
+                         "rshift": np.right_shift, "lshift": np.left_shift}.items():  # fmt: skip
     setattr(Tensor, f"__{_name}__", _operator(_function))
     setattr(Tensor, f"__r{_name}__", _operator(_function, reverse=True))
 for _name, _function in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,

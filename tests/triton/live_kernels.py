@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -53,6 +54,23 @@ def test_weights_are_widened(dtype, packing, group, zeros):
     points = [rng.integers(-8, 9, shape).astype("i1")] if zeros else []
     inputs = [values.view("i1") if packing == 1 else values, normal(*shape, dtype=dtype), *points]
     check("dequantize", {"group": group}, inputs, [np.empty((5, 3, 128), dtype)])
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+@pytest.mark.parametrize(("stored", "group"), [("float8_e4m3fn", 0), ("float8_e4m3fn", 128), ("float8_e5m2", 32)])
+def test_floats_of_8_bits(dtype, stored, group):
+    """All bytes are widened as ml_dtypes does it, and products of few and of many rows multiply them."""
+    kind = np.dtype(getattr(ml_dtypes, stored))
+    every = np.arange(256, dtype="u1").view(kind).reshape(2, 128)
+    scales = normal(2, 128 // group) if group else normal(2)
+    check("dequantize", {"group": group}, [every, scales], [np.empty((2, 128), dtype)])
+    values = normal(45, 256).astype(kind)
+    given = {"group": group, "equation": "t k, n k -> t n"}
+    scales = normal(45, 256 // group) if group else normal(45)
+    tolerance = {F16: 4e-3, BF16: 2e-2, F32: 1e-5}[np.dtype(dtype)]
+    for rows in (5, 19):
+        x, y = normal(rows, 256, dtype=dtype), np.empty((rows, 45), dtype)
+        check("quantized_contract", given, [x, values, scales], [y], tolerance=tolerance, steps=(1,))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -22,16 +22,23 @@ from einc_runtime.text import format_memory
         "einc quantize llama-3-8b -o llama-3-8b-int8",
         "einc quantize llama-3-8b -o llama-3-8b-int4 --bits 4 --group 32",
         "einc quantize llama-3-8b -o llama-3-8b-w8a8 --round-inputs",
+        "einc quantize llama-3-8b -o llama-3-8b-fp8 --bits f8 --group 128",
         "einc import hf llama-3-8b-int4 -o llama.ein",
     ),
 )
 @click.argument("folder", metavar="DIR")
 @click.option("-o", "--output", "target", metavar="DIR2", required=True, help="The folder to write; it is new.")
-@click.option("--bits", type=click.Choice(["8", "4"]), default="8", help="Bits of a weight.  [default: 8]")
+@click.option(
+    "--bits",
+    type=click.Choice(["8", "4", "f8"]),
+    default="8",
+    help="Bits of a weight; f8 for floats of 8 bits (e4m3).  [default: 8]",
+)
 @click.option(
     "--group",
     type=click.IntRange(0),
-    help="Neighbours in a row that share a scale, a multiple of 32; 0 for a row.  [default: 0 for 8 bits, else 32]",
+    help="Neighbours in a row that share a scale, a multiple of 32; 0 for a row; with f8, 128 for blocks of 128 rows, "
+    "too.  [default: 0 for 8 bits, else 32]",
 )
 @click.option("--zeros", is_flag=True, help="Give every scale a zero point.")
 @click.option("--head", is_flag=True, help="Quantize the matrix of the logits (lm_head), too.")
@@ -59,7 +66,9 @@ def quantize_command(
     size = (32 if bits == "4" else 0) if group is None else group
     if size % 32:
         raise UsageError(f"--group is {size}, and groups are multiples of 32")
-    scheme = RoundingScheme(int(bits), size, zeros)
+    if bits == "f8" and (zeros or size not in (0, 128)):
+        raise UsageError("floats of 8 bits have no --zeros, and scales of rows or, with --group 128, of blocks")
+    scheme = RoundingScheme(8, size, floats=True) if bits == "f8" else RoundingScheme(int(bits), size, zeros)
     if round_inputs and scheme != RoundingScheme(8):
         raise UsageError("--round-inputs is for weights of 8 bits with a scale for each row, without zero points")
     try:

@@ -31,7 +31,8 @@ WORKSPACE_ALIGNMENT = 256
 Launch = Callable[[int], None]
 """Enqueues work on a stream, given by its handle (a `cudaStream_t` as an integer, never the default stream)."""
 
-_TYPESTRINGS = {"f16": "<f2", "bf16": "<u2", "f32": "<f4", "f64": "<f8", "i32": "<i4", "i64": "<i8", "bool": "|b1"}
+_TYPESTRINGS = {"f16": "<f2", "bf16": "<u2", "f32": "<f4", "f64": "<f8", "i32": "<i4", "i64": "<i8", "bool": "|b1",
+                "f8e4m3": "|u1", "f8e5m2": "|u1"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

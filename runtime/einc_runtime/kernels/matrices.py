@@ -6,10 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.indices import NamedArray
+from einc_runtime.kernels.views import restride
 from einc_runtime.plan.index_equations import Names
 
 
@@ -53,7 +52,7 @@ def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Na
         row = array.itemsize  # one strided row is a matrix in column order
     shape = [extent for extent, _ in dimensions] + extents
     steps = [stride for _, stride in dimensions] + [row, column]
-    return np.lib.stride_tricks.as_strided(array, shape, steps)
+    return restride(array, shape, steps)
 
 
 def is_blas_ready(array: Array) -> bool:

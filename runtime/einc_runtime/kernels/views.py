@@ -39,7 +39,14 @@ def _are_mergeable(view: Array, left: int, right: int) -> bool:
 def _merge_groups(view: Array, groups: Sequence[Sequence[int]]) -> Array:
     shape = [math.prod(view.shape[axis] for axis in group) for group in groups] or [1]
     strides = [view.strides[group[-1]] for group in groups] or [view.itemsize]
-    return np.lib.stride_tricks.as_strided(view, shape, strides)
+    return restride(view, shape, strides)
+
+
+def restride(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """The array's memory with another shape and other strides; numpy cannot do this with floats of 8 bits."""
+    if array.itemsize > 1:
+        return np.lib.stride_tricks.as_strided(array, shape, strides)
+    return np.lib.stride_tricks.as_strided(array.view(np.uint8), shape, strides).view(array.dtype)
 
 
 def merge_leading_axes(views: Sequence[Array]) -> list[Array]:
@@ -47,7 +54,7 @@ def merge_leading_axes(views: Sequence[Array]) -> list[Array]:
     heads = [view[..., 0] for view in views]
     flat = merge_axes(heads, [False] * heads[0].ndim)[0] if heads[0].ndim else [head[None] for head in heads]
     return [
-        np.lib.stride_tricks.as_strided(line, (*line.shape, view.shape[-1]), (*line.strides, view.strides[-1]))
+        restride(line, (*line.shape, view.shape[-1]), (*line.strides, view.strides[-1]))
         for line, view in zip(flat, views, strict=True)
     ]
 

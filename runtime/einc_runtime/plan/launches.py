@@ -40,6 +40,9 @@ MAX_ROW = 16384
 MAX_GATE = 400
 """Characters of the program of a map that runs with two products; longer ones are left alone."""
 
+LAUNCH_PRODUCTS = frozenset({"contract", "quantized_contract"})
+"""Kernels that multiply matrices; the second reads one as it is stored, in 8 or 4 bits."""
+
 ADDED = frozenset({"sum", "prod", "max", "min"})
 """Aggregations that a map can compute."""
 
@@ -184,10 +187,12 @@ class _Finder:
         """Products of few rows that share an operand."""
         groups: dict[tuple[int, int, Region], list[int]] = defaultdict(list)
         for number, task in enumerate(self.tasks):
-            if number in self.taken or not self._is_few(number):
+            operation = self._operation(number)
+            if operation is None or number in self.taken or not self._is_few(number):
                 continue
-            for position, region in enumerate(reads_of(task)):
-                groups[task.site, position, region].append(number)
+            stored = operation.kernel != "contract"  # then the first operand is the tensor
+            for position, region in enumerate(reads_of(task)[: 1 if stored else 2]):
+                groups[task.site, 2 * position + stored, region].append(number)
         for numbers in groups.values():
             group: list[int] = []
             for number in numbers:
@@ -208,10 +213,10 @@ class _Finder:
     def _is_few(self, number: int) -> bool:
         """Whether a task multiplies few rows."""
         task, operation = self.tasks[number], self._operation(number)
-        if operation is None or operation.kernel != "contract" or not isinstance(task, KernelTask):
+        if operation is None or operation.kernel not in LAUNCH_PRODUCTS or not isinstance(task, KernelTask):
             return False
         few = is_few(operation.functions[task.function].work, task.writes[0].block)
-        return few and len(task.reads) == 2 and self._is_plain(number, operation)
+        return few and len(task.reads) >= 2 and self._is_plain(number, operation)
 
     def _is_plain(self, number: int, operation: Operation) -> bool:
         """Whether a task computes floats of a launch's types, and has no kernel of reproducible plans."""

@@ -110,3 +110,28 @@ def test_floats_of_4_bits_have_the_name_of_the_whole(tmp_path: Path) -> None:
     names = ("a_blocks", "a_scales", "b_blocks", "c_blocks", "c_scales", "c")
     write_tensors(tmp_path / "model.safetensors", {name: ("U8", np.zeros((2, 1), np.uint8)) for name in names})
     assert list_stored_names(str(tmp_path)) == {*names, "a"}
+
+
+def test_floats_of_8_bits_are_read_as_they_are_where_a_plan_has_them_so(tmp_path: Path) -> None:
+    """With scales of blocks for all rows of each, of which the last has fewer; and of rows."""
+    values = SOURCE.normal(size=(300, 256)).astype(ml_dtypes.float8_e4m3fn)
+    blocks, rows = (
+        SOURCE.uniform(0.5, 2, (3, 2)).astype("f4"),
+        SOURCE.uniform(0.5, 2, (300, 1)).astype(ml_dtypes.bfloat16),
+    )
+    tensors = {
+        "x.weight": ("F8_E4M3", values), "x.weight_scale_inv": ("F32", blocks),
+        "y.weight": ("F8_E4M3", values), "y.weight_scale": ("BF16", rows),
+    }  # fmt: skip
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    wanted = [
+        Tensor("a", ("h", "n", "k"), (3, 100, 256), "f8e4m3", "weight", "x.weight"),
+        Tensor("b", ("h", "n", "g"), (3, 100, 2), "f32", "weight", "blocks:x.weight_scale"),
+        Tensor("c", ("n", "k"), (300, 256), "f8e4m3", "weight", "y.weight"),
+        Tensor("d", ("n",), (300,), "f32", "weight", "y.weight_scale"),
+    ]
+    found = read_weights(wanted, tmp_path)
+    for name in "ac":
+        assert np.array_equal(found[name].view(np.uint8).reshape(300, 256), values.view(np.uint8))
+    assert np.array_equal(found["b"].reshape(300, 2), np.repeat(blocks, 128, 0)[:300])
+    assert np.array_equal(found["d"], rows[:, 0].astype("f4"))

@@ -153,3 +153,39 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
         prepare(Invocation("quantized_contract", given, inputs, [np.zeros((3, 5), "f4")]))
     with pytest.raises(PlanFault):
         prepare(Invocation("dequantize", {"group": 32}, inputs[1:3], [np.zeros((5, 32), "f4")]))
+
+
+@pytest.mark.parametrize("stored", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_every_float_of_8_bits_is_widened_as_ml_dtypes_does_it(stored: str, kind: str) -> None:
+    values = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, stored)).reshape(4, 64)
+    scales = np.array([0.5, -3.0, 0.7, 1e-3], "f4")
+    out = np.empty((4, 64), TYPES[kind])
+    run_compiled(Invocation("dequantize", {"group": 0}, [values, scales], [out]))
+    with np.errstate(all="ignore"):
+        expected = (values.astype("f4") * scales[:, None]).astype(TYPES[kind])
+    np.testing.assert_array_equal(out.astype("f4"), expected.astype("f4"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "group", "rows", "columns", "depth", "kind"),
+    [
+        ("float8_e4m3fn", 0, 1, 37, 77, "bf16"),
+        ("float8_e4m3fn", 128, 3, 9, 256, "f16"),
+        ("float8_e5m2", 32, 40, 6, 96, "f32"),
+        ("float8_e5m2", 0, 5, 8, 45, "f32"),
+    ],
+)
+def test_products_with_floats_of_8_bits(
+    stored: str, group: int, rows: int, columns: int, depth: int, kind: str
+) -> None:
+    rng = np.random.default_rng(rows)
+    values = rng.standard_normal((columns, depth)).astype(getattr(ml_dtypes, stored))
+    scales = rng.standard_normal((columns, depth // group) if group else columns).astype("f4")
+    x, out = rng.standard_normal((rows, depth)).astype(TYPES[kind]), np.empty((rows, columns), TYPES[kind])
+    attributes = {"equation": "t k, n k -> t n", "group": group, "scale": 0.5}
+    run_compiled(Invocation("quantized_contract", attributes, [x, values, scales], [out]))
+    spread = np.repeat(scales, group, axis=1) if group else scales[:, None]
+    wide = values.astype("f8") * spread.astype("f8")
+    expected = 0.5 * x.astype("f8") @ wide.T
+    assert np.abs(out.astype("f8") - expected).max() <= TOLERANCE[kind] * np.abs(expected).max()

@@ -7,6 +7,8 @@ i8. Files have 32-bit words of 8 or 4 values, the first in the lowest bits:
   Zero points are i8, or are in words along the rows, each plus 8 or 128.
 - `gptq`: [k / 8, n] words along k, scales [groups, n], zero points [groups, n / 8], each less 1; `gptq_v2`: not less 1.
   Groups must be neighbours: a `g_idx` that says otherwise is refused.
+- `blocks`: floats of 8 bits in rows as in a plan, with a scale for each block of 128 rows and 128 columns. In a plan
+  every row has the scales of its blocks, so that rows may be cut anywhere.
 - `awq`: [k, n / 8] words along n, in the order 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits, 4 bits alone.
 """
 
@@ -19,11 +21,11 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
-from einc_runtime.plan.schema import QUANTIZED, Tensor
+from einc_runtime.plan.schema import NARROW_BLOCK, NARROW_FLOATS, QUANTIZED, Tensor
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The columns of eight that a word has, from its lowest bits."""
-LAYOUTS = ("gptq", "gptq_v2", "awq")
+LAYOUTS = ("gptq", "gptq_v2", "awq", "blocks")
 PACKED = "_packed"
 
 
@@ -35,12 +37,31 @@ def split_layout(name: str) -> tuple[str, str]:
 
 def view_layout(files: StoredArrays, layout: str, tensor: Tensor) -> StoredArrays:
     """The arrays as a plan has them; those that are not converted are as they were."""
+    if layout == "blocks":
+        return StoredArrays(files.names, lambda name: _repeat_rows(files, name))
     if layout:
         return StoredArrays(files.names, lambda name: _convert(files, layout, name, tensor))
+    if tensor.dtype in NARROW_FLOATS:
+        return StoredArrays(files.names, lambda name: files.find(name).narrow or files.find(name))
     if tensor.dtype not in QUANTIZED:
         return files
     packed = {name.removesuffix(PACKED) for name in files.names if name.endswith(PACKED)}
     return StoredArrays({*files.names, *packed}, lambda name: _convert_plain(files, name, tensor))
+
+
+def _repeat_rows(files: StoredArrays, name: str) -> StoredArray:
+    """The scales of blocks, of which each row of a block has those of its own."""
+    stored, values = files.find(name), name.removesuffix("_scale")
+    shape = files.find(values).shape if values in files.names else ()
+    if len(shape) != 2 or len(stored.shape) != 2 or stored.shape[0] != -(-shape[0] // NARROW_BLOCK):
+        return stored
+
+    def read(tensor: Tensor) -> Array:
+        scales = stored.read(tensor).astype(np.float32, copy=False)
+        repeated: Array = np.repeat(scales, NARROW_BLOCK, axis=0)[: shape[0]]
+        return repeated
+
+    return StoredArray("f32", (shape[0], stored.shape[1]), read)
 
 
 def unpack_words(words: Array, bits: int, axis: int) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from einc_runtime.dtypes import FLOATS, Array, storage_dtype
 from einc_runtime.errors import ArrayFault
-from einc_runtime.plan.schema import QUANTIZED, Tensor
+from einc_runtime.plan.schema import NARROW_FLOATS, QUANTIZED, Tensor
 from einc_runtime.plan.states import is_weight
 
 RANDOM_PREFIX = "rand:"
@@ -27,14 +27,17 @@ def make_random_array(tensor: Tensor, seed: int) -> Array:
     """Values for an input or weight, in its type.
 
     Floats come from N(0, 1), and those of a weight are divided by the square root of its fan-in; integers are uniform
-    in [0, 8), quantized values in all that they can be, and truth values are equally likely. Values depend only on the
-    seed and the tensor's name and shape.
+    in [0, 8), quantized integers in all that they can be, and truth values are equally likely. Floats of 8 bits come
+    from N(0, 256). Values depend only on the seed and the tensor's name and shape.
     """
     digest = hashlib.sha256(tensor.name.encode()).digest()
     words = np.frombuffer(digest, "<u4").astype(np.uint32).tolist()
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *words])))
     if tensor.dtype == "bool":
         return generator.integers(0, 2, tensor.shape, np.uint8).astype(np.bool_)
+    if tensor.dtype in NARROW_FLOATS:
+        spread = 16 * generator.standard_normal(tensor.shape, np.float32)  # 448, the largest, is 28 times 16
+        return spread.astype(storage_dtype(tensor.dtype))
     if tensor.dtype in QUANTIZED:
         return generator.integers(0, 256, tensor.shape, np.uint8).view(storage_dtype(tensor.dtype))
     if tensor.dtype not in FLOATS:

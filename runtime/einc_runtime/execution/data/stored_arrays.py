@@ -13,13 +13,15 @@ from einc_runtime.plan.schema import Tensor
 class StoredArray:
     """A stored array's type, its shape, and how to read it for a weight.
 
-    `read_into` reads it into dense memory of its type and size; None where it can only be read as a whole.
+    `read_into` reads it into dense memory of its type and size; None where it can only be read as a whole. `narrow` is
+    the same array as it is stored, where that is floats of 8 bits and `read` widens them.
     """
 
     dtype: str
     shape: tuple[int, ...]
     read: Callable[[Tensor], Array]
     read_into: Callable[[Array], None] | None = None
+    narrow: StoredArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

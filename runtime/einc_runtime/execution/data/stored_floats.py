@@ -14,32 +14,37 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
-from einc_runtime.dtypes import Array
+from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.errors import ArrayFault
 from einc_runtime.execution.data.stored_arrays import StoredArray, StoredArrays
-from einc_runtime.plan.schema import Tensor
+from einc_runtime.plan.schema import NARROW_BLOCK, Tensor
 
-BLOCK_ROWS = 128
-"""Rows and columns of a block of DeepSeek's layout."""
 F8_TYPES = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
 """What ml_dtypes calls the types of safetensors."""
 F4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """What 4 bits stand for (E2M1): a sign, two bits of an exponent, one of a fraction."""
 _FACTORS = ("_scale_inv", "_scale")
+_INVERSE = "_inv"
+"""What the names of scales in DeepSeek's layout end with, in place of nothing."""
+PLAN_TYPES = {"F8_E4M3": "f8e4m3", "F8_E5M2": "f8e5m2"}
+"""What a plan calls them; it has no exponents alone."""
 _PAIRS, _EXPONENTS = "_blocks", "_scales"
 
 
 def view_floats(files: StoredArrays, read_bytes: Callable[[str], Array]) -> StoredArrays:
     """The arrays with those of narrow floats as f32; `read_bytes` reads the bytes of an array of any type."""
     packed = find_packed(files.names)
+    inverses = {name.removesuffix(_INVERSE) for name in files.names if name.endswith(_FACTORS[0])} - {*files.names}
 
     def find(name: str) -> StoredArray:
         if name in packed:
             return _find_f4(files, name)
+        name += _INVERSE * (name in inverses)
         stored = files.find(name)
         return _find_f8(files, name, stored, read_bytes) if stored.dtype in F8_TYPES else stored
 
-    return StoredArrays({*files.names, *packed}, find) if packed else StoredArrays(files.names, find)
+    more = packed | inverses
+    return StoredArrays({*files.names, *more}, find) if more else StoredArrays(files.names, find)
 
 
 def find_packed(names: Collection[str]) -> set[str]:
@@ -67,7 +72,13 @@ def _find_f8(files: StoredArrays, name: str, stored: StoredArray, read_bytes: Ca
         scales = widen(scale_name, files.find(scale_name), tensor)
         return scale_blocks(values, scales, scale_name)
 
-    return StoredArray("f32", stored.shape, read)
+    kind = PLAN_TYPES.get(stored.dtype)
+    narrow = None
+    if kind is not None:
+        narrow = StoredArray(
+            kind, stored.shape, lambda _: read_bytes(name).view(storage_dtype(kind)).reshape(stored.shape)
+        )
+    return StoredArray("f32", stored.shape, read, narrow=narrow)
 
 
 def scale_blocks(values: Array, scales: Array, name: str) -> Array:
@@ -79,8 +90,8 @@ def scale_blocks(values: Array, scales: Array, name: str) -> Array:
     grid = scales.reshape(*scales.shape, *[1] * (2 - scales.ndim)) if scales.ndim < 2 else scales
     for axis in (-2, -1):
         extent, count = values.shape[axis], grid.shape[axis]
-        if count == -(-extent // BLOCK_ROWS):
-            grid = np.repeat(grid, BLOCK_ROWS, axis).take(range(extent), axis)
+        if count == -(-extent // NARROW_BLOCK):
+            grid = np.repeat(grid, NARROW_BLOCK, axis).take(range(extent), axis)
         elif count and extent % count == 0:
             grid = np.repeat(grid, extent // count, axis)
         else:

@@ -1,8 +1,9 @@
 """Calls of the kernels that read quantized weights: attributes and operands checked against each other.
 
-A weight is (value - zero) * scale, computed in f32 (f64 for f64). Values are i8, or pairs of 4-bit integers (`i4x2`):
-the first of two neighbours is in the low half of the byte, and each is stored plus 8. Scales and zero points are one
-for each `group` of neighbours along the last dimension, or one for each channel: each position of the first dimensions.
+A weight is (value - zero) * scale, computed in f32 (f64 for f64). Values are i8, floats of 8 bits, or pairs of 4-bit
+integers (`i4x2`): the first of two neighbours is in the low half of the byte, and each is stored plus 8. Scales and
+zero points are one for each `group` of neighbours along the last dimension, or one for each channel: each position of
+the first dimensions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from einc_runtime.kernels.calls.contract import group_indices
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.plan.index_equations import Names, parse_index_equation
 
-PACKING = {"i8": 1, "i4x2": 2}
+PACKING = {"i8": 1, "i4x2": 2, "f8e4m3": 1, "f8e5m2": 1}
 """Elements in a stored value."""
 
 
@@ -52,8 +53,13 @@ class QuantizedWeight:
         return QuantizedWeight(values, scales, zeros[0] if zeros else None, group)
 
     @property
+    def storage(self) -> str:
+        """The type of its values."""
+        return dtype_name(self.values)
+
+    @property
     def packing(self) -> int:
-        return PACKING[dtype_name(self.values)]
+        return PACKING[self.storage]
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from einc_runtime.kernels.llvm.quantized_code import BLOCK, PAIRS_BLOCK, WeightF
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import quantized as in_numpy
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.plan.schema import NARROW_FLOATS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -83,7 +84,8 @@ def _find_form(weight: QuantizedWeight, widened: str) -> WeightForm | None:
     known = weight.kind in compiler.COMPILED_FLOATS and widened in compiler.COMPILED_FLOATS
     if not known or weight.group % BLOCK:
         return None
-    return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, widened)
+    storage = weight.storage if weight.storage in NARROW_FLOATS else "i8"
+    return WeightForm(weight.packing, weight.group, weight.kind, weight.zeros is not None, widened, storage)
 
 
 def _steps_of(scales: Array, zeros: Array | None) -> list[int]:

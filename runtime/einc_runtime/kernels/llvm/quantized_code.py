@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.compiler import LANES
+from einc_runtime.plan.schema import NARROW_FLOATS
 
 BLOCK = 2 * LANES
 """Elements that are laid out together; groups are multiples of it."""
@@ -35,13 +36,14 @@ Value = Any
 
 class WeightForm(NamedTuple):
     """How a weight is stored: elements in a value, elements in a group (0: rows), the type of scales, whether there are
-    zero points. `widened` is the type of the other operand, or of what is written."""
+    zero points. `widened` is the type of the other operand, or of what is written, `storage` that of the values."""
 
     packing: int
     group: int
     kind: str
     zeros: bool
     widened: str
+    storage: str = "i8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,9 @@ class _Reader:
     def widen(self, row: _Row, group: _Group, position: Value, mask: Value | None) -> list[Value]:
         """The elements in 16 bytes: a vector, or two with 4-bit values. Where the mask is off, they are 0."""
         e, b = self.e, self.e.b
-        if self.form.packing == 1:
+        if self.form.storage in NARROW_FLOATS:
+            vectors = [self._scale(self._decode(e.load_bytes(row.values, position, mask)), group)]
+        elif self.form.packing == 1:
             vectors = [self._scale(e.load(row.values, position, "i8", mask), group)]
         else:
             pairs = e.load_bytes(row.values, position, mask)
@@ -105,6 +109,23 @@ class _Reader:
             vectors = [self._look_up(half, group) for half in halves]
         nothing = e.number(0.0)
         return vectors if mask is None else [b.select(mask, values, nothing) for values in vectors]
+
+    def _decode(self, stored: Value) -> Value:
+        """Floats of 8 bits, moved to where the same bits of an f16 are: f8e5m2 has the exponents of an f16, and f8e4m3
+        becomes one that is 2^8 times too small, also where it is subnormal."""
+        from einc_runtime.kernels.llvm.emitter import HALF, I16, I32, vector
+
+        e, b = self.e, self.e.b
+
+        def read_half(bits: Value) -> Value:
+            return e.widen(b.bitcast(b.trunc(bits, vector(I16)), vector(HALF)), "f16")
+
+        if self.form.storage == "f8e5m2":
+            return read_half(b.shl(stored, e.number(8, I32)))
+        magnitude = b.and_(stored, e.number(0x7F, I32))
+        sign = b.shl(b.and_(stored, e.number(0x80, I32)), e.number(8, I32))
+        value = b.fmul(read_half(b.or_(sign, b.shl(magnitude, e.number(7, I32)))), e.number(256.0))
+        return b.select(b.icmp_unsigned("==", magnitude, e.number(0x7F, I32)), e.number(float("nan")), value)
 
     def _look_up(self, half: Value, group: _Group) -> Value:
         e, b = self.e, self.e.b

@@ -16,6 +16,7 @@ from einc_runtime.kernels.base import Invocation, Kernel, KernelBuilder, Run, Sc
 from einc_runtime.kernels.calls.quantized import DequantizeCall, QuantizedContractCall, QuantizedWeight
 from einc_runtime.kernels.numpy.contract import build_contract as build_plain_contract
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.plan.schema import NARROW_FLOATS
 
 WIDENED_ELEMENTS = 1 << 20
 """Elements of a weight that are widened at a time."""
@@ -114,6 +115,9 @@ def _widen(weight: QuantizedWeight) -> Array:
         numbers[..., 0::2] = values & 15
         numbers[..., 1::2] = values >> 4
         numbers -= 8
+    elif weight.storage in NARROW_FLOATS:
+        every = np.arange(256, dtype=np.uint8).view(values.dtype).astype(wide)  # faster than a conversion of each
+        numbers = every[values.view(np.uint8)]
     else:
         numbers = values.astype(wide)
     scales = weight.scales

@@ -15,6 +15,7 @@ from einc_runtime.kernels.triton.gated_pair import GatedPair
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import SCRATCH, KernelLaunch, LaunchSequence
 from einc_runtime.kernels.triton.product import ProductTile, build_gated_product, build_product, list_tiles
+from einc_runtime.kernels.triton.quantized import build_stored_rows
 from einc_runtime.kernels.triton.side_by_side import place_side_by_side
 from einc_runtime.plan.launches import MAX_FEW_ROWS
 
@@ -24,6 +25,10 @@ MULTIPROCESSORS = 132
 
 def build_few_products(parts: Sequence[Invocation[Array]], architecture: str) -> LaunchSequence | None:
     """One launch of contractions; None where one of them is no single product of few rows."""
+    if any(part.name == "quantized_contract" for part in parts):
+        stored = [build_stored_rows(part) for part in parts]
+        calls = [call for call in stored if call is not None]
+        return LaunchSequence((place_side_by_side("few_products", calls),)) if len(calls) == len(parts) else None
     products: list[Gemm] = []
     for part in parts:
         sequence = build_contract(part)

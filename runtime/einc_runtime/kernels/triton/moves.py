@@ -39,7 +39,7 @@ from einc_runtime.kernels.triton.source import (
     power_of_two,
 )
 from einc_runtime.kernels.triton.tiles import choose_tiles
-from einc_runtime.kernels.views import merge_axes
+from einc_runtime.kernels.views import merge_axes, restride
 
 MOVE_TILE_UNITS = 1024
 """Units in a tile of a launch for many blocks."""
@@ -89,7 +89,7 @@ def _cut_axes(flat: Array, cuts: Sequence[int]) -> Array:
         axis = max(k for k in range(flat.ndim) if own[k] <= before)
         shape.append(after // before)
         strides.append(flat.strides[flat.ndim - 1 - axis] * (before // own[axis]))
-    return np.lib.stride_tricks.as_strided(flat, shape[::-1], strides[::-1])
+    return restride(flat, shape[::-1], strides[::-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,7 @@ class _BlockMove:
     @staticmethod
     def of(source: Array, target: Array) -> _BlockMove:
         size = source.itemsize
-        views = [
-            np.lib.stride_tricks.as_strided(view, (*view.shape, size), (*view.strides, 1)) for view in (source, target)
-        ]
+        views = [restride(view, (*view.shape, size), (*view.strides, 1)) for view in (source, target)]
         (one, other), _ = merge_axes(views, [False] * views[0].ndim)
         extents, strides = one.shape, (one.strides, other.strides)
         if (strides[0][-1], strides[1][-1]) != (1, 1):  # single bytes far from each other

@@ -72,6 +72,11 @@ def build_quantized_contract(
     return LaunchSequence((widen(call.weight, put(place)), *steps), place - SCRATCH + allocator.size)
 
 
+def build_stored_rows(invocation: Invocation[Array]) -> KernelLaunch | None:
+    """The one launch of a product of few rows; None where it takes more. Raises PlanFault for other kernels."""
+    return _build_direct(QuantizedContractCall.parse(invocation))
+
+
 def _build_direct(call: QuantizedContractCall) -> KernelLaunch | None:
     """The launch for few rows; None where there are more, or where operands are no matrices."""
     batch, rows, columns, summed = call.groups
@@ -122,7 +127,7 @@ def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> Kern
     lines += [f"    zero = {zero.load(each, inside)}.to(tl.float32)" for zero in zeros]
     less = " - zero[:, None]" if zeros else ""
     for half in range(weight.packing):
-        number = "stored" if weight.packing == 1 else f"(((stored >> {4 * half}) & 15) - 8)"
+        number = f"(((stored >> {4 * half}) & 15) - 8)" if weight.packing == 2 else _decode("stored", weight.storage)
         at = {0: "number", 1: "row[:, None]", 2: f"(place * {weight.packing} + {half})[None, :]"}
         lines += [
             f"    wide = tl.where(mask, ({number}.to(tl.float32){less}) * scale[:, None], 0.0).to({LANGUAGE[kind]})",
@@ -133,6 +138,21 @@ def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> Kern
     lines.append(y.store(target, f"(sums * {call.scale!r})", f"({given})[:, None] & ({inside})[None, :]"))
     title = f"{count} rows times {stack} weights of {width} rows in groups of {weight.group}"
     return assemble("quantized_product", title, items, views[1].shape, lines, stack * tiles)
+
+
+def _decode(number: str, storage: str) -> str:
+    """The expression for the value of a stored byte, which is an i32 in `number`.
+
+    Floats of 8 bits are moved to where the same bits of an f16 are, which every GPU can do: f8e5m2 is an f16 of the
+    same exponents then, and f8e4m3 one that is 2^8 times too small, also where it is subnormal.
+    """
+    if storage == "f8e5m2":
+        return f"(({number} & 255) << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)"
+    if storage == "f8e4m3":
+        moved = f"((({number} & 128) << 8) | (({number} & 127) << 7)).to(tl.int16)"
+        value = f"{moved}.to(tl.float16, bitcast=True).to(tl.float32) * 256.0"
+        return f'tl.where(({number} & 127) == 127, float("nan"), {value})'
+    return number
 
 
 def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
@@ -162,10 +182,11 @@ def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
     group = {**own, rank - 1: f"(column // {weight.group // packing})"} if weight.group else own
     lines.append(f"number = {values.load(at, 'mask')}.to(tl.int32)")
     fixed = [{axis: place for axis, place in group.items() if axis < len(one.strides)} for one in alike]
-    mask = "mask" if weight.group else ""
+    mask = "mask" if weight.group and weight.scales.shape[-1] > 1 else ""  # of one group, all columns have one address
     lines += [f"{one.name}_ = {one.load(place, mask)}" for one, place in zip(alike, fixed, strict=True)]
     zero = f" - zeros_.to({wide})" if len(alike) > 1 else ""
-    elements = ["number"] if packing == 1 else ["((number & 15) - 8)", "(((number >> 4) & 15) - 8)"]
+    pairs = ["((number & 15) - 8)", "(((number >> 4) & 15) - 8)"]
+    elements = pairs if packing == 2 else [_decode("number", weight.storage)]
     for n, element in enumerate(elements):
         result = f"(({element}.to({wide}){zero}) * scales_.to({wide}))"
         place = "column" if packing == 1 else f"(column * 2 + {n})"

@@ -1,6 +1,6 @@
 """Families that read quantized weights: `dequantize`, which widens one, and products with one.
 
-A weight of [rows..., k] is stored as integers of 8 bits, or as pairs of 4 bits in bytes. It has a scale for
+A weight of [rows..., k] is stored as integers or floats of 8 bits, or as pairs of 4 bits in bytes. It has a scale for
 each `group` of neighbours along k, or else for each channel: for each position of the first dimensions, as many as
 scales have. It has as many zero points, if it has any. k is cut between groups; without them anywhere between bytes,
 but rows of pairs between runs of 32 where 32 divides them.
@@ -23,18 +23,23 @@ from einc_runtime.plan.meaning.terms import (
     direct,
     unique_names,
 )
-from einc_runtime.plan.schema import FLOATS, Attribute
+from einc_runtime.plan.schema import FLOATS, NARROW_FLOATS, QUANTIZED, Attribute, DTypeName
 
 RUN = 32
+NARROW_FLOATS_OF: tuple[DTypeName, ...] = ("f16", "bf16", "f32")
+"""Types of weights that are stored as narrow floats: what is computed in f32."""
 MAX_SUMMED = 1 << 17
 """Products of a rounded element and a value of 8 bits, each at most 127 * 128, whose sum has 32 bits."""
 
 
 def dequantize(applied: Application) -> OperatorMeaning:
     """The weight: (value - zero) * scale."""
-    applied.allow(("group",), ("inputs",))
+    applied.allow(("group",), ("inputs", "dtype"))
     group = applied.value("group", int)
-    weight, unit = _read_weight(applied, applied.inputs, group)
+    named = applied.value("dtype", str) if "dtype" in applied.attributes else None
+    applied.require(named is None or named in NARROW_FLOATS_OF, f"of type {named}")
+    dtype = next((known for known in NARROW_FLOATS_OF if known == named), None)
+    weight, unit = _read_weight(applied, applied.inputs, group, dtype)
     places = direct(range(weight.rank))
     names = unique_names(weight.dims)
     return OperatorMeaning(
@@ -80,7 +85,8 @@ def rounded_product(applied: Application) -> OperatorMeaning:
 
 
 def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm, ...], group: int) -> OperatorMeaning:
-    weight, unit = _read_weight(applied, stored, group)
+    narrow = bool(stored) and stored[0].dtype in NARROW_FLOATS
+    weight, unit = _read_weight(applied, stored, group, tensor.dtype if narrow else None)
     applied.require(tensor.dtype == weight.dtype, f"of {tensor} and {weight}")
     equation, dims = parse_index_equation(applied.value("indices", str)), applied.items("dims", str)
     labels, result = equation.inputs, equation.output
@@ -112,12 +118,22 @@ def _multiply(applied: Application, tensor: TensorForm, stored: tuple[TensorForm
     )
 
 
-def _read_weight(applied: Application, stored: tuple[TensorForm, ...], group: int) -> tuple[TensorForm, int]:
-    """The weight that is stored in these tensors, and the unit in which its last dimension may be cut."""
+def _read_weight(
+    applied: Application, stored: tuple[TensorForm, ...], group: int, dtype: DTypeName | None
+) -> tuple[TensorForm, int]:
+    """The weight that is stored in these tensors, and the unit in which its last dimension may be cut.
+
+    Narrow floats have scales in f32, no zero points, and stand for a weight of type `dtype`; integers have scales of
+    the weight's type, and `dtype` is None.
+    """
     applied.require(2 <= len(stored) <= 3 and stored[0].rank > 0 and group >= 0, "there are no values and scales")
     values, scales, *zeros = stored
-    packing = {"i8": 1, "i4x2": 2}.get(values.dtype, 0)
-    applied.require(packing > 0 and scales.dtype in FLOATS, f"of {values} with {scales}")
+    packing = {"i4x2": 2}.get(values.dtype, 1)
+    applied.require(values.dtype in QUANTIZED and scales.dtype in FLOATS, f"of {values} with {scales}")
+    if values.dtype in NARROW_FLOATS:
+        applied.require(not zeros and scales.dtype == "f32" and dtype in NARROW_FLOATS_OF, f"of {values} with {scales}")
+    else:
+        applied.require(dtype is None, f"of {values} with a type of its own")
     *rows, last = values.shape
     extent = last * packing
     applied.require(group % RUN == 0 and (group == 0 or extent % group == 0), f"groups of {group} in {extent} elements")
@@ -127,7 +143,7 @@ def _read_weight(applied: Application, stored: tuple[TensorForm, ...], group: in
     fit = fit and all((zero.dims, zero.shape, zero.dtype) == (dims, each, "i8") for zero in zeros)
     applied.require(fit, f"of {values} with {', '.join(map(str, stored[1:]))}")
     unit = group or (packing if packing == 1 or extent % RUN else RUN)
-    return TensorForm(values.dims, (*rows, extent), scales.dtype), unit
+    return TensorForm(values.dims, (*rows, extent), dtype or scales.dtype), unit
 
 
 def _index(name: str, extent: int, unit: int) -> IndexForm:
