@@ -73,7 +73,7 @@ def test_other_kernels_have_other_bits_in_parts(name):
         require_equal_parts(call, run(call, reproducible=False), 12)
 
 
-MOVING = ("gather_", "index_")
+MOVING = ("move", "gather_", "index_")
 """How names of launches begin that write elements of a tensor, or numbers of an index, as they are."""
 
 
