@@ -18,7 +18,7 @@ from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, ScratchArray, address, dtype_name
 from einc_runtime.kernels.calls.attention import AttentionCall
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.attention_arguments import AttentionArguments, name_heads, name_scratch
+from einc_runtime.kernels.llvm.arguments import AttentionArguments, name_heads, name_scratch
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.few_rows_layout import BYTES_PER_NS
 from einc_runtime.kernels.numpy.attention import make_attention
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from einc_runtime.kernels.llvm.attention_arguments import FewQueriesArguments
+from einc_runtime.kernels.llvm.arguments import FewQueriesArguments
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from einc_runtime.dtypes import ITEMSIZE
-from einc_runtime.kernels.llvm.attention_arguments import AttentionArguments
+from einc_runtime.kernels.llvm.arguments import AttentionArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import I64, Emitter, Value
 

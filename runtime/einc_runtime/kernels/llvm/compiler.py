@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, wraps
@@ -65,7 +65,7 @@ class CompiledCall:
     __slots__ = ("_address", "_code", "_function", "_kept", "fail")
 
     def __init__(
-        self, code: Future[Compiled], arguments: list[int], *arrays: Array, fail: Callable[[], None] = _ignore
+        self, code: Future[Compiled], arguments: Sequence[int], *arrays: Array, fail: Callable[[], None] = _ignore
     ) -> None:
         held = np.array(arguments, np.int64)
         self._code, self._address, self._kept = code, address(held), (held, arrays)

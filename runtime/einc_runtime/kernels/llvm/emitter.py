@@ -250,6 +250,11 @@ class Emitter:
         """Reads a scalar of an array."""
         return self.b.load(self.b.gep(self.at(table, element), [number]))
 
+    def read_entry(self, table: Value, number: Value, count: int) -> list[Value]:
+        """Reads the `count` addresses of an entry of a table."""
+        first = self.b.mul(number, I64(count))
+        return [self.read(table, self.b.add(first, I64(n)), I64) for n in range(count)]
+
     def read_integer(self, line: RowOperand, number: Value, size: int) -> Value:
         """Reads an integer of `size` bytes, with its sign, of an array with one axis."""
         source = self.b.add(line.address, self.b.mul(number, line.strides[0]))

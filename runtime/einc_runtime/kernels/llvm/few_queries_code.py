@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from einc_runtime.kernels.calls.attention import HIGHEST_POSITION, LOWEST_POSITION
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.llvm.attention_arguments import FewQueriesArguments
+from einc_runtime.kernels.llvm.arguments import FewQueriesArguments
 from einc_runtime.kernels.llvm.attention_code import LOWEST
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector

@@ -19,6 +19,7 @@ from einc_runtime.kernels.base import Kernel, Run, ScratchAllocator, ScratchArra
 from einc_runtime.kernels.calls.contract import ContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import FewRowsArguments, PanelArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.few_rows_layout import (
     BYTES_PER_NS,
@@ -100,9 +101,15 @@ class PanelProduct:
         shared = [self.call.extents[name] if name in vectors.names else 1 for name in layout.batch]
         table = list_addresses([matrix, panels.reshape(*shared, 1, -1), target], target.shape[:-2])
         form = PanelForm(layout.matrix.kind, result.kind, layout.rows)
-        scale = int(np.float32(self.call.scale).view(np.int32))
-        steps = (matrix.strides[-2], target.strides[-2])
-        arguments = [len(table), address(table), *matrix.shape[-2:], *steps, scale]
+        arguments = PanelArguments[int](
+            matrices=len(table),
+            table=address(table),
+            lines=matrix.shape[-2],
+            depth=matrix.shape[-1],
+            line_step=matrix.strides[-2],
+            row_step=target.strides[-2],
+            scale=int(np.float32(self.call.scale).view(np.int32)),
+        )
         return compiler.CompiledCall(emit_panel_product(form), arguments, table, matrix, panels, target)
 
 
@@ -203,7 +210,14 @@ class _FewRowsProduct:
         lines = 2 if layout.rows > 3 else 1
         stretch = choose_stretch(layout.rows, matrix.shape[-1], right.itemsize)
         form = FewRowsForm(layout.matrix.kind, vectors.kind, result.kind, layout.rows, lines, self.pairs, stretch)
-        steps = (matrix.strides[-2], right.strides[-2], target.strides[-2])
-        scale = int(np.float32(self.call.scale).view(np.int32))
-        arguments = [len(table), address(table), *matrix.shape[-2:], *steps, scale]
+        arguments = FewRowsArguments[int](
+            matrices=len(table),
+            table=address(table),
+            lines=matrix.shape[-2],
+            depth=matrix.shape[-1],
+            line_step=matrix.strides[-2],
+            vector_step=right.strides[-2],
+            row_step=target.strides[-2],
+            scale=int(np.float32(self.call.scale).view(np.int32)),
+        )
         return compiler.CompiledCall(emit_few_rows(form), arguments, table, *views)

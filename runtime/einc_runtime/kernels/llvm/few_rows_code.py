@@ -19,6 +19,7 @@ from llvmlite import ir
 
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import FewRowsArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 
@@ -77,12 +78,8 @@ class _Stretch(NamedTuple):
 
 @compiler.compile_once
 def emit_few_rows(form: FewRowsForm) -> ir.Module:
-    """Arguments: the number of matrices, a table with the addresses of a matrix, of its vectors and of its result for
-    each, the number of lines of a matrix and of elements in a line, three steps in bytes (between lines, between
-    vectors, between rows of the result), and the bits of an f32 that the result is multiplied by.
-
-    A row of the result belongs to a vector, and has an element for every line of the matrix; both are dense.
-    """
+    """With the arguments `FewRowsArguments`. A row of the result belongs to a vector, and has an element for every line
+    of the matrix; both are dense."""
     return _FewRowsEmitter(form).emit()
 
 
@@ -91,11 +88,9 @@ class _FewRowsEmitter:
         self.form = form
         self.e = Emitter()
         self.b = self.e.b
-        arguments = [self.e.argument() for _ in range(8)]
-        self.matrices, self.table, self.lines, self.depth = arguments[:4]
-        self.line_step, self.vector_step, self.row_step, self.scale = arguments[4:]
-        lines_ahead = self.b.sdiv(I64(PREFETCH_DISTANCE), self.b.mul(self.depth, I64(ITEMSIZE[form.matrix])))
-        self.lines_ahead = self.b.mul(self.line_step, self.b.add(lines_ahead, I64(form.lines)))
+        self.a = FewRowsArguments[Value](*(self.e.argument() for _ in FewRowsArguments._fields))
+        lines_ahead = self.b.sdiv(I64(PREFETCH_DISTANCE), self.b.mul(self.a.depth, I64(ITEMSIZE[form.matrix])))
+        self.lines_ahead = self.b.mul(self.a.line_step, self.b.add(lines_ahead, I64(form.lines)))
         parts = -(-form.rows // MAX_TILE_VECTORS)
         self.count = -(-form.rows // parts)
         self.unroll = max(1, SUM_VECTORS // (self.count * form.lines))
@@ -105,16 +100,17 @@ class _FewRowsEmitter:
 
     def emit(self) -> ir.Module:
         e, b = self.e, self.b
-        scale = e.broadcast(b.bitcast(b.trunc(self.scale, I32), F32))
-        with e.loop(self.matrices) as number:
-            matrix, vectors, result = (e.read(self.table, b.add(b.mul(number, I64(3)), I64(n)), I64) for n in range(3))
-            with e.loop(self.lines, LANES) as first:
-                left = b.sub(self.lines, first)
+        scale = e.broadcast(b.bitcast(b.trunc(self.a.scale, I32), F32))
+        with e.loop(self.a.matrices) as number:
+            matrix, vectors, result = e.read_entry(self.a.table, number, 3)
+            with e.loop(self.a.lines, LANES) as first:
+                left = b.sub(self.a.lines, first)
                 block_lines = e.least(left, I64(LANES))
                 if self.form.stretch:
                     self._sum_stretches(matrix, vectors, first, block_lines)
                 else:
-                    self._sum_parts(matrix, vectors, first, block_lines, _Stretch(I64(0), self.depth, self.lines_ahead))
+                    stretch = _Stretch(I64(0), self.a.depth, self.lines_ahead)
+                    self._sum_parts(matrix, vectors, first, block_lines, stretch)
                 self._store(result, first, left, scale)
         return e.finish()
 
@@ -124,11 +120,11 @@ class _FewRowsEmitter:
         e, b, length = self.e, self.b, I64(self.form.stretch)
         with e.loop(I64(self.form.rows * LANES)) as number:
             e.store(e.number(0.0), self.tile, b.mul(number, I64(LANES)), "f32", None)
-        with e.loop(self.depth, self.form.stretch) as start:
+        with e.loop(self.a.depth, self.form.stretch) as start:
             following = b.add(start, length)
-            is_last = b.icmp_signed(">=", following, self.depth)
-            stop = b.select(is_last, self.depth, following)
-            ahead = b.mul(self.line_step, I64(LANES))
+            is_last = b.icmp_signed(">=", following, self.a.depth)
+            stop = b.select(is_last, self.a.depth, following)
+            ahead = b.mul(self.a.line_step, I64(LANES))
             self._sum_parts(matrix, vectors, first, block_lines, _Stretch(start, stop, ahead))
 
     def _sum_parts(self, matrix: Value, vectors: Value, first: Value, block_lines: Value, stretch: _Stretch) -> None:
@@ -146,11 +142,11 @@ class _FewRowsEmitter:
         Lines behind the last one are read as the last one; their sums are not stored.
         """
         e, b, form = self.e, self.b, self.form
-        last = b.sub(self.lines, I64(1))
+        last = b.sub(self.a.lines, I64(1))
         numbers = [b.add(line, I64(n)) for n in range(form.lines)]
         numbers = [e.least(number, last) for number in numbers]
-        lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
-        rows = [b.add(vectors, b.mul(self.vector_step, I64(n))) for n in part]
+        lines = [b.add(matrix, b.mul(number, self.a.line_step)) for number in numbers]
+        rows = [b.add(vectors, b.mul(self.a.vector_step, I64(n))) for n in part]
         ahead = stretch.ahead if form.rows > UNAIDED and part.start == 0 else None
         sums = [[[e.variable(e.number(0.0)) for _ in rows] for _ in lines] for _ in range(self.unroll)]
         places = [[b.mul(b.add(tile_line, I64(r)), I64(LANES)) for _ in part] for r in range(form.lines)]
@@ -211,7 +207,7 @@ class _FewRowsEmitter:
         with e.loop(I64(form.rows)) as v:
             lines = [e.load(self._tile(v), I64(n * LANES), "f32", None) for n in range(LANES)]
             total = b.fmul(e.sum_lanes(lines), scale)
-            row = b.add(result, b.mul(self.row_step, v))
+            row = b.add(result, b.mul(self.a.row_step, v))
             e.store(total, row, first, form.result, mask)
 
     def _tile(self, v: Value) -> Value:

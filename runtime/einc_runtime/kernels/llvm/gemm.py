@@ -83,8 +83,7 @@ def emit_gemm(shape: TileShape, kind: str = "f32") -> Any:
     row_panels = b.sdiv(b.add(rows, I64(shape.rows - 1)), I64(shape.rows))
     column_panels = b.sdiv(b.add(columns, I64(shape.columns - 1)), I64(shape.columns))
     with e.loop(products) as number:
-        entry = b.mul(number, I64(3))
-        left, right, target = (e.read(table, b.add(entry, I64(n)), I64) for n in range(3))
+        left, right, target = e.read_entry(table, number, 3)
         with e.loop(depth, PANEL_DEPTH) as k:
             count, first = e.least(I64(PANEL_DEPTH), b.sub(depth, k)), b.icmp_signed("==", k, I64(0))
             with e.loop(row_panels, HEIGHT) as block:
@@ -135,8 +134,7 @@ def emit_pack(width: int, along: bool) -> Any:
         e.store(value, b.add(target, b.mul(k, I64(4 * width))), I64(first), "f32", None)
 
     with e.loop(matrices) as number:
-        entry = b.mul(number, I64(2))
-        source, target = (e.read(table, b.add(entry, I64(n)), I64) for n in range(2))
+        source, target = e.read_entry(table, number, 2)
         with e.loop(panels) as panel:
             panel_start = b.add(target, b.mul(panel, b.mul(depth, I64(4 * width))))
             for first in range(0, width, LANES):

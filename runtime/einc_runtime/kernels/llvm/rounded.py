@@ -12,6 +12,7 @@ from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator,
 from einc_runtime.kernels.calls.rounded import RoundedContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import RoundedArguments
 from einc_runtime.kernels.llvm.contract import prepare_copy
 from einc_runtime.kernels.matrices import are_mergeable, view_as_matrices
 from einc_runtime.kernels.numpy import rounded as in_numpy
@@ -77,12 +78,23 @@ def _compile(call: RoundedContractCall) -> Kernel | None:
                 address(own_units), address(own_offsets), count, depth,
             ]  # fmt: skip
             calls.append((compiler.CompiledCall(rounding, arguments, x, m, laid, own_units, own_offsets), []))
-            arguments = [
-                address(laid), step, address(own_units), address(own_offsets), address(w), w.strides[0],
-                address(s), address(y), y.strides[0], count, width, depth, chunk,
-            ]  # fmt: skip
+            multiplied = RoundedArguments[int](
+                integers=address(laid),
+                integer_step=step,
+                units=address(own_units),
+                offsets=address(own_offsets),
+                values=address(w),
+                row_step=w.strides[0],
+                scales=address(s),
+                target=address(y),
+                target_step=y.strides[0],
+                tensor_rows=count,
+                rows=width,
+                width=depth,
+                chunk=chunk,
+            )
             kept: list[Any] = [laid, own_units, own_offsets, w, s, y]
-            calls.append((compiler.CompiledCall(product, arguments, *kept), []))
+            calls.append((compiler.CompiledCall(product, multiplied, *kept), []))
         return make_runner([*calls, *result.write(memory)])
 
     stored = plain.count(plain.labels)

@@ -18,6 +18,7 @@ from llvmlite import ir
 
 from einc_runtime.kernels.calls.rounded import LEVELS
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import RoundedArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I8, I16, I32, I64, Emitter, Value, vector
 from einc_runtime.kernels.llvm.quantized_code import ROW_PREFETCH_DISTANCE, WEIGHT_ROWS
@@ -92,13 +93,7 @@ def emit_rounding(kind: str, scale: int) -> ir.Module:
 
 @compiler.compile_once
 def emit_rounded_product(form: RoundedForm) -> ir.Module:
-    """The products of integers, and of the units and scales that belong to them.
-
-    Arguments: the address and the row step of the integers, the addresses of units and offsets, the address and the
-    row step of the values, the address of the scales, the address and the row step of the target, the rows of the
-    tensor, the rows of the weight, the bytes in each, and the rows of the weight in a chunk: a multiple of
-    `WEIGHT_ROWS`.
-    """
+    """The products of integers, and of the units and scales that belong to them, with `RoundedArguments`."""
     return _ProductEmitter(form).emit()
 
 
@@ -106,25 +101,23 @@ class _ProductEmitter:
     def __init__(self, form: RoundedForm) -> None:
         self.form, self.e = form, Emitter()
         self.b = self.e.b
-        arguments = [self.e.argument() for _ in range(13)]
-        self.integers, self.integer_step, self.units, self.offsets, self.values, self.row_step = arguments[:6]
-        self.scales, self.target, self.target_step, self.count, self.rows, self.width, self.chunk = arguments[6:]
+        self.a = RoundedArguments[Value](*(self.e.argument() for _ in RoundedArguments._fields))
         self.step = {"bytes": ROW_MULTIPLE, "pairs": 2 * LANES, "words": LANES}[form.products]
         self.words = ir.VectorType(I8, self.step)
 
     def emit(self) -> ir.Module:
         e, b, form = self.e, self.b, self.form
         if form.few:
-            with e.loop(self.rows, WEIGHT_ROWS) as first:
+            with e.loop(self.a.rows, WEIGHT_ROWS) as first:
                 self._multiply(first, [I64(m) for m in range(form.tile)])
             return e.finish()
-        last = b.sub(self.count, I64(1))
-        chunks = b.sdiv(b.add(self.rows, b.sub(self.chunk, I64(1))), self.chunk)
+        last = b.sub(self.a.tensor_rows, I64(1))
+        chunks = b.sdiv(b.add(self.a.rows, b.sub(self.a.chunk, I64(1))), self.a.chunk)
         with e.loop(chunks) as chunk:
-            start = b.mul(chunk, self.chunk)
-            left = b.sub(self.rows, start)
-            chunk_rows = e.least(left, self.chunk)
-            with e.loop(self.count, form.tile) as m, e.loop(chunk_rows, WEIGHT_ROWS) as number:
+            start = b.mul(chunk, self.a.chunk)
+            left = b.sub(self.a.rows, start)
+            chunk_rows = e.least(left, self.a.chunk)
+            with e.loop(self.a.tensor_rows, form.tile) as m, e.loop(chunk_rows, WEIGHT_ROWS) as number:
                 places = [b.add(m, I64(n)) for n in range(form.tile)]
                 places = [e.least(row, last) for row in places]
                 self._multiply(b.add(start, number), places)
@@ -133,17 +126,17 @@ class _ProductEmitter:
     def _multiply(self, first: Value, places: list[Value]) -> None:
         """Some rows of the weight times some rows of the tensor."""
         e, b = self.e, self.b
-        last = b.sub(self.rows, I64(1))
+        last = b.sub(self.a.rows, I64(1))
         numbers = [b.add(first, I64(r)) for r in range(WEIGHT_ROWS)]
         inside = [e.least(n, last) for n in numbers]
-        values = [b.add(self.values, b.mul(n, self.row_step)) for n in inside]
-        lines = [b.add(self.integers, b.mul(row, self.integer_step)) for row in places]
-        ahead = b.mul(self.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.width), I64(WEIGHT_ROWS)))
+        values = [b.add(self.a.values, b.mul(n, self.a.row_step)) for n in inside]
+        lines = [b.add(self.a.integers, b.mul(row, self.a.integer_step)) for row in places]
+        ahead = b.mul(self.a.row_step, b.add(b.sdiv(I64(ROW_PREFETCH_DISTANCE), self.a.width), I64(WEIGHT_ROWS)))
         sums = [[e.variable(e.number(0, I32)) for _ in lines] for _ in values]
         for total in (total for totals in sums for total in totals):
             b.store(e.number(0, I32), total)  # variables have their first value only once
-        full_blocks = b.sdiv(self.width, I64(self.step))
-        left = b.sub(self.width, b.mul(full_blocks, I64(self.step)))
+        full_blocks = b.sdiv(self.a.width, I64(self.step))
+        left = b.sub(self.a.width, b.mul(full_blocks, I64(self.step)))
         with e.loop(full_blocks) as block:
             start = b.mul(block, I64(self.step))
             for row in values:
@@ -188,19 +181,18 @@ class _ProductEmitter:
     def _store(self, first: Value, places: list[Value], sums: list[list[Value]]) -> None:
         """Writes the sums of each row of the tensor: neighbours in a row of the target."""
         e, b, form = self.e, self.b, self.form
-        left = b.sub(self.rows, first)
+        left = b.sub(self.a.rows, first)
         mask = e.lanes_below(e.least(left, I64(WEIGHT_ROWS)))
-        scales = (
-            e.load_one(self.scales, form.scales) if form.one_scale else e.load(self.scales, first, form.scales, mask)
-        )
+        scales = self.a.scales
+        factors = e.load_one(scales, form.scales) if form.one_scale else e.load(scales, first, form.scales, mask)
         for m, row in enumerate(places):
             integers = self._sum_lanes([b.load(totals[m]) for totals in sums])
             if form.products == "bytes":
-                offset = b.load(self.e.at(b.add(self.offsets, b.mul(row, I64(4))), I32))
+                offset = b.load(self.e.at(b.add(self.a.offsets, b.mul(row, I64(4))), I32))
                 integers = b.add(integers, e.broadcast(offset))
-            unit = e.load_one(b.add(self.units, b.mul(row, I64(4))), "f32")
-            value = b.fmul(b.fmul(b.sitofp(integers, vector(F32)), unit), scales)
-            e.store(value, b.add(self.target, b.mul(row, self.target_step)), first, form.target, mask)
+            unit = e.load_one(b.add(self.a.units, b.mul(row, I64(4))), "f32")
+            value = b.fmul(b.fmul(b.sitofp(integers, vector(F32)), unit), factors)
+            e.store(value, b.add(self.a.target, b.mul(row, self.a.target_step)), first, form.target, mask)
 
     def _sum_lanes(self, four: list[Value]) -> Value:
         """The sums of the lanes of four vectors, in the first four lanes."""

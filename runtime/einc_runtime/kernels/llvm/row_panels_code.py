@@ -16,6 +16,7 @@ from llvmlite import ir
 
 from einc_runtime.dtypes import ITEMSIZE
 from einc_runtime.kernels.llvm import compiler
+from einc_runtime.kernels.llvm.arguments import PanelArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
 
@@ -40,12 +41,8 @@ class PanelForm(NamedTuple):
 
 @compiler.compile_once
 def emit_panel_product(form: PanelForm) -> ir.Module:
-    """Arguments: the number of matrices, a table with the addresses of a matrix, of its panel and of its result for
-    each, the number of lines of a matrix and of elements in a line, two steps in bytes (between lines, between rows of
-    the result), and the bits of an f32 that the result is multiplied by.
-
-    The elements of a line are dense, and so are those of a row of the result, which has one for every line.
-    """
+    """With the arguments `PanelArguments`. The elements of a line are dense, and so are those of a row of the result,
+    which has one for every line."""
     return _PanelEmitter(form).emit()
 
 
@@ -54,19 +51,18 @@ class _PanelEmitter:
         self.form, self.width = form, form.vectors * LANES
         self.e = Emitter()
         self.b = self.e.b
-        arguments = [self.e.argument() for _ in range(7)]
-        self.matrices, self.table, self.lines, self.depth, self.line_step, self.row_step, self.scale = arguments
+        self.a = PanelArguments[Value](*(self.e.argument() for _ in PanelArguments._fields))
         with self.b.goto_entry_block():
             tile = self.b.alloca(vector(F32), form.vectors * LANES)
         self.tile = self.b.ptrtoint(tile, I64)
 
     def emit(self) -> ir.Module:
         e, b = self.e, self.b
-        scale = e.broadcast(b.bitcast(b.trunc(self.scale, I32), F32))
-        with e.loop(self.matrices) as number:
-            matrix, panel, result = (e.read(self.table, b.add(b.mul(number, I64(3)), I64(n)), I64) for n in range(3))
-            with e.loop(self.lines, LANES) as first:
-                left = b.sub(self.lines, first)
+        scale = e.broadcast(b.bitcast(b.trunc(self.a.scale, I32), F32))
+        with e.loop(self.a.matrices) as number:
+            matrix, panel, result = e.read_entry(self.a.table, number, 3)
+            with e.loop(self.a.lines, LANES) as first:
+                left = b.sub(self.a.lines, first)
                 block_lines = e.least(left, I64(LANES))
                 with e.loop(block_lines, LINES_AT_ONCE) as tile_line:
                     self._multiply(matrix, panel, b.add(first, tile_line), tile_line)
@@ -79,11 +75,11 @@ class _PanelEmitter:
         Lines behind the last one are read as the last one; their sums are not stored.
         """
         e, b, vectors = self.e, self.b, range(self.form.vectors)
-        last = b.sub(self.lines, I64(1))
+        last = b.sub(self.a.lines, I64(1))
         numbers = [e.least(b.add(first, I64(n)), last) for n in range(LINES_AT_ONCE)]
-        lines = [b.add(matrix, b.mul(number, self.line_step)) for number in numbers]
+        lines = [b.add(matrix, b.mul(number, self.a.line_step)) for number in numbers]
         sums = [[e.variable(e.number(0.0)) for _ in vectors] for _ in lines]
-        ahead = b.mul(self.line_step, I64(2 * LINES_AT_ONCE))
+        ahead = b.mul(self.a.line_step, I64(2 * LINES_AT_ONCE))
         size = I64(ITEMSIZE[self.form.matrix])
 
         def multiply(position: Value) -> None:
@@ -94,13 +90,13 @@ class _PanelEmitter:
                 for row, total in zip(rows, line_sums, strict=True):
                     b.store(e.fuse_multiply_add(element, row, b.load(total)), total)
 
-        full = b.and_(self.depth, I64(-POSITIONS))
+        full = b.and_(self.a.depth, I64(-POSITIONS))
         with e.loop(full, POSITIONS) as position:
             for line in lines:
                 e.prefetch(b.add(line, ahead), b.mul(position, size))
             for n in range(POSITIONS):
                 multiply(b.add(position, I64(n)))
-        with e.span(full, self.depth) as position:
+        with e.span(full, self.a.depth) as position:
             multiply(position)
         for n, line_sums in enumerate(sums):
             for v, total in enumerate(line_sums):
@@ -113,7 +109,7 @@ class _PanelEmitter:
         for v in range(form.vectors):
             lines = [e.load(self._tile(v), I64(n * LANES), "f32", None) for n in range(LANES)]
             for row, value in enumerate(e.transpose_square(lines)[: form.rows - v * LANES], start=v * LANES):
-                address = b.add(result, b.mul(self.row_step, I64(row)))
+                address = b.add(result, b.mul(self.a.row_step, I64(row)))
                 e.store(b.fmul(value, scale), address, first, form.result, mask)
 
     def _tile(self, v: int) -> Value:

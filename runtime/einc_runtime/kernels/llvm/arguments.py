@@ -1,4 +1,4 @@
-"""The arguments of attention's machine code, by name: numbers of a call, or the values that stand for them in the code.
+"""The arguments of machine code that takes many, by name: numbers of a call, or the values that stand for them there.
 
 The code reads them in the order of these fields, and a call passes them in the same order. `of_...` are addresses of
 arrays of scratch memory; the other addresses have strides in bytes. Nothing here needs llvmlite.
@@ -103,6 +103,56 @@ class FewQueriesArguments(NamedTuple, Generic[Number]):
     """[group, lanes, lanes]"""
     of_stats: Number
     """[group, 3, lanes]: the maximum of the scores so far, that of a tile, and the sum of the weights, lane by lane."""
+
+
+class FewRowsArguments(NamedTuple, Generic[Number]):
+    """Those of `few_rows_code.py`. Steps are in bytes."""
+
+    matrices: Number
+    table: Number
+    """For each matrix its address, that of its vectors and that of its result."""
+    lines: Number
+    depth: Number
+    line_step: Number
+    vector_step: Number
+    row_step: Number
+    """Between rows of the result."""
+    scale: Number
+    """The bits of an f32 that the result is multiplied by."""
+
+
+class PanelArguments(NamedTuple, Generic[Number]):
+    """Those of `row_panels_code.py`: as `FewRowsArguments`, with panels for vectors."""
+
+    matrices: Number
+    table: Number
+    lines: Number
+    depth: Number
+    line_step: Number
+    row_step: Number
+    scale: Number
+
+
+class RoundedArguments(NamedTuple, Generic[Number]):
+    """Those of products of integers in `rounded_code.py`. Steps are in bytes."""
+
+    integers: Number
+    integer_step: Number
+    units: Number
+    offsets: Number
+    """Of each row of the tensor, what sums are multiplied by, and what is added to them before."""
+    values: Number
+    row_step: Number
+    scales: Number
+    target: Number
+    target_step: Number
+    tensor_rows: Number
+    """Rows of the tensor."""
+    rows: Number
+    """Rows of the weight, and the bytes in each."""
+    width: Number
+    chunk: Number
+    """Rows of the weight in a chunk: a multiple of `WEIGHT_ROWS`."""
 
 
 def name_heads(**arrays: Array) -> dict[str, int]:
