@@ -35,10 +35,7 @@ VAGUE_NAMES = (
 
 NOT_YET_RENAMED = {
     "einc/ops",
-    "runtime/einc_runtime/execution/cuda",
-    "runtime/einc_runtime/kernels/cuda",
     "runtime/einc_runtime/kernels/triton",
-    "runtime/einc_runtime/plan/meaning",
 }
 """Folders in which some names are still VAGUE_NAMES. A folder leaves this list when its last one is gone."""
 

@@ -44,8 +44,8 @@ class Append(DerivedMappedOperator):
 
     @property
     def attributes(self) -> Attributes:
-        found: Attributes = {"cache_lens": self.cache_lens, "new_lens": self.new_lens}
-        return {**found, IN_PLACE: True} if self.in_place else found
+        attributes: Attributes = {"cache_lens": self.cache_lens, "new_lens": self.new_lens}
+        return {**attributes, IN_PLACE: True} if self.in_place else attributes
 
     def update(self) -> Operator:
         return replace(self, in_place=True)

@@ -55,15 +55,16 @@ def read_lengths(name: str, attributes: Attributes, key: str, total: int, dim: s
     value = attributes.get(key, (total,))
     if not isinstance(value, tuple) or not value:
         raise OperatorError(f"{name}: '{key}' must be a list of lengths, not {format_value(value)}", argument=key)
-    found = tuple(item for item in value if is_integer(item) and item > 0)
-    if len(found) < len(value):
+    lengths = tuple(item for item in value if is_integer(item) and item > 0)
+    if len(lengths) < len(value):
         wrong = next(item for item in value if not is_integer(item) or item <= 0)
         raise OperatorError(f"{name}: '{key}' must hold positive integers, not {format_value(wrong)}", argument=key)
-    if sum(found) != total:
+    if sum(lengths) != total:
         raise OperatorError(
-            f"{name}: '{key}' adds up to {sum(found)}, expected {total}, the extent of dimension '{dim}'", argument=key
+            f"{name}: '{key}' adds up to {sum(lengths)}, expected {total}, the extent of dimension '{dim}'",
+            argument=key,
         )
-    return found
+    return lengths
 
 
 @lru_cache(maxsize=256)
@@ -97,14 +98,14 @@ def require_tensors(name: str, arguments: Sequence[Argument], count: int) -> tup
             f"{name} takes {count} tensor{'s' * (count > 1)}, not {len(arguments)}",
             argument=count if len(arguments) > count else None,
         )
-    found = []
+    tensors = []
     for position, argument in enumerate(arguments):
         if not isinstance(argument, TensorDesc):
             raise OperatorError(
                 f"{name}: argument {position + 1} must be a tensor, not {format_value(argument)}", argument=position
             )
-        found.append(argument)
-    return tuple(found)
+        tensors.append(argument)
+    return tuple(tensors)
 
 
 def reject_others(name: str, attributes: Attributes, *known: str) -> None:
@@ -123,19 +124,19 @@ def take_tensor_and_names(
     No names at all come back as an empty tuple.
     """
     (tensor,) = require_tensors(name, arguments[:1], 1)
-    given: list[tuple[object, int | str]] = [(item, at) for at, item in enumerate(arguments[first:], first)]
+    listed: list[tuple[object, int | str]] = [(item, at) for at, item in enumerate(arguments[first:], first)]
     if keyword in attributes:
-        if given:
+        if listed:
             raise OperatorError(f"{name}: '{keyword}' is given twice", argument=keyword)
-        given = [(attributes[keyword], keyword)]
-    if len(given) == 1 and isinstance(given[0][0], tuple):
-        given = [(item, given[0][1]) for item in given[0][0]]
+        listed = [(attributes[keyword], keyword)]
+    if len(listed) == 1 and isinstance(listed[0][0], tuple):
+        listed = [(item, listed[0][1]) for item in listed[0][0]]
     names = []
-    for item, where in given:
+    for item, where in listed:
         if not isinstance(item, str):
-            found = "a tensor" if isinstance(item, TensorDesc) else format_value(item)
+            described = "a tensor" if isinstance(item, TensorDesc) else format_value(item)
             raise OperatorError(
-                f"{name}: '{keyword}' takes names in quotes, not {found}", argument=where, hint=f'{keyword}="name"'
+                f"{name}: '{keyword}' takes names in quotes, not {described}", argument=where, hint=f'{keyword}="name"'
             )
         names.append((item, where))
     return tensor, tuple(names)

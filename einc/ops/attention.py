@@ -75,8 +75,8 @@ class Attention(DerivedOperator):
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
         known = {"mask": self.mask, "positions": self.positions}
-        given = (known[name] for name in self.extras)
-        return (self.queries, self.keys, self.values, *(desc for desc in given if desc is not None))
+        further = (known[name] for name in self.extras)
+        return (self.queries, self.keys, self.values, *(desc for desc in further if desc is not None))
 
     @property
     def attributes(self) -> Attributes:
@@ -137,10 +137,10 @@ class Attention(DerivedOperator):
         results, totals = (np.zeros(desc.shape, wide) for desc in self.outputs)
         for rows, columns in zip(_make_slices(self.q_lens), _make_slices(self.k_lens), strict=True):
             q_len, k_len = rows.stop - rows.start, columns.stop - columns.start
-            place = np.arange(q_len) + k_len - q_len
+            key_places = np.arange(q_len) + k_len - q_len
             if "positions" in extras:  # those beyond the bounds see the same; differences then fit into 64 bits
-                place = np.clip(extras["positions"][rows].astype(np.int64), -(1 << 61), 3 << 61)
-            behind = place[:, np.newaxis] - np.arange(k_len)  # how far every key is behind every query
+                key_places = np.clip(extras["positions"][rows].astype(np.int64), -(1 << 61), 3 << 61)
+            behind = key_places[:, np.newaxis] - np.arange(k_len)  # how far every key is behind every query
             seen: Array = np.ones((q_len, k_len), bool)
             if self.causal:
                 seen &= behind >= 0
@@ -211,12 +211,12 @@ def _make_slices(lens: tuple[int, ...]) -> list[slice]:
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """`attention(q, k, v, causal=true, seq_lens=[...])`; see docs/operators.md for all that it takes."""
-    given = attributes.get("extras", ())  # the registry's names of the last tensors
-    others = {key: value for key, value in attributes.items() if key != "extras"}
+    extra_names = attributes.get("extras", ())  # the registry's names of the last tensors
+    further = {key: value for key, value in attributes.items() if key != "extras"}
     reject_others(
-        name, others, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "softcap", "mask", "positions"
+        name, further, "causal", "scale", "seq_lens", "q_lens", "k_lens", "window", "softcap", "mask", "positions"
     )
-    names = tuple(map(str, given)) if isinstance(given, tuple) else ()
+    names = tuple(map(str, extra_names)) if isinstance(extra_names, tuple) else ()
     count = len(arguments) - len(names)
     q, k, v = require_tensors(name, arguments[:count], 3)
     _check_tensors(q, k, v)
@@ -254,12 +254,12 @@ def _read_lengths(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The lengths of the packed sequences: in queries, and in keys."""
     both = "seq_lens" in attributes
-    for key, other in (("q_lens", "k_lens"), ("k_lens", "q_lens")):
+    for key, missing in (("q_lens", "k_lens"), ("k_lens", "q_lens")):
         if key in attributes and both:
             raise OperatorError(f"{name}: 'seq_lens' and '{key}' are both given", argument=key, hint="leave one out")
-        if key in attributes and other not in attributes:
+        if key in attributes and missing not in attributes:
             hint = "where queries and keys have the same lengths: seq_lens=[...]"
-            raise OperatorError(f"{name}: '{key}' is given without '{other}'", argument=key, hint=hint)
+            raise OperatorError(f"{name}: '{key}' is given without '{missing}'", argument=key, hint=hint)
     q_lens = read_lengths(name, attributes, "seq_lens" if both else "q_lens", q.shape[1], q.dims[1])
     k_lens = read_lengths(name, attributes, "seq_lens" if both else "k_lens", k.shape[1], k.dims[1])
     if len(q_lens) != len(k_lens):
@@ -301,14 +301,14 @@ def _check_tensors(q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
 
 
 def _check_extent(
-    position: int, what: str, found: TensorDesc, at: int, expected: TensorDesc, there: int, whose: str
+    position: int, meaning: str, tensor: TensorDesc, dim: int, expected: TensorDesc, expected_dim: int, whose: str
 ) -> None:
-    if found.shape[at] != expected.shape[there]:
+    if tensor.shape[dim] != expected.shape[expected_dim]:
         raise OperatorError(
-            f"attention: dimension '{found.dims[at]}' ({what}) of the {_ROLES[position]} has {found.shape[at]} "
-            f"positions, expected {expected.shape[there]}, as {whose} '{expected.dims[there]}'",
+            f"attention: dimension '{tensor.dims[dim]}' ({meaning}) of the {_ROLES[position]} has {tensor.shape[dim]} "
+            f"positions, expected {expected.shape[expected_dim]}, as {whose} '{expected.dims[expected_dim]}'",
             argument=position,
-            hint=f"{_ROLES[position]} are {found}",
+            hint=f"{_ROLES[position]} are {tensor}",
         )
 
 

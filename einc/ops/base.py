@@ -260,13 +260,13 @@ def find_joint_aggregation_fault(operator: Operator) -> str | None:
 def find_tuple_fault(operator: Operator, function: FunctionSpec) -> str | None:
     """The reason why output blocks of a function specification are not tuples of the operator's joint aggregations."""
     for joint in operator.joint_aggregations:
-        whole, primary = operator.outputs[joint.outputs[0]].type, function.outputs[joint.outputs[0]]
+        full, primary = operator.outputs[joint.outputs[0]].type, function.outputs[joint.outputs[0]]
         for j, dims in zip(joint.outputs, joint.dims, strict=True):
             if function.outputs[j] != primary.projected(dims):
                 return f"output {j}: block {function.outputs[j]} does not belong to block {primary} of the same tuple"
-        lacking = {d for d in range(whole.rank) if any(d not in dims for dims in joint.dims)}
+        lacking = {d for d in range(full.rank) if any(d not in dims for dims in joint.dims)}
         uncut = sorted(lacking.union(joint.uncut))
-        if primary.projected(uncut) != whole.projected(uncut):
+        if primary.projected(uncut) != full.projected(uncut):
             return f"output {joint.outputs[0]}: block {primary} cuts a dimension that its tuples need whole"
     return None
 
@@ -279,8 +279,8 @@ def find_vector_precision(*tensors: TensorDesc) -> str:
 def find_product_precision(*operands: TensorDesc) -> str:
     """The dtype whose peak limits matrix products: that of the operands, if they share a floating one."""
     first = operands[0].dtype
-    alike = first.is_float and all(desc.dtype is first for desc in operands)
-    return first.value if alike else find_vector_precision(*operands)
+    share_dtype = first.is_float and all(desc.dtype is first for desc in operands)
+    return first.value if share_dtype else find_vector_precision(*operands)
 
 
 def describe_product(labels: Sequence[Sequence[str]], result: Sequence[str], shapes: Sequence[Shape]) -> ProductWork:
@@ -352,6 +352,8 @@ def _build_blocks(
         distinct.append(TensorType(tuple(lo for lo, _ in bounds), tuple(up for _, up in bounds)))
     places = [0]
     for s, parts in enumerate(intervals):
-        own = range(len(parts))
-        places = [p * len(parts) + k for p in places for k in own] if s in used else [p for p in places for _ in own]
-    return [distinct[place] for place in places]
+        choices = range(len(parts))
+        places = (
+            [p * len(parts) + k for p in places for k in choices] if s in used else [p for p in places for _ in choices]
+        )
+    return [distinct[position] for position in places]

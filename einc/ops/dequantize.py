@@ -61,11 +61,11 @@ class QuantizedForm:
         *rows, extent = weight.shape
         if self.group < 0 or self.group % GROUP_UNIT:
             raise OperatorError(f"groups of {self.group}", hint=f"a group has {GROUP_UNIT} elements, or a multiple")
-        for what, size in (("groups", self.group), ("bytes", self.packing)):
+        for unit, size in (("groups", self.group), ("bytes", self.packing)):
             if size and extent % size:
                 dim = weight.dims[-1]
                 raise OperatorError(
-                    f"the extent {extent} of dimension '{dim}' is no multiple of {size}: no whole {what}"
+                    f"the extent {extent} of dimension '{dim}' is no multiple of {size}: no whole {unit}"
                 )
         if self.storage.is_narrow_float and (self.zeros or weight.dtype is DType.F64):
             raise OperatorError(

@@ -58,8 +58,8 @@ class DerivedMappedOperator(DerivedOperator, MappedOperator):
     @property
     def reads(self) -> tuple[TensorType, ...]:
         meaning = derive(self)
-        whole = [(0, form.extent) for form in meaning.indices]
-        return tuple(block_of(axes, desc.shape, whole) for axes, desc in zip(meaning.inputs, self.inputs, strict=True))
+        ranges = [(0, form.extent) for form in meaning.indices]
+        return tuple(block_of(axes, desc.shape, ranges) for axes, desc in zip(meaning.inputs, self.inputs, strict=True))
 
     @property
     def input_maps(self) -> tuple[tuple[DimMap, ...], ...]:

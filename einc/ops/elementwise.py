@@ -71,27 +71,27 @@ def _list_steps(name: str, operands: Sequence[Operand]) -> tuple[FunctionStep, .
 
 def _make_cast(arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     reject_others("cast", attributes, "dtype")
-    tensor, given = take_tensor_and_names("cast", arguments, attributes, "dtype")
-    names, known = [name for name, _ in given], [str(dtype) for dtype in ELEMENT_TYPES]
+    tensor, listed = take_tensor_and_names("cast", arguments, attributes, "dtype")
+    names, known = [name for name, _ in listed], [str(dtype) for dtype in ELEMENT_TYPES]
     if len(names) != 1 or names[0] not in known:
-        found = " ".join(names) or "nothing"
-        where = given[0][1] if given else 1
+        described = " ".join(names) or "nothing"
+        where = listed[0][1] if listed else 1
         raise OperatorError(
-            f"cast: no element type {format_value(found)}", argument=where, hint="one of " + ", ".join(known)
+            f"cast: no element type {format_value(described)}", argument=where, hint="one of " + ", ".join(known)
         )
     return _align("cast", [tensor], [0], make_step(f"cast:{names[0]}", ScalarInput(0)))
 
 
 def _align(name: str, descs: Sequence[TensorDesc], places: Sequence[int], program: ScalarProgram) -> Operator:
     """The equation in which dimensions of one name have one index; one operand must have all of the names."""
-    widest = next((d for d in descs if all(set(other.dims) <= set(d.dims) for other in descs)), None)
+    widest = next((d for d in descs if all(set(misfit.dims) <= set(d.dims) for misfit in descs)), None)
     if widest is None:
         pairs = combinations(zip(places, descs, strict=True), 2)
-        first, position, other = next((a, place, b) for (_, a), (place, b) in pairs if not _is_comparable(a, b))
-        extra = next(dim for dim in other.dims if dim not in first.dims)
-        lacking = next(dim for dim in first.dims if dim not in other.dims)
+        first, position, misfit = next((a, number, b) for (_, a), (number, b) in pairs if not _is_comparable(a, b))
+        extra = next(dim for dim in misfit.dims if dim not in first.dims)
+        lacking = next(dim for dim in first.dims if dim not in misfit.dims)
         raise OperatorError(
-            f"{name}: operand {position + 1}, {other}, has dimension '{extra}' but not '{lacking}' of {first}",
+            f"{name}: operand {position + 1}, {misfit}, has dimension '{extra}' but not '{lacking}' of {first}",
             argument=position,
             hint="dimensions are aligned by name, and one operand's must include the other's; "
             "the left side of an index equation names them",
@@ -130,9 +130,9 @@ def _is_comparable(a: TensorDesc, b: TensorDesc) -> bool:
     return set(a.dims) <= set(b.dims) or set(a.dims) >= set(b.dims)
 
 
-def _make_extent_error(name: str, position: int, dim: str, found: int, expected: int) -> OperatorError:
+def _make_extent_error(name: str, position: int, dim: str, extent: int, expected: int) -> OperatorError:
     return OperatorError(
-        f"{name}: dimension '{dim}' of operand {position + 1} is {found}, expected {expected}",
+        f"{name}: dimension '{dim}' of operand {position + 1} is {extent}, expected {expected}",
         argument=position,
         hint="dimensions of one name must have one extent",
     )

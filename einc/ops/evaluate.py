@@ -249,15 +249,18 @@ def evaluate_ranges(
     elements: dict[int, Array] = {}
     for number, read in reversed(list(enumerate(program.reads))):  # positions name later reads
         elements[number] = grids[read.loop] if isinstance(read, IndexRead) else _read(read, arrays, grids, elements)
-    found = evaluate_all(scalar, [elements[number] for number in range(len(dtypes))], dtypes)
+    values_of_steps = evaluate_all(scalar, [elements[number] for number in range(len(dtypes))], dtypes)
     shape = [upper - lower for lower, upper in ranges.values()]
     definition = find_definition(program.aggregation)
     if definition is not None:
         terms = math.prod(shape[program.kept :])
-        values = [np.broadcast_to(x, shape).reshape(*shape[: program.kept], terms) for x in found[-definition.count :]]
+        values = [
+            np.broadcast_to(x, shape).reshape(*shape[: program.kept], terms)
+            for x in values_of_steps[-definition.count :]
+        ]
         folded = fold(definition, values, results)
         return [value.astype(dtype.numpy()) for value, dtype in zip(folded, results, strict=True)]
-    value, (dtype,) = np.broadcast_to(found[-1], shape), results
+    value, (dtype,) = np.broadcast_to(values_of_steps[-1], shape), results
     if program.aggregation:
         gone = tuple(range(program.kept, value.ndim))
         value = _REDUCTIONS[program.aggregation](value.astype(find_accumulating_dtype(dtype)), axis=gone)
@@ -272,16 +275,22 @@ def _read(
     places: list[Array] = []
     outside: Array = np.zeros((1,) * len(grids), bool)
     for position, extent in zip(read.positions, array.shape, strict=True):
-        place: Array = np.full((1,) * len(grids), position.constant, np.int64)
+        positions: Array = np.full((1,) * len(grids), position.constant, np.int64)
         for name, factor in position.terms:
-            place = place + factor * (elements[int(name[1:])].astype(np.int64) if name[0] == "@" else grids[name])
-        place = place // position.divisor % position.modulus if position.modulus else place // position.divisor
-        outside = outside | (place < 0) | (place >= extent)
-        places.append(np.clip(place, 0, extent - 1))
+            positions = positions + factor * (
+                elements[int(name[1:])].astype(np.int64) if name[0] == "@" else grids[name]
+            )
+        positions = (
+            positions // position.divisor % position.modulus if position.modulus else positions // position.divisor
+        )
+        outside = outside | (positions < 0) | (positions >= extent)
+        places.append(np.clip(positions, 0, extent - 1))
     if not read.outside and outside.any():
         raise ValueError(f"an index program reads outside of a tensor of shape {array.shape}")
-    found = np.broadcast_to(array[tuple(places)], np.broadcast_shapes(outside.shape, *(p.shape for p in places)))
+    elements_read = np.broadcast_to(
+        array[tuple(places)], np.broadcast_shapes(outside.shape, *(p.shape for p in places))
+    )
     if read.outside in ("", "nearest"):
-        return found
+        return elements_read
     literal = ScalarLiteral(read.outside).value
-    return np.where(outside, np.asarray(literal).astype(array.dtype), found)
+    return np.where(outside, np.asarray(literal).astype(array.dtype), elements_read)

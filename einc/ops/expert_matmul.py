@@ -49,8 +49,8 @@ class ExpertMatmul(DerivedMappedOperator):
         rows = np.broadcast_to(x if x.ndim == 3 else x[:, None], (*picks.shape, x.shape[-1]))
         result = np.zeros((*picks.shape, weight.shape[1]), wide)
         for expert in np.unique(picks):
-            here = picks == expert
-            result[here] = rows[here].astype(wide) @ weight[expert].astype(wide).T
+            picked = picks == expert
+            result[picked] = rows[picked].astype(wide) @ weight[expert].astype(wide).T
         return (result.astype(x.dtype),)
 
     def flops(self, function: FunctionSpec) -> int:
@@ -105,7 +105,7 @@ def restore(inputs: tuple[TensorDesc, ...], attributes: Attributes) -> Operator:
             argument=1,
         )
     leading = [picks.shape[:1], picks.shape]
-    if tensor.dtype is not weight.dtype or tensor.shape not in [(*own, weight.shape[2]) for own in leading]:
+    if tensor.dtype is not weight.dtype or tensor.shape not in [(*extents, weight.shape[2]) for extents in leading]:
         tokens, slots = (f"{name}={extent}" for name, extent in zip(picks.dims, picks.shape, strict=True))
         summed = f"{weight.dims[2]}={weight.shape[2]}"
         raise OperatorError(

@@ -58,7 +58,7 @@ def _read_through(consumer: IndexOperator, k: int, producer: Equation) -> Operat
         if number not in through:
             inputs.append(ScalarInput(first))
             continue
-        passed = builder.insert(producer.program, [ScalarInput(place) for place in places[number]])
+        passed = builder.insert(producer.program, [ScalarInput(number) for number in places[number]])
         inputs.append(passed if rounding is None else builder.add(rounding, passed))
     moved = tuple(_renumber_elements(read, [first for first, *_ in places]) for read in reads)
     scalar = builder.program(builder.insert(consumer.scalar, inputs))
@@ -145,4 +145,4 @@ def _renumber_elements(read: Read, places: Sequence[int]) -> Read:
     """The read whose positions name elements of reads that are at other places now."""
     if not isinstance(read, TensorRead):
         return read
-    return _rename_loops(read, {f"@{number}": f"@{place}" for number, place in enumerate(places)})
+    return _rename_loops(read, {f"@{number}": f"@{new_number}" for number, new_number in enumerate(places)})

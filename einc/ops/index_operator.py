@@ -261,7 +261,7 @@ def build_index_operator(
     resolved, _ = resolve_program(scalar, types)
     reads, order = _order_reads(program)
     builder = ProgramBuilder(len(reads))
-    results = builder.insert_all(resolved, [ScalarInput(place) for place in order])
+    results = builder.insert_all(resolved, [ScalarInput(number) for number in order])
     ordered = builder.program(*results[-count_values(program.aggregation) :])
     canonical = IndexProgram(program.loops, program.kept, reads, ordered.text, program.aggregation)
     operator = IndexOperator(tuple(operands), canonical, tuple(dims))
@@ -271,7 +271,7 @@ def build_index_operator(
 def _order_reads(program: IndexProgram) -> tuple[tuple[Read, ...], list[int]]:
     """The reads with those first that depend on elements of others, and the new place of each; positions have their
     terms in the order of loops."""
-    loops = {name: place for place, (name, _) in enumerate(program.loops)}
+    loops = {name: position for position, (name, _) in enumerate(program.loops)}
 
     def depends(number: int) -> bool:
         read = program.reads[number]

@@ -103,8 +103,10 @@ class QuantizedProduct(DerivedMappedOperator):
         if producer.part is None or k > 0:
             return None
         tensor, weight = self._boxes
-        (whole,) = producer.inputs
-        return replace(self, tensor=whole, windows=self._normalize(whole, (compose_box(producer.part, tensor), weight)))
+        (full_tensor,) = producer.inputs
+        return replace(
+            self, tensor=full_tensor, windows=self._normalize(full_tensor, (compose_box(producer.part, tensor), weight))
+        )
 
     @property
     def _weight(self) -> TensorDesc:

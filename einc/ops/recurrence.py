@@ -126,15 +126,15 @@ class RecurrenceOperator(DerivedMappedOperator):
     def carries(self) -> tuple[Carry, ...]:
         """What it carries from step to step. As a model is run step by step, these are its states: a result that is one
         of these equations has the carry of the next run as its last step."""
-        program, found = self.program, []
+        program, carries = self.program, []
         for number in program.carried:
             equation = program.equations[number]
             names = tuple(name for name in equation.loops if name != program.along)
             shape = tuple(program.extents[name] for name in names)
             start = equation.initial.source if isinstance(equation.initial, OperandRead) else None
             result = program.results.index(number) if number in program.results else None
-            found.append(Carry(TensorDesc(names, shape, DType(equation.dtype)), start, result))
-        return tuple(found)
+            carries.append(Carry(TensorDesc(names, shape, DType(equation.dtype)), start, result))
+        return tuple(carries)
 
     def keep_outputs(self, outputs: Sequence[int]) -> tuple[RecurrenceOperator, tuple[int, ...]] | None:
         """The equations that these outputs need, with the operands that these read."""

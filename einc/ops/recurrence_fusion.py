@@ -62,19 +62,19 @@ def _compute_before(consumer: RecurrenceOperator, k: int, producer: Equation) ->
     if len(reads) == 1 and set(reads[0].loops) == set(reader.all_loops):
         if len(reader.scalar.steps) + len(producer.program.steps) > MAX_FUSED_STEPS:
             return None
-        place = reader.reads.index(reads[0])
-        moved[readers[0]] = _read_through(moved[readers[0]], place, inner, producer)
+        position = reader.reads.index(reads[0])
+        moved[readers[0]] = _read_through(moved[readers[0]], position, inner, producer)
         return build_recurrence(operands, program.loops, moved, program.results, consumer.dims)
     if along not in reads[0].loops or len(moved) == MAX_EQUATIONS:
         return None
     value = ValueRead(0, reads[0].loops, False, along)
 
-    def replace_read(read: RecurrenceRead, number: int, place: int) -> RecurrenceRead:
-        return value if program.equations[number].reads[place] == reads[0] else read
+    def replace_read(read: RecurrenceRead, number: int, position: int) -> RecurrenceRead:
+        return value if program.equations[number].reads[position] == reads[0] else read
 
     shifted = [renumber_reads(equation, int, lambda source: source + 1) for equation in moved]
     behind = [
-        replace(equation, reads=tuple(replace_read(read, n, place) for place, read in enumerate(equation.reads)))
+        replace(equation, reads=tuple(replace_read(read, n, position) for position, read in enumerate(equation.reads)))
         for n, equation in enumerate(shifted)
     ]
     first = RecurrenceEquation(producer.dtype.value, reads[0].loops, tuple(inner), producer.program.text)
@@ -87,14 +87,14 @@ def _list_sources(equation: RecurrenceEquation) -> list[int]:
 
 
 def _read_through(
-    equation: RecurrenceEquation, place: int, inner: Sequence[OperandRead], producer: Equation
+    equation: RecurrenceEquation, position: int, inner: Sequence[OperandRead], producer: Equation
 ) -> RecurrenceEquation:
     """The equation in which a producer is computed in place of a read."""
-    reads = (*equation.reads[:place], *inner, *equation.reads[place + 1 :])
+    reads = (*equation.reads[:position], *inner, *equation.reads[position + 1 :])
     builder = ProgramBuilder(len(reads))
-    passed = builder.insert(producer.program, [ScalarInput(place + j) for j in range(len(inner))])
-    inputs: list[Operand] = [ScalarInput(j if j < place else j + len(inner) - 1) for j in range(len(equation.reads))]
-    inputs[place] = passed
+    passed = builder.insert(producer.program, [ScalarInput(position + j) for j in range(len(inner))])
+    inputs: list[Operand] = [ScalarInput(j if j < position else j + len(inner) - 1) for j in range(len(equation.reads))]
+    inputs[position] = passed
     return replace(equation, reads=reads, program=builder.program(builder.insert(equation.scalar, inputs)).text)
 
 

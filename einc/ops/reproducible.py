@@ -111,19 +111,19 @@ def find_plain(operator: Operator) -> Operator:
 def _restrict_indices(operator: Operator) -> tuple[ShardableIndex, ...]:
     ordered = set(find_ordered_indices(operator))
     return tuple(
-        replace(index, cuts=(), limit=None, work=None, balance=None) if place in ordered else index
-        for place, index in enumerate(operator.indices)
+        replace(index, cuts=(), limit=None, work=None, balance=None) if position in ordered else index
+        for position, index in enumerate(operator.indices)
     )
 
 
 def find_ordered_indices(operator: Operator) -> Iterator[int]:
     """The positions of the indices whose cuts make partial results that are more than compared with each other."""
     indices = operator.indices
-    whole = [index.intervals(1) for index in indices]
-    for place, index in enumerate(indices):
+    uncut = [index.intervals(1) for index in indices]
+    for position, index in enumerate(indices):
         if index.max_intervals > 1:
-            functions = operator.build_spec((*whole[:place], index.intervals(2), *whole[place + 1 :])).functions
-            for name, *blocks in zip(operator.aggregations, *(one.outputs for one in functions), strict=True):
+            functions = operator.build_spec((*uncut[:position], index.intervals(2), *uncut[position + 1 :])).functions
+            for name, *blocks in zip(operator.aggregations, *(function.outputs for function in functions), strict=True):
                 if name not in ORDERLESS and len(set(blocks)) < len(blocks):
-                    yield place
+                    yield position
                     break

@@ -171,11 +171,13 @@ def _read_frequencies(attributes: Attributes, pairs: int) -> Frequencies:
 
 def _read_factors(attributes: Attributes, pairs: int) -> list[float]:
     """One for each pair."""
-    given = attributes.get("factors")
-    if not isinstance(given, tuple) or len(given) != pairs:
-        found = f"{len(given)} of them" if isinstance(given, tuple) else format_value(given)
-        raise OperatorError(f"rope: 'factors' must be a list of {pairs}, one a pair; found {found}", argument="factors")
-    return [read_number("rope", {"factors": factor}, "factors", above=0) for factor in given]
+    factors = attributes.get("factors")
+    if not isinstance(factors, tuple) or len(factors) != pairs:
+        described = f"{len(factors)} of them" if isinstance(factors, tuple) else format_value(factors)
+        raise OperatorError(
+            f"rope: 'factors' must be a list of {pairs}, one a pair; found {described}", argument="factors"
+        )
+    return [read_number("rope", {"factors": factor}, "factors", above=0) for factor in factors]
 
 
 FAMILIES = {Rope.family: restore}

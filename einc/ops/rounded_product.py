@@ -55,8 +55,8 @@ class RoundedProduct(DerivedMappedOperator):
         """The largest magnitude of each row."""
         tensor = self.plain.tensor
         each = zip(self.plain.labels[0], tensor.dims, self.plain.reads[0].shape, strict=True)
-        own = [(dim, extent) for label, dim, extent in each if label in self.plain.result]
-        return TensorDesc(tuple(dim for dim, _ in own), tuple(extent for _, extent in own), tensor.dtype)
+        kept_dims = [(dim, extent) for label, dim, extent in each if label in self.plain.result]
+        return TensorDesc(tuple(dim for dim, _ in kept_dims), tuple(extent for _, extent in kept_dims), tensor.dtype)
 
     def find_largest(self) -> Operator:
         """The operator that finds it."""
@@ -78,13 +78,13 @@ class RoundedProduct(DerivedMappedOperator):
         tensor, largest, values, scales = (array[(*map(slice, box.lower, box.upper),)] for array, box in parts)
         dtype = self.plain.tensor.dtype
         wide = np.dtype(np.float64 if dtype is DType.F64 else np.float32)
-        (own, weight), result = self.plain.labels, self.plain.result
+        (tensor_labels, weight), result = self.plain.labels, self.plain.result
         channels = weight[: scales.ndim]
         with np.errstate(all="ignore"):
             rows = largest.astype(wide)
             ratio = LEVELS / rows
             ratio = np.where((rows > 0) & np.isfinite(ratio), ratio, wide.type(0))
-            numbers = tensor.astype(wide) * _spread(ratio, self.kept, own)
+            numbers = tensor.astype(wide) * _spread(ratio, self.kept, tensor_labels)
             numbers = np.rint(np.clip(np.where(np.isnan(numbers), wide.type(0), numbers), -LEVELS, LEVELS))
             # sums of so few integers are exact in f64
             operands = (numbers.astype(np.float64), values.astype(np.float64))
@@ -109,10 +109,10 @@ class RoundedProduct(DerivedMappedOperator):
         return 1 if k == 1 else self.plain.fan_in(max(0, k - 1))
 
 
-def _spread(array: Array, own: Labels, names: Labels) -> Array:
+def _spread(array: Array, labels: Labels, names: Labels) -> Array:
     """The array, whose dimensions are named, with those of `names`."""
-    ordered = array.transpose([own.index(name) for name in names if name in own])
-    return ordered.reshape([array.shape[own.index(name)] if name in own else 1 for name in names])
+    ordered = array.transpose([labels.index(name) for name in names if name in labels])
+    return ordered.reshape([array.shape[labels.index(name)] if name in labels else 1 for name in names])
 
 
 def make_rounded_product(plain: QuantizedProduct) -> RoundedProduct | None:

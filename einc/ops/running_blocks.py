@@ -227,14 +227,14 @@ def _join(running: _Running, within: ScanPart, before: ScanPart, steps: BlockedS
     descs = [*((d, lacking) for d in before.operator.outputs), *((d, places) for d in within.operator.outputs)]
     definition = find_definition(operator.program.aggregation)
     parts = []
-    for place, output in enumerate(operator.outputs):
+    for number, output in enumerate(operator.outputs):
         builder = ProgramBuilder(2 * count)
         sides: list[Operand] = list(map(ScalarInput, range(2 * count)))
         if definition is None:
             value = builder.add(COMBINING[operator.program.aggregation], *sides)
         else:
-            value = builder.insert_all(definition.program, sides)[-count:][place]
+            value = builder.insert_all(definition.program, sides)[-count:][number]
         scalar, kept = builder.program(value).without_unread()
         joined = join_blocks([descs[k] for k in kept], output, axis, steps, scalar)
-        parts.append(ScanPart(f"result{place}", joined, tuple(inputs[k] for k in kept), place))
+        parts.append(ScanPart(f"result{number}", joined, tuple(inputs[k] for k in kept), number))
     return parts

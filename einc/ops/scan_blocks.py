@@ -184,8 +184,8 @@ def _compute_blocks(operator: RecurrenceOperator, axes: Sequence[int], steps: Bl
         [operands[k] for k in used], [(name, extents[name]) for name in names_of_loops], moved, program.results, dims
     )
     yield ScanPart("steps", computed, tuple(inputs[k] for k in used))
-    for place, (number, output) in enumerate(zip(program.results, operator.outputs, strict=True)):
+    for position, (number, output) in enumerate(zip(program.results, operator.outputs, strict=True)):
         axis = program.equations[number].loops.index(along)
-        part = (computed.outputs[place], (-1, *range(output.rank)))
+        part = (computed.outputs[position], (-1, *range(output.rank)))
         joined = join_blocks([part], output, axis, steps, copy_program())
-        yield ScanPart(f"result{place}", joined, (("steps", place),), place)
+        yield ScanPart(f"result{position}", joined, (("steps", position),), position)

@@ -87,8 +87,8 @@ class SequencePacking:
         q_ends, (all_lower, all_upper) = compute_ends(self.q_lens), self.all_keys(queries)
         lower, upper = all_lower, all_upper
         if self.window:
-            place = queries[0] - q_ends[first] + self.k_lens[first]
-            lower += max(place - self.window + 1, 0)
+            key = queries[0] - q_ends[first] + self.k_lens[first]
+            lower += max(key - self.window + 1, 0)
         if self.causal:
             upper -= min(q_ends[last] - queries[1], self.k_lens[last])
         upper = min(max(upper, lower + least), all_upper)
@@ -105,8 +105,8 @@ class SequencePacking:
         if len(shares) > 1:
             total = self.pairs(queries, keys)
             for left, (_, share) in zip(range(len(shares) - 1, 0, -1), shares, strict=False):
-                found = self._key_at(queries, keys, total * share // extent)
-                bounds.append(min(max(found, bounds[-1] + 1), upper - left))
+                key = self._key_at(queries, keys, total * share // extent)
+                bounds.append(min(max(key, bounds[-1] + 1), upper - left))
         return tuple(itertools.pairwise([*bounds, upper]))
 
     def _query_at(self, target: int) -> int:

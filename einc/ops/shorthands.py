@@ -33,13 +33,13 @@ CALLS = ("matmul", "sum", "prod", "mean", "max", "min", "transpose", "slice", "e
 
 def call(name: str, arguments: Sequence[Argument], attributes: Attributes) -> Operator:
     """The index equation that a call stands for."""
-    others = {
+    makers = {
         "matmul": _multiply,
         "transpose": _transpose,
         "slice": _slice,
         "embedding": _look_up,
     }
-    make = others.get(name, _reduce)
+    make = makers.get(name, _reduce)
     return make(name, arguments, attributes)
 
 

@@ -136,7 +136,7 @@ def _find_tokenwise(operator: MappedOperator, forms: Sequence[TokenForm], tokens
 
 def _find_token_index(operator: MappedOperator, forms: Sequence[TokenForm]) -> str:
     """The index along which tokens run in all operands that have tokens."""
-    found: set[str] = set()
+    indices: set[str] = set()
     for maps, form in zip(operator.input_maps, forms, strict=True):
         if isinstance(form, int):
             mapped = maps[form]
@@ -144,10 +144,10 @@ def _find_token_index(operator: MappedOperator, forms: Sequence[TokenForm]) -> s
                 raise OperatorError("needs all tokens at once")
             if mapped.index is None or mapped != DimMap(mapped.index):
                 raise OperatorError("mixes the tokens with another dimension")
-            found.add(mapped.index)
-    if len(found) > 1:
+            indices.add(mapped.index)
+    if len(indices) > 1:
         raise OperatorError("joins every token with every token")
-    (index,) = found
+    (index,) = indices
     if any(cut.name == index and cut.cuts is not None for cut in operator.indices):
         raise OperatorError("computes several tokens together")
     return index

@@ -118,7 +118,7 @@ def test_errors_are_those_of_a_driver():
         own.check()
     assert caught.value.status == 3
     own.abort()
-    assert next(iter(own._found.values())).own.aborted
+    assert next(iter(own._communicators.values())).own.aborted
 
 
 def test_what_is_missing_is_named():

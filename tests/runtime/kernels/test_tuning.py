@@ -230,7 +230,7 @@ class Compiled:
 def kernels_of(modules, *tunings):
     kernels = CudaKernels([], Drivers(), Products(), Library(), tunings)
     kernels._modules = modules
-    kernels._own = OwnProducts(modules)
+    kernels._own_kernels = OwnProducts(modules)
     return kernels
 
 

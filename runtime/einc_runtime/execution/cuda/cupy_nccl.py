@@ -44,44 +44,46 @@ class CupyNccl:
     def join(self, identity: bytes, count: int, gpus: Mapping[int, int]) -> CupyCommunicators:
         # cupy takes the numbers as C's signed characters.
         numbers = tuple(part - 256 if part > 127 else part for part in identity)
-        found: dict[int, Any] = {}
+        communicators: dict[int, Any] = {}
         _call("ncclGroupStart", self._nccl.groupStart)
         try:
             for device, gpu in gpus.items():
                 self._driver.use(device)
-                found[device] = _call("ncclCommInitRank", self._nccl.NcclCommunicator, count, numbers, gpu)
+                communicators[device] = _call("ncclCommInitRank", self._nccl.NcclCommunicator, count, numbers, gpu)
         finally:
             _call("ncclGroupEnd", self._nccl.groupEnd)
-        return CupyCommunicators(self._nccl, found)
+        return CupyCommunicators(self._nccl, communicators)
 
 
 class CupyCommunicators:
     """See `nccl.Communicators`."""
 
-    def __init__(self, library: Any, found: Mapping[int, Any]) -> None:
-        self._nccl, self._found = library, found
+    def __init__(self, library: Any, communicators: Mapping[int, Any]) -> None:
+        self._nccl, self._communicators = library, communicators
 
     def exchange(self, device: int, messages: Sequence[NcclMessage], stream: int) -> None:
-        own = self._found[device]
+        communicator = self._communicators[device]
         _call("ncclGroupStart", self._nccl.groupStart)
         try:
             for message in messages:
-                name, function = ("ncclRecv", own.recv) if message.incoming else ("ncclSend", own.send)
+                name, function = (
+                    ("ncclRecv", communicator.recv) if message.incoming else ("ncclSend", communicator.send)
+                )
                 _call(name, function, message.pointer, message.size, _NCCL_UINT8, message.peer, stream)
         finally:
             _call("ncclGroupEnd", self._nccl.groupEnd)
 
     def check(self) -> None:
-        for own in self._found.values():
-            _call("ncclCommGetAsyncError", own.check_async_error)
+        for communicator in self._communicators.values():
+            _call("ncclCommGetAsyncError", communicator.check_async_error)
 
     def abort(self) -> None:
-        for own in self._found.values():
-            _call("ncclCommAbort", own.abort)
+        for communicator in self._communicators.values():
+            _call("ncclCommAbort", communicator.abort)
 
     def close(self) -> None:
-        for own in self._found.values():
-            _call("ncclCommDestroy", own.destroy)
+        for communicator in self._communicators.values():
+            _call("ncclCommDestroy", communicator.destroy)
 
 
 def _load() -> Any:

@@ -148,7 +148,7 @@ def require_device_memory(
     """Raises MissingFault for the first device that has too little memory for the arenas of its sites, of these sizes,
     and for the bytes that `count_more` says for a device."""
     for device in sorted(set(devices)):
-        sites = [site for site, own in enumerate(devices) if own == device]
+        sites = [site for site, device_of_site in enumerate(devices) if device_of_site == device]
         needed = sum(sizes[site] for site in sites) + count_more(device)
         free, total = driver.memory(device)
         if needed > free:

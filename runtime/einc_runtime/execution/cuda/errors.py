@@ -44,14 +44,14 @@ class TaskErrors:
         return KernelFault(f"{self.name_subject(number)} failed: {describe_error(error)}", where=self.name_task(number))
 
 
-def make_plan_fault(error: Exception, what: str) -> RuntimeFault:
+def make_plan_fault(error: Exception, subject: str) -> RuntimeFault:
     """The fault for an error that belongs to no task, such as one of a replay."""
     if isinstance(error, RuntimeFault):
         return error
     if is_out_of_memory(error):
-        return _make_memory_fault(error, what, None)
+        return _make_memory_fault(error, subject, None)
     hint = "`einc run --trace t.json` with CUDA_LAUNCH_BLOCKING=1 in the environment names the task"
-    return KernelFault(f"{what} failed on the GPU: {describe_error(error)}", hint=hint)
+    return KernelFault(f"{subject} failed on the GPU: {describe_error(error)}", hint=hint)
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -61,9 +61,9 @@ def is_out_of_memory(error: Exception) -> bool:
     return "OutOfMemory" in type(error).__name__
 
 
-def _make_memory_fault(error: Exception, what: str, where: str | None) -> MissingFault:
+def _make_memory_fault(error: Exception, subject: str, where: str | None) -> MissingFault:
     hint = "end what else uses the GPU, spread the sites over more GPUs (--devices), or compile for more sites"
-    return MissingFault(f"{what} ran out of GPU memory: {describe_error(error)}", where=where, hint=hint)
+    return MissingFault(f"{subject} ran out of GPU memory: {describe_error(error)}", where=where, hint=hint)
 
 
 def describe_error(error: BaseException) -> str:
@@ -100,10 +100,10 @@ class DeviceStatus:
         self._address: dict[int, int] = {}
         self._host = allocate_host(_WORD_BYTES * len(checks)) if checks else 0
         for device in sorted({check.device for check in checks}):
-            own = [n for n, check in enumerate(self._checks) if check.device == device]
-            pointer = allocate_zeros(device, _WORD_BYTES * len(own))
-            self._spans[device] = pointer, self._host + _WORD_BYTES * own[0], _WORD_BYTES * len(own)
-            self._address.update((self._checks[n].step, pointer + _WORD_BYTES * i) for i, n in enumerate(own))
+            checks_here = [n for n, check in enumerate(self._checks) if check.device == device]
+            pointer = allocate_zeros(device, _WORD_BYTES * len(checks_here))
+            self._spans[device] = pointer, self._host + _WORD_BYTES * checks_here[0], _WORD_BYTES * len(checks_here)
+            self._address.update((self._checks[n].step, pointer + _WORD_BYTES * i) for i, n in enumerate(checks_here))
 
     def address(self, step: int) -> int:
         """The address of the step's word; 0 where it has none."""

@@ -80,8 +80,8 @@ def _reduce_waits(steps: Sequence[StreamStep], streams: int) -> tuple[tuple[tupl
             continue
         required: dict[int, int] = {}
         for earlier in step.after:
-            own = steps[earlier].stream
-            reached = enumerate(known[earlier].tolist()) if own is None else [(own, position[earlier])]
+            home = steps[earlier].stream
+            reached = enumerate(known[earlier].tolist()) if home is None else [(home, position[earlier])]
             for stream, count in reached:
                 required[stream] = max(required.get(stream, 0), count)
         if not members[step.stream]:

@@ -142,8 +142,8 @@ class CudaExecutor:
         view = self._plan.memory.view(region)
         array = np.empty(view.shape, storage_dtype(view.dtype))
         if count_2d_copies(view.shape, view.itemsize, array.strides, view.strides) > MAX_FETCH_COPIES:
-            whole = Region(region.buffer, self.bundle.buffers[region.buffer].block)
-            return self.fetch(whole)[tuple(slice(*ends) for ends in find_offsets(self.bundle, region))]
+            full_region = Region(region.buffer, self.bundle.buffers[region.buffer].block)
+            return self.fetch(full_region)[tuple(slice(*ends) for ends in find_offsets(self.bundle, region))]
         with self._closing_on_failure():
             for row in list_2d_copies(view.shape, view.itemsize, array.strides, view.strides):
                 target, source = array.ctypes.data + row.target, view.pointer + row.source
@@ -200,8 +200,8 @@ class CudaExecutor:
     def notes(self) -> tuple[str, ...]:
         pairs = sorted({(min(pair), max(pair)) for pair in self._plan.peers.staged})
         staged = (
-            f"GPUs {one} and {other} cannot reach each other's memory: what they exchange goes through the host's"
-            for one, other in pairs
+            f"GPUs {first} and {second} cannot reach each other's memory: what they exchange goes through the host's"
+            for first, second in pairs
         )
         joined = self._lanes is not None and len(set(self._plan.devices)) > 1
         return (*staged, *self._plan.notes, *self._kernels.notes, *([_RANK_FOR_EACH_GPU] if joined else ()))
@@ -218,7 +218,11 @@ class CudaExecutor:
                 device,
                 target.name,
                 target.architecture,
-                tuple(number for number, own in zip(numbers, plan.devices, strict=True) if own == device),
+                tuple(
+                    number
+                    for number, device_of_site in zip(numbers, plan.devices, strict=True)
+                    if device_of_site == device
+                ),
                 plan.device_bytes[device],
             )
             for device, target in sorted(plan.targets.items())

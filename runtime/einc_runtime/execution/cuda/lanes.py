@@ -73,11 +73,11 @@ class Lanes:
                 first.append(task)
         return first
 
-    def meet(self, device: int, task: int, place: int, stream: int) -> None:
-        """Sends a byte where a message goes, or receives one where it comes from; `place` is memory of the device."""
+    def meet(self, device: int, task: int, pointer: int, stream: int) -> None:
+        """Sends a byte where a message goes, or receives one where it comes from; `pointer` is memory of the device."""
         assert self._communicators is not None, "all processes have joined"
         end = self.ends[task]
-        self._communicators.exchange(device, [NcclMessage(end.incoming, end.peer, place, 1)], stream)
+        self._communicators.exchange(device, [NcclMessage(end.incoming, end.peer, pointer, 1)], stream)
 
     def prepare(
         self,
@@ -99,18 +99,22 @@ class Lanes:
         def bind(workspace: int, status: int) -> Launch:
             dense = [
                 view
-                if place is None
+                if offset is None
                 else GpuArray(
-                    workspace + place, view.shape, strides_of(view.shape, view.itemsize, order), view.dtype, view.device
+                    workspace + offset,
+                    view.shape,
+                    strides_of(view.shape, view.itemsize, order),
+                    view.dtype,
+                    view.device,
                 )
-                for view, order, place in zip(views, orders, places, strict=True)
+                for view, order, offset in zip(views, orders, places, strict=True)
             ]
             moves: list[Launch | None] = []
             for incoming in (False, True):
-                own = [n for n, end in enumerate(ends) if end.incoming is incoming and places[n] is not None]
-                reads, writes = [views[n] for n in own], [dense[n] for n in own]
+                numbers = [n for n, end in enumerate(ends) if end.incoming is incoming and places[n] is not None]
+                reads, writes = [views[n] for n in numbers], [dense[n] for n in numbers]
                 pair = (writes, reads) if incoming else (reads, writes)
-                moves.append(kernels.prepare_moves(*pair, target).bind(0, 0) if own else None)
+                moves.append(kernels.prepare_moves(*pair, target).bind(0, 0) if numbers else None)
             pack, unpack = moves
             messages = [
                 NcclMessage(end.incoming, end.peer, view.pointer, view.size * view.itemsize)

@@ -52,7 +52,7 @@ def require_compiler() -> str:
 def precompile(
     bundle: Bundle,
     architectures: Sequence[str],
-    place: Path,
+    folder: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Writes all kernels of a plan for all architectures into a directory, and returns how many there are for each.
@@ -66,13 +66,13 @@ def precompile(
         needed = list_sources(bundle, architecture)
         count = max(count, len(needed))
         jobs += [(source, architecture) for source in needed]
-    compile_all(jobs, place, progress)
+    compile_all(jobs, folder, progress)
     return count
 
 
 def compile_all(
     jobs: Sequence[Job],
-    place: Path,
+    folder: Path,
     progress: Callable[[int, int], None] | None = None,
     seconds: float = math.inf,
     failed: list[KernelFault] | None = None,
@@ -82,7 +82,7 @@ def compile_all(
     The faults of kernels that cannot be compiled are added to `failed`; without it, the first one is raised.
     """
     compiler, begin = require_compiler(), perf_counter()
-    missing = [job for job in jobs if kernel_cache.find(*job, [place], compiler) is None]
+    missing = [job for job in jobs if kernel_cache.find(*job, [folder], compiler) is None]
     done = 0
     with closing(_compile_jobs(missing)) as binaries:
         for (source, architecture), binary in zip(missing, binaries, strict=True):
@@ -91,7 +91,7 @@ def compile_all(
                     raise binary
                 failed.append(binary)
                 continue
-            kernel_cache.store(source, architecture, binary, place)
+            kernel_cache.store(source, architecture, binary, folder)
             done += 1
             if progress is not None:
                 progress(done, len(missing))

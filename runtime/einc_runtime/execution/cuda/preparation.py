@@ -180,16 +180,16 @@ def _prepare_kernels(
     fused: dict[int, tuple[tuple[int, ...], GpuKernel]] = {}
     taken: set[int] = set()
 
-    def fuse(first: int, others: tuple[int, ...], prepare: Callable[[], GpuKernel | None]) -> None:
-        if taken & {first, *others}:
+    def fuse(first: int, later: tuple[int, ...], prepare: Callable[[], GpuKernel | None]) -> None:
+        if taken & {first, *later}:
             return
         kernel = on_device(prepare, first, step_of[first])
         if kernel is not None:
-            fused[first] = others, kernel
-            taken.update((first, *others))
+            fused[first] = later, kernel
+            taken.update((first, *later))
 
-    for first, others, prepare in list_joint_kernels(step_kernels):
-        fuse(first, others, prepare)
+    for first, later, prepare in list_joint_kernels(step_kernels):
+        fuse(first, later, prepare)
     done = taken - fused.keys()
     prepared: list[GpuKernel | None] = []
     for number, step in enumerate(schedule.steps):
@@ -199,7 +199,7 @@ def _prepare_kernels(
             prepared.append(fused[step.task][1])
         else:
             prepared.append(on_device(partial(step_kernels.prepare, step), step.task, number))
-    return prepared, {step_of[first]: tuple(step_of[own] for own in others) for first, (others, _) in fused.items()}
+    return prepared, {step_of[first]: tuple(step_of[task] for task in later) for first, (later, _) in fused.items()}
 
 
 def list_joint_kernels(
@@ -210,8 +210,8 @@ def list_joint_kernels(
     bundle, tasks = step_kernels.bundle, step_kernels.tasks
     for first, gated in find_gated_pairs(bundle, tasks).items():
         yield first, (gated.second, gated.then), partial(step_kernels.prepare_gated, first, gated)
-    for first, (then, place) in find_epilogues(bundle, tasks).items():
-        yield first, (then,), partial(step_kernels.prepare_epilogue, first, then, place)
+    for first, (then, operand) in find_epilogues(bundle, tasks).items():
+        yield first, (then,), partial(step_kernels.prepare_epilogue, first, then, operand)
     for launch in find_launches(bundle, tasks):
         yield launch.tasks[0], launch.tasks[1:], partial(step_kernels.prepare_launch, launch)
     for first, then in find_contraction_pairs(bundle, tasks).items():

@@ -28,11 +28,11 @@ class CudaResources:
         """Waits for this device before anything is released."""
         self._devices.add(device)
 
-    def adopt(self, other: CudaResources) -> None:
+    def adopt(self, resources: CudaResources) -> None:
         """Takes over all that another one holds."""
-        self._devices |= other._devices
-        self._releases += other._releases
-        other._releases.clear()
+        self._devices |= resources._devices
+        self._releases += resources._releases
+        resources._releases.clear()
 
     def allocate(self, device: int, size: int) -> int:
         driver = self._driver

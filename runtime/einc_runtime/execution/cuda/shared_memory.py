@@ -107,13 +107,13 @@ def lay_out(bundle: Bundle, devices: Sequence[int], *, shared: bool) -> PrivateL
         if number not in keys and number not in same
     ):
         return nothing
-    before = [[0, *accumulate(end - start for start, end in own)] for own in holes]
+    before = [[0, *accumulate(end - start for start, end in holes_of_site)] for holes_of_site in holes]
 
     def move(site: int, offset: int) -> int:
         return offset - before[site][bisect_right(holes[site], (offset, offset))]
 
     sizes = tuple(size - before[site][-1] for site, size in enumerate(bundle.memory))
-    return PrivateLayout(keys, same, sizes, tuple(move(one.site, one.offset) for one in bundle.buffers))
+    return PrivateLayout(keys, same, sizes, tuple(move(buffer.site, buffer.offset) for buffer in bundle.buffers))
 
 
 def _find_holes(bundle: Bundle, keys: Mapping[int, DeviceKey]) -> list[list[tuple[int, int]]]:
@@ -123,10 +123,10 @@ def _find_holes(bundle: Bundle, keys: Mapping[int, DeviceKey]) -> list[list[tupl
         buffer = bundle.buffers[number]
         start = -(-buffer.offset // _BUFFER_ALIGNMENT) * _BUFFER_ALIGNMENT
         end = (buffer.offset + buffer_bytes(bundle, buffer)) // _BUFFER_ALIGNMENT * _BUFFER_ALIGNMENT
-        own = holes[buffer.site]
-        start = max(start, own[-1][1]) if own else start
+        holes_of_site = holes[buffer.site]
+        start = max(start, holes_of_site[-1][1]) if holes_of_site else start
         if end > start:
-            own.append((start, end))
+            holes_of_site.append((start, end))
     return holes
 
 
@@ -164,7 +164,7 @@ class SharedMemory:
             self.old_states = frozenset(b for b, key in self.states.items() if key in blocks.addresses)
             used: list[Chunk] = []
             for chunk in [blocks.chunks[key] for key in self._sizes if key in blocks.chunks]:
-                if not any(chunk is one for one in used):
+                if not any(chunk is user for user in used):
                     used.append(chunk)
                     _use(driver, resources, blocks, chunk, chunk.keys[0][1])
             for device in sorted({device for _, device in self._sizes}):
@@ -173,15 +173,15 @@ class SharedMemory:
                 if not size:
                     continue
                 chunk = Chunk(driver.allocate(device, size), tuple(keys))
-                place = chunk.pointer
+                address = chunk.pointer
                 for key in keys:
-                    blocks.addresses[key], blocks.chunks[key] = place, chunk
-                    place += _round(self._sizes[key])
+                    blocks.addresses[key], blocks.chunks[key] = address, chunk
+                    address += _round(self._sizes[key])
                 _use(driver, resources, blocks, chunk, device)
                 driver.fill_bytes(device, chunk.pointer, 0, size)
                 allocate(device, size)
             addresses = {b: blocks.addresses[key] for b, key in self.layout.keys.items()}
-        return addresses | {b: addresses[one] for b, one in self.layout.same.items()}
+        return addresses | {b: addresses[shared] for b, shared in self.layout.same.items()}
 
     def is_filled(self, buffer: int) -> bool:
         """Whether an executor with the same memory has filled this buffer."""

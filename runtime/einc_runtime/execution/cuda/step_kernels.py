@@ -65,20 +65,20 @@ class StepKernels:
         with locate_faults(step.task, task):
             return self._prepare(task, step)
 
-    def prepare_epilogue(self, first: int, then: int, place: int) -> GpuKernel | None:
-        """A kernel for two tasks, if there is one; operand `place` of the second is what the first computes."""
+    def prepare_epilogue(self, first: int, then: int, operand: int) -> GpuKernel | None:
+        """A kernel for two tasks, if there is one; this operand of the second is what the first computes."""
         earlier, later = self._invocations(first, then)
-        return self.kernels.prepare_with_epilogue(earlier, later, place, self._target_of(first))
+        return self.kernels.prepare_with_epilogue(earlier, later, operand, self._target_of(first))
 
     def prepare_pair(self, first: int, second: int) -> GpuKernel | None:
         """A kernel for two tasks that share an operand, if there is one."""
         earlier, later = self._invocations(first, second)
         return self.kernels.prepare_batched_pair(earlier, later, self._target_of(first))
 
-    def prepare_gated(self, first: int, own: GatedTasks) -> GpuKernel | None:
+    def prepare_gated(self, first: int, gated: GatedTasks) -> GpuKernel | None:
         """A kernel for two contractions and the map of their results, if there is one."""
-        one, other, then = self._invocations(first, own.second, own.then)
-        return self.kernels.prepare_gated_pair(one, other, then, own.places, self._target_of(first))
+        left, right, then = self._invocations(first, gated.second, gated.then)
+        return self.kernels.prepare_gated_pair(left, right, then, gated.places, self._target_of(first))
 
     def prepare_launch(self, launch: JointLaunch) -> GpuKernel | None:
         """A kernel for all tasks of a launch, if there is one. Sums that switches can make are none of them."""

@@ -90,12 +90,12 @@ class StreamSchedule:
         steps = list(self.steps)
         for first, more in groups.items():
             group = {first, *more}
-            others = tuple(
+            later = tuple(
                 dict.fromkeys(earlier for number in more for earlier in steps[number].after if earlier not in group)
             )
             for number in more:
-                steps[number] = replace(steps[number], stream=None, after=(first, *others))
-            steps[first] = replace(steps[first], after=tuple(dict.fromkeys((*steps[first].after, *others))))
+                steps[number] = replace(steps[number], stream=None, after=(first, *later))
+            steps[first] = replace(steps[first], after=tuple(dict.fromkeys((*steps[first].after, *later))))
         return replace(self, steps=tuple(steps))
 
     def add_status_steps(self, checking: Collection[int]) -> StreamSchedule:
@@ -104,8 +104,8 @@ class StreamSchedule:
         by_device: dict[int, list[int]] = {}
         for number in sorted(checking):
             by_device.setdefault(self.device_of(number), []).append(number)
-        for _, own in sorted(by_device.items()):
-            steps.append(StreamStep(self.steps[own[-1]].stream, tuple(own), kind=StepKind.STATUS))
+        for _, steps_here in sorted(by_device.items()):
+            steps.append(StreamStep(self.steps[steps_here[-1]].stream, tuple(steps_here), kind=StepKind.STATUS))
         return replace(self, steps=tuple(steps))
 
 
@@ -134,8 +134,8 @@ def split_box(shape: Sequence[int], order: Sequence[int], most: int) -> Iterator
         yield tuple((0, extent) for extent in shape)
         return
     split, step = dims.pop(), most // run
-    for place in itertools.product(*(range(shape[dim]) for dim in dims)):
-        fixed = dict(zip(dims, place, strict=True))
+    for positions in itertools.product(*(range(shape[dim]) for dim in dims)):
+        fixed = dict(zip(dims, positions, strict=True))
         for start in range(0, shape[split], step):
             ends = {dim: (at, at + 1) for dim, at in fixed.items()}
             ends[split] = start, min(start + step, shape[split])
@@ -163,7 +163,7 @@ class _ScheduleBuilder:
             group = group_of.get(number, (number,))
             if number != group[-1]:
                 continue  # one step does all of a group, after the fences between its messages
-            after = tuple(last[earlier] for own in group for earlier in tasks[own].after)
+            after = tuple(last[earlier] for member in group for earlier in tasks[member].after)
             if number in home:
                 self._add_group(group, home[number], after)
             elif isinstance(task, TransferTask):
@@ -171,8 +171,8 @@ class _ScheduleBuilder:
             else:
                 stream = None if isinstance(task, FenceTask) else task.site
                 self.steps.append(StreamStep(stream, after, number))
-            for own in group:
-                last[own] = len(self.steps) - 1
+            for member in group:
+                last[member] = len(self.steps) - 1
         return StreamSchedule(tuple(self.streams), tuple(self.steps), tuple(self.staging_bytes))
 
     def _device_of_message(self, task: AnyTask) -> int:
@@ -223,13 +223,13 @@ class _ScheduleBuilder:
 
     def _next_staging_buffer(self, source: int, target: int, needed: int) -> int:
         """The next host buffer of the pair, in turn, made large enough."""
-        own = self._buffers_of.setdefault((source, target), [])
+        pair_buffers = self._buffers_of.setdefault((source, target), [])
         turn = self._turn.get((source, target), 0)
         self._turn[source, target] = turn + 1
-        if len(own) < STAGING_BUFFERS:
-            own.append(len(self.staging_bytes))
+        if len(pair_buffers) < STAGING_BUFFERS:
+            pair_buffers.append(len(self.staging_bytes))
             self.staging_bytes.append(0)
             self._last_use.append(None)
-        staging = own[turn % STAGING_BUFFERS]
+        staging = pair_buffers[turn % STAGING_BUFFERS]
         self.staging_bytes[staging] = max(self.staging_bytes[staging], needed)
         return staging

@@ -56,17 +56,17 @@ def time_products(
     """The times of all products, in their order, as many as there is time for. Kernels are compiled before that."""
     _compile_all([job for product in products for job in product.jobs], seconds)
     begin = perf_counter()
-    found: list[TimedProduct] = []
+    timed: list[TimedProduct] = []
     gains: dict[str, float] = {}
     for number, product in enumerate(products):
         if perf_counter() - begin > seconds:
             break
-        own = _time_product(driver, product, sum(gains.get(part, 0.0) for part in product.parts))
-        gains[product.name] = own.ms[0] - own.ms[own.chosen]
-        found.append(own)
+        times = _time_product(driver, product, sum(gains.get(part, 0.0) for part in product.parts))
+        gains[product.name] = times.ms[0] - times.ms[times.chosen]
+        timed.append(times)
         if progress is not None:
             progress(number + 1, len(products))
-    return found
+    return timed
 
 
 def _compile_all(jobs: Sequence[tuple[Any, str]], seconds: float) -> None:
@@ -81,12 +81,16 @@ def _compile_all(jobs: Sequence[tuple[Any, str]], seconds: float) -> None:
 
 def collect_choices(timed: Sequence[TimedProduct]) -> Sequence[Tuning]:
     """The choices, by GPU and version of the library."""
-    found: Sequence[Tuning] = ()
-    for one in timed:
-        own = one.alternatives
-        choice = TunedProduct(own.records[one.chosen] if one.chosen else b"", one.ms[one.chosen], one.ms[0])
-        found = merge_tunings(found, [Tuning(own.gpu, own.library, {own.name: choice})])
-    return found
+    tunings: Sequence[Tuning] = ()
+    for timed_product in timed:
+        alternatives = timed_product.alternatives
+        choice = TunedProduct(
+            alternatives.records[timed_product.chosen] if timed_product.chosen else b"",
+            timed_product.ms[timed_product.chosen],
+            timed_product.ms[0],
+        )
+        tunings = merge_tunings(tunings, [Tuning(alternatives.gpu, alternatives.library, {alternatives.name: choice})])
+    return tunings
 
 
 def _time_product(driver: Driver, product: Alternatives, saved: float) -> TimedProduct:
@@ -101,16 +105,16 @@ def _time_product(driver: Driver, product: Alternatives, saved: float) -> TimedP
         graphs = [_capture(driver, resources, launch, stream, product.device, check) for launch in product.launches]
         for turn in range(TUNING_ROUNDS):
             for step in range(len(graphs)):
-                place = (turn + step) % len(graphs)
-                graph = graphs[place]
+                number = (turn + step) % len(graphs)
+                graph = graphs[number]
                 if graph is not None:
-                    times[place].append(_replay(driver, graph, stream, events))
+                    times[number].append(_replay(driver, graph, stream, events))
     finally:
         error = resources.release()
     if error is not None:
         raise error
-    ms = tuple(median(own) if own else math.inf for own in times)
-    best = min(range(len(ms)), key=lambda place: ms[place])
+    ms = tuple(median(times_of_way) if times_of_way else math.inf for times_of_way in times)
+    best = min(range(len(ms)), key=lambda number: ms[number])
     return TimedProduct(product, ms, best if ms[best] < (1 - MIN_GAIN) * (ms[0] - saved) else 0)
 
 
@@ -135,11 +139,11 @@ class _ResultCheck:
 
     def agrees(self) -> bool:
         """Whether the result is that of the first way; the first time it is taken as right."""
-        found = self._read()
+        results = self._read()
         if self._expected is None:
-            self._expected = found
+            self._expected = results
             return True
-        return all(map(_are_close, found, self._expected))
+        return all(map(_are_close, results, self._expected))
 
     def _read(self) -> list[Array]:
         arrays = []
@@ -149,25 +153,25 @@ class _ResultCheck:
             arrays.append(array)
         return arrays
 
-    def _address(self, place: int) -> int:
-        return self._result.pointer + place * ITEMSIZE[self._result.dtype]
+    def _address(self, element: int) -> int:
+        return self._result.pointer + element * ITEMSIZE[self._result.dtype]
 
     def _copy(self, target: int, source: int, size: int) -> None:
         self._driver.copy(self._device, target, size, source, size, size, 1)
 
 
-def _are_close(found: Array, expected: Array) -> bool:
+def _are_close(result: Array, expected: Array) -> bool:
     """Whether they differ by a few roundings of the largest value at most; sums may be added in another order.
 
     Where one of them overflows, the other may hold an infinity or none: only finite results are compared.
     """
-    one, other = found.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(other)
-    if not np.isfinite(one[finite]).all():
+    computed, right = result.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(right)
+    if not np.isfinite(computed[finite]).all():
         return False
-    largest = np.abs(other[finite]).max(initial=0.0)
-    roundings = {2: 2.0**-5 if found.dtype.name == "bfloat16" else 2.0**-8}.get(found.itemsize, 2.0**-14)
-    return bool(np.abs(one[finite] - other[finite]).max(initial=0.0) <= roundings * largest)
+    largest = np.abs(right[finite]).max(initial=0.0)
+    roundings = {2: 2.0**-5 if result.dtype.name == "bfloat16" else 2.0**-8}.get(result.itemsize, 2.0**-14)
+    return bool(np.abs(computed[finite] - right[finite]).max(initial=0.0) <= roundings * largest)
 
 
 def _capture(

@@ -85,15 +85,15 @@ class CudaVirtualMemory:
             function.argtypes, function.restype = types, _INT
 
     def unit(self, devices: Sequence[int]) -> int:
-        wanted = _MulticastProperties(len(devices), 2 << 20, 0, 0)
+        properties = _MulticastProperties(len(devices), 2 << 20, 0, 0)
         units = []
         for device in devices:
-            if not all(self._attribute(device, one) for one in (_MEMORY_BY_HANDLES, _MULTICAST)):
+            if not all(self._attribute(device, attribute) for attribute in (_MEMORY_BY_HANDLES, _MULTICAST)):
                 return 0
             units.append(
                 self._ask("cuMemGetAllocationGranularity", _SIZE, _describe(self._device(device)), _RECOMMENDED)
             )
-        units.append(self._ask("cuMulticastGetGranularity", _SIZE, wanted, _RECOMMENDED))
+        units.append(self._ask("cuMulticastGetGranularity", _SIZE, properties, _RECOMMENDED))
         return max(units)  # all of them are powers of two
 
     def create(self, device: int, size: int) -> int:
@@ -120,14 +120,14 @@ class CudaVirtualMemory:
         self._call("cuMemUnmap", address, size)
 
     def allow(self, address: int, size: int, devices: Sequence[int]) -> None:
-        given = (_Access * len(devices))(
+        accesses = (_Access * len(devices))(
             *(_Access(_Location(_ON_DEVICE, self._device(device)), _READ_WRITE) for device in devices)
         )
-        self._call("cuMemSetAccess", address, size, ctypes.addressof(given), len(devices))
+        self._call("cuMemSetAccess", address, size, ctypes.addressof(accesses), len(devices))
 
     def create_multicast(self, count: int, size: int) -> int:
-        handle, wanted = _WIDE(), _MulticastProperties(count, size, 0, 0)
-        self._call("cuMulticastCreate", ctypes.addressof(handle), ctypes.addressof(wanted))
+        handle, properties = _WIDE(), _MulticastProperties(count, size, 0, 0)
+        self._call("cuMulticastCreate", ctypes.addressof(handle), ctypes.addressof(properties))
         return handle.value
 
     def add_device(self, multicast: int, device: int) -> None:
@@ -149,10 +149,10 @@ class CudaVirtualMemory:
 
     def _ask(self, name: str, kind: Any, properties: Any, number: int) -> int:
         """What a function writes to its first argument."""
-        found = kind()
-        given = () if properties is None else (ctypes.addressof(properties),)
-        self._call(name, ctypes.addressof(found), *given, number)
-        return int(found.value)
+        answer = kind()
+        described = () if properties is None else (ctypes.addressof(properties),)
+        self._call(name, ctypes.addressof(answer), *described, number)
+        return int(answer.value)
 
     def _call(self, name: str, *arguments: int) -> None:
         status = getattr(self._library, name)(*arguments)

@@ -52,19 +52,19 @@ class TorchAttention:
         require_cuda(torch)
 
     def choices(self, q: Any, k: Any, v: Any, how: VarlenAttention) -> list[tuple[str, Attend]]:
-        found: list[tuple[str, Attend]] = [("flash", self._by_flash)]
+        choices: list[tuple[str, Attend]] = [("flash", self._by_flash)]
         if self._cudnn is not None and how.one_square:
             operands = [_as_batch(x) for x in (q, k, v)]
-            asked = {"scale": how.scale, "enable_gqa": True}
-            chosen = self._torch._fused_sdp_choice(*operands, None, 0.0, how.causal, **asked)
+            settings = {"scale": how.scale, "enable_gqa": True}
+            chosen = self._torch._fused_sdp_choice(*operands, None, 0.0, how.causal, **settings)
             if chosen == _CUDNN or is_hopper_or_later(self._torch, q):
-                found.insert(0, ("cudnn", self._by_cudnn))
-        return found
+                choices.insert(0, ("cudnn", self._by_cudnn))
+        return choices
 
     def _by_cudnn(self, q: Any, k: Any, v: Any, _: Any, __: Any, how: VarlenAttention, out: Any) -> tuple[Any, Any]:
         operands = [_as_batch(x) for x in (q, k, v)]
-        found = self._cudnn(*operands, None, True, 0.0, how.causal, False, scale=how.scale)
-        return found[0][0].permute(1, 0, 2), found[1].reshape(q.shape[1], q.shape[0])
+        results = self._cudnn(*operands, None, True, 0.0, how.causal, False, scale=how.scale)
+        return results[0][0].permute(1, 0, 2), results[1].reshape(q.shape[1], q.shape[0])
 
     def _by_flash(
         self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
@@ -72,11 +72,11 @@ class TorchAttention:
         limits: dict[str, Any] = {"scale": how.scale}
         if how.window:
             limits |= {"window_size_left": how.window - 1, "window_size_right": 0 if how.causal else -1}
-        given = (q, k, v, q_bounds, k_bounds, *how.longest, 0.0, how.causal, False)
+        arguments = (q, k, v, q_bounds, k_bounds, *how.longest, 0.0, how.causal, False)
         if self._flash_into is not None:
-            return out, self._flash_into(out, *given, **limits)
-        found = self._flash(*given, **limits)
-        return found[0], found[1]
+            return out, self._flash_into(out, *arguments, **limits)
+        results = self._flash(*arguments, **limits)
+        return results[0], results[1]
 
 
 class FlashAttention:
@@ -99,8 +99,8 @@ class FlashAttention:
         self, q: Any, k: Any, v: Any, q_bounds: Any, k_bounds: Any, how: VarlenAttention, out: Any
     ) -> tuple[Any, Any]:
         into = {"out": out} if self._writes else {}
-        found = self._call((q, k, v), (q_bounds, k_bounds), how, softmax_scale=how.scale, causal=how.causal, **into)
-        return found[0], found[1]
+        results = self._call((q, k, v), (q_bounds, k_bounds), how, softmax_scale=how.scale, causal=how.causal, **into)
+        return results[0], results[1]
 
     def _load(self) -> tuple[Any, str]:
         """The function, and the version of its package."""
@@ -182,7 +182,7 @@ def sort_choices(
 
     def rank(choice: tuple[AttentionLibrary, str, Attend]) -> int:
         names = choice[0].name, f"{choice[0].name} {choice[1]}"
-        return next((place for place, name in enumerate(fastest) if name in names), len(fastest))
+        return next((position for position, name in enumerate(fastest) if name in names), len(fastest))
 
     return sorted(choices, key=rank)
 
@@ -210,7 +210,7 @@ def is_hopper_or_later(torch: Any, tensor: Any) -> bool:
 
 def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
     """The installed libraries that EINC_ATTENTION names, in their order, and notes on those that cannot be used."""
-    found: list[AttentionLibrary] = []
+    libraries: list[AttentionLibrary] = []
     notes: list[str] = []
     named = environment.read(environment.ATTENTION)
     for name in LIBRARIES if named is None else named.split(","):
@@ -226,13 +226,13 @@ def find_libraries() -> tuple[list[AttentionLibrary], list[str]]:
         module, make = LIBRARIES[name]
         try:
             if find_spec(module) is not None and not _is_cpu_build(module):
-                found.append(make())
+                libraries.append(make())
         except ImportError as error:
             if module == "flash_attn":  # built for another PyTorch; a PyTorch without CUDA needs no note
                 notes.append(describe_rejection(name, error))
         except Exception as error:  # a library may raise anything when it is imported
             notes.append(describe_rejection(name, error))
-    return found, notes
+    return libraries, notes
 
 
 def _is_cpu_build(module: str) -> bool:

@@ -111,9 +111,9 @@ class CublasLibrary:
     def _handle(self, device: int) -> int:
         """The handle of a device, which is current."""
         if device not in self._handles:
-            made = ctypes.c_void_p()
-            self._call(self._create, ctypes.addressof(made))
-            self._handles[device] = made.value or 0
+            handle = ctypes.c_void_p()
+            self._call(self._create, ctypes.addressof(handle))
+            self._handles[device] = handle.value or 0
             self._set_up(self._handles[device])
         return self._handles[device]
 
@@ -177,7 +177,7 @@ def open_library(library: str = "cublas", files: Sequence[str] = _CUBLAS_FILES) 
     `files` are its names for CUDA 13 and 12. Raises MissingFault.
     """
     packaged = (
-        Path(entry) / place / name for entry in sys.path for place, name in zip(_LIBRARY_FOLDERS, files, strict=True)
+        Path(entry) / folder / name for entry in sys.path for folder, name in zip(_LIBRARY_FOLDERS, files, strict=True)
     )
     names = [*(str(path) for path in packaged if path.exists()), *files]
     with contextlib.suppress(Exception):  # comes with cupy 14, raises errors of its own, and may find nothing

@@ -111,8 +111,10 @@ class CublasLt(CublasLibrary):
         library = library or open_library("cublasLt", _CUBLASLT_FILES)
         super().__init__(use, library, CUBLASLT_PROTOTYPES, ("cublasLtCreate", "cublasLtDestroy"))
         self._algorithms: dict[tuple[Gemm, tuple[int, ...], int], Algorithm | None] = {}
-        self._made: list[tuple[str, int]] = []  # descriptors of launches, each after the function that destroys it
-        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        self._descriptors: list[
+            tuple[str, int]
+        ] = []  # descriptors of launches, each after the function that destroys it
+        self._unit, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
     def fits(self, product: Gemm, device: int) -> bool:
         return self._algorithm(product, device) is not None
@@ -123,11 +125,11 @@ class CublasLt(CublasLibrary):
         algorithm = algorithm or self._algorithm(product, device)
         if algorithm is None:
             raise CublasError(f"cublasLt has no algorithm for {p.variant}")
-        what, (a, b, c, d) = self._make_descriptors(p, self._made)
-        scale, beta = ctypes.c_float(p.scale), self._one if p.addend else self._zero
+        operation, (a, b, c, d) = self._make_descriptors(p, self._descriptors)
+        scale, beta = ctypes.c_float(p.scale), self._unit if p.addend else self._zero
         arguments = (
-            handle, what, ctypes.addressof(scale), p.a, a, p.b, b, ctypes.addressof(beta), p.addend or p.c, c, p.c, d,
-            ctypes.addressof(algorithm), workspace, WORKSPACE,
+            handle, operation, ctypes.addressof(scale), p.a, a, p.b, b, ctypes.addressof(beta), p.addend or p.c, c,
+            p.c, d, ctypes.addressof(algorithm), workspace, WORKSPACE,
         )  # fmt: skip
 
         def launch(stream: int, _kept: object = (scale, beta, algorithm)) -> None:
@@ -143,33 +145,33 @@ class CublasLt(CublasLibrary):
 
     def restore(self, record: bytes, product: Gemm, device: int) -> Algorithm | None:
         """See `EpilogueLibrary`. The record may come from a file of others: the library checks it."""
-        found = Algorithm()
-        found.algorithm[:] = struct.unpack("8Q", record)
+        restored = Algorithm()
+        restored.algorithm[:] = struct.unpack("8Q", record)
         handle = self._handle(device)
-        made: list[tuple[str, int]] = []
+        descriptors: list[tuple[str, int]] = []
         try:
-            what, matrices = self._make_descriptors(product, made)
-            asked = Algorithm()
-            where = ctypes.addressof(found.algorithm), ctypes.addressof(asked)
-            status = self._library.cublasLtMatmulAlgoCheck(handle, what, *matrices, *where)
-            found.workspace = asked.workspace
-            return None if status or asked.state or found.workspace > WORKSPACE else found
+            operation, matrices = self._make_descriptors(product, descriptors)
+            checked = Algorithm()
+            where = ctypes.addressof(restored.algorithm), ctypes.addressof(checked)
+            status = self._library.cublasLtMatmulAlgoCheck(handle, operation, *matrices, *where)
+            restored.workspace = checked.workspace
+            return None if status or checked.state or restored.workspace > WORKSPACE else restored
         finally:
-            for name, descriptor in reversed(made):
+            for name, descriptor in reversed(descriptors):
                 self._call(name, descriptor)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # a failure does not keep the others from being released
             stack.callback(super().close)
-            while self._made:
-                stack.callback(self._call, *self._made.pop())
+            while self._descriptors:
+                stack.callback(self._call, *self._descriptors.pop())
             self._algorithms.clear()
 
     def _algorithm(self, product: Gemm, device: int) -> Algorithm | None:
         """The library's first proposal or None; it is the same for products that differ in addresses alone."""
-        alike = replace(product, a=0, b=0, c=0, addend=int(product.addend > 0), bias=int(product.bias > 0))
+        form = replace(product, a=0, b=0, c=0, addend=int(product.addend > 0), bias=int(product.bias > 0))
         alignments = tuple(find_alignment(address) for address in _addresses(product))
-        key = alike, (*alignments, find_alignment(product.bias)), device
+        key = form, (*alignments, find_alignment(product.bias)), device
         if key not in self._algorithms:
             self._algorithms[key] = None
             with contextlib.suppress(CublasError):  # a request that fails counts as no proposal
@@ -179,37 +181,41 @@ class CublasLt(CublasLibrary):
     def proposals(self, product: Gemm, device: int, limit: int) -> list[Algorithm]:
         """At most `limit` of the library's proposals that can be used, the best first. Raises CublasError."""
         handle = self._handle(device)
-        made: list[tuple[str, int]] = []
+        descriptors: list[tuple[str, int]] = []
         try:
-            what, matrices = self._make_descriptors(product, made)
-            preference = self._new("cublasLtMatmulPreference", made)
+            operation, matrices = self._make_descriptors(product, descriptors)
+            preference = self._new("cublasLtMatmulPreference", descriptors)
             self._set("cublasLtMatmulPreference", preference, _MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
             self._set("cublasLtMatmulPreference", preference, _REDUCTIONS, ctypes.c_uint32(_IN_COMPUTE_TYPE))
             for attribute, address in zip(_ALIGNMENTS, _addresses(product), strict=True):
                 self._set("cublasLtMatmulPreference", preference, attribute, ctypes.c_uint32(find_alignment(address)))
-            found, count = (Algorithm * limit)(), ctypes.c_int(0)
-            where = ctypes.addressof(found), ctypes.addressof(count)
-            status = self._library.cublasLtMatmulAlgoGetHeuristic(handle, what, *matrices, preference, limit, *where)
-            given = [] if status else [found[n] for n in range(count.value)]
-            return [one for one in given if not one.state and one.workspace <= WORKSPACE]
+            algorithms, count = (Algorithm * limit)(), ctypes.c_int(0)
+            where = ctypes.addressof(algorithms), ctypes.addressof(count)
+            status = self._library.cublasLtMatmulAlgoGetHeuristic(
+                handle, operation, *matrices, preference, limit, *where
+            )
+            proposed = [] if status else [algorithms[n] for n in range(count.value)]
+            return [algorithm for algorithm in proposed if not algorithm.state and algorithm.workspace <= WORKSPACE]
         finally:
-            for name, descriptor in reversed(made):
+            for name, descriptor in reversed(descriptors):
                 self._call(name, descriptor)
 
-    def _make_descriptors(self, product: Gemm, made: list[tuple[str, int]]) -> tuple[int, tuple[int, int, int, int]]:
-        """Makes descriptors of the operation and of A, B, C and D; they are added to `made` with their destructors."""
+    def _make_descriptors(
+        self, product: Gemm, descriptors: list[tuple[str, int]]
+    ) -> tuple[int, tuple[int, int, int, int]]:
+        """Makes descriptors of the operation, A, B, C and D, and adds them to the others with their destructors."""
         p = product
-        what = self._new("cublasLtMatmulDesc", made, COMPUTE[p.kind], _COMPUTED_IN[p.kind])
-        self._set("cublasLtMatmulDesc", what, _TRANSPOSE_A, ctypes.c_int32(p.transpose_a))
-        self._set("cublasLtMatmulDesc", what, _TRANSPOSE_B, ctypes.c_int32(p.transpose_b))
+        operation = self._new("cublasLtMatmulDesc", descriptors, COMPUTE[p.kind], _COMPUTED_IN[p.kind])
+        self._set("cublasLtMatmulDesc", operation, _TRANSPOSE_A, ctypes.c_int32(p.transpose_a))
+        self._set("cublasLtMatmulDesc", operation, _TRANSPOSE_B, ctypes.c_int32(p.transpose_b))
         epilogue = _ACTIVATION[p.activation]
         if p.bias:
             epilogue = _WITH_BIAS | (epilogue if p.activation else 0)
-            self._set("cublasLtMatmulDesc", what, _BIAS_POINTER, ctypes.c_void_p(p.bias))
-        self._set("cublasLtMatmulDesc", what, _EPILOGUE, ctypes.c_uint32(epilogue))
+            self._set("cublasLtMatmulDesc", operation, _BIAS_POINTER, ctypes.c_void_p(p.bias))
+        self._set("cublasLtMatmulDesc", operation, _EPILOGUE, ctypes.c_uint32(epilogue))
 
         def matrix(kind: str, rows: int, columns: int, leading: int, stride: int) -> int:
-            layout = self._new("cublasLtMatrixLayout", made, CUDA_DATA_TYPES[kind], rows, columns, leading)
+            layout = self._new("cublasLtMatrixLayout", descriptors, CUDA_DATA_TYPES[kind], rows, columns, leading)
             self._set("cublasLtMatrixLayout", layout, _BATCH_COUNT, ctypes.c_int32(p.batch))
             self._set("cublasLtMatrixLayout", layout, _BATCH_OFFSET, ctypes.c_int64(stride))
             return layout
@@ -217,13 +223,13 @@ class CublasLt(CublasLibrary):
         a = matrix(p.kind, *((p.k, p.m) if p.transpose_a else (p.m, p.k)), p.lda, p.stride_a)
         b = matrix(p.kind, *((p.n, p.k) if p.transpose_b else (p.k, p.n)), p.ldb, p.stride_b)
         c, d = (matrix(p.result, p.m, p.n, p.ldc, p.stride_c) for _ in range(2))
-        return what, (a, b, c, d)
+        return operation, (a, b, c, d)
 
-    def _new(self, kind: str, made: list[tuple[str, int]], *arguments: int) -> int:
-        found = ctypes.c_void_p()
-        self._call(f"{kind}Create", ctypes.addressof(found), *arguments)
-        made.append((f"{kind}Destroy", found.value or 0))
-        return found.value or 0
+    def _new(self, kind: str, descriptors: list[tuple[str, int]], *arguments: int) -> int:
+        descriptor = ctypes.c_void_p()
+        self._call(f"{kind}Create", ctypes.addressof(descriptor), *arguments)
+        descriptors.append((f"{kind}Destroy", descriptor.value or 0))
+        return descriptor.value or 0
 
     def _set(self, kind: str, descriptor: int, attribute: int, value: Any) -> None:
         self._call(f"{kind}SetAttribute", descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value))

@@ -39,9 +39,9 @@ class HeadsView:
 
     def shaped(self, batch: int) -> tuple[list[int], list[int]]:
         """Extents and strides for cuDNN, with tokens in so many equal sequences."""
-        own = self.tokens // batch
-        strides = [own * self.token_stride, self.head_stride, self.token_stride, 1]
-        return [batch, self.heads, own, self.width], strides
+        tokens = self.tokens // batch
+        strides = [tokens * self.token_stride, self.head_stride, self.token_stride, 1]
+        return [batch, self.heads, tokens, self.width], strides
 
 
 Operands = Mapping[str, HeadsView]
@@ -167,8 +167,8 @@ class CudnnGraphs:
             corner = cudnn.diagonal_alignment
             aligned = corner.TOP_LEFT if how.queries == how.keys else corner.BOTTOM_RIGHT
             mask = {"diagonal_alignment": aligned, "diagonal_band_right_bound": 0}
-        found = graph.sdpa(name="sdpa", **tensors, generate_stats=True, attn_scale=how.scale, **mask)
-        for name, tensor, dtype in (("o", found[0], stored), ("lse", found[1], wide)):
+        results = graph.sdpa(name="sdpa", **tensors, generate_stats=True, attn_scale=how.scale, **mask)
+        for name, tensor, dtype in (("o", results[0], stored), ("lse", results[1], wide)):
             extents, strides = shapes[name]
             tensors[name] = tensor.set_output(True).set_dim(extents).set_stride(strides).set_data_type(dtype)
         graph.validate()

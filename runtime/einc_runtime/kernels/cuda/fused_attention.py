@@ -32,7 +32,7 @@ class AttentionLibraries:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self._there: list[AttentionLibrary] | None = None
+        self._libraries: list[AttentionLibrary] | None = None
         self._used: dict[str, str] = {}  # name and version of those that kernels use
         self._taken: set[tuple[str, str]] = set()  # the same by name and variant
         self._given_up: set[tuple[str, str]] = set()
@@ -60,13 +60,13 @@ class AttentionLibraries:
             (device, _), pool = self._pools.popitem()
             if not _device_works(device):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
-        for library in self._there or ():
+        for library in self._libraries or ():
             if isinstance(library, CudnnGraphs):
                 library.close()
 
     def prepare(self, invocation: Invocation[GpuArray], target: GpuTarget) -> GpuKernel | None:
         """A kernel by the first library that fits and computes correctly on this device, or None. Raises PlanFault."""
-        if self._there == []:
+        if self._libraries == []:
             return None
         inputs, outputs = invocation.inputs, invocation.outputs
         how = as_varlen(
@@ -74,8 +74,8 @@ class AttentionLibraries:
         )
         if how is None:
             return None
-        if self._there is None:
-            self._there, notes = attention_libraries.find_libraries()
+        if self._libraries is None:
+            self._libraries, notes = attention_libraries.find_libraries()
             self.notes += notes
         for library, variant, attend in self._list_choices(how, inputs, target):
             if (library.name, variant) in self._given_up:
@@ -116,13 +116,13 @@ class AttentionLibraries:
     ) -> list[tuple[AttentionLibrary, str, Attend]]:
         """The functions of all libraries that may compute it, the best first."""
         choices: list[tuple[AttentionLibrary, str, Attend]] = []
-        for library in self._there or ():
+        for library in self._libraries or ():
             try:
-                own = library.choices(*_as_tensors(how, inputs, target), how)
+                functions = library.choices(*_as_tensors(how, inputs, target), how)
             except Exception as error:
                 self._note(library, f"{type(error).__name__}: {error}")
             else:
-                choices += [(library, variant, attend) for variant, attend in own]
+                choices += [(library, variant, attend) for variant, attend in functions]
         return attention_libraries.sort_choices(choices, target.capability)
 
     def _is_right(
@@ -171,8 +171,8 @@ class AttentionLibraries:
         def launch(stream: int) -> None:
             with torch.cuda.device(device), torch.no_grad():
                 pool = self._pool(target.device, stream)
-                own = torch.cuda.ExternalStream(stream, device=device)
-                with torch.cuda.stream(own), _allocate_from(pool, target.device):
+                external = torch.cuda.ExternalStream(stream, device=device)
+                with torch.cuda.stream(external), _allocate_from(pool, target.device):
                     result, logs = attend(q, k, v, bounds[0], bounds[1], how, o)
                     if result is not o:
                         o.copy_(result)

@@ -51,9 +51,9 @@ def find(source: KernelSource, architecture: str, places: Sequence[Path], compil
 
     With a `compiler`, code of other versions of it is ignored. So are damaged and unreadable files.
     """
-    for place in places:
+    for folder in places:
         for candidate in _list_compatible(architecture):
-            binary = _read(place / f"{_stem(source)}.{candidate}")
+            binary = _read(folder / f"{_stem(source)}.{candidate}")
             if binary is not None and compiler in (None, binary.compiler):
                 return binary
     return None
@@ -61,20 +61,20 @@ def find(source: KernelSource, architecture: str, places: Sequence[Path], compil
 
 def list_architectures(source: KernelSource, places: Sequence[Path]) -> list[str]:
     """The architectures for which there is compiled code."""
-    names = {path.name.split(".")[-2] for place in places for path in place.glob(f"{_stem(source)}.sm_*.json")}
+    names = {path.name.split(".")[-2] for folder in places for path in folder.glob(f"{_stem(source)}.sm_*.json")}
     return sorted(names)
 
 
-def store(source: KernelSource, architecture: str, binary: KernelBinary, place: Path, disk: Disk = DISK) -> None:
+def store(source: KernelSource, architecture: str, binary: KernelBinary, folder: Path, disk: Disk = DISK) -> None:
     """Writes a kernel; each file is written completely or not at all. Raises OSError."""
-    place.mkdir(parents=True, exist_ok=True)
-    stem = place / f"{_stem(source)}.{architecture}"
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{_stem(source)}.{architecture}"
     note = {
         "function": binary.function, "warps": binary.warps, "shared": binary.shared, "compiler": binary.compiler,
         "sha256": hashlib.sha256(binary.code).hexdigest(), "scratch": binary.scratch,
     }  # fmt: skip
     files = {
-        place / f"{_stem(source)}.py": source.text.encode(),
+        folder / f"{_stem(source)}.py": source.text.encode(),
         stem.with_name(stem.name + ".cubin"): binary.code,
         stem.with_name(stem.name + ".json"): (json.dumps(note, indent=1) + "\n").encode(),
     }

@@ -66,7 +66,7 @@ class CudaKernels(TritonKernels):
         self._epilogues_wanted = epilogues is None and products is None
         self._with_epilogues = False  # whether some kernel has one, or a tuned product
         self._tunings = tuple(tunings)
-        self._own = OwnProducts(self._modules)
+        self._own_kernels = OwnProducts(self._modules)
         self._bound: dict[tuple[str, int], tuple[Gemm, int, GpuTarget]] = {}  # one of each kind, and its workspace
         self._gated: dict[tuple[str, int], tuple[GatedPair, Contractions, Invocation[GpuArray], GpuTarget]] = {}
         self._notes: list[str] = []
@@ -82,11 +82,11 @@ class CudaKernels(TritonKernels):
 
     def versions(self) -> Mapping[str, str]:
         compiler = self._modules.compiler
-        found = {"triton": compiler.removeprefix("triton ")} if compiler else {}
-        found |= self._libraries.versions
+        versions = {"triton": compiler.removeprefix("triton ")} if compiler else {}
+        versions |= self._libraries.versions
         if self._cublas:
-            found["cublas"] = self._cublas
-        return found
+            versions["cublas"] = self._cublas
+        return versions
 
     @property
     def notes(self) -> Sequence[str]:
@@ -95,8 +95,8 @@ class CudaKernels(TritonKernels):
     def give_up(self, reason: str) -> bool:
         """Gives up what may have caused the failure: libraries for attention before epilogues, if it could be
         either."""
-        own = "cublasLt" in reason
-        return (not own and self._libraries.give_up(reason)) or self._give_up_epilogues(reason)
+        is_of_epilogues = "cublasLt" in reason
+        return (not is_of_epilogues and self._libraries.give_up(reason)) or self._give_up_epilogues(reason)
 
     def _give_up_epilogues(self, reason: str) -> bool:
         if self._epilogues is None or not self._with_epilogues:
@@ -123,9 +123,9 @@ class CudaKernels(TritonKernels):
         return self._own_products
 
     def has_epilogues(self, sequence: LaunchSequence, target: GpuTarget) -> bool:
-        found = self._open_epilogues()
+        library = self._open_epilogues()
         products = [step for step in sequence.steps if isinstance(step, Gemm) and step.epilogue]
-        fits = found is not None and all(found.fits(product, target.device) for product in products)
+        fits = library is not None and all(library.fits(product, target.device) for product in products)
         self._with_epilogues |= fits
         return fits
 
@@ -145,44 +145,55 @@ class CudaKernels(TritonKernels):
         for (name, device), (product, workspace, target) in list(self._bound.items()):
             self._modules.driver.use(device)
             try:
-                found = library.proposals(product, device, limit)
+                proposals = library.proposals(product, device, limit)
             except CublasError:
                 continue  # a kind of product that the library does not know, such as f64
             ways: list[tuple[bytes | str, Launch]]
-            ways = [(one.record, library.launch(product, workspace, device, one)) for one in found]
+            ways = [
+                (candidate.record, library.launch(product, workspace, device, candidate)) for candidate in proposals
+            ]
             if not product.epilogue:
                 usual = self._products.launch(product, (product.a, product.b, product.c), workspace, device)
                 ways.insert(0, (b"", usual))
-            own = list(self._own.candidates([product], "", workspace, target)) if ways else []
-            ways += [(one.record, one.launch) for one in own]
+            candidates = list(self._own_kernels.candidates([product], "", workspace, target)) if ways else []
+            ways += [(candidate.record, candidate.launch) for candidate in candidates]
             if len(ways) > 1:
                 records, launches = zip(*ways, strict=True)
-                jobs, result = tuple((one.source, target.architecture) for one in own), _find_result(product)
+                jobs, result = (
+                    tuple((candidate.source, target.architecture) for candidate in candidates),
+                    _find_result(product),
+                )
                 yield Alternatives(name, target.name, library.version, device, records, launches, result, jobs=jobs)
 
     def _iterate_gated(self, library: EpilogueLibrary) -> Iterator[Alternatives]:
         """Two products and the map of both: the kernels that they are without tuning, and ours."""
         for (name, device), (pair, contractions, then, target) in self._gated.items():
             self._modules.driver.use(device)
-            workspace = next((own for (_, place), (_, own, _) in self._bound.items() if place == device), None)
+            workspace = next(
+                (memory for (_, bound_device), (_, memory, _) in self._bound.items() if bound_device == device), None
+            )
             if workspace is None:
                 continue
             both = super().prepare_batched_pair(*contractions, target)
-            kernels = [both] if both is not None else [self.prepare_kernel(own, target) for own in contractions]
+            kernels = (
+                [both]
+                if both is not None
+                else [self.prepare_kernel(contraction, target) for contraction in contractions]
+            )
             kernels.append(self.prepare_kernel(then, target))
-            own = list(self._own.candidates(pair.products, pair.program, workspace, target))
-            if own and all(kernel.workspace <= WORKSPACE for kernel in kernels):
+            candidates = list(self._own_kernels.candidates(pair.products, pair.program, workspace, target))
+            if candidates and all(kernel.workspace <= WORKSPACE for kernel in kernels):
                 usual = _run_in_order([kernel.bind(workspace, 0) for kernel in kernels])
                 yield Alternatives(
                     name,
                     target.name,
                     library.version,
                     device,
-                    (b"", *(one.record for one in own)),
-                    (usual, *(one.launch for one in own)),
+                    (b"", *(candidate.record for candidate in candidates)),
+                    (usual, *(candidate.launch for candidate in candidates)),
                     _find_result(pair.products[0]),
                     tuple(_name_parts(contractions, target)),
-                    tuple((one.source, target.architecture) for one in own),
+                    tuple((candidate.source, target.architecture) for candidate in candidates),
                 )
 
     def prepare_gated_pair(
@@ -203,7 +214,7 @@ class CudaKernels(TritonKernels):
         record = self._find_choice(name, target)
         if not isinstance(record, str):
             return super().prepare_gated_pair(first, second, then, places, target)
-        call = self._own.find(record, pair.products, pair.program, target)
+        call = self._own_kernels.find(record, pair.products, pair.program, target)
         self._note_unknown(call is None)
         return None if call is None else self.prepare(LaunchSequence((call,)), target)
 
@@ -233,7 +244,7 @@ class CudaKernels(TritonKernels):
         choice = self._find_choice(name_product(step), target) if isinstance(step, Gemm) else b""
         if not isinstance(step, Gemm) or not isinstance(choice, str):
             return step
-        call = self._own.find(choice, [step], "", target)
+        call = self._own_kernels.find(choice, [step], "", target)
         self._note_unknown(call is None)
         return step if call is None else call
 
@@ -280,15 +291,15 @@ class CudaKernels(TritonKernels):
 
     def _launch_product(self, product: Gemm, memory: int, scratch: int, target: GpuTarget) -> Launch:
         a, b, c = (resolve_address(address, memory) for address in (product.a, product.b, product.c))
-        own, workspace = replace(product, a=a, b=b, c=c), memory + scratch
-        self._bound.setdefault((name_product(own), target.device), (own, workspace, target))
-        algorithm = self._find_tuned(own, target)
-        if own.epilogue or algorithm is not None:
+        resolved, workspace = replace(product, a=a, b=b, c=c), memory + scratch
+        self._bound.setdefault((name_product(resolved), target.device), (resolved, workspace, target))
+        algorithm = self._find_tuned(resolved, target)
+        if resolved.epilogue or algorithm is not None:
             assert self._epilogues is not None, (
                 "products have epilogues and tuned algorithms only with a library for them"
             )
-            return self._epilogues.launch(own, workspace, target.device, algorithm)
-        return self._products.launch(own, (a, b, c), workspace, target.device)
+            return self._epilogues.launch(resolved, workspace, target.device, algorithm)
+        return self._products.launch(resolved, (a, b, c), workspace, target.device)
 
 
 def _run_in_order(launches: Sequence[Launch]) -> Launch:

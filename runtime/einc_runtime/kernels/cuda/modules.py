@@ -70,16 +70,18 @@ class LoadedModules:
             self._functions.clear()
 
     def _find_or_compile(self, source: KernelSource, architecture: str) -> KernelBinary:
-        found = kernel_cache.find(source, architecture, self._places, self.compiler)
-        if found is not None:
-            return found
+        binary = kernel_cache.find(source, architecture, self._places, self.compiler)
+        if binary is not None:
+            return binary
         try:
             binary = triton_compile.compile_source(source, architecture)
         except MissingFault as fault:
-            others = kernel_cache.list_architectures(source, self._places)
-            if not others:
+            architectures = kernel_cache.list_architectures(source, self._places)
+            if not architectures:
                 raise
-            message = f"this plan's kernels are compiled for {', '.join(others)} only, and this is {architecture}"
+            message = (
+                f"this plan's kernels are compiled for {', '.join(architectures)} only, and this is {architecture}"
+            )
             raise MissingFault(message, hint=f"compile with --precompile {architecture}, or {fault.hint}") from None
         with contextlib.suppress(OSError):  # the kernel works without being cached
             kernel_cache.store(source, architecture, binary, kernel_cache.user_directory())
@@ -142,12 +144,12 @@ class CupyModules:
     def load(self, code: bytes, function: str, shared: int) -> tuple[int, int]:
         try:
             module = self._driver.moduleLoadData(code)
-            found = self._driver.moduleGetFunction(module, function)
+            pointer = self._driver.moduleGetFunction(module, function)
             if shared > STATIC_SHARED:
-                self._driver.funcSetAttribute(found, _MAX_DYNAMIC_SHARED, shared)
+                self._driver.funcSetAttribute(pointer, _MAX_DYNAMIC_SHARED, shared)
         except self._driver.CUDADriverError as error:
             raise KernelFault(f"the kernel {function} cannot be loaded: {error}") from error
-        return int(module), int(found)
+        return int(module), int(pointer)
 
     def unload(self, module: int) -> None:
         self._driver.moduleUnload(module)

@@ -62,8 +62,8 @@ def name_product(product: Gemm) -> str:
 
 def name_gated_pair(pair: GatedPair) -> str:
     """The same for two products and the map of both."""
-    one, other = pair.products
-    return f"gated {pair.program}: {name_product(one)} and {name_product(other)}"
+    left, right = pair.products
+    return f"gated {pair.program}: {name_product(left)} and {name_product(right)}"
 
 
 def name_kernel(tile: ProductTile, compiler: str) -> str:
@@ -78,16 +78,16 @@ def find_alignment(address: int) -> int:
 
 def find_tuning(tunings: Sequence[Tuning], gpu: str, library: str) -> Tuning | None:
     """The choices for this GPU and version, if there are any."""
-    return next((own for own in tunings if (own.gpu, own.library) == (gpu, library)), None)
+    return next((tuning for tuning in tunings if (tuning.gpu, tuning.library) == (gpu, library)), None)
 
 
 def merge_tunings(known: Sequence[Tuning], new: Sequence[Tuning]) -> tuple[Tuning, ...]:
     """Both, in a fixed order; of choices for one product, the new one counts."""
-    merged = {(own.gpu, own.library): own for own in known}
-    for own in new:
-        key = own.gpu, own.library
+    merged = {(tuning.gpu, tuning.library): tuning for tuning in known}
+    for tuning in new:
+        key = tuning.gpu, tuning.library
         before = merged[key].choices if key in merged else {}
-        merged[key] = replace(own, choices={**before, **own.choices})
+        merged[key] = replace(tuning, choices={**before, **tuning.choices})
     return tuple(merged[key] for key in sorted(merged))
 
 
@@ -95,14 +95,19 @@ def encode_tunings(tunings: Sequence[Tuning]) -> str:
     """The text of a file."""
     records = [
         {
-            "gpu": own.gpu,
-            "library": own.library,
+            "gpu": tuning.gpu,
+            "library": tuning.library,
             "products": [
-                {"product": name, **_encode_algorithm(one.algorithm), "ms": one.ms, "usual_ms": one.usual_ms}
-                for name, one in sorted(own.choices.items())
+                {
+                    "product": name,
+                    **_encode_algorithm(product.algorithm),
+                    "ms": product.ms,
+                    "usual_ms": product.usual_ms,
+                }
+                for name, product in sorted(tuning.choices.items())
             ],
         }
-        for own in tunings
+        for tuning in tunings
     ]
     return json.dumps({"version": _TUNING_VERSION, "tunings": records}, indent=1) + "\n"
 
@@ -135,16 +140,16 @@ def _decode(document: object) -> tuple[Tuning, ...]:
     table = _object(document, {"version", "tunings"})
     if table["version"] != _TUNING_VERSION:
         raise ValueError(f"version {describe_json(table['version'])}, expected {_TUNING_VERSION}")
-    return tuple(_decode_tuning(_object(one, {"gpu", "library", "products"})) for one in _list(table["tunings"]))
+    return tuple(_decode_tuning(_object(entry, {"gpu", "library", "products"})) for entry in _list(table["tunings"]))
 
 
 def _decode_tuning(table: Mapping[str, Any]) -> Tuning:
     choices: dict[str, TunedProduct] = {}
-    for one in _list(table["products"]):
-        with_kernel = {"kernel"} if isinstance(one, dict) and "kernel" in one else set()
-        own = _object(one, {"product", "algorithm", "ms", "usual_ms", *with_kernel})
-        choices[_text(own["product"])] = TunedProduct(
-            _decode_algorithm(own), _number(own["ms"]), _number(own["usual_ms"])
+    for entry in _list(table["products"]):
+        with_kernel = {"kernel"} if isinstance(entry, dict) and "kernel" in entry else set()
+        product = _object(entry, {"product", "algorithm", "ms", "usual_ms", *with_kernel})
+        choices[_text(product["product"])] = TunedProduct(
+            _decode_algorithm(product), _number(product["ms"]), _number(product["usual_ms"])
         )
     return Tuning(_text(table["gpu"]), _text(table["library"]), choices)
 

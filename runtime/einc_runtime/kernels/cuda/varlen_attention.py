@@ -86,16 +86,21 @@ class VarlenAttention:
         otherwise two sequences of different lengths."""
         window = min(self.window, 7)
         if self.one_square:
-            own, more = (128, 192) if self.whole_tiles else (130, 199)
+            few_queries, few_keys = (128, 192) if self.whole_tiles else (130, 199)
             return VarlenAttention(
-                (0, own), (0, own if self.queries == self.keys else more), 0, self.causal, window, self.scale
+                (0, few_queries),
+                (0, few_queries if self.queries == self.keys else few_keys),
+                0,
+                self.causal,
+                window,
+                self.scale,
             )
         if self.is_batch:
-            own, more = (64, 128) if self.whole_tiles else (37, 50)
-            own = 1 if self.longest[0] == 1 else own
-            more = own if self.queries == self.keys else more
+            few_queries, few_keys = (64, 128) if self.whole_tiles else (37, 50)
+            few_queries = 1 if self.longest[0] == 1 else few_queries
+            few_keys = few_queries if self.queries == self.keys else few_keys
             count = min(len(self.queries), 3)
-            marks = tuple(range(0, count * own, own)), tuple(range(0, count * more, more))
+            marks = tuple(range(0, count * few_queries, few_queries)), tuple(range(0, count * few_keys, few_keys))
             return VarlenAttention(*marks, 0, self.causal, window, self.scale)
         queries = (0, 1, 2) if self.longest[0] == 1 else (0, 23, 40)
         return VarlenAttention(queries, (0, 31, 72), 0, self.causal, window, self.scale)
@@ -112,12 +117,12 @@ def as_varlen(call: AttentionCall) -> VarlenAttention | None:
     queries: list[int] = [0]
     keys: list[int] = []
     for rows in s.sequences():
-        own, (lo, up) = rows.queries.stop - rows.queries.start, rows.keys
+        row_count, (lo, up) = rows.queries.stop - rows.queries.start, rows.keys
         if lo == up or (keys and keys[-1] != lo):
             return None
-        if s.visible.limited and rows.queries.start + rows.ahead - lo != (up - lo) - own:
+        if s.visible.limited and rows.queries.start + rows.ahead - lo != (up - lo) - row_count:
             return None
-        if s.visible.limited and own > up - lo:
+        if s.visible.limited and row_count > up - lo:
             return None  # some queries would see no key
         queries.append(rows.queries.stop)
         keys += [up] if keys else [lo, up]
@@ -161,11 +166,11 @@ def attend_by_definition(q: Array, k: Array, v: Array, how: VarlenAttention) -> 
     o, lse = np.zeros(q.shape), np.zeros((q.shape[1], q.shape[0]))
     group = q.shape[1] // k.shape[1]
     for (q0, q1), (k0, k1) in zip(itertools.pairwise(how.queries), itertools.pairwise(how.keys), strict=True):
-        place = np.arange(q1 - q0)[:, None] + (k1 - k0) - (q1 - q0)
+        query_places = np.arange(q1 - q0)[:, None] + (k1 - k0) - (q1 - q0)
         key = np.arange(k1 - k0)
-        seen = (key <= place) if how.causal else np.ones((q1 - q0, k1 - k0), bool)
+        seen = (key <= query_places) if how.causal else np.ones((q1 - q0, k1 - k0), bool)
         if how.window:
-            seen &= key > place - how.window
+            seen &= key > query_places - how.window
         for h in range(q.shape[1]):
             scores = np.where(seen, how.scale * q[q0:q1, h] @ k[k0:k1, h // group].T, -np.inf)
             largest = scores.max(1, keepdims=True)
@@ -190,12 +195,12 @@ def find_flaw(attend: Attend, how: VarlenAttention, kind: str, group: int, width
         bounds = [torch.tensor(marks, dtype=torch.int32, device=device) for marks in (few.queries, few.keys)]
         with torch.no_grad():
             into = torch.full_like(tensors[0], torch.nan)
-            found = attend(tensors[0], tensors[1], tensors[2], bounds[0], bounds[1], few, into)
+            results = attend(tensors[0], tensors[1], tensors[2], bounds[0], bounds[1], few, into)
         expected = attend_by_definition(rounded[0], rounded[1], rounded[2], few)
-        for name, own, true in zip(("result", "lse"), found, expected, strict=True):
-            if tuple(own.shape) != true.shape:
-                return f"its {name} has the shape {tuple(own.shape)}, and not {true.shape}"
-            error = float(np.abs(own.double().cpu().numpy() - true).max())
+        for name, computed, true in zip(("result", "lse"), results, expected, strict=True):
+            if tuple(computed.shape) != true.shape:
+                return f"its {name} has the shape {tuple(computed.shape)}, and not {true.shape}"
+            error = float(np.abs(computed.double().cpu().numpy() - true).max())
             if not error <= _MAX_PROBE_ERROR * max(1.0, float(np.abs(true).max())):
                 return f"its {name} of a small test is off by {error:.2g}"
     except Exception as error:  # a library may raise anything on a device that it does not support

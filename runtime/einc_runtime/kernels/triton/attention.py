@@ -216,9 +216,9 @@ class _AttentionSource:
         """Lines that set every row's place, and the start and stop of the keys that some row may see."""
         visible, lines = self.s.visible, ["place = query + ahead"]
         if self.s.positions is not None:
-            given = _tile_address("positions", ("query", self.items["positions"].strides[0]))
+            positions = _tile_address("positions", ("query", self.items["positions"].strides[0]))
             lines = [
-                f"place = tl.maximum(tl.load({given}).to(tl.int64), {LOWEST_POSITION})",
+                f"place = tl.maximum(tl.load({positions}).to(tl.int64), {LOWEST_POSITION})",
                 f"place = tl.minimum(place, {HIGHEST_POSITION}) + ahead.to(tl.int64)",
             ]
         if visible.causal:
@@ -241,7 +241,7 @@ class _AttentionSource:
     def _write_start(self) -> list[str]:
         """Lines that load the queries, and initialize maxima, totals and sums."""
         terms = zip(("own[:, None]", "query[:, None]", "e[None, :]"), self._strides("q"), strict=True)
-        where = mask_arguments("inside[:, None]", self.q_in.format("e[None, :]"), other="0")
+        where = mask_arguments("inside[:, None]", self.q_in.format("e[None, :]"), fallback="0")
         return [
             f"k_base = k + {self._head_of_keys} * {self._strides('k')[0]}",
             f"v_base = v + {self._head_of_keys} * {self._strides('v')[0]}",
@@ -282,7 +282,7 @@ class _AttentionSource:
         base = "base" if careful else "new"
         return [
             f"n = begin + tl.arange(0, {self.shape.keys}){self.cast}",
-            f"keys = tl.load({k_at}{mask_arguments(k_there, self.q_in.format('e[:, None]'), other='0')})",
+            f"keys = tl.load({k_at}{mask_arguments(k_there, self.q_in.format('e[:, None]'), fallback='0')})",
             f"scores = tl.dot(queries, keys{precision}){'' if times else f' * {self.factor!r}'}",
             *([f"scores = {self.tanh}(scores) * {s.softcap * math.log2(math.e)!r}"] if s.softcap else []),
             *(self._write_hiding() if hiding else []),
@@ -291,7 +291,7 @@ class _AttentionSource:
             f"weights = tl.exp2(scores{times} - {base}[:, None])",
             f"fade = tl.exp2(most - {base})",
             "total = total * fade[:, None] + weights" if self.ordered else "total = total * fade + tl.sum(weights, 1)",
-            f"values = tl.load({v_at}{mask_arguments(v_there, self.v_in, other='0')})",
+            f"values = tl.load({v_at}{mask_arguments(v_there, self.v_in, fallback='0')})",
             "sums = sums * fade[:, None]",
             f"sums = tl.dot(weights.to({LANGUAGE[kind]}), values, sums{precision})",
             "most = new",

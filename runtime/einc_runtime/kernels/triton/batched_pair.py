@@ -30,8 +30,8 @@ def build_batched_pair(
     if first.is_reproducible or second.is_reproducible:
         return None
     products: list[Gemm] = []
-    for own in (first, second):
-        sequence = build_contraction(own)
+    for contraction in (first, second):
+        sequence = build_contraction(contraction)
         products += [step for step in sequence.steps if isinstance(step, Gemm)]
         if len(sequence.steps) != 1 or sequence.scratch:
             return None
@@ -42,31 +42,33 @@ def build_batched_pair(
     return LaunchSequence((both,)) if both is not None and gains else None
 
 
-def build_contraction(own: Invocation[GpuArray]) -> LaunchSequence:
+def build_contraction(contraction: Invocation[GpuArray]) -> LaunchSequence:
     """The launches of one contraction."""
-    return build_contract(own.on([as_layout(x) for x in own.inputs], [as_layout(x) for x in own.outputs]))
+    return build_contract(
+        contraction.on([as_layout(x) for x in contraction.inputs], [as_layout(x) for x in contraction.outputs])
+    )
 
 
-def batch_products(one: Gemm, other: Gemm) -> Gemm | None:
+def batch_products(left: Gemm, right: Gemm) -> Gemm | None:
     """One batch of two products, if they are of one form, share an operand, and lie in memory as a batch does."""
-    if replace(one, a=0, b=0, c=0) != replace(other, a=0, b=0, c=0) or one.epilogue:
+    if replace(left, a=0, b=0, c=0) != replace(right, a=0, b=0, c=0) or left.epilogue:
         return None
-    if (one.a != other.a and one.b != other.b) or one.c == other.c:
+    if (left.a != right.a and left.b != right.b) or left.c == right.c:
         return None
-    if one.c > other.c:
-        one, other = other, one
+    if left.c > right.c:
+        left, right = right, left
     strides = []
     for start, end, stride, kind in (
-        (one.a, other.a, one.stride_a, one.kind),
-        (one.b, other.b, one.stride_b, one.kind),
-        (one.c, other.c, one.stride_c, one.result),
+        (left.a, right.a, left.stride_a, left.kind),
+        (left.b, right.b, left.stride_b, left.kind),
+        (left.c, right.c, left.stride_c, left.result),
     ):
         apart, size = end - start, ITEMSIZE[kind]
-        if apart < 0 or apart % POINTER_ALIGNMENT or (one.batch > 1 and apart != one.batch * stride * size):
+        if apart < 0 or apart % POINTER_ALIGNMENT or (left.batch > 1 and apart != left.batch * stride * size):
             return None
-        strides.append(stride if one.batch > 1 else apart // size)
+        strides.append(stride if left.batch > 1 else apart // size)
     stride_a, stride_b, stride_c = strides
-    return replace(one, batch=2 * one.batch, stride_a=stride_a, stride_b=stride_b, stride_c=stride_c)
+    return replace(left, batch=2 * left.batch, stride_a=stride_a, stride_b=stride_b, stride_c=stride_c)
 
 
 def idle_factor(product: Gemm, multiprocessors: int) -> float:

@@ -56,11 +56,11 @@ class _GemmLowering:
         """Collects the steps; False where products of matrices cannot compute the contraction."""
         left, output = list(self.call.operands), self.call.result
         while len(left) > 2:
-            one, other, names = choose_smallest_pair([x.names for x in left], output.names, self.call.extents)
+            first, second, names = choose_smallest_pair([x.names for x in left], output.names, self.call.extents)
             target = NamedArray(names, self.scratch.take(self._shape(names), storage_dtype(self.kind)))
-            if not self._contract_pair(left[one], left[other], target):
+            if not self._contract_pair(left[first], left[second], target):
                 return False
-            left = [target, *(x for k, x in enumerate(left) if k not in (one, other))]
+            left = [target, *(x for k, x in enumerate(left) if k not in (first, second))]
         return self._contract_pair(left[0], left[1], output)
 
     def _contract_pair(self, a: NamedArray, b: NamedArray, c: NamedArray) -> bool:
@@ -122,18 +122,18 @@ class _GemmLowering:
             walks.remove(inner)
         if math.prod(walk[0] for walk in walks) > MAX_PRODUCTS:
             return None
-        found: list[LaunchStep] = []
+        steps: list[LaunchStep] = []
         for position in itertools.product(*(range(walk[0]) for walk in walks)):
             moved = []
-            for which, (matrix, x) in enumerate(zip(matrices, (a, b, c), strict=True)):
+            for number, (matrix, x) in enumerate(zip(matrices, (a, b, c), strict=True)):
                 assert matrix is not None
-                offset = sum(at * walk[1 + which] for at, walk in zip(position, walks, strict=True))
+                offset = sum(at * walk[1 + number] for at, walk in zip(position, walks, strict=True))
                 moved.append(Matrix(matrix.address + offset * x.array.itemsize, matrix.rows, matrix.columns))
             product = gemm.make_gemm(moved[0], moved[1], moved[2], inner, a.kind, c.kind, scale)
             if product is None:
                 return None
-            found += gemm.split_for_cache(product)
-        return found
+            steps += gemm.split_for_cache(product)
+        return steps
 
     def _factor(self, target: NamedArray) -> float:
         return self.call.scale if target is self.call.result else 1.0
@@ -148,8 +148,8 @@ class _GemmLowering:
 def _find_axes(operand: NamedArray, group: Sequence[str]) -> list[Axis]:
     """Extents and strides in elements; extent 1 and stride 0 for indices that the operand lacks."""
     array = operand.array
-    own = zip(operand.names, array.shape, array.strides, strict=True)
-    axes = {name: Axis(extent, stride // array.itemsize) for name, extent, stride in own}
+    dimensions = zip(operand.names, array.shape, array.strides, strict=True)
+    axes = {name: Axis(extent, stride // array.itemsize) for name, extent, stride in dimensions}
     return [axes.get(name, Axis(1, 0)) for name in group]
 
 
@@ -170,7 +170,7 @@ def merge_dimensions(dimensions: Sequence[tuple[int, int, int, int]]) -> list[tu
         if extent == 1:
             continue
         last = merged[-1] if merged else None
-        if last is not None and all(outer == extent * own for outer, own in zip(last[1:], strides, strict=True)):
+        if last is not None and all(outer == extent * inner for outer, inner in zip(last[1:], strides, strict=True)):
             merged[-1] = (last[0] * extent, strides[0], strides[1], strides[2])
         else:
             merged.append((extent, strides[0], strides[1], strides[2]))

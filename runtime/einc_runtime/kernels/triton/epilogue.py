@@ -25,35 +25,35 @@ PRODUCT_DTYPES = ("f16", "bf16", "f32")
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What a map does to its operand at `place`: it adds the operands at positions `added`, and applies a function."""
+    """What a map does to the operand at position `operand`: adds those at positions `added`, applies a function."""
 
-    place: int
+    operand: int
     added: tuple[int, ...]
     activation: str
 
 
-def parse_epilogue(source: str, arity: int, place: int) -> Epilogue | None:
-    """Reads a map's program as an epilogue of its operand at `place`; None where it is no epilogue."""
+def parse_epilogue(source: str, arity: int, operand: int) -> Epilogue | None:
+    """Reads a map's program as an epilogue of its operand of this number; None where it is no epilogue."""
     program = ScalarProgram.parse(source, arity)
-    value: ScalarInput | EarlierStep = ScalarInput(place)
+    value: ScalarInput | EarlierStep = ScalarInput(operand)
     added: list[int] = []
     activation = ""
     for position, step in enumerate(program.steps):
-        others = [operand for operand in step.operands if operand != value]
-        if step.function in ACTIVATIONS and not others and not activation:
+        further = [used for used in step.operands if used != value]
+        if step.function in ACTIVATIONS and not further and not activation:
             activation = step.function
-        elif step.function == "add" and len(others) == 1 and isinstance(others[0], ScalarInput) and not activation:
-            added.append(others[0].position)
+        elif step.function == "add" and len(further) == 1 and isinstance(further[0], ScalarInput) and not activation:
+            added.append(further[0].position)
         else:
             return None
         value = EarlierStep(position)
-    if sorted((place, *added)) != list(range(arity)):
+    if sorted((operand, *added)) != list(range(arity)):
         return None  # an operand that is not used, or more than once
-    return Epilogue(place, tuple(added), activation)
+    return Epilogue(operand, tuple(added), activation)
 
 
-def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray], place: int) -> LaunchSequence | None:
-    """Products, and copies before them, for a contraction and a map whose operand at `place` is its result.
+def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray], operand: int) -> LaunchSequence | None:
+    """Products, and copies before them, for a contraction and a map whose operand of this number is its result.
 
     None where no product can do both, and in reproducible plans, whose products no library computes. Also where the map
     writes over what the products read: in a plan it may, since the contraction ends before the map begins. Raises
@@ -63,31 +63,33 @@ def build_with_epilogue(first: Invocation[GpuArray], then: Invocation[GpuArray],
         return None
     then.allow("program", "indices")
     source, equation = (then.attribute(name, str) for name in ("program", "indices"))
-    epilogue, names = parse_epilogue(source, len(then.inputs), place), parse_index_equation(equation)
+    epilogue, names = parse_epilogue(source, len(then.inputs), operand), parse_index_equation(equation)
     (result,), (output,), kind = first.outputs, then.outputs, then.outputs[0].dtype
     if epilogue is None or any(x.dtype != kind for x in (result, *then.inputs)) or kind not in PRODUCT_DTYPES:
         return None
     if epilogue.activation == "gelu_tanh" and kind == "f32":
         return None
-    if names.inputs[place] != names.output or result.shape != output.shape or not output.compact:
+    if names.inputs[operand] != names.output or result.shape != output.shape or not output.compact:
         return None
     sequence = build_contract(first.on([as_layout(x) for x in first.inputs], [as_layout(output)]))
     products = [step for step in sequence.steps if isinstance(step, Gemm) and step.c < SCRATCH]
     if not products or sequence.steps[-len(products) :] != tuple(products) or any(p.result != kind for p in products):
         return None
-    if any(overlaps(output, *operand) for product in products for operand in read_ranges(product, output.itemsize)):
+    if any(overlaps(output, *read) for product in products for read in read_ranges(product, output.itemsize)):
         return None  # products must not write over what they read; the copies before them have ended
     done = [replace(product, activation=epilogue.activation) for product in products]
     in_memory = [names.output[dim] for dim in output.memory_order]
     for position in epilogue.added:
-        other, own = then.inputs[position], names.inputs[position]
-        if not other.compact or (other != output and overlaps(output, other.pointer, other.pointer + other.nbytes)):
+        added, labels = then.inputs[position], names.inputs[position]
+        if not added.compact or (added != output and overlaps(output, added.pointer, added.pointer + added.nbytes)):
             return None
-        alike = (own, other.shape, other.strides) == (names.output, output.shape, output.strides)
-        if alike and not done[0].addend:
-            done = [replace(product, addend=other.pointer + product.c - output.pointer) for product in done]
-        elif other.dense and _are_innermost(own, in_memory) and _is_one_matrix(done, other.size) and not done[0].bias:
-            done = [replace(done[0], bias=other.pointer)]
+        same_layout = (labels, added.shape, added.strides) == (names.output, output.shape, output.strides)
+        if same_layout and not done[0].addend:
+            done = [replace(product, addend=added.pointer + product.c - output.pointer) for product in done]
+        elif (
+            added.dense and _are_innermost(labels, in_memory) and _is_one_matrix(done, added.size) and not done[0].bias
+        ):
+            done = [replace(done[0], bias=added.pointer)]
         else:
             return None
     return replace(sequence, steps=(*sequence.steps[: -len(products)], *done))

@@ -78,9 +78,9 @@ class _Sources:
         self.x, self.weight, self.picks, self.y = items.values()
         casts = (index_cast([items[name]], array.shape) for name, array in arrays.items())
         self.cast = next(filter(None, casts), "")
-        alike = self.x.dtype == self.weight.dtype
+        same_type = self.x.dtype == self.weight.dtype
         wide = "f64" if "f64" in (self.x.dtype, self.weight.dtype) else "f32"
-        self.kind = self.x.dtype if alike else wide
+        self.kind = self.x.dtype if same_type else wide
         self.title = f"{call.picks.size} slots, experts {call.lower} to {call.lower + self.experts} of {call.experts}"
 
     def multiply_sorted(self, tile: OrderedTile) -> LaunchSequence:
@@ -93,11 +93,11 @@ class _Sources:
             steps.append(self._clear())
         return LaunchSequence(tuple(steps), scratch.size, self.call.status_message)
 
-    def _read_picks(self, place: str, inside: str) -> str:
+    def _read_picks(self, slot: str, inside: str) -> str:
         """The expression for the numbers of experts here that slots picked; those of others are out of bounds."""
-        at = {0: f"({place} // {self.slots}){self.cast}", 1: f"({place} % {self.slots}){self.cast}"}
-        other = str(self.call.lower - 1)
-        return f"tl.load({_locate(self.picks, at)}{mask_arguments(inside, other=other)}) - {self.call.lower}"
+        at = {0: f"({slot} // {self.slots}){self.cast}", 1: f"({slot} % {self.slots}){self.cast}"}
+        nobody = str(self.call.lower - 1)
+        return f"tl.load({_locate(self.picks, at)}{mask_arguments(inside, fallback=nobody)}) - {self.call.lower}"
 
     def _complain(self, local: str, inside: str, indent: str = "") -> str:
         """The line that sets the status word where a pick is no expert."""
@@ -197,8 +197,8 @@ class _Sources:
         in_columns = f"(column < {self.width})" if self.width % tile.columns else ""
         in_depth = f"(k < {self.depth})" if self.depth % tile.depth else ""
         masks = (
-            mask_arguments("here[:, None]", in_depth and f"{in_depth}[None, :]", other="0"),
-            mask_arguments(in_columns and f"{in_columns}[None, :]", in_depth and f"{in_depth}[:, None]", other="0"),
+            mask_arguments("here[:, None]", in_depth and f"{in_depth}[None, :]", fallback="0"),
+            mask_arguments(in_columns and f"{in_columns}[None, :]", in_depth and f"{in_depth}[:, None]", fallback="0"),
         )
         widened = [f".to({LANGUAGE[kind]})" if item.dtype != kind else "" for item in (self.x, self.weight)]
         precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
@@ -269,4 +269,4 @@ class _Sources:
 
 def _locate(item: PointerOperand, subscripts: Mapping[int, str]) -> str:
     """The addresses of a tile that has all of its subscripts' positions, also along axes of stride 0."""
-    return " + ".join([item.name, *(f"{place} * {item.strides[axis]}" for axis, place in subscripts.items())])
+    return " + ".join([item.name, *(f"{subscript} * {item.strides[axis]}" for axis, subscript in subscripts.items())])

@@ -73,14 +73,14 @@ def _launch_all(call: FoldCall, scratch: WorkspaceAllocator, *, ordered: bool) -
         for partial in partials
     ]
     copies = "; ".join(f"t{k} = copy x{k}" for k in range(len(computed)))
-    rest = replace(
+    remaining = replace(
         call,
         values=infer_steps(ScalarProgram.parse(copies, len(computed)), computed),
         views=tuple(shaped),
         kinds=tuple(computed),
         extents=shape,
     )
-    return [_launch_one(call, reads, partials, work), *_launch_all(rest, scratch, ordered=ordered)]
+    return [_launch_one(call, reads, partials, work), *_launch_all(remaining, scratch, ordered=ordered)]
 
 
 def _launch_one(
@@ -119,7 +119,7 @@ def _launch_one(
     lines += [f"for step in range({bounds}):", *("    " + line for line in body)] if loops else ["step = 0", *body]
     lines += _combine_columns(accumulators, work.tiles, work.width)
     kept = work.tiles.subscripts(PointerOperand.of("y", outputs[0][0] if shared else outputs[0]))
-    places = {0: "share", **{axis + 1: place for axis, place in kept.items()}} if shared else kept
+    places = {0: "share", **{axis + 1: subscript for axis, subscript in kept.items()}} if shared else kept
     lines += [
         target.store(places, name, work.tiles.mask(kept)) for target, name in zip(targets, accumulators, strict=True)
     ]

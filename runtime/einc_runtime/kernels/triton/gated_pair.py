@@ -45,7 +45,7 @@ def build_gated_pair(
     then.allow("program", "indices")
     program, equation = (then.attribute(name, str) for name in ("program", "indices"))
     (output,), names = then.outputs, parse_index_equation(equation)
-    if sorted(places) != [0, 1] or len(program) > MAX_PROGRAM or any(own != names.output for own in names.inputs):
+    if sorted(places) != [0, 1] or len(program) > MAX_PROGRAM or any(labels != names.output for labels in names.inputs):
         return None
     kinds = {x.dtype for x in (*then.inputs, output)}
     if len(kinds) != 1 or output.dtype not in PRODUCT_DTYPES or any(x.shape != output.shape for x in then.inputs):
@@ -53,15 +53,15 @@ def build_gated_pair(
     if not output.compact:
         return None
     products: list[Gemm] = []
-    for own in (first, second):
-        sequence = build_contract(own.on([as_layout(x) for x in own.inputs], [as_layout(output)]))
+    for product in (first, second):
+        sequence = build_contract(product.on([as_layout(x) for x in product.inputs], [as_layout(output)]))
         step = sequence.steps[0] if len(sequence.steps) == 1 and not sequence.scratch else None
         if not isinstance(step, Gemm) or step.c >= SCRATCH or step.result != output.dtype:
             return None
         products.append(step)
-    one, other = products
-    if replace(one, a=0, b=0) != replace(other, a=0, b=0) or (one.a == other.a) == (one.b == other.b):
+    left, right = products
+    if replace(left, a=0, b=0) != replace(right, a=0, b=0) or (left.a == right.a) == (left.b == right.b):
         return None
     if any(overlaps(output, *operand) for product in products for operand in read_ranges(product, output.itemsize)):
         return None
-    return GatedPair((one, other) if places[0] == 0 else (other, one), program)
+    return GatedPair((left, right) if places[0] == 0 else (right, left), program)

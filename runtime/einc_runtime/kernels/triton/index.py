@@ -97,15 +97,17 @@ def _build_views(
         computed = build(call.join(arrays))
     else:
         computed = build_fold(FoldCall.of(call, arrays), ordered=call.is_reproducible)
-    made = scratch.size - _APART
+    gathered_bytes = scratch.size - _APART
 
     def relocate(address: int) -> int:
         if address >= SCRATCH + _APART:
             return address - _APART
-        return address + made if address >= SCRATCH else address
+        return address + gathered_bytes if address >= SCRATCH else address
 
     moved = tuple(relocate_step(step, relocate) for step in (*steps, *computed.steps, *behind))
-    return LaunchSequence(moved, made + computed.scratch, POSITION_OUTSIDE if checked else computed.status_message)
+    return LaunchSequence(
+        moved, gathered_bytes + computed.scratch, POSITION_OUTSIDE if checked else computed.status_message
+    )
 
 
 def _launch_index(name: str, lower: int, target: Array) -> KernelLaunch:
@@ -154,16 +156,18 @@ class _GatherSource:
                 present = f"(p{dim} == q{dim})"
             stride = self.source.strides[dim] // self.source.itemsize
             offsets.append(f"(q{dim} - {block.lower[dim]}) * {stride}")
-        found = " & ".join(conditions)
-        if self.is_checked and found:
-            lines.append(f"wrong = 1 - ({found}).to(tl.int32)")
+        in_bounds = " & ".join(conditions)
+        if self.is_checked and in_bounds:
+            lines.append(f"wrong = 1 - ({in_bounds}).to(tl.int32)")
             # Of the whole tile, also where all of it has one position.
             spread = f"wrong + 0 * ({' + '.join(self.subscripts.values())})" if self.subscripts else "wrong"
             lines.append(f"wrong = tl.where({inside}, wrong, 0)" if inside else f"wrong = {spread}")
             lines += self.tiles.any("wrong", self.target)
             lines.append("tl.store(status, 1, mask=wrong != 0)")
-        masked = present or (found if self.gather.read.outside != NEAREST_ELEMENT else "")
-        lines.append(f"value = tl.load({' + '.join(offsets)}{mask_arguments(inside, masked, other=self._filling())})")
+        masked = present or (in_bounds if self.gather.read.outside != NEAREST_ELEMENT else "")
+        lines.append(
+            f"value = tl.load({' + '.join(offsets)}{mask_arguments(inside, masked, fallback=self._filling())})"
+        )
         if self.target.dtype == "bool":
             lines.append("value = value != 0")
         lines.append(self.target.store(self.subscripts, "value", inside))
@@ -203,23 +207,23 @@ class _GatherSource:
     def _position(self, dim: int) -> str:
         """The expression of the position along a dimension of the source."""
         values: dict[int | str, str] = {}
-        for place, (axis, (lower, upper)) in enumerate(self.gather.axes):
-            values[axis] = f"({self.subscripts[place]} + {lower})" if upper - lower > 1 else str(lower)
+        for number, (axis, (lower, upper)) in enumerate(self.gather.axes):
+            values[axis] = f"({self.subscripts[number]} + {lower})" if upper - lower > 1 else str(lower)
         position = self.gather.read.positions[dim]
         if dim in values:
             return values[dim]
         terms = [f"{factor} * {f'v{name[1:]}' if name[0] == '@' else values[name]}" for name, factor in position.terms]
-        whole = " + ".join([*terms, str(position.constant)])
-        return _divide(position, whole, self.call)
+        total = " + ".join([*terms, str(position.constant)])
+        return _divide(position, total, self.call)
 
 
-def _divide(position: Position, whole: str, call: IndexCall) -> str:
+def _divide(position: Position, number_text: str, call: IndexCall) -> str:
     """The quotient, rounded down, or the remainder; Triton rounds towards zero."""
     number = position.modulus or position.divisor
     if number == 1:
-        return whole
+        return number_text
     span = Position(position.terms, position.constant).span(call.ranges)
-    remainder = f"(({whole}) % {number})"
+    remainder = f"(({number_text}) % {number})"
     if span is None or span[0] < 0:
         remainder = f"({remainder} + {number}) % {number}"
-    return remainder if position.modulus else f"(({whole}) - ({remainder})) // {number}"
+    return remainder if position.modulus else f"(({number_text}) - ({remainder})) // {number}"

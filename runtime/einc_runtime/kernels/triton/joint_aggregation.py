@@ -78,8 +78,8 @@ def build_topk(call: JointAggregationCall) -> LaunchSequence:
     scratch = WorkspaceAllocator()
     values, indices = (scratch.take(member.shape, member.dtype) for member in call.target)
     sources, numbers = ([copy[member] for copy in call.copies] for member in range(2))
-    found = launch_ranking("merge_topk", sources, numbers, values, indices)
-    return LaunchSequence((found, *build_moves([values, indices], call.target).steps), scratch.size)
+    ranking_launch = launch_ranking("merge_topk", sources, numbers, values, indices)
+    return LaunchSequence((ranking_launch, *build_moves([values, indices], call.target).steps), scratch.size)
 
 
 def _nest_calls(function: str, values: Sequence[str]) -> str:

@@ -41,11 +41,11 @@ class TritonKernels(ABC):
         return self.prepare(self.cache.get(cache_key(invocation, target.architecture), arrays, build), target)
 
     def prepare_with_epilogue(
-        self, first: Invocation[GpuArray], then: Invocation[GpuArray], place: int, target: GpuTarget
+        self, first: Invocation[GpuArray], then: Invocation[GpuArray], operand: int, target: GpuTarget
     ) -> GpuKernel | None:
         if first.name != "contract" or then.name != "map":
             return None
-        sequence = build_with_epilogue(first, then, place)
+        sequence = build_with_epilogue(first, then, operand)
         return None if sequence is None or not self.has_epilogues(sequence, target) else self.prepare(sequence, target)
 
     def prepare_batched_pair(
@@ -147,11 +147,11 @@ class LaunchCache:
     ) -> LaunchSequence:
         bases = [(n + 1) * _STAND_IN_DISTANCE + array.pointer % WORKSPACE_ALIGNMENT for n, array in enumerate(arrays)]
         views = tuple((x.shape, x.strides, x.dtype, x.pointer % WORKSPACE_ALIGNMENT) for x in arrays)
-        whole = (*key, views)
-        if whole not in self._sequences:
+        full_key = (*key, views)
+        if full_key not in self._sequences:
             stands = [replace(array, pointer=base) for array, base in zip(arrays, bases, strict=True)]
-            self._sequences[whole] = make([as_layout(array) for array in stands])
-        sequence = self._sequences[whole]
+            self._sequences[full_key] = make([as_layout(array) for array in stands])
+        sequence = self._sequences[full_key]
         if sequence.has_addresses:
             return make([as_layout(array) for array in arrays])
 

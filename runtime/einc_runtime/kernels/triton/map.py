@@ -92,7 +92,7 @@ def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> li
     shape = (work.shares, *call.output.shape)
     shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
     source = f"t0 = {'cast:i32' if stored == 'i32' else 'copy'} x0"  # other results are rounded as they are stored
-    rest = replace(
+    remaining = replace(
         call,
         steps=read_steps(source, [number], stored),
         views=(shaped,),
@@ -102,7 +102,7 @@ def _launch_all(call: ReduceCall, title: str, scratch: WorkspaceAllocator) -> li
         source=source,
         reduced=(True, *(False for _ in call.indices)),
     )
-    return [first, *_launch_all(rest, f"{title}, of shares", scratch)]
+    return [first, *_launch_all(remaining, f"{title}, of shares", scratch)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +132,18 @@ class ReductionTiles:
     def positions(self, cast: str) -> list[str]:
         """Lines that set k, the tile's positions along the reduced axis, and j1, ... along the other reduced axes."""
         lines = []
-        rest = "tl.cast(step, tl.int64)" if cast else "step"
+        remaining = "tl.cast(step, tl.int64)" if cast else "step"
         if self.reduced is not None:
             count = -(-self.extents[self.reduced] // self.width)
             span = f"tl.arange(0, {self.width})[None, :]{cast}"
-            lines.append(f"k = {f'({rest} % {count}) * {self.width} + ' if count > 1 else ''}{span}")
+            lines.append(f"k = {f'({remaining} % {count}) * {self.width} + ' if count > 1 else ''}{span}")
             if count > 1:
-                lines.append(f"rest = {rest} // {count}")
-                rest = "rest"
+                lines.append(f"rest = {remaining} // {count}")
+                remaining = "rest"
         for axis in reversed(self.loops):
-            lines.append(f"j{axis} = {rest} % {self.extents[axis]}")
-            lines.append(f"rest = {rest} // {self.extents[axis]}")
-            rest = "rest"
+            lines.append(f"j{axis} = {remaining} % {self.extents[axis]}")
+            lines.append(f"rest = {remaining} // {self.extents[axis]}")
+            remaining = "rest"
         if lines and lines[-1].startswith("rest ="):
             lines.pop()
         return lines
@@ -151,7 +151,7 @@ class ReductionTiles:
     def subscripts(self, item: PointerOperand) -> dict[int, str]:
         """The subscripts of an operand by the axes along which it varies."""
         reduced = {axis: f"j{axis}" for axis in self.loops} | {self.reduced: "k"}
-        return {axis: reduced.get(axis, place) for axis, place in self.tiles.subscripts(item).items()}
+        return {axis: reduced.get(axis, subscript) for axis, subscript in self.tiles.subscripts(item).items()}
 
     @property
     def inside(self) -> str:
@@ -226,7 +226,7 @@ def _launch_one(
     else:
         lines.append("result = result[:, None]")
     kept = work.tiles.subscripts(PointerOperand.of("y", output[0] if shared else output))
-    places = {0: "share", **{axis + 1: place for axis, place in kept.items()}} if shared else kept
+    places = {0: "share", **{axis + 1: subscript for axis, subscript in kept.items()}} if shared else kept
     lines.append(target.store(places, "result", work.tiles.mask(kept)))
     grid = work.tiles.count() * (work.shares if shared else 1)
     return assemble(

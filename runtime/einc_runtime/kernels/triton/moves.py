@@ -64,8 +64,8 @@ def build_reshape(invocation: Invocation[Array]) -> LaunchSequence:
     scratch = WorkspaceAllocator()
     dense = scratch.take((source.size,), source.dtype)
     calls: list[KernelLaunch] = []
-    for one, other in ((source, dense), (dense, target)):
-        pair = _align_axes(one, other)
+    for left, right in ((source, dense), (dense, target)):
+        pair = _align_axes(left, right)
         assert pair is not None  # dense memory can be cut anywhere
         calls += [_launch_single(_BlockMove.of(*pair))]
     return LaunchSequence(tuple(calls), scratch.size)
@@ -77,8 +77,8 @@ def _align_axes(source: Array, target: Array) -> tuple[Array, Array] | None:
     cuts = sorted({cut for flat in flats for cut in accumulate((1, *reversed(flat.shape)), operator.mul)})
     if any(after % before for before, after in pairwise(cuts)):
         return None
-    one, other = (_cut_axes(flat, cuts) for flat in flats)
-    return one, other
+    left, right = (_cut_axes(flat, cuts) for flat in flats)
+    return left, right
 
 
 def _cut_axes(flat: Array, cuts: Sequence[int]) -> Array:
@@ -162,8 +162,8 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
         count = across * -(-lines // height)
         padding = depth - len(move.extents) + 1
         axes = [(1, 0, 0)] * padding + [
-            (extent, one // unit, other // unit)
-            for extent, one, other in zip(
+            (extent, source_stride // unit, target_stride // unit)
+            for extent, source_stride, target_stride in zip(
                 move.extents[:-1], move.source_strides[:-1], move.target_strides[:-1], strict=True
             )
         ]
@@ -195,13 +195,13 @@ def _launch_many(moves: Sequence[_BlockMove]) -> KernelLaunch:
     ]
     for axis in reversed(range(depth)):
         at = 6 + 3 * axis
-        place = "r"  # only lines that are masked go beyond the outermost axis
+        subscript = "r"  # only lines that are masked go beyond the outermost axis
         if axis:
             body.append(f"extent = {field(at)}")
-            place = "(r % extent)"
+            subscript = "(r % extent)"
         body += [
-            f"source += {place} * {aligned(f'tl.load(row + {at + 1})', many)}",
-            f"target += {place} * {aligned(f'tl.load(row + {at + 2})', many)}",
+            f"source += {subscript} * {aligned(f'tl.load(row + {at + 1})', many)}",
+            f"target += {subscript} * {aligned(f'tl.load(row + {at + 2})', many)}",
         ]
         body += ["r = r // extent"] if axis else []
     body.append("tl.store(target + c, tl.load(source + c, mask=inside), mask=inside)")
@@ -231,18 +231,18 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
         ["r = tl.program_id(0) * 1024 + tl.arange(0, 1024)", f"tl.store(latest + r, -1, mask=r < {rows})"],
         -(-rows // 1024),
     )  # fmt: skip
-    place = PointerOperand.of("positions", call.positions)
+    positions = PointerOperand.of("positions", call.positions)
     goal = PointerOperand.of("goal", scratch.take((count,), np.dtype(np.int32)))
     tables: list[tuple[str, Argument, str]] = [
         ("extents", Table.of(call.extents), "i64"),
         ("origins", Table.of(call.origins), "i64"),
         ("status", StatusPointer(), "i32"),
     ]
-    nth = f"t{index_cast([place], (count,))}"
+    nth = f"t{index_cast([positions], (count,))}"
     body = [
         "t = tl.program_id(0) * 256 + tl.arange(0, 256)",
         f"inside = t < {count}",
-        f"position = tl.load(positions + {nth} * {place.strides[0]}, mask=inside, other=0).to(tl.int64)",
+        f"position = tl.load(positions + {nth} * {positions.strides[0]}, mask=inside, other=0).to(tl.int64)",
         "wrong = (position < 0) | (position >= tl.load(extents + t, mask=inside, other=1))",
         "tl.store(status, 1, mask=tl.max(wrong.to(tl.int32), 0) != 0)",
         "row = position + tl.load(origins + t, mask=inside, other=0)",
@@ -250,7 +250,7 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
         "tl.atomic_max(latest + tl.where(here, row, 0), t, mask=here)",
         *(["tl.store(goal + t, tl.where(here, row, -1).to(tl.int32), mask=inside)"] if call.in_place else []),
     ]
-    marked = [place, latest, goal] if call.in_place else [place, latest]
+    marked = [positions, latest, goal] if call.in_place else [positions, latest]
     mark = assemble("mark", "which row is new", marked, (count,), body, -(-count // 256), LaunchOptions(tables=tables))
 
     if call.in_place:
@@ -263,7 +263,7 @@ def build_append(invocation: Invocation[Array]) -> LaunchSequence:
     line = PointerOperand("latest", "i32", (0, 1 if rows > 1 else 0, 0), latest.address)
     at = tiles.subscripts(y)
     inside = tiles.mask(at)
-    left, replaced = (mask_arguments(f"(row {sign} 0)", inside, other="0") for sign in ("<", ">="))
+    left, replaced = (mask_arguments(f"(row {sign} 0)", inside, fallback="0") for sign in ("<", ">="))
     lines = [
         *tiles.locate(index_cast([old, fresh, y], target.shape)),
         f"row = {tiles.load(line)}.to(tl.int64)",
@@ -286,7 +286,7 @@ def _write_new_rows(call: AppendCall, latest: PointerOperand, goal: PointerOpera
     inside = tiles.mask(tiles.subscripts(fresh))
     step = target.strides[1] // target.itemsize
     chosen = mask_arguments("(row >= 0)", f"(last == {token})", inside)
-    known = mask_arguments(tiles.mask(tiles.subscripts(line)), other="0")
+    known = mask_arguments(tiles.mask(tiles.subscripts(line)), fallback="0")
     lines = [
         *tiles.locate(index_cast([fresh, y], target.shape)),
         f"row = {tiles.load(line)}.to(tl.int64)",

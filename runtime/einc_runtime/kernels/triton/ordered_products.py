@@ -78,13 +78,13 @@ class _ChainLowering:
 
     def lower(self) -> None:
         left, output = list(self.call.operands), self.call.result
-        ones = dict.fromkeys(self.call.extents, 1)  # then no pair is smaller than the first one
+        unit_extents = dict.fromkeys(self.call.extents, 1)  # then no pair is smaller than the first one
         while len(left) > 2:
-            one, other, names = choose_smallest_pair([x.names for x in left], output.names, ones)
+            first, second, names = choose_smallest_pair([x.names for x in left], output.names, unit_extents)
             shape = [self.call.extents[name] for name in names]
             target = NamedArray(names, self.scratch.take(shape, storage_dtype(self.call.kind)))
-            self._multiply(left[one], left[other], target, 1.0)
-            left = [target, *(x for k, x in enumerate(left) if k not in (one, other))]
+            self._multiply(left[first], left[second], target, 1.0)
+            left = [target, *(x for k, x in enumerate(left) if k not in (first, second))]
         self._multiply(left[0], left[1], output, self.call.scale)
 
     def _multiply(self, a: NamedArray, b: NamedArray, c: NamedArray, scale: float) -> None:
@@ -120,7 +120,9 @@ class _ProductSource:
         self.tile = OrderedTile.choose(self.kind, _count(self.depth))
 
     def _find(self, names: Names) -> Dimensions:
-        a, b, c = (dict(zip(x.names, own.strides, strict=True)) for x, own in zip(self.arrays, self.items, strict=True))
+        a, b, c = (
+            dict(zip(x.names, item.strides, strict=True)) for x, item in zip(self.arrays, self.items, strict=True)
+        )
         return merge_dimensions([(self.extents[n], a.get(n, 0), b.get(n, 0), c.get(n, 0)) for n in names])
 
     def call(self, scale: float) -> KernelLaunch:
@@ -133,11 +135,11 @@ class _ProductSource:
         in_columns = f"(n < {columns})[None, :]" if columns % tile.columns else ""
         in_depth = f"(k < {depth})" if depth % tile.depth else ""
         masks = (
-            mask_arguments(in_rows, in_depth and f"{in_depth}[None, :]", other="0"),
-            mask_arguments(in_columns, in_depth and f"{in_depth}[:, None]", other="0"),
+            mask_arguments(in_rows, in_depth and f"{in_depth}[None, :]", fallback="0"),
+            mask_arguments(in_columns, in_depth and f"{in_depth}[:, None]", fallback="0"),
         )
         same = [item.dtype == kind for item in self.items[:2]]
-        widened = ["" if own else f".to({LANGUAGE[kind]})" for own in same]
+        widened = ["" if is_same else f".to({LANGUAGE[kind]})" for is_same in same]
         precision = "" if kind in ("f16", "bf16") else ', input_precision="ieee"'
         precision += ", out_dtype=tl.float64" if kind == "f64" else ""
         tiles = -(-rows // tile.rows), -(-columns // tile.columns)
@@ -186,13 +188,13 @@ def _write_tile(count: int, rows: int, columns: int, cast: str) -> list[str]:
     ]
 
 
-def _write_offset(position: str, dimensions: Dimensions, which: int) -> str:
+def _write_offset(position: str, dimensions: Dimensions, array: int) -> str:
     """The expression for where a position is in an array: dimensions are numbered together, the last one fastest."""
     terms, inner = [], 1
-    for place, (extent, *strides) in reversed([*enumerate(dimensions)]):
-        own = position if inner == 1 else f"{position} // {inner}"
-        own = own if place == 0 else f"({own}) % {extent}"
-        if strides[which]:
-            terms.append(own if strides[which] == 1 else f"({own}) * {strides[which]}")
+    for dimension, (extent, *strides) in reversed([*enumerate(dimensions)]):
+        subscript = position if inner == 1 else f"{position} // {inner}"
+        subscript = subscript if dimension == 0 else f"({subscript}) % {extent}"
+        if strides[array]:
+            terms.append(subscript if strides[array] == 1 else f"({subscript}) * {strides[array]}")
         inner *= extent
     return " + ".join(terms) or f"{position} * 0"

@@ -74,7 +74,7 @@ def build_ordered_reduce(invocation: Invocation[Array], workspace: WorkspaceAllo
     order = [*equation.output, *(name for name in named if name not in equation.output)]
     places = [call.indices.index(name) for name in order]
     views = [view.transpose(places) for view in (*call.views, call.output)]
-    gone = [place >= len(equation.output) for place in range(len(order))]
+    gone = [position >= len(equation.output) for position in range(len(order))]
     title = f"{call.aggregation} over {' '.join(order[len(equation.output) :])} in one order: {call.source}"
     launches = _launch_all(views, gone, _Aggregate(call.aggregation, call.steps, call.kinds[-1], title), scratch)
     return LaunchSequence(tuple(launches), scratch.size).without_fusion()
@@ -91,29 +91,29 @@ class _Aggregate:
 
 
 def _launch_all(
-    views: Sequence[Array], gone: Sequence[bool], what: _Aggregate, scratch: WorkspaceAllocator
+    views: Sequence[Array], gone: Sequence[bool], aggregate: _Aggregate, scratch: WorkspaceAllocator
 ) -> list[KernelLaunch]:
     """Views have one rank, extent 1 where one is broadcast, and the result, which is the last one, where axes are gone.
     Axes that are gone come after the others."""
     layouts, kinds = merge_axes(views, gone)
     extents = tuple(max(column) for column in zip(*(view.shape for view in layouts), strict=True))
     terms = math.prod(extent for extent, is_gone in zip(extents, kinds, strict=True) if is_gone)
-    number, output = compute_type(what.stored), layouts[-1]
+    number, output = compute_type(aggregate.stored), layouts[-1]
     chunks = -(-terms // PROGRAM_TERMS)
     if chunks == 1:
-        return [_launch_level(layouts, extents, kinds, what, number)]
+        return [_launch_level(layouts, extents, kinds, aggregate, number)]
     kept = tuple(extent for extent, is_gone in zip(extents, kinds, strict=True) if not is_gone)
     partial = scratch.take((*kept, chunks), storage_dtype(number))
     shape = (*(1 if is_gone else n for n, is_gone in zip(extents, kinds, strict=True)), chunks)
     shaped = np.lib.stride_tricks.as_strided(partial, shape, strides_of(shape, partial.itemsize))
-    first = _launch_level([*layouts[:-1], shaped], extents, kinds, what, number)
-    copy = read_steps("t0 = copy x0", [number], what.stored)
-    rest = _Aggregate(what.aggregation, copy, what.stored, f"{what.title}, of chunks")
-    return [first, *_launch_all([shaped, output[..., None]], [*(False for _ in shape[1:]), True], rest, scratch)]
+    first = _launch_level([*layouts[:-1], shaped], extents, kinds, aggregate, number)
+    copy = read_steps("t0 = copy x0", [number], aggregate.stored)
+    remaining = _Aggregate(aggregate.aggregation, copy, aggregate.stored, f"{aggregate.title}, of chunks")
+    return [first, *_launch_all([shaped, output[..., None]], [*(False for _ in shape[1:]), True], remaining, scratch)]
 
 
 def _launch_level(
-    layouts: Sequence[Array], extents: tuple[int, ...], gone: Sequence[bool], what: _Aggregate, number: str
+    layouts: Sequence[Array], extents: tuple[int, ...], gone: Sequence[bool], aggregate: _Aggregate, number: str
 ) -> KernelLaunch:
     """One launch; the output has chunks as a further axis behind the others if terms are in several chunks."""
     *sources, output = layouts
@@ -125,16 +125,16 @@ def _launch_level(
     width = min(power_of_two(terms), PARALLEL_TERMS)
     tiles = _choose_tiles(tuple(1 if is_gone else n for n, is_gone in zip(extents, gone, strict=True)), reads, width)
     cast = next(filter(None, (index_cast([*reads], extents), index_cast([target], output.shape))), "")
-    chain = ScalarSource(what.steps, [f"v{k}" for k in range(len(reads))])
-    identity, kind = write_identity(what.aggregation, number), LANGUAGE[number]
+    chain = ScalarSource(aggregate.steps, [f"v{k}" for k in range(len(reads))])
+    identity, kind = write_identity(aggregate.aggregation, number), LANGUAGE[number]
     inside = f"(t < {terms})" if terms % width else ""
     value = f"{chain.value}.to({kind})"
 
     body = [f"t = start + tl.arange(0, {width})[None, :]{cast}"]
     inner = 1
     for axis in reversed(axes):
-        place = "t" if inner == 1 else f"t // {inner}"
-        body.append(f"j{axis} = {place if axis == axes[0] else f'({place}) % {extents[axis]}'}")
+        subscript = "t" if inner == 1 else f"t // {inner}"
+        body.append(f"j{axis} = {subscript if axis == axes[0] else f'({subscript}) % {extents[axis]}'}")
         inner *= extents[axis]
     for k, item in enumerate(reads):
         subscripts = tiles.subscripts(item) | {axis: f"j{axis}" for axis in axes if item.strides[axis]}
@@ -142,7 +142,7 @@ def _launch_level(
         mask = " & ".join(filter(None, (tiles.mask(subscripts), inside if varies else "")))
         body.append(f"v{k} = {item.load(subscripts, mask)}")
     value = f"tl.where({inside}, {value}, {identity})" if inside else value
-    body += [*chain.lines, f"acc = {COMBINE[what.aggregation].format('acc', value)}"]
+    body += [*chain.lines, f"acc = {COMBINE[aggregate.aggregation].format('acc', value)}"]
 
     lines = tiles.locate(cast)
     start, stop = "0", f"{terms}"
@@ -159,10 +159,10 @@ def _launch_level(
     kept = tiles.subscripts(PointerOperand(target.name, target.dtype, target.strides[: len(extents)], target.address))
     places = kept | ({len(extents): "chunk"} if chunks > 1 else {})
     lines.append(target.store(places, "result", tiles.mask(kept)))
-    tree = write_tree("combine_lanes", tiles.height, width, COMBINE[what.aggregation])
-    helpers = chain.source(*COMBINE_HELPERS[what.aggregation]) + tree
+    tree = write_tree("combine_lanes", tiles.height, width, COMBINE[aggregate.aggregation])
+    helpers = chain.source(*COMBINE_HELPERS[aggregate.aggregation]) + tree
     grid = tiles.count() * chunks
-    return assemble("reduce", what.title, [*reads, target], extents, lines, grid, LaunchOptions(helpers))
+    return assemble("reduce", aggregate.title, [*reads, target], extents, lines, grid, LaunchOptions(helpers))
 
 
 def _choose_tiles(kept: tuple[int, ...], reads: Sequence[PointerOperand], width: int) -> TileGrid:

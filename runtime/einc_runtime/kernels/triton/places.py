@@ -66,8 +66,8 @@ def _append(call: AppendCall, rotation: RopeCall | None) -> KernelLaunch:
     extents = (heads, count, half)
     columns = min(power_of_two(half), TILE_PAIRS)
     tiles = TileGrid(extents, 0, 2, min(power_of_two(heads), TILE_PAIRS // columns), columns)
-    place = PointerOperand.of("positions", call.positions)
-    token, stride = ("i1", place.strides[0]) if count > 1 else ("0", 0)
+    positions = PointerOperand.of("positions", call.positions)
+    token, stride = ("i1", positions.strides[0]) if count > 1 else ("0", 0)
     step = call.target.strides[1] // call.target.itemsize
     every = power_of_two(count)
     tables: list[tuple[str, Argument, str]] = [
@@ -75,7 +75,7 @@ def _append(call: AppendCall, rotation: RopeCall | None) -> KernelLaunch:
         ("origins", Table.of(call.origins), "i64"),
         ("status", StatusPointer(), "i32"),
     ]
-    known = mask_arguments(f"(t < {count})" if count < every else "", other="0")
+    known = mask_arguments(f"(t < {count})" if count < every else "", fallback="0")
     lines = [
         *tiles.locate(index_cast([*fresh, *cached], (heads, rows, half))),
         f"position = tl.load(positions + {token} * {stride}).to(tl.int64)",
@@ -89,7 +89,7 @@ def _append(call: AppendCall, rotation: RopeCall | None) -> KernelLaunch:
     ]
     loads = [f"v{n} = {tiles.load(item)}" for n, item in enumerate(fresh)]
     values = [f"v{n}" for n in range(len(fresh))]
-    operands = [*fresh, place]
+    operands = [*fresh, positions]
     if rotation is not None:
         tables.append(("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"))
         vector = PointerOperand("frequencies", "f32", (0, 0, 1), 0)

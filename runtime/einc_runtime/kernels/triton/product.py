@@ -113,8 +113,8 @@ def parse_tile(name: str, products: Sequence[Gemm], architecture: str) -> Produc
 
 def build_product(product: Gemm, tile: ProductTile, multiprocessors: int) -> KernelLaunch:
     """The launch of one product with its epilogue."""
-    added = [name for name, there in (("addend", product.addend), ("bias", product.bias)) if there]
-    steps = [f"add {{}} x{place + 1}" for place in range(len(added))]
+    added = [name for name, address in (("addend", product.addend), ("bias", product.bias)) if address]
+    steps = [f"add {{}} x{number + 1}" for number in range(len(added))]
     steps += [f"{product.activation} {{}}"] if product.activation else []
     lines, value = [], "x0"
     for number, step in enumerate(steps or ["copy {}"]):
@@ -166,23 +166,23 @@ def _list_operands(products: Sequence[Gemm]) -> dict[str, PointerOperand]:
     """Operands by name, with strides along batches, rows, columns and the summed index; one that is shared is there
     once."""
     p = products[0]
-    found: dict[str, PointerOperand] = {}
+    operands: dict[str, PointerOperand] = {}
     for number, q in enumerate(products):
         along_inner, along_columns = (1, p.lda) if p.transpose_a else (p.lda, 1)
         if not number or q.a != p.a:
-            found[f"a{number}"] = _operand(f"a{number}", p.kind, (p.stride_a, 0, along_columns, along_inner), q.a)
+            operands[f"a{number}"] = _operand(f"a{number}", p.kind, (p.stride_a, 0, along_columns, along_inner), q.a)
         along_inner, along_rows = (p.ldb, 1) if p.transpose_b else (1, p.ldb)
         if not number or q.b != p.b:
-            found[f"b{number}"] = _operand(f"b{number}", p.kind, (p.stride_b, along_rows, 0, along_inner), q.b)
+            operands[f"b{number}"] = _operand(f"b{number}", p.kind, (p.stride_b, along_rows, 0, along_inner), q.b)
     result = (p.stride_c, p.ldc, 1, 0)
-    found["c"] = _operand("c", p.result, result, p.c)
+    operands["c"] = _operand("c", p.result, result, p.c)
     if p.addend:
-        found["addend"] = _operand("addend", p.result, result, p.addend)
+        operands["addend"] = _operand("addend", p.result, result, p.addend)
     if p.bias:
-        found["bias"] = _operand("bias", p.result, (0, 0, 1, 0), p.bias)
+        operands["bias"] = _operand("bias", p.result, (0, 0, 1, 0), p.bias)
     if p.batch == 1:
-        found = {name: replace(item, strides=(0, *item.strides[1:])) for name, item in found.items()}
-    return found
+        operands = {name: replace(item, strides=(0, *item.strides[1:])) for name, item in operands.items()}
+    return operands
 
 
 def _operand(name: str, kind: str, strides: tuple[int, int, int, int], address: int) -> PointerOperand:
@@ -193,11 +193,11 @@ def _locate(batch: int, counts: tuple[int, int], tile: ProductTile, cast: str) -
     """Lines that set the matrix of the batch, rows and columns of a tile from its number."""
     rows, columns = counts
     lines = [f"matrix = tile // {rows * columns}{cast}", f"place = tile % {rows * columns}"] if batch > 1 else []
-    place = "place" if batch > 1 else "tile"
+    tile_number = "place" if batch > 1 else "tile"
     lines += [
-        f"group = {place} // {GROUP * columns} * {GROUP}",
+        f"group = {tile_number} // {GROUP * columns} * {GROUP}",
         f"height = tl.minimum({rows} - group, {GROUP})",
-        f"within = {place} % {GROUP * columns}",
+        f"within = {tile_number} % {GROUP * columns}",
         f"row = (group + within % height) * {tile.rows}",
         f"column = within // height * {tile.columns}",
         f"rows = (row + tl.arange(0, {tile.rows})){cast}",
@@ -225,7 +225,7 @@ def _multiply(products: Sequence[Gemm], items: dict[str, PointerOperand], tile: 
         if name[1:].isdigit() and tile.bulk:
             inner.append(f"{name} = {_load_bulk(name, p, tile)}")
         elif name[1:].isdigit():
-            mask = mask_arguments(*masks[side], other="0.0")
+            mask = mask_arguments(*masks[side], fallback="0.0")
             inner.append(f"{name} = tl.load({item.at(places[side])}{mask})")
     precision = ', input_precision="ieee"' if p.kind == "f32" else ""
     for n in range(len(products)):
@@ -253,15 +253,15 @@ def _describe_operands(products: Sequence[Gemm], items: dict[str, PointerOperand
 def _load_bulk(name: str, product: Gemm, tile: ProductTile) -> str:
     """The expression that loads a tile of an operand as it is multiplied: rows by summed, or summed by columns."""
     start, by_rows = f"step * {tile.inner}", name[0] == "b"
-    place = "row" if by_rows else "column"
+    line = "row" if by_rows else "column"
     summed_first = product.transpose_b if by_rows else not product.transpose_a
-    where = f"{start}, {place}" if summed_first else f"{place}, {start}"
+    where = f"{start}, {line}" if summed_first else f"{line}, {start}"
     return f"{name}_tiles.load([{where}])" + (".T" if summed_first == by_rows else "")
 
 
 def _places(item: PointerOperand) -> dict[int, str]:
     places = {0: "matrix", 1: "rows[:, None]", 2: "columns[None, :]"}
-    return {axis: place for axis, place in places.items() if item.strides[axis]}
+    return {axis: subscript for axis, subscript in places.items() if item.strides[axis]}
 
 
 def _load_added(item: PointerOperand, product: Gemm, tile: ProductTile) -> str:
@@ -277,6 +277,6 @@ def _edge(product: Gemm, tile: ProductTile) -> str:
     return " & ".join(filter(None, parts))
 
 
-def _limit(place: str, extent: int, step: int) -> str:
+def _limit(position: str, extent: int, step: int) -> str:
     """The condition for positions inside of an extent; empty where steps fill it."""
-    return f"({place} < {extent})" if extent % step else ""
+    return f"({position} < {extent})" if extent % step else ""

@@ -72,15 +72,15 @@ def ranking_type(kind: str) -> str:
 
 def build_argmax(invocation: Invocation[Array]) -> LaunchSequence:
     """Indices and values without the axis."""
-    found = ranking.parse_argmax(invocation)
-    values, indices = found.values[..., None], found.indices[..., None]
-    return LaunchSequence((launch_ranking("argmax", [found.source], [], values, indices, found.first),))
+    call = ranking.parse_argmax(invocation)
+    values, indices = call.values[..., None], call.indices[..., None]
+    return LaunchSequence((launch_ranking("argmax", [call.source], [], values, indices, call.first),))
 
 
 def build_topk(invocation: Invocation[Array]) -> LaunchSequence:
     """As many values and indices as the outputs have along their last axis; missing ones are filled in."""
-    found = ranking.parse_topk(invocation)
-    return LaunchSequence((launch_ranking("topk", [found.source], [], found.values, found.indices, found.first),))
+    call = ranking.parse_topk(invocation)
+    return LaunchSequence((launch_ranking("topk", [call.source], [], call.values, call.indices, call.first),))
 
 
 def launch_ranking(
@@ -104,8 +104,8 @@ def launch_ranking(
     lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     cast = index_cast(items, (*leading, max(view.shape[-1] for view in views)))
 
-    def element(item: str, place: str) -> str:
-        places = {axis: f"i{axis}" for axis in range(len(leading))} | {len(leading): f"{place}"}
+    def element(item: str, position: str) -> str:
+        places = {axis: f"i{axis}" for axis in range(len(leading))} | {len(leading): f"{position}"}
         return by_name[item].at({axis: text for axis, text in places.items() if by_name[item].strides[axis]})
 
     lines = [
@@ -119,13 +119,13 @@ def launch_ranking(
     for k, source in enumerate(sources):
         extent = source.shape[-1]
         inside = f"(k < {extent})" if extent % width else ""
-        where = mask_arguments(inside, other="0")
-        place = f"tl.load({element(f'numbers{k}', 'k')}{where})" if numbers else f"k.to(tl.int64) + {first}"
+        where = mask_arguments(inside, fallback="0")
+        position = f"tl.load({element(f'numbers{k}', 'k')}{where})" if numbers else f"k.to(tl.int64) + {first}"
         lines += [
             f"    for start in range(0, {extent}, {width}):",
             f"        k = start + tl.arange(0, {width}){cast}",
             f"        rank = key(tl.load({element(f'x{k}', 'k')}{where}))",
-            f"        place = {place}",
+            f"        place = {position}",
             "        rest = (rank < last_rank) | ((rank == last_rank) & (place > last_place))",
             "        better = (rank > best_rank) | ((rank == best_rank) & (place < best_place))",
             f"        better = better & rest{f' & {inside}' if inside else ''}",

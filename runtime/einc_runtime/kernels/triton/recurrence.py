@@ -86,14 +86,14 @@ class _RecurrenceSource:
     def _choose_width(self, lane: str) -> int:
         """Wide enough for the threads of a program, and no wider than leaves a program for each multiprocessor."""
         extent, heads = self.call.extents[lane], math.prod(self.call.extents[name] for name in self.heads)
-        others = max(
+        further_elements = max(
             math.prod(self.widths[name] for name in self._axes(equation) if name not in (lane, ONE))
             for equation in self.recurrence.equations
         )
         width = power_of_two(extent)
         while width > 1 and (
-            width * others > MAX_TILE_ELEMENTS
-            or (width * others > LEAST_TILE_ELEMENTS and -(-extent // width) * heads < MULTIPROCESSORS)
+            width * further_elements > MAX_TILE_ELEMENTS
+            or (width * further_elements > LEAST_TILE_ELEMENTS and -(-extent // width) * heads < MULTIPROCESSORS)
         ):
             width //= 2
         return width
@@ -185,7 +185,7 @@ class _RecurrenceSource:
         text = f"{'p' if read.before else 'v'}{read.source}"
         if names == [ONE]:
             return text if len(axes) == 1 else f"{text}[{', '.join(['None'] * (len(axes) - 1))}, :]"
-        order = sorted(range(len(names)), key=lambda place: axes.index(names[place]))
+        order = sorted(range(len(names)), key=lambda number: axes.index(names[number]))
         if order != list(range(len(names))):
             text = f"tl.permute({text}, {tuple(order)})"
         if len(names) == len(axes):

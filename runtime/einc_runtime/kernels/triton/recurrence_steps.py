@@ -49,7 +49,7 @@ class _StepLaunches:
             [self.scratch.take(call.value_shape(equation), call.value_dtype(equation)) for _ in range(2)]
             for equation in call.recurrence.equations
         ]
-        self.made = self.scratch.size - VALUES
+        self.values_bytes = self.scratch.size - VALUES
         self.steps: list[LaunchStep] = []
         self.inner = 0
 
@@ -67,7 +67,7 @@ class _StepLaunches:
                 target = _take(view, equation.loops, recurrence.along, t)
                 self._add("map", {"program": "t0 = copy x0", "indices": f"{names} -> {names}"},
                           [self.values[number][t % 2]], target)  # fmt: skip
-        return LaunchSequence(tuple(self.steps), self.made + self.inner)
+        return LaunchSequence(tuple(self.steps), self.values_bytes + self.inner)
 
     def _start(self, number: int, equation: RecurrenceEquation) -> None:
         target = self.values[number][1]
@@ -86,8 +86,8 @@ class _StepLaunches:
         names = f"{', '.join(labels)} -> {' '.join(self.call.value_loops(equation))}"
         target = self.values[number][t % 2]
         program = equation.scalar
-        alike = len({dtype_name(array) for array in (*arrays, target)}) == 1 and dtype_name(target) in FLOATS
-        if equation.aggregation == "sum" and len(arrays) > 1 and program.product_factor == 1 and alike:
+        same_type = len({dtype_name(array) for array in (*arrays, target)}) == 1 and dtype_name(target) in FLOATS
+        if equation.aggregation == "sum" and len(arrays) > 1 and program.product_factor == 1 and same_type:
             self._add("contract", {"equation": names}, arrays, target)
             return
         attributes = {"program": equation.program, "indices": names}
@@ -116,7 +116,7 @@ class _StepLaunches:
         """Values lie first in the workspace, and behind them what the kernel of an equation needs itself."""
         if address >= SCRATCH + VALUES:
             return address - VALUES
-        return address + self.made if address >= SCRATCH else address
+        return address + self.values_bytes if address >= SCRATCH else address
 
 
 def _take(view: Array, loops: tuple[str, ...], along: str, t: int) -> Array:

@@ -52,27 +52,27 @@ def build_rope(invocation: Invocation[Array]) -> LaunchSequence:
 
     if rotation.positions_are_input:
         position = PointerOperand.of("positions", rotation.positions)
-        place = vector("positions", position.dtype, tokens, position.strides[0])
+        positions = vector("positions", position.dtype, tokens, position.strides[0])
         tables: list[tuple[str, Argument, str]] = [
             ("frequencies", Table.of(rotation.frequencies.astype(np.float32)), "f32"),
             ("positions", position.address, position.dtype),
             ("status", StatusPointer(), "i32"),
         ]
     else:
-        distinct, own = np.unique(rotation.positions, return_inverse=True)
+        distinct, numbers = np.unique(rotation.positions, return_inverse=True)
         with np.errstate(all="ignore"):  # extreme parameters give infinities and NaNs
             angles = np.multiply(distinct[:, None], rotation.frequencies, dtype=np.float64).astype(np.float32)
             waves = [function(angles, dtype=storage_dtype(wave)) for function in (np.cos, np.sin)]
-        place = vector("positions", "i32", tokens, 1)
+        positions = vector("positions", "i32", tokens, 1)
         tables = [
-            ("positions", Table.of(own.astype(np.int32)), "i32"),
+            ("positions", Table.of(numbers.astype(np.int32)), "i32"),
             ("cosines", Table.of(waves[0]), wave),
             ("sines", Table.of(waves[1]), wave),
         ]
 
-    lines = [*tiles.locate(index_cast(items, extents)), f"position = {tiles.load(place)}"]
+    lines = [*tiles.locate(index_cast(items, extents)), f"position = {tiles.load(positions)}"]
     if rotation.positions_are_input:
-        lines += ["negative = (position < 0).to(tl.int32)", *tiles.any("negative", place)]
+        lines += ["negative = (position < 0).to(tl.int32)", *tiles.any("negative", positions)]
         lines.append("tl.store(status, 1, mask=negative != 0)")
         angle = f"(position.to(tl.float32) * {tiles.load(vector('frequencies', 'f32', last, 1))}).to({LANGUAGE[wave]})"
         lines += [f"angle = {angle}", "cos = tl.cos(angle)", "sin = tl.sin(angle)"]

@@ -63,16 +63,16 @@ def _operand(name: str, operand: NamedArray) -> PointerOperand:
 
 def _at(operand: NamedArray, *places: dict[str, str]) -> dict[int, str]:
     """The subscripts of an operand."""
-    known = {name: place for own in places for name, place in own.items()}
+    known = {name: subscript for group in places for name, subscript in group.items()}
     return {axis: known[name] for axis, name in enumerate(operand.names)}
 
 
 def _tall(places: dict[str, str]) -> dict[str, str]:
-    return {name: f"{place}[:, None]" for name, place in places.items()}
+    return {name: f"{subscript}[:, None]" for name, subscript in places.items()}
 
 
 def _flat(places: dict[str, str]) -> dict[str, str]:
-    return {name: f"{place}[None, :]" for name, place in places.items()}
+    return {name: f"{subscript}[None, :]" for name, subscript in places.items()}
 
 
 def _round(call: RoundedContractCall, integers: Array) -> KernelLaunch:
@@ -117,13 +117,13 @@ def _multiply(call: RoundedContractCall, integers: Array) -> KernelLaunch:
     high = max(MIN_TILE_ROWS, min(power_of_two(count), MAX_TILE_ROWS))
     broad = 2 * MIN_TILE_ROWS if high == MIN_TILE_ROWS else MAX_TILE_ROWS
     ups, sides = -(-count // high), -(-width // broad)
-    inside, near, given = f"column < {width}", f"place < {depth}", f"row < {count}"
-    found = zip((batch, rows, columns, summed), ("number", "row", "column", "place"), strict=True)
-    (of_batch, number), (of_rows, row), (of_columns, column), (of_summed, place) = (
-        _locate(call, names, position) for names, position in found
+    inside, near, in_rows = f"column < {width}", f"place < {depth}", f"row < {count}"
+    subscripts = zip((batch, rows, columns, summed), ("number", "row", "column", "place"), strict=True)
+    (of_batch, number), (of_rows, row), (of_columns, column), (of_summed, summed_position) = (
+        _locate(call, names, position) for names, position in subscripts
     )
     weight = v.load(
-        _at(values, number, _tall(column), _flat(place)),
+        _at(values, number, _tall(column), _flat(summed_position)),
         f"({inside})[:, None] & ({near})[None, :]",
         offset=" + column[:, None] * 0 + place[None, :] * 0",
     )
@@ -141,15 +141,15 @@ def _multiply(call: RoundedContractCall, integers: Array) -> KernelLaunch:
         f"for start in range(0, {depth}, {PRODUCTS_AT_ONCE}):",
         f"    place = start + tl.arange(0, {PRODUCTS_AT_ONCE}).to(tl.int64)",
         *(f"    {line}" for line in of_summed),
-        f"    part = tl.load(integers + line + place[None, :], mask=({given})[:, None] & ({near})[None, :], other=0)",
+        f"    part = tl.load(integers + line + place[None, :], mask=({in_rows})[:, None] & ({near})[None, :], other=0)",
         f"    weight = {weight}",
         "    sums = tl.dot(part, tl.trans(weight), sums, out_dtype=tl.int32)",
-        f"size = {largest.load(_at(call.largest, number, row), given, offset=' + row * 0')}.to({wide})",
+        f"size = {largest.load(_at(call.largest, number, row), in_rows, offset=' + row * 0')}.to({wide})",
         f"unit = {_divide(wide, 'size', f'{LEVELS}.0')} * {plain.scale!r}",
         f"scale = {s.load(_at(scales, number, column), inside, offset=' + column * 0')}.to({wide})",
         f"result = sums.to({wide}) * unit[:, None] * scale[None, :]",
         f"tl.store({y.at(target)} + row[:, None] * 0 + column[None, :] * 0, result.to({LANGUAGE[y.dtype]}), "
-        f"mask=({given})[:, None] & ({inside})[None, :])",
+        f"mask=({in_rows})[:, None] & ({inside})[None, :])",
     ]
     title = f"{count} rows of integers times {plain.count(batch)} weights of {width} rows"
     grid = plain.count(batch) * ups * sides

@@ -34,16 +34,16 @@ def build_row_chain(parts: Sequence[Invocation[Array]], kept: Sequence[bool]) ->
     ordered = [merged[len(calls) - 1], *merged[: len(calls) - 1], *merged[len(calls) : -1], *vectors, merged[-1]]
     labels = [names[len(calls) - 1], *names[: len(calls) - 1], *names[len(calls) :], *gains, "y"]
     rows = RowTiles(ordered, [f"{label}_ptr" for label in labels])
-    if not rows.whole:
+    if not rows.fits_at_once:
         return None
     lines: list[str] = []
     helpers: dict[str, None] = {}
-    made = {_place(call.output): number for number, call in enumerate(calls)}
+    producers = {_place(call.output): number for number, call in enumerate(calls)}
     first = 0
     for number, call in enumerate(calls):
         used = {o.position for step in call.steps for o in step.operands if isinstance(o, ScalarInput)}
         for position in sorted(used):
-            source = made.get(_place(call.views[position]), number)
+            source = producers.get(_place(call.views[position]), number)
             name = f"v{position}"
             lines.append(f"{name} = s{source}" if source < number else rows.load(f"x{first + position}", "0", name))
         chain = ScalarSource(call.steps, [f"v{position}" for position in range(len(call.views))])

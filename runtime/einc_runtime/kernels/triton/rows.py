@@ -43,7 +43,7 @@ def build_softmax(invocation: Invocation[Array], ordered: bool = False) -> Launc
     call = SoftmaxCall.parse(invocation)
     x, y = merge_leading_axes([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)])
     rows = RowTiles([x, y], ["x_ptr", "y_ptr"], ordered)
-    if rows.whole:
+    if rows.fits_at_once:
         lines = [
             rows.load("x", 'float("-inf")'),
             "e = tl.exp(x - tl.max(x, 1)[:, None])",
@@ -77,7 +77,7 @@ def build_norm(invocation: Invocation[Array], ordered: bool = False) -> LaunchSe
     centered = len(vectors) > 1
     rows = RowTiles([x, *vectors, y], ["x_ptr", "gain_ptr", *(["bias_ptr"] if centered else []), "y_ptr"], ordered)
     extent = x.shape[-1]
-    if rows.whole:
+    if rows.fits_at_once:
         lines = [rows.load("x", "0"), *write_norm(call, rows)]
     else:
         zeros = f"tl.zeros([{rows.tiles.height}, {rows.width}], {rows.type})"
@@ -148,12 +148,12 @@ class RowTiles:
         self.width = power_of_two(self.extent)
         height = min(power_of_two(self.extents[rows]), 32) if rows is not None and across else 1
         if ordered:
-            self.whole = self.width <= limit
-            self.width = self.width if self.whole else TILE_ELEMENTS
+            self.fits_at_once = self.width <= limit
+            self.width = self.width if self.fits_at_once else TILE_ELEMENTS
             height = min(height, limit // self.width)
         else:
-            self.whole = self.width * height <= limit
-            if not self.whole:
+            self.fits_at_once = self.width * height <= limit
+            if not self.fits_at_once:
                 self.width = max(1, TILE_ELEMENTS // height)
         if rows is not None and not across:
             height = min(power_of_two(self.extents[rows]), max(1, TILE_ELEMENTS // self.width))
@@ -186,10 +186,10 @@ class RowTiles:
         """The expression for the sums of a tile's rows."""
         return f"{'add_in_order(' if self.ordered else 'tl.sum('}{tile}{')' if self.ordered else ', 1)'}"
 
-    def load(self, name: str, other: str, into: str = "") -> str:
+    def load(self, name: str, fallback: str, into: str = "") -> str:
         """The line that loads an operand, into a variable of its name where no other is given."""
         item = next(item for item in self.items if item.name == f"{name}_ptr")
-        return f"{into or name} = {item.load(*self._place(item), other)}"
+        return f"{into or name} = {item.load(*self._place(item), fallback)}"
 
     def store(self, value: str, name: str = "") -> str:
         """The line that stores to an operand, the last one where no other is named."""
@@ -200,7 +200,7 @@ class RowTiles:
     def call(self, name: str, title: str, lines: Sequence[str], functions: str = "") -> LaunchSequence:
         """The launch of these lines, which may call `functions`."""
         where = self.tiles.locate(self.cast)
-        if self.whole:
+        if self.fits_at_once:
             where.append(f"k = {self.span}")
         size = self.width * self.tiles.height
         warps = 4 if size <= 2048 else 8 if size <= 4096 else 16
@@ -239,7 +239,7 @@ def build_meanpool(invocation: Invocation[Array], ordered: bool = False) -> Laun
         f"    t = start + tl.arange(0, {TOKENS}){cast}",
         f"    let = tl.load(mask + t * {stride}, mask=t < end, other=0) != 0",
         f"    at = x + t[:, None] * {x.strides[0]} + c[None, :] * {x.strides[1]}",
-        f"    sums += tl.load(at{mask_arguments('let[:, None]', inside, other='0')}){x.load_suffix}",
+        f"    sums += tl.load(at{mask_arguments('let[:, None]', inside, fallback='0')}){x.load_suffix}",
         "    count += let.to(tl.int32)",
         f"total = {'add_in_order(tl.trans(sums))' if ordered else 'tl.sum(sums, 0)'}",
         f"mean = total / tl.maximum(tl.sum(count, 0), 1).to({LANGUAGE[kind]})",

@@ -50,10 +50,10 @@ class PointerOperand:
                 terms.append(subscript if stride == 1 else f"{subscript} * {stride}")
         return " + ".join(terms)
 
-    def load(self, subscripts: Mapping[int, str], mask: str, other: str = "0", offset: str = "") -> str:
-        """The expression that loads elements in their compute type, and `other` where the mask is off. An empty mask
+    def load(self, subscripts: Mapping[int, str], mask: str, fallback: str = "0", offset: str = "") -> str:
+        """The expression that loads elements in their compute type, and `fallback` where the mask is off. An empty mask
         is on everywhere; `offset` is added to the address."""
-        return f"tl.load({self.at(subscripts)}{offset}{mask_arguments(mask, other=other)}){self.load_suffix}"
+        return f"tl.load({self.at(subscripts)}{offset}{mask_arguments(mask, fallback=fallback)}){self.load_suffix}"
 
     def store(self, subscripts: Mapping[int, str], value: str, mask: str, *, offset: str = "") -> str:
         """The line that rounds a value to the stored type and writes it where the mask is on; `offset` is added to the
@@ -108,10 +108,10 @@ def make_launch(
     return KernelLaunch(source, grid, tuple(p for p, _ in pointers))
 
 
-def mask_arguments(*parts: str, other: str = "") -> str:
-    """The `mask` argument of an access, from conditions of which empty ones are ignored, and the `other` argument."""
+def mask_arguments(*parts: str, fallback: str = "") -> str:
+    """The `mask` argument of an access, of conditions of which empty ones are ignored, and what is read elsewhere."""
     mask = " & ".join(filter(None, parts))
-    return f", mask={mask}{f', other={other}' if other else ''}" if mask else ""
+    return f", mask={mask}{f', other={fallback}' if fallback else ''}" if mask else ""
 
 
 def index_cast(items: Sequence[PointerOperand], extents: Sequence[int]) -> str:

@@ -80,12 +80,12 @@ class TileGrid:
 
     def subscripts(self, item: PointerOperand) -> dict[int, str]:
         """The subscripts of an operand by the axes along which it varies."""
-        found = {axis: f"i{axis}" for axis in self.others}
+        subscripts = {axis: f"i{axis}" for axis in self.others}
         if self.rows is not None:
-            found[self.rows] = "r"
+            subscripts[self.rows] = "r"
         if self.columns is not None:
-            found[self.columns] = "c"
-        return {axis: found[axis] for axis in sorted(found) if item.strides[axis]}
+            subscripts[self.columns] = "c"
+        return {axis: subscripts[axis] for axis in sorted(subscripts) if item.strides[axis]}
 
     def mask(self, axes: Collection[int]) -> str:
         """The condition for positions inside of these axes; empty where tiles fill them."""
@@ -146,8 +146,8 @@ def choose_tiles(extents: Sequence[int], reads: Sequence[PointerOperand], target
         return TileGrid((), None, None, 1, 1)
     columns = min(axes, key=lambda axis: (extents[axis] == 1, target.strides[axis], -axis))
     across = [axis for axis in axes if axis != columns and any(item.strides[axis] == 1 for item in reads)]
-    rest = [axis for axis in axes if axis != columns and extents[axis] > 1]
-    rows = across[0] if across else max(rest, key=lambda axis: (axis, extents[axis]), default=None)
+    remaining = [axis for axis in axes if axis != columns and extents[axis] > 1]
+    rows = across[0] if across else max(remaining, key=lambda axis: (axis, extents[axis]), default=None)
     elements = _tile_elements(math.prod(extents), max(BYTES[item.dtype] for item in (*reads, target)))
     widest = 64 if across else elements
     width = min(power_of_two(extents[columns]), widest)

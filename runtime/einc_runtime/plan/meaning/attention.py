@@ -44,8 +44,8 @@ class SeenKeys:
         first, last = bisect_right(q_ends, queries[0]), bisect_left(q_ends, queries[1])
         lower, upper = k_ends[first] - self.k_lens[first], k_ends[last]
         if self.window:  # query i of a sequence is at place i + keys - queries among its keys
-            place = queries[0] - q_ends[first] + self.k_lens[first]
-            lower += max(place - self.window + 1, 0)
+            key = queries[0] - q_ends[first] + self.k_lens[first]
+            lower += max(key - self.window + 1, 0)
         if self.causal:
             upper -= min(q_ends[last] - queries[1], self.k_lens[last])
         return lower, upper
@@ -62,26 +62,29 @@ class AttentionBlocks:
     def require(self, cuts: Sequence[tuple[Interval, ...]], functions: Sequence[Function]) -> None:
         """Raises PlanFault where a function, whose intervals are those of the same position in `cuts`, has another
         block than it must."""
-        whole = sum(self.seen.q_lens)
+        all_queries = sum(self.seen.q_lens)
         reached = 0
         for f, ((heads, sequences, queries, keys), function) in enumerate(zip(cuts, functions, strict=True)):
-            if whole not in (sequences[1] - sequences[0], queries[1] - queries[0]):
+            if all_queries not in (sequences[1] - sequences[0], queries[1] - queries[0]):
                 raise PlanFault(
                     "attention is cut between sequences or along queries, not both", where=f"functions[{f}]"
                 )
-            own = max(queries[0], sequences[0]), min(queries[1], sequences[1])
+            seen_queries = max(queries[0], sequences[0]), min(queries[1], sequences[1])
             part = function.inputs[1].lower[1], function.inputs[1].upper[1]
-            lower, upper = self.seen.by(own)
+            lower, upper = self.seen.by(seen_queries)
             follows = part[0] <= lower if keys[0] == 0 else part[0] == reached
             reached = part[1]
             if not follows or (keys[1] == sum(self.seen.k_lens) and reached < upper):
                 message = f"it has the keys {part[0]}:{part[1]}, and its queries see {lower}:{upper}"
                 raise PlanFault(message, where=f"functions[{f}].inputs[1]")
-            inputs, outputs = self._blocks(heads, own, part)
-            for field, found, expected in (("inputs", function.inputs, inputs), ("outputs", function.outputs, outputs)):
-                if found != expected:
-                    k = next(k for k in range(len(found)) if found[k] != expected[k])
-                    message = f"{found[k]}, where attention has {expected[k]}"
+            inputs, outputs = self._blocks(heads, seen_queries, part)
+            for field, stated, expected in (
+                ("inputs", function.inputs, inputs),
+                ("outputs", function.outputs, outputs),
+            ):
+                if stated != expected:
+                    k = next(k for k in range(len(stated)) if stated[k] != expected[k])
+                    message = f"{stated[k]}, where attention has {expected[k]}"
                     raise PlanFault(message, where=f"functions[{f}].{field}[{k}]")
 
     def _blocks(
@@ -110,8 +113,8 @@ def attention(applied: Application) -> OperatorMeaning:
     extras = applied.items("extras", str)
     known = set(extras) <= {"mask", "positions"} and len(set(extras)) == len(extras)
     applied.require(known, "extras that are not mask and positions")
-    q, k, v, *others = applied.operands(3 + len(extras))
-    _require_tensors(applied, dict(zip(extras, others, strict=True)))
+    q, k, v, *further = applied.operands(3 + len(extras))
+    _require_tensors(applied, dict(zip(extras, further, strict=True)))
     q_lens, k_lens = applied.lengths("q_lens", q.shape[1]), applied.lengths("k_lens", k.shape[1])
     applied.require(len(q_lens) == len(k_lens), f"{len(q_lens)} sequences of queries, {len(k_lens)} of keys")
     causal, window = applied.value("causal", bool), applied.value("window", int)

@@ -44,8 +44,8 @@ def equation(applied: Application) -> OperatorMeaning:
     places = {name: position for position, name in enumerate(order)}
     kernel, attributes = _choose_kernel(str(equation), program, dtype, aggregation)
     if IN_PLACE in applied.attributes:
-        whole = windows[0] == Block.whole(applied.inputs[0].shape)
-        written = kernel == "map" and labels[0] == result and whole and dtype == applied.inputs[0].dtype
+        reads_all = windows[0] == Block.whole(applied.inputs[0].shape)
+        written = kernel == "map" and labels[0] == result and reads_all and dtype == applied.inputs[0].dtype
         applied.require(written and applied.value(IN_PLACE, bool), "it is not what its first input can be written over")
         attributes = {**attributes, IN_PLACE: True}
     return OperatorMeaning(

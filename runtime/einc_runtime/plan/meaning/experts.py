@@ -25,10 +25,10 @@ def expert_matmul(applied: Application) -> OperatorMeaning:
     rows, weight, picks = applied.operands(3)
     applied.require(picks.rank == 2 and picks.dtype in INTEGERS, f"picks are {picks}")
     applied.require(weight.rank == 3 and weight.dtype in FLOATS, f"the weight is {weight}")
-    own = (_TOKEN, _SUMMED) if rows.rank == 2 else (_TOKEN, _SLOT, _SUMMED)
+    of_rows = (_TOKEN, _SUMMED) if rows.rank == 2 else (_TOKEN, _SLOT, _SUMMED)
     names = unique_names((*picks.dims, *weight.dims))
     indices = tuple(map(IndexForm, names, (*picks.shape, *weight.shape)))
-    fit = rows.dtype == weight.dtype and rows.shape == tuple(indices[place].extent for place in own)
+    fit = rows.dtype == weight.dtype and rows.shape == tuple(indices[index].extent for index in of_rows)
     applied.require(fit, f"of {rows} with {weight} by {picks}")
     dims = unique_names((*picks.dims, weight.dims[1]))
     return OperatorMeaning(
@@ -36,6 +36,6 @@ def expert_matmul(applied: Application) -> OperatorMeaning:
         {"experts": weight.shape[0]},
         (TensorForm(dims, (*picks.shape, weight.shape[1]), rows.dtype),),
         indices,
-        (direct(own), direct((_EXPERT, _ROW, _SUMMED)), direct((_TOKEN, _SLOT))),
+        (direct(of_rows), direct((_EXPERT, _ROW, _SUMMED)), direct((_TOKEN, _SLOT))),
         (direct((_TOKEN, _SLOT, _ROW)),),
     )

@@ -91,7 +91,7 @@ def index(applied: Application) -> OperatorMeaning:
         names[lookup.name] = unique_names((*program.result, table.dims[lookup.dim]))[-1]
     extents = tuple(extent for _, extent in program.loops[: program.kept])
     kept, number = direct(range(program.kept)), tuple(range(len(results)))
-    own = tuple(range(program.kept))
+    kept_dims = tuple(range(program.kept))
     attributes = {name: value for name, value in applied.attributes.items() if name != "dims"}
     attributes["shapes"] = format_shapes(shapes)
     return OperatorMeaning(
@@ -105,7 +105,7 @@ def index(applied: Application) -> OperatorMeaning:
         ),
         (kept,) * len(results),
         (definition.kind if definition is not None else aggregation or "sum",) * len(results),
-        (JointAggregation(number, (own,) * len(results)),) if len(results) > 1 else (),
+        (JointAggregation(number, (kept_dims,) * len(results)),) if len(results) > 1 else (),
     )
 
 

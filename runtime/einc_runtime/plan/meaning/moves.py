@@ -84,8 +84,8 @@ def reshape(applied: Application) -> OperatorMeaning:
         if unit < elements:
             factors = unit // steps[0], unit // steps[1]
             old[first], new[second] = scaled(len(names), factors[0]), scaled(len(names), factors[1])
-            own = tensor.dims[first] if factors[0] == 1 else f"{tensor.dims[first]}_{dims[second]}"
-            names.append(dims[second] if factors[1] == 1 else own)
+            name = tensor.dims[first] if factors[0] == 1 else f"{tensor.dims[first]}_{dims[second]}"
+            names.append(dims[second] if factors[1] == 1 else name)
             extents.append(elements // unit)
     result = TensorForm(dims, shape, tensor.dtype)
     indices = tuple(map(IndexForm, unique_names(names), extents))

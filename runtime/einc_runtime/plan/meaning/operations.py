@@ -95,10 +95,10 @@ def _restrict(meaning: OperatorMeaning, operation: Operation) -> OperatorMeaning
     partial outputs may be whole."""
     outputs = list(zip(meaning.aggregations, meaning.outputs, strict=False))
     indices = list(meaning.indices)
-    for position, (own, found) in enumerate(zip(meaning.indices, operation.indices, strict=False)):
+    for position, (derived, stated) in enumerate(zip(meaning.indices, operation.indices, strict=False)):
         lacking = any(name not in ORDERLESS and all(axis.index != position for axis in axes) for name, axes in outputs)
-        if (lacking or position in meaning.partial) and found.cuts == ():
-            indices[position] = replace(own, cuts=())
+        if (lacking or position in meaning.partial) and stated.cuts == ():
+            indices[position] = replace(derived, cuts=())
     return replace(meaning, attributes={**meaning.attributes, ATTRIBUTE: True}, indices=tuple(indices))
 
 
@@ -108,16 +108,16 @@ def _require_labels(operation: Operation, outputs: Sequence[TensorForm], meaning
     require(operation.kernel, meaning.kernel, f"{where}.kernel")
     _require_attributes(operation, meaning.attributes, f"{where}.kernel_attributes")
     require(list(map(str, outputs)), list(map(str, meaning.results)), f"{where}.outputs")
-    found = [(index.name, index.extent, index.cuts) for index in operation.indices]
-    require(found, [(index.name, index.extent, index.cuts) for index in meaning.indices], f"{where}.indices")
+    indices = [(index.name, index.extent, index.cuts) for index in operation.indices]
+    require(indices, [(index.name, index.extent, index.cuts) for index in meaning.indices], f"{where}.indices")
     require(operation.aggregations, meaning.aggregations, f"{where}.aggregations")
     require(operation.joint_aggregations, meaning.joint_aggregations, f"{where}.joint_aggregations")
 
 
-def _require_equal(found: object, expected: object, where: str, family: str) -> None:
-    if found != expected:
+def _require_equal(stated: object, expected: object, where: str, family: str) -> None:
+    if stated != expected:
         message = (
-            f"{escape_text(str(found), 100)}, where {family} with its attributes has {escape_text(str(expected), 100)}"
+            f"{escape_text(str(stated), 100)}, where {family} with its attributes has {escape_text(str(expected), 100)}"
         )
         raise PlanFault(message, where=where)
 
@@ -125,9 +125,9 @@ def _require_equal(found: object, expected: object, where: str, family: str) -> 
 def _require_attributes(operation: Operation, expected: Mapping[str, Attribute], where: str) -> None:
     """Equal values of other types, such as 1 and true, are different."""
     for name in sorted({*operation.kernel_attributes, *expected}):
-        found, meant = operation.kernel_attributes.get(name), expected.get(name)
-        if _encode(found) != _encode(meant):
-            values = ("nothing" if value is None else escape_text(repr(value), 60) for value in (found, meant))
+        stated, meant = operation.kernel_attributes.get(name), expected.get(name)
+        if _encode(stated) != _encode(meant):
+            values = ("nothing" if value is None else escape_text(repr(value), 60) for value in (stated, meant))
             message = f"{next(values)}, where {operation.family} with its attributes has {next(values)}"
             raise PlanFault(message, where=f"{where}['{name}']")
 
@@ -156,8 +156,8 @@ def _derive_blocks(
 def _require_blocks(operation: Operation, expected: Sequence[FunctionBlocks], where: str) -> None:
     for f, function in enumerate(operation.functions):
         inputs, outputs = expected[f % len(expected)]
-        for field, found, meant in (("inputs", function.inputs, inputs), ("outputs", function.outputs, outputs)):
-            if found != meant:
-                k = next(k for k in range(len(found)) if found[k] != meant[k])
-                message = f"{found[k]}, where its intervals and {operation.family} give {meant[k]}"
+        for field, stated, meant in (("inputs", function.inputs, inputs), ("outputs", function.outputs, outputs)):
+            if stated != meant:
+                k = next(k for k in range(len(stated)) if stated[k] != meant[k])
+                message = f"{stated[k]}, where its intervals and {operation.family} give {meant[k]}"
                 raise PlanFault(message, where=f"{where}.functions[{f}].{field}[{k}] ('{operation.name}')")

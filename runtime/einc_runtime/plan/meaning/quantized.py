@@ -75,12 +75,12 @@ def rounded_product(applied: Application) -> OperatorMeaning:
     applied.require({axis.index for axis in weight[1]} <= kept, f"of scales {scales}, of which a dimension is summed")
     summed = math.prod(index.extent for n, index in enumerate(plain.indices) if n not in kept)
     applied.require(summed <= MAX_SUMMED, f"{summed} products are summed; at most {MAX_SUMMED} fit into 32 bits")
-    own = [(dim, axis.index) for dim, axis in zip(tensor.dims, axes, strict=True) if axis.index in kept]
-    extents = tuple(plain.indices[index].extent for _, index in own if index is not None)
-    rows = TensorForm(tuple(dim for dim, _ in own), extents, tensor.dtype)
+    kept_dims = [(dim, axis.index) for dim, axis in zip(tensor.dims, axes, strict=True) if axis.index in kept]
+    extents = tuple(plain.indices[index].extent for _, index in kept_dims if index is not None)
+    rows = TensorForm(tuple(dim for dim, _ in kept_dims), extents, tensor.dtype)
     applied.require(largest == rows, f"of {largest}, where rows are {rows}")
     attributes = {name: value for name, value in plain.attributes.items() if name != "group"}
-    inputs = (axes, tuple(BlockAxis(index) for _, index in own), *weight)
+    inputs = (axes, tuple(BlockAxis(index) for _, index in kept_dims), *weight)
     return replace(plain, kernel="rounded_contract", attributes=attributes, inputs=inputs)
 
 

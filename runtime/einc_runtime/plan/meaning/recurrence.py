@@ -56,11 +56,11 @@ def recurrence(applied: Application) -> OperatorMeaning:
         attributes,
         tuple(
             TensorForm(
-                tuple(dims[sum(ranks[:place]) : sum(ranks[: place + 1])]),
+                tuple(dims[sum(ranks[:position]) : sum(ranks[: position + 1])]),
                 parsed.shape_of(number),
                 parsed.equations[number].dtype,  # type: ignore[arg-type]
             )
-            for place, number in enumerate(parsed.results)
+            for position, number in enumerate(parsed.results)
         ),
         tuple(IndexForm(name, parsed.extents[name]) for name in cut),
         tuple(follow(parsed.loops_of_operand(operand)) for operand in range(len(applied.inputs))),

@@ -47,8 +47,8 @@ def norm(applied: Application) -> OperatorMeaning:
     if "offset" in applied.attributes:
         attributes["offset"] = applied.number("offset", above=-math.inf)
     axes = (*direct(range(tensor.rank - 1)), WHOLE)
-    others = ((WHOLE,) for _ in vectors)
-    return OperatorMeaning(kind, attributes, (tensor,), indices_along(tensor)[:-1], (axes, *others), (axes,))
+    of_vectors = ((WHOLE,) for _ in vectors)
+    return OperatorMeaning(kind, attributes, (tensor,), indices_along(tensor)[:-1], (axes, *of_vectors), (axes,))
 
 
 def meanpool(applied: Application) -> OperatorMeaning:
@@ -77,16 +77,17 @@ def meanpool(applied: Application) -> OperatorMeaning:
 
 def rope(applied: Application) -> OperatorMeaning:
     """Pairs of the last dimension turn by the positions of the tokens, which are an input or follow from `seq_lens`."""
-    given = "extras" in applied.attributes
+    has_positions = "extras" in applied.attributes
     applied.allow(
-        ("theta", "scaling", "extras" if given else "seq_lens"), [n for names in ROPE_SCALINGS.values() for n in names]
+        ("theta", "scaling", "extras" if has_positions else "seq_lens"),
+        [n for names in ROPE_SCALINGS.values() for n in names],
     )
-    tensor, *positions = applied.operands(1 + given)
+    tensor, *positions = applied.operands(1 + has_positions)
     scaling = applied.value("scaling", str)
     applied.require(scaling in ROPE_SCALINGS, f"there is no scaling '{scaling[:40]}'")
     applied.require(tensor.dtype in FLOATS and tensor.rank >= 2 and tensor.shape[-1] % 2 == 0, f"of {tensor}")
     attributes: dict[str, Attribute] = {"theta": applied.number("theta"), "scaling": scaling}
-    if given:
+    if has_positions:
         vector = positions[0]
         applied.require(applied.items("extras", str) == ("positions",), "extras that are not the positions")
         applied.require(vector.dtype in INTEGERS and vector.shape == tensor.shape[-2:-1], f"at {vector}")
@@ -106,5 +107,5 @@ def rope(applied: Application) -> OperatorMeaning:
         applied.require(low < high, f"low_freq_factor {low} and high_freq_factor {high}")
     rank = tensor.rank
     axes = (*direct(range(rank - 1)), WHOLE)
-    tokens = (direct((rank - 2,)),) * given
+    tokens = (direct((rank - 2,)),) * has_positions
     return OperatorMeaning("rope", attributes, (tensor,), indices_along(tensor)[:-1], (axes, *tokens), (axes,))

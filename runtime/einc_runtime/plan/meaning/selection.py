@@ -49,7 +49,7 @@ def _find(
     applied: Application, tensor: TensorForm, axis: int, results: tuple[TensorForm, ...], *, lists: bool
 ) -> OperatorMeaning:
     rank = results[0].rank
-    own = tuple(range(rank))
+    all_dims = tuple(range(rank))
     kept = (*direct([d for d in range(tensor.rank) if d != axis]), *([WHOLE] * lists))
     return OperatorMeaning(
         applied.family,
@@ -59,5 +59,5 @@ def _find(
         (direct(range(tensor.rank)),),
         (kept, kept),
         (applied.family,) * 2,
-        (JointAggregation((0, 1), (own, own), own[rank - lists :]),),
+        (JointAggregation((0, 1), (all_dims, all_dims), all_dims[rank - lists :]),),
     )

@@ -128,8 +128,8 @@ class Application:
         """Raises PlanFault unless the attributes are these."""
         missing = [name for name in required if name not in self.attributes]
         self.require(not missing, f"the attribute '{', '.join(missing)}' is missing")
-        others = sorted(set(self.attributes) - {*required, *optional})
-        self.require(not others, f"it has no attribute '{escape_text(', '.join(others), 60)}'")
+        unknown = sorted(set(self.attributes) - {*required, *optional})
+        self.require(not unknown, f"it has no attribute '{escape_text(', '.join(unknown), 60)}'")
 
     def operands(self, count: int) -> tuple[TensorForm, ...]:
         """The inputs, which must be `count` many."""
@@ -152,16 +152,16 @@ class Application:
     def items(self, name: str, kind: type[Value]) -> tuple[Value, ...]:
         """A list of values of this very type."""
         values = self.attributes[name]
-        found = [value for value in values if type(value) is kind] if isinstance(values, list) else []
-        self.require(found == values, f"the attribute '{name}' should be a list of {kind.__name__}")
-        return tuple(found)
+        typed = [value for value in values if type(value) is kind] if isinstance(values, list) else []
+        self.require(typed == values, f"the attribute '{name}' should be a list of {kind.__name__}")
+        return tuple(typed)
 
     def lengths(self, name: str, total: int) -> tuple[int, ...]:
         """A list of positive integers that add up to `total`."""
-        found = self.items(name, int)
-        fit = min(found, default=0) > 0 and sum(found) == total
+        lengths = self.items(name, int)
+        fit = min(lengths, default=0) > 0 and sum(lengths) == total
         self.require(fit, f"the attribute '{name}' should be lengths that add up to {total}")
-        return found
+        return lengths
 
     def axis(self, tensor: TensorForm) -> int:
         """The attribute `axis`, a dimension of the tensor."""
@@ -183,12 +183,12 @@ def direct(indices: Sequence[int]) -> tuple[BlockAxis, ...]:
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
     """The names, where the second of two equal ones gets `_2`, the third `_3`, unless that is a name as well."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         numbered = (f"{name}_{number}" for number in itertools.count(2))
-        others = (candidate for candidate in numbered if candidate not in found and candidate not in names)
-        found.append(name if name not in found else next(others))
-    return tuple(found)
+        candidates = (candidate for candidate in numbered if candidate not in unique and candidate not in names)
+        unique.append(name if name not in unique else next(candidates))
+    return tuple(unique)
 
 
 def indices_along(tensor: TensorForm) -> tuple[IndexForm, ...]:
