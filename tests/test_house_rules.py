@@ -33,12 +33,6 @@ VAGUE_NAMES = (
 )  # fmt: skip
 """Pronouns and fillers, which say nothing about the value that they name."""
 
-NOT_YET_RENAMED = {
-    "einc/ops",
-    "runtime/einc_runtime/kernels/triton",
-}
-"""Folders in which some names are still VAGUE_NAMES. A folder leaves this list when its last one is gone."""
-
 
 def read_sources(*folders: Path) -> Iterator[tuple[str, str]]:
     """The path and the text of every file. Only suspicious ones are parsed, as all take seconds."""
@@ -172,14 +166,12 @@ def list_vague_names(text: str) -> Iterator[tuple[int, str]]:
 
 def test_names_say_what_a_value_is() -> None:
     """`operator` and `best_plan` can be understood where they are used; `one`, `own` and `found` cannot."""
-    vague = defaultdict(list)
+    vague = []
     pattern = re.compile(rf"\b_?({'|'.join(VAGUE_NAMES)})\b")
     for path, text in read_sources(*CODE, TESTS / "support"):
         if pattern.search(re.sub(r'"""(?s:.*?)"""|#.*', "", text)):
-            vague[path.rpartition("/")[0]] += [f"{path}:{line}: {name}" for line, name in list_vague_names(text)]
-    folders = {folder for folder, names in vague.items() if names}
-    assert [name for folder in sorted(folders - NOT_YET_RENAMED) for name in vague[folder]] == []
-    assert folders >= NOT_YET_RENAMED, "take the folders that are done off the list"
+            vague += [f"{path}:{line}: {name}" for line, name in list_vague_names(text)]
+    assert vague == []
 
 
 @pytest.mark.parametrize("folder", [*CODE, TESTS], ids=lambda folder: folder.name)

@@ -84,11 +84,11 @@ def _align_axes(source: Array, target: Array) -> tuple[Array, Array] | None:
 def _cut_axes(flat: Array, cuts: Sequence[int]) -> Array:
     """A view with its axes cut at these numbers of elements, counted from the end; they include its own cuts."""
     shape, strides = [], []
-    own = list(accumulate((1, *reversed(flat.shape)), operator.mul))
+    own_cuts = list(accumulate((1, *reversed(flat.shape)), operator.mul))
     for before, after in pairwise(cuts):
-        axis = max(k for k in range(flat.ndim) if own[k] <= before)
+        axis = max(k for k in range(flat.ndim) if own_cuts[k] <= before)
         shape.append(after // before)
-        strides.append(flat.strides[flat.ndim - 1 - axis] * (before // own[axis]))
+        strides.append(flat.strides[flat.ndim - 1 - axis] * (before // own_cuts[axis]))
     return restride(flat, shape[::-1], strides[::-1])
 
 
@@ -106,8 +106,8 @@ class _BlockMove:
     def of(source: Array, target: Array) -> _BlockMove:
         size = source.itemsize
         views = [restride(view, (*view.shape, size), (*view.strides, 1)) for view in (source, target)]
-        (one, other), _ = merge_axes(views, [False] * views[0].ndim)
-        extents, strides = one.shape, (one.strides, other.strides)
+        (source_view, target_view), _ = merge_axes(views, [False] * views[0].ndim)
+        extents, strides = source_view.shape, (source_view.strides, target_view.strides)
         if (strides[0][-1], strides[1][-1]) != (1, 1):  # single bytes far from each other
             extents, strides = (*extents, 1), ((*strides[0], 1), (*strides[1], 1))
         return _BlockMove(address(source), address(target), extents, *strides)

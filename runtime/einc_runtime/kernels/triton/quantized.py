@@ -57,19 +57,19 @@ def build_quantized_contract(
     widened = allocator.take(call.weight.shape, storage_dtype(dtype_name(call.tensor.array)))
     first = address(widened)
 
-    def put(place: int) -> Array:
+    def put(start: int) -> Array:
         moved = WorkspaceAllocator()
-        moved.size = place - SCRATCH
+        moved.size = start - SCRATCH
         return moved.take(widened.shape, widened.dtype)
 
     product = multiply(call.product_with(put(SCRATCH + STAND_IN_WEIGHT_OFFSET), call.result.array))
-    place = first + -(-product.scratch // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+    start = first + -(-product.scratch // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
     def relocate(old: int) -> int:
-        return old - (SCRATCH + STAND_IN_WEIGHT_OFFSET) + place if old >= SCRATCH + STAND_IN_WEIGHT_OFFSET else old
+        return old - (SCRATCH + STAND_IN_WEIGHT_OFFSET) + start if old >= SCRATCH + STAND_IN_WEIGHT_OFFSET else old
 
     steps = [relocate_step(step, relocate) for step in product.steps]
-    return LaunchSequence((widen(call.weight, put(place)), *steps), place - SCRATCH + allocator.size)
+    return LaunchSequence((widen(call.weight, put(start)), *steps), start - SCRATCH + allocator.size)
 
 
 def build_stored_rows(invocation: Invocation[Array]) -> KernelLaunch | None:
@@ -90,7 +90,7 @@ def _build_direct(call: QuantizedContractCall) -> KernelLaunch | None:
         return None
     operands = [call.tensor, call.result, *(NamedArray(n, a) for n, a in zip(names, weight.operands, strict=True))]
     firsts = [rows, rows, *(columns for _ in names)]
-    seconds = [summed, columns, *(tuple(name for name in summed if name in own) for own in names)]
+    seconds = [summed, columns, *(tuple(name for name in summed if name in operand_names) for operand_names in names)]
     if not all(are_mergeable(x, g) for x, *two in zip(operands, firsts, seconds, strict=True) for g in two):
         return None
     views = [view_as_matrices(x, batch, a, b) for x, a, b in zip(operands, firsts, seconds, strict=True)]
@@ -110,7 +110,7 @@ def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> Kern
     group = weight.group // weight.packing
     step = math.gcd(group or 64, 64)
     tiles = -(-width // tile)
-    inside, near, given = f"column < {width}", f"place < {depth}", f"row < {count}"
+    inside, near, in_rows = f"column < {width}", f"place < {depth}", f"row < {count}"
     each = {0: "number", 1: "column", 2: f"(start // {group})" if group else "0"}
     lines = [
         "program = tl.program_id(0).to(tl.int64)",
@@ -131,11 +131,11 @@ def _multiply_tiles(call: QuantizedContractCall, views: Sequence[Array]) -> Kern
         at = {0: "number", 1: "row[:, None]", 2: f"(place * {weight.packing} + {half})[None, :]"}
         lines += [
             f"    wide = tl.where(mask, ({number}.to(tl.float32){less}) * scale[:, None], 0.0).to({LANGUAGE[kind]})",
-            f"    part = {x.load(at, f'({given})[:, None] & ({near})[None, :]')}.to({LANGUAGE[kind]})",
+            f"    part = {x.load(at, f'({in_rows})[:, None] & ({near})[None, :]')}.to({LANGUAGE[kind]})",
             '    sums = tl.dot(part, tl.trans(wide), sums, input_precision="ieee")',
         ]
     target = {0: "number", 1: "row[:, None]", 2: "column[None, :]"}
-    lines.append(y.store(target, f"(sums * {call.scale!r})", f"({given})[:, None] & ({inside})[None, :]"))
+    lines.append(y.store(target, f"(sums * {call.scale!r})", f"({in_rows})[:, None] & ({inside})[None, :]"))
     title = f"{count} rows times {stack} weights of {width} rows in groups of {weight.group}"
     return assemble("quantized_product", title, items, views[1].shape, lines, stack * tiles)
 
@@ -160,7 +160,7 @@ def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
     packing, rank = weight.packing, target.ndim
     values = PointerOperand.of("values", weight.values, "i8")
     names = ("scales", "zeros")[: len(weight.operands) - 1]
-    alike = [PointerOperand.of(name, array) for name, array in zip(names, weight.operands[1:], strict=True)]
+    factors = [PointerOperand.of(name, array) for name, array in zip(names, weight.operands[1:], strict=True)]
     output = PointerOperand.of("output", target)
     *rows, width = weight.values.shape
     block = min(power_of_two(width), MAX_BLOCK_VALUES)
@@ -176,21 +176,21 @@ def widen(weight: QuantizedWeight, target: Array) -> KernelLaunch:
     ]
     for axis, extent in reversed(list(enumerate(rows))):
         lines += [f"i{axis} = row % {extent}", f"row = row // {extent}"]
-    own = {axis: f"i{axis}" for axis in range(rank - 1)}
-    at = {**own, rank - 1: "column"}
+    leading = {axis: f"i{axis}" for axis in range(rank - 1)}
+    at = {**leading, rank - 1: "column"}
     # a group has an even number of elements, so that both of a byte are in one
-    group = {**own, rank - 1: f"(column // {weight.group // packing})"} if weight.group else own
+    group = {**leading, rank - 1: f"(column // {weight.group // packing})"} if weight.group else leading
     lines.append(f"number = {values.load(at, 'mask')}.to(tl.int32)")
-    fixed = [{axis: place for axis, place in group.items() if axis < len(one.strides)} for one in alike]
+    fixed = [{axis: subscript for axis, subscript in group.items() if axis < len(factor.strides)} for factor in factors]
     mask = "mask" if weight.group and weight.scales.shape[-1] > 1 else ""  # of one group, all columns have one address
-    lines += [f"{one.name}_ = {one.load(place, mask)}" for one, place in zip(alike, fixed, strict=True)]
-    zero = f" - zeros_.to({wide})" if len(alike) > 1 else ""
+    lines += [f"{x.name}_ = {x.load(subscripts, mask)}" for x, subscripts in zip(factors, fixed, strict=True)]
+    zero = f" - zeros_.to({wide})" if len(factors) > 1 else ""
     pairs = ["((number & 15) - 8)", "(((number >> 4) & 15) - 8)"]
     elements = pairs if packing == 2 else [_decode("number", weight.storage)]
     for n, element in enumerate(elements):
         result = f"(({element}.to({wide}){zero}) * scales_.to({wide}))"
-        place = "column" if packing == 1 else f"(column * 2 + {n})"
-        lines.append(output.store({**own, rank - 1: place}, result, "mask"))
+        subscript = "column" if packing == 1 else f"(column * 2 + {n})"
+        lines.append(output.store({**leading, rank - 1: subscript}, result, "mask"))
     title = f"a weight of {' x '.join(map(str, target.shape))} in groups of {weight.group}"
     grid = math.prod(rows) * parts
-    return assemble("dequantize", title, [values, *alike, output], target.shape, lines, grid)
+    return assemble("dequantize", title, [values, *factors, output], target.shape, lines, grid)
