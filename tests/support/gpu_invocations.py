@@ -38,10 +38,10 @@ class Case:
         operands = moved(self.inputs), moved(self.outputs), blocks(self.inputs), blocks(self.outputs)
         return Invocation(self.kernel, self.attributes, *operands)
 
-    def launches(self, shift=0):
+    def launches(self, shift=0, architecture="sm_90"):
         invocation = self.invocation(shift)
         views = ([as_layout(x) for x in arrays] for arrays in (invocation.inputs, invocation.outputs))
-        return builders.build_kernel(invocation.on(*views))
+        return builders.build_kernel(invocation.on(*views), architecture)
 
 
 def made(kernel, attributes, inputs, *outputs):

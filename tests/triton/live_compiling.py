@@ -46,7 +46,7 @@ def sources(plan):
     return [step.source for step in plan.steps if isinstance(step, KernelLaunch)]
 
 
-MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
+MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "gfx90a": 64 << 10, "gfx942": 64 << 10}
 """Shared memory that a program may have."""
 
 
@@ -295,7 +295,21 @@ def test_an_error_of_triton_is_one_line():
     assert "undefined" in caught.value.message
 
 
-@pytest.mark.parametrize("architecture", one_in(3, ["sm_80", "sm_90", "sm_100"]))
+@pytest.mark.parametrize(("name", "architecture"), one_in(5, [*INVOCATIONS, *JOINT_AGGREGATIONS], ["gfx90a", "gfx942"]))
+def test_every_kernel_compiles_for_amd(name, architecture, tmp_path):
+    known = name in INVOCATIONS
+    plan = INVOCATIONS[name].launches(architecture=architecture) if known else joint_launches(name)
+    for source in sources(plan):
+        binary = compile_source(source, architecture)
+        assert binary.code[:4] == b"\x7fELF"
+        assert source.name.encode() in binary.code
+        assert binary.shared <= MEMORY[architecture]
+        kernel_cache.store(source, architecture, binary, tmp_path)
+        assert kernel_cache.find(source, architecture, [tmp_path], version()) == binary
+        assert kernel_cache.find(source, "sm_90", [tmp_path], version()) is None
+
+
+@pytest.mark.parametrize("architecture", one_in(3, ["sm_80", "sm_90", "sm_100", "gfx942"]))
 def test_launches_of_a_decode_step_compile(architecture):
     """The step of two layers of a small model on three GPUs, one of which reads what the others have."""
     bundle = compile_step(3, "bf16")

@@ -37,17 +37,40 @@ _TYPESTRINGS = {"f16": "<f2", "bf16": "<u2", "f32": "<f4", "f64": "<f8", "i32": 
 
 @dataclass(frozen=True, slots=True)
 class GpuTarget:
-    """The device that a kernel is for. The architecture and the number of multiprocessors decide between variants."""
+    """The device that a kernel is for. The architecture and the number of multiprocessors decide between variants.
+
+    GPUs of AMD have the name of their architecture, such as gfx942, in `amd`, and no capability.
+    """
 
     device: int
     name: str
     capability: tuple[int, int]
     multiprocessors: int
+    amd: str = ""
 
     @property
     def architecture(self) -> str:
         """The name that compilers use, such as sm_90."""
-        return f"sm_{self.capability[0]}{self.capability[1]}"
+        return self.amd or f"sm_{self.capability[0]}{self.capability[1]}"
+
+    @staticmethod
+    def of(architecture: str, device: int) -> GpuTarget:
+        """A device of which the architecture is known, and nothing else."""
+        if architecture.startswith(AMD):
+            return GpuTarget(device, architecture, (0, 0), 1, architecture)
+        return GpuTarget(device, architecture, read_capability(architecture), 1)
+
+
+AMD = "gfx"
+"""What the names of AMD's architectures begin with."""
+
+MAX_AMD_STAGES = 2
+"""With more, operands that are fetched ahead take more than the 64 KiB of shared memory that a program has there."""
+
+
+def read_capability(architecture: str) -> tuple[int, int]:
+    """(9, 0) of sm_90; (0, 0) of AMD's architectures."""
+    return (0, 0) if architecture.startswith(AMD) else divmod(int(architecture.removeprefix("sm_")), 10)
 
 
 @dataclass(frozen=True, slots=True)

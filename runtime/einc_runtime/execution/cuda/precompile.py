@@ -112,8 +112,7 @@ def list_sources(
 
 
 def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, architecture: str) -> None:
-    number = int(architecture.removeprefix("sm_"))
-    targets = {n: GpuTarget(n, architecture, divmod(number, 10), 1) for n in sorted(set(devices))}
+    targets = {n: GpuTarget.of(architecture, n) for n in sorted(set(devices))}
     tasks = rewrite_for_devices(bundle, devices)
     schedule = schedule_steps(bundle, tasks, devices, frozenset())
     memory = DeviceMemory(bundle, devices, [(site + 1) * _ARENA_DISTANCE for site in range(len(devices))])

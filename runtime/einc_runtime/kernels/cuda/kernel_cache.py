@@ -22,6 +22,7 @@ from typing import BinaryIO
 from einc_runtime import environment
 from einc_runtime.disk import DISK, Disk, replace_file, user_cache
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
+from einc_runtime.kernels.gpu import AMD
 from einc_runtime.kernels.triton.launches import KernelSource
 
 MAX_KERNEL_BYTES = 64 << 20
@@ -61,7 +62,7 @@ def find(source: KernelSource, architecture: str, places: Sequence[Path], compil
 
 def list_architectures(source: KernelSource, places: Sequence[Path]) -> list[str]:
     """The architectures for which there is compiled code."""
-    names = {path.name.split(".")[-2] for folder in places for path in folder.glob(f"{_stem(source)}.sm_*.json")}
+    names = {path.name.split(".")[-2] for folder in places for path in folder.glob(f"{_stem(source)}.*.json")}
     return sorted(names)
 
 
@@ -75,7 +76,7 @@ def store(source: KernelSource, architecture: str, binary: KernelBinary, folder:
     }  # fmt: skip
     files = {
         folder / f"{_stem(source)}.py": source.text.encode(),
-        stem.with_name(stem.name + ".cubin"): binary.code,
+        stem.with_name(stem.name + _suffix(architecture)): binary.code,
         stem.with_name(stem.name + ".json"): (json.dumps(note, indent=1) + "\n").encode(),
     }
     for path, data in files.items():
@@ -86,8 +87,15 @@ def _stem(source: KernelSource) -> str:
     return f"{source.name}-{source.key[:32]}"
 
 
+def _suffix(architecture: str) -> str:
+    """What files with machine code end with."""
+    return ".hsaco" if architecture.startswith(AMD) else ".cubin"
+
+
 def _list_compatible(architecture: str) -> list[str]:
-    """The architectures whose code runs on this one: 8.x runs on later 8.y; from 9.0 on only the same one."""
+    """The architectures whose code runs on this one: 8.x runs on later 8.y; all others run their own alone."""
+    if architecture.startswith(AMD):
+        return [architecture]
     number = int(architecture.removeprefix("sm_"))
     if number >= 90:
         return [architecture]
@@ -97,7 +105,7 @@ def _list_compatible(architecture: str) -> list[str]:
 def _read(stem: Path) -> KernelBinary | None:
     try:
         note = json.loads(_read_bounded(stem.with_name(stem.name + ".json")))
-        code = _read_bounded(stem.with_name(stem.name + ".cubin"))
+        code = _read_bounded(stem.with_name(stem.name + _suffix(stem.name.rpartition(".")[2])))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(note, dict) or any(type(note.get(name)) is not kind for name, kind in _RECORD_FIELDS.items()):

@@ -17,10 +17,15 @@ from typing import Any
 
 from einc_runtime.errors import KernelFault, MissingFault
 from einc_runtime.installing import suggest_extra
-from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT
+from einc_runtime.kernels.gpu import MAX_AMD_STAGES, WORKSPACE_ALIGNMENT
 from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, KernelSource
 
-ARCHITECTURES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121")
+AMD_ARCHITECTURES = ("gfx90a", "gfx942")
+"""Those of MI200 and MI300. Their kernels are compiled, and cannot be launched yet."""
+
+ARCHITECTURES = (
+    "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121", *AMD_ARCHITECTURES,
+)  # fmt: skip
 """The architectures for which kernels can be compiled."""
 
 HIDDEN = 2
@@ -62,27 +67,40 @@ def compile_source(source: KernelSource, architecture: str) -> KernelBinary:
     attributes = {
         (position,): [["tt.divisibility", POINTER_ALIGNMENT]] for position, yes in enumerate(source.aligned) if yes
     }
-    capability = int(architecture.removeprefix("sm_"))
-    options = {"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": source.fuses}
+    is_amd = architecture in AMD_ARCHITECTURES
+    target = GPUTarget("hip", architecture, 64) if is_amd else GPUTarget("cuda", _read_number(architecture), 32)
+    stages = min(source.stages, MAX_AMD_STAGES) if is_amd else source.stages
+    options = {"num_warps": source.warps, "num_stages": stages, "enable_fp_fusion": source.fuses}
     try:
         compiled: Any = triton.compile(
             ASTSource(_load_function(source), source.signature(), constexprs={}, attrs=attributes),
-            target=GPUTarget("cuda", capability, 32),
+            target=target,
             options=options,
         )
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
         reason = " ... ".join([f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__, *lines[-1:]])
         raise KernelFault(f"Triton could not compile {source.name} for {architecture}: {reason}") from error
-    facts, entry = compiled.metadata, re.search(r"\.entry\s[^(]*\(([^)]*)\)", compiled.asm["ptx"])
+    facts = compiled.metadata
     special = any(getattr(facts, name, 0) for name in _SPECIAL_LAUNCHES) or facts.num_ctas != 1
-    if special or entry is None or entry[1].count(".param") > len(source.types) + HIDDEN:
+    if special or not (is_amd or _has_known_parameters(compiled.asm["ptx"], source)):
         raise KernelFault(f"Triton compiled {source.name} to what only Triton can launch")
     if getattr(facts, "global_scratch_align", 1) > WORKSPACE_ALIGNMENT:
         raise KernelFault(f"Triton compiled {source.name} to what needs scratch memory of a larger alignment")
-    name, code = str(facts.name), bytes(compiled.asm["cubin"])
+    name, code = str(facts.name), bytes(compiled.asm["hsaco" if is_amd else "cubin"])
     scratch = int(getattr(facts, "global_scratch_size", 0))
     return KernelBinary(name, code, int(facts.num_warps), int(facts.shared), version() or "triton", scratch)
+
+
+def _read_number(architecture: str) -> int:
+    """90 of sm_90."""
+    return int(architecture.removeprefix("sm_"))
+
+
+def _has_known_parameters(assembly: str, source: KernelSource) -> bool:
+    """Whether machine code takes the source's pointers, and HIDDEN parameters more at most."""
+    entry = re.search(r"\.entry\s[^(]*\(([^)]*)\)", assembly)
+    return entry is not None and entry[1].count(".param") <= len(source.types) + HIDDEN
 
 
 def _load_function(source: KernelSource) -> Any:

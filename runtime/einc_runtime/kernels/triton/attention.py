@@ -48,7 +48,7 @@ MIN_SHARE = 512
 MAX_SHARES = 16
 """The greatest number of shares; the kernel that combines them has as many operands."""
 
-SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121"})
+SMALL_MEMORY = frozenset({"sm_86", "sm_89", "sm_120", "sm_121", "gfx90a", "gfx942"})
 """Architectures with at most 99 KiB of shared memory for a program: tiles are smaller, with fewer pipeline stages."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from einc_runtime.dtypes import ITEMSIZE
+from einc_runtime.kernels.gpu import MAX_AMD_STAGES, read_capability
 from einc_runtime.kernels.scalar_program import read_steps
 from einc_runtime.kernels.triton.gemm import Gemm
 from einc_runtime.kernels.triton.launches import POINTER_ALIGNMENT, KernelLaunch
@@ -29,8 +30,9 @@ PRODUCT_DTYPES = ("f16", "bf16", "f32")
 GROUP = 8
 """Tiles of rows that are computed together, column after column."""
 
-SHARED_MEMORY_BYTES = {8: 163 << 10, 9: 227 << 10, 10: 227 << 10}
-"""Bytes of shared memory that a program may have, by the first number of the architecture; 99 KiB elsewhere."""
+SHARED_MEMORY_BYTES = {0: 64 << 10, 8: 163 << 10, 9: 227 << 10, 10: 227 << 10}
+"""Bytes of shared memory that a program may have, by the first number of the architecture, which is 0 for those of AMD;
+99 KiB elsewhere."""
 LITTLE_SHARED, LESS_SHARED = frozenset({"sm_86", "sm_89"}), 99 << 10
 
 
@@ -92,11 +94,12 @@ def list_tiles(products: Sequence[Gemm], architecture: str) -> tuple[ProductTile
         tiles = _FEW_ROW_TILES
     else:
         tiles = _LARGE if len(products) == 1 else _TWO
-        if int(architecture.removeprefix("sm_")) // 10 in BULK and all(map(_has_bulk_form, products)):
+        if read_capability(architecture)[0] in BULK and all(map(_has_bulk_form, products)):
             tiles += _LARGE_BULK if len(products) == 1 else _TWO_BULK
-    major = int(architecture.removeprefix("sm_")) // 10
+    major = read_capability(architecture)[0]
     most = LESS_SHARED if architecture in LITTLE_SHARED else SHARED_MEMORY_BYTES.get(major, LESS_SHARED)
-    return tuple(tile for tile in tiles if tile.shared(products) <= most)
+    stages = tuple(tile.stages if major else min(tile.stages, MAX_AMD_STAGES) for tile in tiles)
+    return tuple(t for t, ahead in zip(tiles, stages, strict=True) if t.shared(products) // t.stages * ahead <= most)
 
 
 def _has_bulk_form(product: Gemm) -> bool:
