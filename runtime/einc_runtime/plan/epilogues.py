@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, writes_of
+from einc_runtime.plan.regions import ExecutablePlan, Users, find_output_buffers, find_users, writes_of
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import AnyTask, KernelTask, Operation
 from einc_runtime.plan.states import IN_PLACE
@@ -35,27 +35,36 @@ def consists_of_library_functions(attributes: Mapping[str, object]) -> bool:
     return set(_FUNCTION.findall(str(attributes["program"]))) <= set(LIBRARY_FUNCTIONS)
 
 
-def find_epilogues(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, tuple[int, int]]:
+def find_epilogues(
+    bundle: ExecutablePlan, tasks: Sequence[AnyTask], contracted: ContractedOperands | None = None
+) -> dict[int, tuple[int, int]]:
     """For each contraction (a position of a task) the map that may run with it, and the map's operand that it computes.
 
     No other task reads or writes the contraction's result, so the fused kernel need not write it. All that the map
     waits for comes before the contraction, or is the contraction, so that the kernel can run in its place. The
     contraction may read bytes that the map writes. That is not checked here: kernels know the addresses, and check it.
+    `contracted` is `list_contracted_operands`, for callers that have it.
     """
     epilogues: dict[int, tuple[int, int]] = {}
-    for number, candidates in list_contracted_operands(bundle, tasks):
+    for number, candidates in list_contracted_operands(bundle, tasks) if contracted is None else contracted:
         for contraction, operand in sorted(candidates, reverse=True)[:1]:  # the last contraction that it waits for
             if all(earlier <= contraction for earlier in tasks[number].after):
                 epilogues[contraction] = number, operand
     return epilogues
 
 
+ContractedOperands = Sequence[tuple[int, list[tuple[int, int]]]]
+"""Maps, each with those of its operands that a contraction of its site computes for it alone: the contraction, and the
+operand's place."""
+
+
 def list_contracted_operands(
-    bundle: ExecutablePlan, tasks: Sequence[AnyTask]
-) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Each map, and those of its operands that a contraction of its site computes for it alone: the contraction, and
-    the operand's place."""
-    (readers, writers), kept = find_users(tasks), find_output_buffers(bundle)
+    bundle: ExecutablePlan, tasks: Sequence[AnyTask], users: Users | None = None
+) -> ContractedOperands:
+    """All maps of a plan; `users` is `find_users`, for callers that have it."""
+    readers, writers = users or find_users(tasks)
+    kept = find_output_buffers(bundle)
+    operands: list[tuple[int, list[tuple[int, int]]]] = []
     for number, task in enumerate(tasks):
         if not isinstance(task, KernelTask) or bundle.operations[task.operation].kernel != "map":
             continue
@@ -70,7 +79,8 @@ def list_contracted_operands(
             contracts = isinstance(first, KernelTask) and bundle.operations[first.operation].kernel == "contract"
             if contracts and first.site == task.site and writes_of(first) == (region,) and writing_tasks[0] < number:
                 candidates.append((writing_tasks[0], operand))
-        yield number, candidates
+        operands.append((number, candidates))
+    return operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +92,17 @@ class GatedTasks:
     places: tuple[int, int]
 
 
-def find_gated_pairs(bundle: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int, GatedTasks]:
+def find_gated_pairs(
+    bundle: ExecutablePlan, tasks: Sequence[AnyTask], contracted: ContractedOperands | None = None
+) -> dict[int, GatedTasks]:
     """Maps of two operands which two contractions compute for them alone, such as gate, up and silu(gate) * up, by the
     position of the first contraction.
 
     One kernel for all three can run in its place: what the other two wait for comes before it, or is one of the three.
+    `contracted` is as for `find_epilogues`.
     """
     gated: dict[int, GatedTasks] = {}
-    for number, candidates in list_contracted_operands(bundle, tasks):
+    for number, candidates in list_contracted_operands(bundle, tasks) if contracted is None else contracted:
         task = tasks[number]
         if len(candidates) != 2 or not isinstance(task, KernelTask) or len(task.reads) != 2:
             continue

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs, is_library_epilogue
+from einc_runtime.plan.epilogues import find_epilogues, find_gated_pairs, is_library_epilogue, list_contracted_operands
 from einc_runtime.plan.regions import ExecutablePlan, find_output_buffers, find_users, reads_of, region_bytes, writes_of
 from einc_runtime.plan.reproducible import ATTRIBUTE
 from einc_runtime.plan.schema import AggregateTask, AnyTask, Block, KernelTask, Operation, Region
@@ -71,9 +71,10 @@ def find_joint_tasks(plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> dict[int
     The kernel writes when its first task runs: what its tasks read must not lie where any of them writes.
     """
     joint: dict[int, int] = {}
-    for first, gated in find_gated_pairs(plan, tasks).items():  # tuning may choose one kernel for those of many rows
+    finder = _Finder(plan, tasks)
+    for first, gated in finder.gated.items():  # tuning may choose one kernel for those of many rows
         joint |= {first: gated.then, gated.second: gated.then}
-    for launch in find_launches(plan, tasks):
+    for launch in finder.run():
         joint |= dict.fromkeys(launch.tasks[:-1], launch.tasks[-1])
     return joint
 
@@ -88,7 +89,9 @@ def is_few(work: Work | None, written: Block) -> bool:
 class _Finder:
     def __init__(self, plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> None:
         self.plan, self.tasks = plan, tasks
-        self.readers, self.writers = find_users(tasks)
+        self.readers, self.writers = users = find_users(tasks)
+        self.contracted = list_contracted_operands(plan, tasks, users)
+        self.gated = find_gated_pairs(plan, tasks, self.contracted)
         self.outputs = find_output_buffers(plan)
         self.taken: set[int] = set()
 
@@ -111,7 +114,7 @@ class _Finder:
         return written not in self.outputs and bool(readers) and members.issuperset(readers)
 
     def _gated(self) -> Iterator[JointLaunch]:
-        for first, gated in find_gated_pairs(self.plan, self.tasks).items():
+        for first, gated in self.gated.items():
             gate = self._operation(gated.then)
             short = gate is not None and len(str(gate.kernel_attributes["program"])) <= MAX_GATE
             shared = set(reads_of(self.tasks[first])).intersection(reads_of(self.tasks[gated.second]))
@@ -119,7 +122,7 @@ class _Finder:
                 yield JointLaunch("gated", (first, gated.second, gated.then))
 
     def _epilogues(self) -> Iterator[JointLaunch]:
-        for first, (then, _) in find_epilogues(self.plan, self.tasks).items():
+        for first, (then, _) in find_epilogues(self.plan, self.tasks, self.contracted).items():
             operation = self._operation(then)
             sizes = {region_bytes(self.plan, region) for n in (first, then) for region in writes_of(self.tasks[n])}
             if operation is not None and is_library_epilogue(operation) and len(sizes) == 1:

@@ -58,7 +58,11 @@ def writes_of(task: AnyTask) -> tuple[Region, ...]:
     return () if isinstance(task, FenceTask) else task.writes
 
 
-def find_users(tasks: Sequence[AnyTask]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+Users = tuple[dict[int, list[int]], dict[int, list[int]]]
+"""For every buffer the tasks that read it, and those that write it."""
+
+
+def find_users(tasks: Sequence[AnyTask]) -> Users:
     """For every buffer the tasks that read it and those that write it, ascending, each once for every region."""
     readers: dict[int, list[int]] = defaultdict(list)
     writers: dict[int, list[int]] = defaultdict(list)
