@@ -11,10 +11,12 @@ import pytest
 from einc.compiler import Compiled, compile_model
 from einc.errors import CapacityError, UsageError
 from einc.graph.decode_step import StepRequest
+from einc.logical.division import DivisionShape
 from einc.options import CompileOptions
 from einc.report.division import summarize_division
 from einc.report.document import explain
 from einc.report.terminal import format_overview
+from einc.stages.choice import ShapeSearch
 from einc.verification.exchanges import verify_exchanges
 from einc_runtime.errors import PlanFault
 from einc_runtime.execution.cpu.executor import CpuExecutor
@@ -120,6 +122,20 @@ def test_captured_graphs_run_stages():
         for _ in range(2):
             session.execute()
             agree(outputs_of(session), expected)
+
+
+@pytest.mark.slow
+def test_estimates_are_near_the_simulation_of_whole_plans():
+    """Of sizes at which kernels, and not launches, take the time."""
+    sizes = {"n_layers": 4, "batch": 8, "length": 512, "vocab": 1000}
+    compiled = plan(LLAMA, 8, sizes)
+    search = ShapeSearch(compiled.graph, compiled.target.machine, 8, naive=True, budget=compiled.budget)
+    for shape in (DivisionShape(2, 4, 1), DivisionShape(4, 8, 1), DivisionShape(2, 2, 2), DivisionShape(1, 1, 4)):
+        promise = search.promise(shape)
+        assert promise is not None
+        built_ms = search.build(promise.plan).predicted_ms
+        assert search.bound_ms(shape) <= promise.ms
+        assert promise.ms == pytest.approx(built_ms, rel=0.15)
 
 
 @pytest.mark.slow
