@@ -38,7 +38,7 @@ from einc.stages.planning import DividedPlan, describe_part, divide_plan, make_p
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "throughput.md"
 MARKS = ("<!-- table -->", "<!-- end of table -->")
-HEADER = ["model, prompts", "machine", "chosen", "prompts / s", "tensor", "data", "pipeline", "mixed", "CPU s"]
+HEADER = ["model, prompts", "machine, sites", "chosen", "prompts / s", "tensor", "data", "pipeline", "mixed", "CPU s"]
 LARGE = ("n_layers=80", "d_model=8192", "heads_q=64", "d_ff=28672")
 WORTH = 1.1
 """Shapes are estimated if their bound is at most so many times the least estimate, in case that one does not fit."""
