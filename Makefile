@@ -150,7 +150,7 @@ test-triton-slow: .venv/triton  ## the same for all models, numbers of sites and
 	$(PYTEST) -n $(JOBS) -m slow tests/triton/live_compiling.py
 
 test-reference: .venv/reference  ## compare with transformers and torch, live, on the CPU; rehearse gpu-check
-	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/reference/live_gguf.py tests/reference/live_public_cases.py tests/reference/live_stored_floats.py tests/reference/live_arrays.py tests/reference/live_integers.py tests/reference/live_library.py tests/reference/live_gradients.py tests/reference/live_training.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
+	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/reference/live_gguf.py tests/reference/live_public_cases.py tests/reference/live_stored_floats.py tests/reference/live_arrays.py tests/reference/live_integers.py tests/reference/live_library.py tests/reference/live_gradients.py tests/reference/live_training.py tests/reference/live_torch_training.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
 
 test-torch: .venv/reference  ## modules and operators of PyTorch and tiny models of transformers, exported, imported and compared
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt expecttest

@@ -49,8 +49,15 @@ def compile(
                 raise UsageError(f"{name} is for model texts, and this model is a graph")
         plan = compileGraph(model, devices, machine=machine, **options)  # type: ignore[misc]  # options of texts are refused there
         return plan if weights is None else plan.loadWeights(weights)
-    text, file, stored = _read_model(model, args, kwargs, dynamic_shapes)
+    text, file, stored, parameters = _read_model(model, args, kwargs, dynamic_shapes)
     definitions = tuple((name, _write_value(value)) for name, value in (params or {}).items())
+    if parameters and options.get("train") is not None and options.get("gradients") is None:
+        from einc.frontend import build
+
+        tensors = build(text, file, definitions, preset, dtype).tensors
+        options["gradients"] = [
+            t.name for t in tensors if t.kind.value == "weight" and (t.stored or t.name) in parameters
+        ]
     chosen, proposers = read_options(
         "compile",
         devices,
@@ -67,22 +74,22 @@ def compile(
 
 def _read_model(
     model: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
-) -> tuple[str, str, Weights | None]:
-    """The text of a model, the name that messages give it, and its weights where they come with it."""
+) -> tuple[str, str, Weights | None, tuple[str, ...]]:
+    """The text of a model, the name that messages give it, and its weights and parameters where they come with it."""
     from einc.importers.pytorch.importing import TorchModel, from_torch
 
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         model = from_torch(model, args, kwargs, dynamic_shapes)
     if isinstance(model, TorchModel):
-        return model.text, "the module", model.weights
+        return model.text, "the module", model.weights, model.parameters
     if isinstance(model, str) and "\n" in model:
-        return model, "model.ein", None
+        return model, "model.ein", None, ()
     if isinstance(model, str | os.PathLike):
         path = Path(model)
         if not path.exists():
             raise UsageError("there is no such file", where=str(path), hint="a model text has more than one line")
-        return path.read_text(encoding="utf-8"), str(path), None
+        return path.read_text(encoding="utf-8"), str(path), None, ()
     raise UsageError(
         f"a model is a path, a text, a graph of createGraph or a module of torch, not a {type(model).__name__}"
     )

@@ -138,6 +138,18 @@ class Plan:
         self._steps[0] = step
         return float(result[loss])
 
+    def stateDict(self) -> dict[str, Any]:
+        """The weights of a training step as they are now, as tensors of torch by their names in the module that was
+        compiled: for `module.load_state_dict(plan.stateDict(), strict=False)`."""
+        import torch
+
+        from einc_runtime.execution.data.dlpack import as_dlpack
+        from einc_runtime.plan.states import is_weight
+
+        weights = [tensor for tensor in self.session.states if is_weight(tensor)]
+        arrays = {tensor.stored or tensor.name: self.session.offload(tensor.name) for tensor in weights}
+        return {name: torch.from_dlpack(as_dlpack(array)) for name, array in arrays.items()}
+
     def verify(self) -> Proof:
         """Prove the plan as `einc verify` does, and that it computes its model.
 

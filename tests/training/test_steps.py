@@ -130,6 +130,18 @@ def test_steps_write_over_their_states(optimizer: str, sites: int, options: dict
     assert losses[-1] < losses[0]
 
 
+def test_reproducible_steps_have_the_same_bits_on_any_sites() -> None:
+    results = []
+    for sites, pins in ((1, {}), (3, ROWS | {"*.next": "i0/3"})):
+        session = Session(compile_step("adamw", sites, reproducible=True, pins=pins))
+        session.load_all({**draw_layers(), "learning_rate": np.array(0.05, "f4")})
+        for step in range(1, 4):
+            session.load("step", np.array(step, "f4"))
+            session.execute()
+        results.append([session.offload(tensor.name).tobytes() for tensor in session.states])
+    assert results[0] == results[1]
+
+
 def test_states_have_one_place_and_no_copies() -> None:
     bundle = compile_step("adamw", 3, pins=ROWS | {"*.next": "i0/3"})
     states = [buffer for buffer in bundle.buffers if buffer.role == "state"]

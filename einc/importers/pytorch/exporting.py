@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,8 @@ from einc.importers.pytorch.recurrences import keep_recurrences
 from einc_runtime.errors import MissingFault
 from einc_runtime.installing import suggest_packages
 
+JOINED_MODULE = "module"
+"""What a module is called in that of its loss."""
 _EXPERTS_FIELD = "_experts_implementation"
 """The field of a configuration that says how experts are computed (transformers/integrations/moe.py)."""
 _EXPERTS_OF_EINC = "einc"
@@ -85,6 +87,21 @@ def _flatten_results(module: Any) -> Iterator[None]:
         del module.forward
         if before is not None:
             module.forward = before
+
+
+def join_loss(module: Any, loss: Callable[..., Any], count: int) -> Any:
+    """The module that computes a loss of the result of `module` for its first `count` arguments, and of all others."""
+    import torch
+
+    class WithLoss(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module(JOINED_MODULE, module)
+
+        def forward(self, *args: Any) -> Any:
+            return loss(module(*args[:count]), *args[count:])
+
+    return WithLoss()
 
 
 def _compute_experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from einc.importers.pytorch.archive import Elements, ExportArchive
-from einc.importers.pytorch.convert import ConvertedModule, convert_archive
-from einc.importers.pytorch.exporting import export_module
+from einc.importers.pytorch.convert import ConvertedModule, TextNames, convert_archive
+from einc.importers.pytorch.exporting import JOINED_MODULE, export_module, join_loss
 from einc.importers.weight_files import TEXT_FILE, WEIGHT_FILE, WeightToWrite, describe_weight, write_weights
 from einc_runtime.disk import write_file
 
@@ -19,7 +19,9 @@ from einc_runtime.disk import write_file
 class TorchModel:
     """A module as a model text. `weights` are by the names that follow `from` in the text, or by their own.
 
-    `inputs` and `outputs` are the names of the text, in the order of the module's tensors.
+    `inputs` and `outputs` are the names of the text, in the order of the module's tensors. `parameters` are the
+    names, in the module, of the parameters that have gradients: what a training step changes. Buffers are not among
+    them.
     """
 
     text: str
@@ -27,6 +29,7 @@ class TorchModel:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     notes: tuple[str, ...]
+    parameters: tuple[str, ...] = ()
 
     def write(self, folder: str) -> None:
         """Writes `model.ein` and `model.safetensors` into a folder, which is made where it is missing."""
@@ -42,21 +45,33 @@ def from_torch(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     name: str = "",
+    *,
+    loss: Callable[..., Any] | None = None,
+    targets: Sequence[Any] = (),
 ) -> TorchModel:
     """The model of a module of torch, exported for these arguments as by `torch.export.export`.
 
-    The module is put into eval mode. Dimensions that are dynamic become dims of the text. Raises MissingFault without
-    torch, and ModelError for what cannot be exported, or computes what einc cannot say.
+    The module is put into eval mode. Dimensions that are dynamic become dims of the text. With `loss`, the model has
+    one output, `loss`: what that function of torch makes of the module's result and of `targets`, which are further
+    inputs, as in `torch.nn.functional.cross_entropy(result, target)`. Raises MissingFault without torch, and ModelError
+    for what cannot be exported, or computes what einc cannot say.
     """
+    trained = {key for key, value in module.named_parameters() if value.requires_grad}
+    name, names = name or type(module).__name__, TextNames(outputs=("loss",)) if loss is not None else None
+    if loss is not None:
+        module, args = join_loss(module, loss, len(args)), (*args, *targets)
     with tempfile.TemporaryDirectory(prefix="einc-") as folder:
         path = os.path.join(folder, "module.pt2")
         export_module(module, args, kwargs, dynamic_shapes, path)
         with ExportArchive(path, "the module") as archive:
-            converted = convert_archive(archive, name or type(module).__name__)
+            converted = convert_archive(archive, name, names)
             weights = {stored: archive.read_tensor(stored) for stored in converted.stored}
-    return TorchModel(
-        converted.text, {**weights, **converted.weights}, converted.inputs, converted.outputs, converted.notes
-    )
+    text, weights = converted.text, {**weights, **converted.weights}
+    if loss is not None:  # the module's weights keep the names that they have in it
+        text = text.replace(f'from "{JOINED_MODULE}.', 'from "')
+        weights = {key.removeprefix(f"{JOINED_MODULE}."): array for key, array in weights.items()}
+    parameters = tuple(sorted(trained))
+    return TorchModel(text, weights, converted.inputs, converted.outputs, converted.notes, parameters)
 
 
 def list_weights(archive: ExportArchive, converted: ConvertedModule) -> list[WeightToWrite]:

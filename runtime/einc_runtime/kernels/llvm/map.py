@@ -41,7 +41,9 @@ def compile_map(
     steps_of = views[-1].strides
     order = sorted(range(len(steps_of)), key=lambda axis: -steps_of[axis])  # as the result lies in memory
     views = [view.transpose(order) for view in views]
-    views, _ = merge_axes(views, [False] * views[0].ndim) if views[0].ndim else ([view[None] for view in views], [])
+    views, _ = (
+        merge_axes(views, [False] * views[0].ndim) if views[0].ndim else ([view.reshape(1) for view in views], [])
+    )
     *sources, target = views
     lone = tuple(view.shape[-1] == 1 for view in sources)
     dense = all(
