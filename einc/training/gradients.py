@@ -7,7 +7,8 @@ from those of its outputs. The rule of each family of operators is written in op
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from einc.errors import Diagnostic, ModelError, OperatorError, UsageError
 from einc.graph.builder import GraphBuilder
@@ -31,6 +32,7 @@ def derive_gradients(graph: Graph, loss: str, wrt: Sequence[str] | None = None) 
     the loss depends. Raises UsageError for names that are none of these, and ModelError with every operator that has no
     gradient.
     """
+    graph, wrt = merge_tied_weights(graph, wrt)
     chosen = choose_weights(graph, loss, wrt)
     builder = copy_graph(graph)
     gradients = add_gradients(builder, loss, chosen)
@@ -68,17 +70,42 @@ def add_gradients(builder: GraphBuilder, loss: str, wrt: Sequence[str]) -> dict[
     return {name: tape.gradients[name] for name in wrt}
 
 
-def copy_graph(graph: Graph) -> GraphBuilder:
-    """A builder with the tensors and nodes of a graph, and no outputs."""
+def merge_tied_weights(graph: Graph, wrt: Sequence[str] | None) -> tuple[Graph, Sequence[str] | None]:
+    """The graph in which weights that are one tensor of a file are one weight, whose gradient is that of all its uses;
+    and the names of `wrt` in it. Imported models have such weights twice, as in embeddings that are tied to logits."""
+    first: dict[tuple[object, ...], str] = {}
+    same: dict[str, str] = {}
+    for tensor in graph.tensors:
+        if tensor.kind is TensorKind.WEIGHT and tensor.stored is not None:
+            known = first.setdefault((tensor.stored, tensor.desc.dtype, tensor.desc.shape), tensor.name)
+            same.update({tensor.name: known} if known != tensor.name else {})
+    if not same:
+        return graph, wrt
+    builder = copy_graph(graph, same)
+    for name in graph.outputs:
+        builder.save(name)
+    return builder.build(), None if wrt is None else list(dict.fromkeys(same.get(name, name) for name in wrt))
+
+
+def copy_graph(graph: Graph, same: Mapping[str, str] = MappingProxyType({})) -> GraphBuilder:
+    """A builder with the tensors and nodes of a graph, and no outputs; weights that are the `same` as others are left
+    out, and these are read."""
     builder = GraphBuilder(graph.name)
     declare = {TensorKind.INPUT: builder.input, TensorKind.STATE: builder.state}
     for tensor in graph.tensors:
+        if tensor.name in same:
+            continue
         if tensor.kind is TensorKind.WEIGHT:
             builder.weight(tensor.name, tensor.desc, tensor.stored, tensor.span)
         elif tensor.kind is not TensorKind.VALUE:
             declare[tensor.kind](tensor.name, tensor.desc, tensor.span)
+    tape, table, read = Tape(builder, {}), graph.tensor_table(), dict[str, str]()
     for node in graph.nodes:
-        builder.apply(node.operator, node.inputs, node.outputs, node.span)
+        for name in node.inputs:
+            if name in same and name not in read:
+                fitted = tape.fit(same[name], table[name].desc)  # its dimensions may have other names
+                read[name] = fitted if fitted == same[name] else builder.rename(fitted, f"{name}.tied")
+        builder.apply(node.operator, [read.get(name, name) for name in node.inputs], node.outputs, node.span)
     return builder
 
 

@@ -18,7 +18,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.equation import build_assignment
-from einc.training.gradients import add_gradients, choose_weights, copy_graph
+from einc.training.gradients import add_gradients, choose_weights, copy_graph, merge_tied_weights
 from einc_runtime.text import did_you_mean
 
 NEXT = "{}.next"
@@ -58,6 +58,7 @@ def derive_training_step(
     if optimizer not in OPTIMIZERS:
         hint = did_you_mean(optimizer, OPTIMIZERS) or f"the optimizers are {', '.join(OPTIMIZERS)}"
         raise UsageError(f"there is no optimizer '{optimizer:.80}'", hint=hint)
+    graph, wrt = merge_tied_weights(graph, wrt)
     chosen = choose_weights(graph, loss, wrt)
     builder = copy_graph(graph)
     gradients = add_gradients(builder, loss, chosen)

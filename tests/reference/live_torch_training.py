@@ -120,15 +120,16 @@ def test_gradients_of_modules_are_those_of_autograd(name: str) -> None:
     assert model.outputs == ("loss",)
     value = loss(module(x), *targets)
     value.backward()
-    gradients = {key: p.grad.numpy() for key, p in module.named_parameters() if p.grad is not None}
+    named = dict(module.named_parameters(remove_duplicate=False))
+    gradients = {key: p.grad.numpy() for key, p in named.items() if p.grad is not None}
     for sites in (1, 3):
         plan = einc.compile(model, "host", sites, train="loss", selector="eindecomp", schedule="naive")
         outputs = plan.run(x, *targets)
         assert float(outputs["loss"]) == pytest.approx(value.item(), rel=1e-5 if single else 1e-9)
         stored = {tensor.name: tensor.stored or tensor.name for tensor in plan.bundle.tensors}
         found = {stored[name.removesuffix(".gradient")]: array for name, array in outputs.items() if name != "loss"}
-        assert found.keys() == gradients.keys()
-        for key, expected in gradients.items():
+        assert {id(named[key]) for key in found} == {id(named[key]) for key in gradients}
+        for key, expected in ((key, gradients[key]) for key in found):
             scale = max(float(np.abs(expected).max()), 1e-6)
             assert np.abs(found[key].reshape(expected.shape) - expected).max() <= error * scale, key
 

@@ -175,6 +175,18 @@ def test_updates_wait_for_all_that_reads_the_weight() -> None:
         prove(replace(bundle, tasks=(*bundle.tasks, late)))
 
 
+def test_weights_that_are_one_tensor_of_a_file_are_one() -> None:
+    """As tied embeddings of imported models: the gradient is that of both uses."""
+    text = TEXT.replace("weight u : f32[w]", 'weight u : f32[w] from "a"\ndim v = 3\nweight u2 : f32[v] from "a"')
+    text = text.replace("+ b[] - t[n]", "+ sum[v](u2[v]) + b[] - t[n]")
+    graph, arrays = derive_training_step(build(text, "m.ein"), "loss", "sgd"), draw()
+    results = interpret(graph, {**arrays, **{f"{name}.velocity": 0 * arrays[name] for name in ("u", "b")}})
+    assert "u2.next" not in results
+    error = 2 * (arrays["x"] @ arrays["u"] + arrays["u"].sum() + arrays["b"] - arrays["t"]) / 5
+    moved = arrays["u"] - 0.1 * (arrays["x"].T @ error + error.sum())
+    np.testing.assert_allclose(results["u.next"], moved, rtol=1e-5, atol=1e-6)
+
+
 def test_what_cannot_be_asked_for() -> None:
     with pytest.raises(UsageError, match="there is no optimizer 'adam'"):
         derive_training_step(build(TEXT, "m.ein"), "loss", "adam")

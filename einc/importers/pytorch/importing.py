@@ -56,7 +56,8 @@ def from_torch(
     inputs, as in `torch.nn.functional.cross_entropy(result, target)`. Raises MissingFault without torch, and ModelError
     for what cannot be exported, or computes what einc cannot say.
     """
-    trained = {key for key, value in module.named_parameters() if value.requires_grad}
+    named = module.named_parameters(remove_duplicate=False)  # a weight of several names is stored under one of them
+    trained = {key for key, value in named if value.requires_grad}
     name, names = name or type(module).__name__, TextNames(outputs=("loss",)) if loss is not None else None
     if loss is not None:
         module, args = join_loss(module, loss, len(args)), (*args, *targets)
