@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from einc.errors import UsageError
 from einc.generation.decoder_plans import TOKEN_DIMENSION
 from einc.graph.decode_step import StepRequest
 from einc.importers.common import ImportRequest
+from einc.importers.config import parse_config
 from einc.importers.decoders import DECODER_ARCHITECTURES
-from einc.importers.hf import import_hf
+from einc.importers.hf import find_exported_family, import_hf
 
 PhaseName = Literal["prompt", "token", "run"]
 """Reading one prompt, making one token for each user, or running a model once."""
@@ -122,8 +124,12 @@ def read_folder_workload(
     ignored: tuple[str, ...],
 ) -> Workload:
     """The workload of a published model: `config` are the bytes of its config.json and the name that messages give
-    it, `tokens` those of prompts and of answers. Raises ModelError for a model that einc cannot import."""
+    it, `tokens` those of prompts and of answers. Raises ModelError for a model that einc cannot import, and
+    UsageError for one that transformers builds, which reads one sequence."""
     content, where = config
+    if (family := find_exported_family(parse_config(content, where))) is not None:
+        hint = "`einc import hf` makes a text of it, which einc advise takes"
+        raise UsageError(f"advice for a model of {family} needs its text", where=where, hint=hint)
     imported = import_hf(content, where, name, ImportRequest(ignored=ignored), stored)
     if imported.architecture in DECODER_ARCHITECTURES:
         return ChatWorkload(name, content, where, stored, tuple(batches), *tokens, ignored)

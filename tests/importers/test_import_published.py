@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from einc.advising.workloads import read_folder_workload
 from einc.errors import EincError, ModelError, UsageError
 from einc.generation.decoder_plans import DecoderSource, choose_batch
 from einc.generation.plan_cache import PlanCache
@@ -56,6 +57,11 @@ def test_without_its_packages_one_error_says_what_to_install(monkeypatch: pytest
 def test_what_is_not_there_for_them(request_: ImportRequest, further: dict[str, Any], problem: str) -> None:
     with pytest.raises(EincError, match=problem):
         import_hf(json.dumps(GPT2 | further).encode(), "config.json", "m", request_, None)
+
+
+def test_advice_needs_a_text_of_them() -> None:
+    with pytest.raises(UsageError, match="advice for a model of gpt2 needs its text"):
+        read_folder_workload("m", (json.dumps(GPT2).encode(), "config.json"), None, (1,), (8, 8), ())
 
 
 def test_fields_that_name_code_are_left_out() -> None:
