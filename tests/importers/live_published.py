@@ -93,7 +93,7 @@ def test_a_text_and_what_is_beside_it(tmp_path: Path, capfd: Capture) -> None:
         ({"n_layer": 3}, "have no 'transformer.h.2.ln_1.weight'"),
         ({"n_embd": 33}, "cannot be imported: `embed_dim` must be divisible"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized weights .* are not supported"),
-        ({"n_positions": 2**40}, "more memory|not enough memory|can't allocate"),
+        ({"n_positions": 2**40}, "more memory|not enough memory|can't allocate|GiB"),
     ],
 )  # fmt: skip
 def test_configurations_that_do_not_fit(change: dict[str, Any], problem: str, tmp_path: Path, capfd: Capture) -> None:

@@ -35,6 +35,8 @@ MAX_BUILD_WAIT = 3600
 """Seconds on any clock, on a busy machine."""
 MAX_ADDRESS_SPACE = 2**43
 """Bytes of address space: weights are allocated, and not touched; the largest models have 2**41."""
+MAX_BUILD_MEMORY = 2**33
+"""Bytes of memory: a model of 7 billion parameters takes 2**29, most of it for the code of torch."""
 BUILT_TOKENS = 1024
 """Tokens of a text where nothing is said and the model does not bound them."""
 MAX_BUILT_TOKENS = 2**20
@@ -73,12 +75,14 @@ def import_published(
     if document.get("quantization_config") is not None:
         message = f"{fields.where}: quantization_config: quantized weights of a model of {family} are not supported"
         raise ModelError([Diagnostic(message)])
+    dtype = _TORCH_TYPES[read_element_type(fields)]
+    fields.check()
     longest = find_longest(document, family, fields.where)
     tokens = request.tokens or min(BUILT_TOKENS, longest)
     if tokens > longest:
         raise UsageError(f"a model of {family} reads texts of {longest:,} tokens at most here")
     question = {
-        "config": dict(document), "family": family, "dtype": _TORCH_TYPES[read_element_type(fields)],
+        "config": dict(document), "family": family, "dtype": dtype,
         "tokens": tokens, "longest": longest, "all_logits": request.logits == "all",
         "stored": None if stored is None else sorted(stored),
     }  # fmt: skip
@@ -166,7 +170,7 @@ def _ask(request: Mapping[str, Any], where: str) -> dict[str, Any]:
     if any(find_spec(package) is None for package in NEEDED_PACKAGES):
         family = request["family"]
         raise MissingFault(f"models of {family} need {' and '.join(NEEDED_PACKAGES)}", hint=suggest_extra("families"))
-    document = {**request, "seconds": MAX_BUILD_SECONDS, "memory": MAX_ADDRESS_SPACE}
+    document = {**request, "seconds": MAX_BUILD_SECONDS, "memory": MAX_BUILD_MEMORY, "address_space": MAX_ADDRESS_SPACE}
     command = [sys.executable, "-P", "-m", "einc.importers.pytorch.build_published"]
     try:
         ended = subprocess.run(
@@ -175,7 +179,7 @@ def _ask(request: Mapping[str, Any], where: str) -> dict[str, Any]:
         )  # fmt: skip
         answer = json.loads(ended.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError):
-        answer = {"error": f"it takes more than {MAX_BUILD_SECONDS} seconds, or more memory than there is"}
+        answer = {"error": f"it takes more than {MAX_BUILD_SECONDS} seconds or {MAX_BUILD_MEMORY >> 30} GiB"}
     if "error" in answer:
         message = f"{where}: transformers' model of this configuration cannot be imported: "
         raise ModelError([Diagnostic(message + escape_text(str(answer["error"]), 500))])
