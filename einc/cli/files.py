@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import sys
 
 from einc.errors import Diagnostic, ModelError, SourceSpan
@@ -11,6 +12,30 @@ from einc_runtime.errors import ReadFault
 
 MAX_TEXT_BYTES = 64 * 2**20
 """The most bytes read of a model or exchange program; larger ones are refused."""
+
+
+_WAYS_IN = {
+    ".py": ("a Python program", "in Python, `einc.compile(module, machine, args=...)` plans a module of PyTorch, and "
+            "`einc.from_torch(module, args).write(DIR)` writes it as a model"),
+    ".onnx": ("an ONNX file", "`einc import onnx FILE -o DIR` makes a model of it"),
+    ".pt2": ("a program of torch.export", "`einc import torch FILE -o DIR` makes a model of it"),
+    ".pt": ("a file of PyTorch", "save the module by `torch.export.save`, and `einc import torch FILE -o DIR`"),
+    ".pth": ("a file of PyTorch", "save the module by `torch.export.save`, and `einc import torch FILE -o DIR`"),
+    ".gguf": ("a GGUF file", "`einc import gguf FILE -o MODEL.ein` makes a model of it"),
+    ".safetensors": ("a file of weights", "`einc import hf DIR -o MODEL.ein` makes a model of a published folder"),
+    ".json": ("a JSON file", "`einc import hf DIR -o MODEL.ein` makes a model of a published folder"),
+}  # fmt: skip
+"""What is given in place of a text, by the ending of its name: what it is, and what to do."""
+
+
+def read_model_text(path: str) -> str:
+    """The text of a model. Files of other formats are known by their names, and the error says what makes models of
+    them."""
+    meant = _WAYS_IN.get(os.path.splitext(path)[1].lower())
+    if meant is not None and os.path.exists(path):
+        what, way_in = meant
+        raise ModelError([Diagnostic(f"{path}: this is {what}, and no text of a model", hint=way_in)])
+    return read_text(path)
 
 
 def read_text(path: str) -> str:

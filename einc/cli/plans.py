@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.files import is_plan, read_text
+from einc.cli.files import is_plan, read_model_text
 from einc.cli.options import find_option, keep_best_on_interrupt, note_programs, read_options, read_proposers
 from einc_runtime.cli import files, output
 
@@ -27,7 +27,7 @@ def load_plan(source: str, arguments: dict[str, Any], phase: Any) -> Bundle:
         return files.read_plan(source)
     from einc.compiler import compile_model
 
-    compiled = compile_model(read_text(source), source, read_options(arguments), phase, read_proposers(arguments))
+    compiled = compile_model(read_model_text(source), source, read_options(arguments), phase, read_proposers(arguments))
     if compiled.target.note:
         output.note(f"einc: {compiled.target.note}")
     with keep_best_on_interrupt(compiled.budget):

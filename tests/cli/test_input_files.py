@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,18 @@ def test_a_forbidden_file_is_a_read_error(tmp_path: Path) -> None:
 def test_plans_are_told_from_models(tmp_path: Path, name: str, data: bytes, plan: bool) -> None:
     (tmp_path / name).write_bytes(data)
     assert files.is_plan(str(tmp_path / name)) is plan
+
+
+@pytest.mark.parametrize(
+    ("name", "way_in"),
+    [("net.py", "einc.compile(module"), ("net.onnx", "einc import onnx"), ("net.pt2", "einc import torch"),
+     ("net.gguf", "einc import gguf"), ("config.json", "einc import hf")],
+)  # fmt: skip
+def test_files_of_other_formats_are_shown_the_way_in(
+    name: str, way_in: str, einc: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("import torch\n")
+    result = einc("compile", str(tmp_path / name), "-m", "dgx-a100", "-o", str(tmp_path / "x.bin"))
+    assert result.code == 65
+    assert way_in in result.err
+    assert len(result.err.splitlines()) == 2

@@ -267,3 +267,35 @@ def test_folders_are_those_of_the_command(tmp_path: Path) -> None:
     stored = safetensors.numpy.load_file(tmp_path / "model.safetensors")
     assert {name: array.shape for name, array in stored.items()} == {"weight": (2, 3), "bias": (2,)}
     np.testing.assert_array_equal(stored["weight"], model.weights["weight"])
+
+
+class Recurrent(nn.Module):
+    """A layer of PyTorch with what it returns as one tuple: values, and what each layer keeps."""
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        super().__init__()
+        self.layer = getattr(nn, kind)(6, 5, **options)
+
+    def forward(self, x: Tensor, *starts: Tensor) -> tuple[Tensor, ...]:
+        values, kept = self.layer(x, *starts)
+        return (values, *kept) if isinstance(kept, tuple) else (values, kept)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("GRU", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+        ("LSTM", {"bidirectional": True}),
+        ("RNN", {"bias": False, "batch_first": True}),
+    ],
+)
+def test_recurrent_layers_are_recurrences(kind: str, options: dict[str, Any]) -> None:
+    torch.manual_seed(3)
+    model = compare(Recurrent(kind, **options), (draw(3, 7, 6),), sites=(3,))
+    assert f"{kind.lower()}(" in model.text
+    assert len(model.text.splitlines()) < 60
+
+
+def test_a_recurrent_layer_goes_on_from_a_start() -> None:
+    torch.manual_seed(3)
+    compare(Recurrent("GRU", batch_first=True), (draw(3, 7, 6), draw(1, 3, 5)), sites=(2,))

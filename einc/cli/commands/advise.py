@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli.compare_machines import split_sites
-from einc.cli.files import read_text
+from einc.cli.files import read_model_text
 from einc.cli.model_folders import CONFIGURATION, read_published_model
 from einc.cli.options import Definition, Duration, Seconds, complete_machines
 from einc.errors import UsageError
@@ -230,4 +230,4 @@ def _read_workload(question: AdviseArguments) -> Workload:
         )
     name = os.path.basename(question.model).removesuffix(".ein")
     users = question.users or (1,)
-    return TextWorkload(name, read_text(question.model), users, question.users_param, question.definitions)
+    return TextWorkload(name, read_model_text(question.model), users, question.users_param, question.definitions)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.files import is_plan, read_text
+from einc.cli.files import is_plan, read_model_text, read_text
 from einc.cli.options import compile_options
 from einc.cli.plans import list_given, load_plan
 from einc.options import CompileOptions
@@ -79,7 +79,7 @@ def check_command(
         from einc.graph.graph import verify_graph
 
         options = CompileOptions(**{name: arguments[name] for name in _FRONTEND})
-        graph = read_model(read_text(source), source, options)
+        graph = read_model(read_model_text(source), source, options)
         verify_graph(graph)
         document = _describe(graph)
         if not as_json:

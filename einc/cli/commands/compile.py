@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from einc.cli.compare_machines import compare_costs, derive_options
-from einc.cli.files import read_text
+from einc.cli.files import read_model_text
 from einc.cli.options import (
     compile_options,
     complete_machines,
@@ -112,7 +112,7 @@ def compile_command(model: str, **chosen: Any) -> None:
     target, emit, machines = arguments.target, arguments.emit, arguments.machines
     options, proposers = read_options(chosen), read_proposers(chosen)
     machine_options = derive_options(options, machines)
-    text = read_text(model)
+    text = read_model_text(model)
     targets = [path for path in (target, arguments.html) if path is not None]
     if targets:
         read = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from einc.cli.files import read_text
+from einc.cli.files import read_model_text
 from einc.cli.options import Definition, step_option, training_options
 from einc.errors import ModelError
 from einc.options import CompileOptions
@@ -83,7 +83,7 @@ def verify_command(
         optimizer=optimizer,
         clip=clip,
     )
-    reading = None if model is None else ModelReading(read_text(model), model, options)
+    reading = None if model is None else ModelReading(read_model_text(model), model, options)
     graph = None if reading is None else reading.build()
 
     def prove_more(bundle: Bundle, phase: Callable[[str], None]) -> tuple[tuple[str, ...], tuple[str, ...]]:

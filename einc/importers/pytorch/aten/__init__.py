@@ -16,6 +16,7 @@ from einc.importers.pytorch.aten import (
     networks,
     products,
     recurrences,
+    recurrent_layers,
     reducing,
     symbolic,
 )
@@ -23,7 +24,7 @@ from einc.importers.pytorch.aten.table import AtenOperator, collect_operators
 
 _SUBJECTS = (
     attention, complex_numbers, elementwise, experts, indexing, making, moving, networks, products, recurrences,
-    reducing, symbolic
+    recurrent_layers, reducing, symbolic
 )  # fmt: skip
 ATEN = {name: operator for module in _SUBJECTS for name, operator in collect_operators(module).items()}
 
