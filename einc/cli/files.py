@@ -33,8 +33,8 @@ def read_model_text(path: str) -> str:
     them."""
     meant = _WAYS_IN.get(os.path.splitext(path)[1].lower())
     if meant is not None and os.path.exists(path):
-        what, way_in = meant
-        raise ModelError([Diagnostic(f"{path}: this is {what}, and no text of a model", hint=way_in)])
+        file_kind, way_in = meant
+        raise ModelError([Diagnostic(f"{path}: this is {file_kind}, and no text of a model", hint=way_in)])
     return read_text(path)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from einc_runtime.text import format_count
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -50,7 +52,7 @@ class Comparison:
     def __str__(self) -> str:
         relation = "within" if self.holds else "above"
         return (
-            f"largest error {self.absolute:.3g}, relative to the largest value {self.relative:.3g}"
+            f"largest error {self.absolute:.3g}, {self.relative:.3g} of the largest value"
             f" ({relation} the tolerance of {self.tolerance:g})"
         )
 
@@ -95,6 +97,23 @@ def _compute_errors(results: Array, expected: Array, least: float) -> tuple[floa
         absolute = max(absolute, 1.0)
     largest = max(least, float(np.max(np.abs(b[finite]), initial=0.0)))
     return absolute, 0.0 if absolute == 0 else absolute / largest if largest else math.inf
+
+
+def describe_not_finite(results: Mapping[str, Array]) -> list[str]:
+    """A line on each output that has elements which are infinite or not a number: how many, and the first of them."""
+    import numpy as np
+
+    lines = []
+    for name, array in results.items():
+        if array.dtype.kind in "iub":
+            continue
+        numbers = array if array.dtype.kind == "f" else array.astype(np.float32)  # bf16 is of another kind
+        at = np.flatnonzero(~np.isfinite(numbers))
+        if at.size:
+            first = [int(position) for position in np.unravel_index(at[0], array.shape)]
+            count = f"{at.size:,} of {format_count(array.size, 'element')}"
+            lines.append(f"{name}: infinite or not a number are {count}, the first at {first}: {array[tuple(first)]}")
+    return lines
 
 
 def tolerance_of(bundle: Bundle) -> float:

@@ -176,6 +176,7 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
     """Runs a plan here, or a part of it if other ranks run the others; then only rank 0 writes and reports."""
     from einc_runtime.address_space import OF_RUNS, OF_WORKERS, require_address_space
     from einc_runtime.cli import arrays, shards
+    from einc_runtime.cli.comparison import describe_not_finite
     from einc_runtime.execution.backends import uses_gpus
     from einc_runtime.execution.proved_plans import require_proof
     from einc_runtime.execution.session import Session
@@ -242,6 +243,8 @@ def _run(options: RunOptions, reference: Reference | None, world: World | None) 
             if options.expect:
                 comparisons.append(_compare(bundle, results, arrays.read_expected(bundle, options.expect)))
             comparison = reduce(Comparison.combine, comparisons)
+    for line in describe_not_finite(results):
+        output.note(f"warning: {line}")
     on_stdout = options.uses_of_stdout
     document = _make_document(bundle, session.backend, times, facts, comparison)
     if comparison is not None and not comparison.holds:

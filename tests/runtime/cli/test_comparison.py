@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from einc_runtime.cli.comparison import Comparison, compare, tolerance_of
+from einc_runtime.cli.comparison import Comparison, compare, describe_not_finite, tolerance_of
 
 NAN, INF = math.nan, math.inf
 
@@ -64,7 +64,7 @@ def test_what_is_infinite_is_null_in_json():
 
 
 def test_what_is_said_has_all_three_numbers():
-    said = "largest error 2, relative to the largest value 0.333 ({} the tolerance of {})"
+    said = "largest error 2, 0.333 of the largest value ({} the tolerance of {})"
     assert str(of([4.0], [6.0])) == said.format("above", "0")
     assert str(of([4.0], [6.0], 0.5)) == said.format("within", "0.5")
 
@@ -76,3 +76,12 @@ def test_where_sums_cancel_an_error_is_relative_to_what_roundings_move():
     assert not compare(found, expected, 0.08, {"y": 0.00019}).holds
     assert not compare(found, expected, 0.08, {"other": 1.0}).holds
     assert not compare({"y": np.array([NAN])}, expected, 0.08, {"y": 1.0}).holds
+
+
+def test_elements_that_are_not_finite_are_named() -> None:
+    y = np.arange(12.0).reshape(3, 4)
+    results = {"y": y, "z": np.where(y > 9, np.nan, y).astype("f4"), "loss": np.array(np.inf), "n": y.astype("i8")}
+    assert describe_not_finite(results) == [
+        "z: infinite or not a number are 2 of 12 elements, the first at [2, 2]: nan",
+        "loss: infinite or not a number are 1 of 1 element, the first at []: inf",
+    ]
