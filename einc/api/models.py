@@ -56,7 +56,7 @@ def compile(
 
         tensors = build(text, file, definitions, preset, dtype).tensors
         options["gradients"] = [
-            t.name for t in tensors if t.kind.value == "weight" and (t.stored or t.name) in parameters
+            t.name for t in tensors if t.kind.value == "weight" and (t.stored or t.name).split("[")[0] in parameters
         ]
     chosen, proposers = read_options(
         "compile",
