@@ -67,7 +67,8 @@ def compile(
 
     compiled = compile_model(text, file, chosen, proposers=proposers)
     warn_of_assumptions(compiled)
-    plan = Plan(compiled.bundle, tuple(compiled.proposals), compiled.graph)
+    shapes = {name: tuple(array.shape) for name, array in stored.items()} if isinstance(stored, Mapping) else {}
+    plan = Plan(compiled.bundle, tuple(compiled.proposals), compiled.graph, shapes)
     known_weights = stored if weights is None else weights
     return plan if known_weights is None else plan.loadWeights(known_weights)
 

@@ -38,11 +38,13 @@ class Plan:
     Printed, it is the three lines that `einc explain` begins with: its time, what limits it, and what to try.
 
     `proposals` has a line on every program that a proposer wrote, and `graph` is the model as it was planned.
+    `stored_shapes` are those of a module's weights, by their names there.
     """
 
     bundle: Bundle
     proposals: tuple[str, ...] = ()
     graph: ComputationGraph | None = field(default=None, repr=False, compare=False)
+    stored_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
     _steps: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -140,15 +142,17 @@ class Plan:
 
     def stateDict(self) -> dict[str, Any]:
         """The weights of a training step as they are now, as tensors of torch by their names in the module that was
-        compiled: for `module.load_state_dict(plan.stateDict(), strict=False)`."""
+        compiled, in its shapes: for `module.load_state_dict(plan.stateDict(), strict=False)`."""
         import torch
 
+        from einc.api.state_dict import join_rows
         from einc_runtime.execution.data.dlpack import as_dlpack
         from einc_runtime.plan.states import is_weight
 
         weights = [tensor for tensor in self.session.states if is_weight(tensor)]
         arrays = {tensor.stored or tensor.name: self.session.offload(tensor.name) for tensor in weights}
-        return {name: torch.from_dlpack(as_dlpack(array)) for name, array in arrays.items()}
+        joined = join_rows(arrays, self.stored_shapes)
+        return {name: torch.from_dlpack(as_dlpack(array)) for name, array in joined.items()}
 
     def verify(self) -> Proof:
         """Prove the plan as `einc verify` does, and that it computes its model.

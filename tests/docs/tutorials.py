@@ -122,7 +122,7 @@ def _run(command: Command, folder: Path) -> str:
 
 
 def _start(command: Command, folder: Path, running: list[subprocess.Popen[str]]) -> str:
-    """Starts a server, and waits until it has printed as many lines as the page shows."""
+    """Starts a server, and waits until it has printed what the page shows."""
     log = folder / f"server-{len(running)}.log"
     with log.open("w", encoding="utf-8") as stream:
         process = subprocess.Popen(
@@ -133,7 +133,7 @@ def _start(command: Command, folder: Path, running: list[subprocess.Popen[str]])
     end = time.monotonic() + LIMIT
     while time.monotonic() < end and process.poll() is None:
         printed = log.read_text(encoding="utf-8")
-        if printed.endswith("\n") and len(printed.splitlines()) >= len(command.shown.splitlines()):
+        if printed.endswith("\n") and matches(command.shown, printed):
             return printed
         time.sleep(0.1)
     raise RuntimeError(f"$ {command.line}\nended, and printed\n{log.read_text(encoding='utf-8')}")

@@ -13,6 +13,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 import einc
+from einc.api.state_dict import join_rows
 
 EAGER = {"attn_implementation": "sdpa"}
 SMALL = {"vocab_size": 37, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -127,11 +128,30 @@ def test_gradients_of_modules_are_those_of_autograd(name: str) -> None:
         outputs = plan.run(x, *targets)
         assert float(outputs["loss"]) == pytest.approx(value.item(), rel=1e-5 if single else 1e-9)
         stored = {tensor.name: tensor.stored or tensor.name for tensor in plan.bundle.tensors}
-        found = {stored[name.removesuffix(".gradient")]: array for name, array in outputs.items() if name != "loss"}
+        parts = {stored[name.removesuffix(".gradient")]: array for name, array in outputs.items() if name != "loss"}
+        found = join_rows(parts, {})
         assert {id(named[key]) for key in found} == {id(named[key]) for key in gradients}
         for key, expected in ((key, gradients[key]) for key in found):
             scale = max(float(np.abs(expected).max()), 1e-6)
             assert np.abs(found[key].reshape(expected.shape) - expected).max() <= error * scale, key
+
+
+def test_rows_and_shapes_of_attention_come_back() -> None:
+    """Queries, keys and values are rows of one weight, and their heads are a dimension of their own."""
+    torch.manual_seed(0)
+    module, x = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True).eval(), torch.randn(2, 5, 12)
+    model = einc.from_torch(module, (x,), loss=square)
+    plan = einc.compile(model, "host", 2, train="loss", optimizer="sgd", selector="eindecomp", schedule="naive")
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-2, momentum=0.9)
+    other = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        square(module(x)).backward()
+        optimizer.step()
+        plan.trainStep(x, learning_rate=1e-2)
+    other.load_state_dict(plan.stateDict())
+    for mine, theirs in zip(other.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_module_is_trained_and_gets_its_weights_back() -> None:
