@@ -44,6 +44,12 @@ def random_array(desc: TensorDesc, rng: np.random.Generator, positive: bool = Fa
     """Asymmetric data: no two elements of a float tensor alike, integers without zero."""
     if desc.dtype is DType.BOOL:
         return rng.random(desc.shape) < 0.4
+    if desc.dtype.is_narrow_float:  # not all that a byte may be: some are no number
+        return (
+            (rng.uniform(5, 30, desc.shape) * rng.choice([1] if positive else [-1, 1], desc.shape))
+            .astype(np.float32)
+            .astype(desc.dtype.numpy())
+        )
     if desc.dtype.is_quantized:
         return rng.integers(0, 256, desc.shape, np.uint8).view(desc.dtype.numpy())
     if desc.dtype.is_integer:

@@ -127,7 +127,7 @@ def train_command(
     if options.losses == output.STDOUT and options.as_json:
         raise click.UsageError("--losses - and --json both need standard output")
     load_numpy()
-    from einc_runtime.cli.launching import run_on_ranks
+    from einc_runtime.cli.placement import run_on_ranks
 
     run_on_ranks(
         options.plan, options.ranks, options.sites_per_rank, lambda world: _train(options, settings, world),

@@ -164,7 +164,7 @@ def run_plan(options: RunOptions, reference: Reference | None = None) -> None:
         raise click.UsageError(f"{' and '.join(on_stdout)} both need standard output")
     if reference is None:  # which computes whole arrays with all cores
         load_numpy()
-    from einc_runtime.cli.launching import run_on_ranks
+    from einc_runtime.cli.placement import run_on_ranks
 
     run_on_ranks(
         options.plan, options.ranks, options.sites_per_rank, lambda world: _run(options, reference, world),

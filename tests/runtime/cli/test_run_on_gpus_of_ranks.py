@@ -27,9 +27,9 @@ from tests.support.nccl_fake import FakeNccl, NcclWorld
 from tests.support.thread_links import ThreadWorld
 
 DEFAULTS = {
-    "inputs": ("rand:0",), "weights": "rand:1", "targets": (), "backend": "cuda", "devices": None, "no_peer": "stage",
-    "expect": (), "repeat": 2, "trace": None, "no_verify": True, "tune": False, "ranks": None, "sites_per_rank": None,
-    "shards": False, "as_json": True,
+    "inputs": ("rand:0",), "weights": ("rand:1",), "targets": (), "backend": "cuda", "devices": None,
+    "no_peer": "stage", "expect": (), "repeat": 2, "trace": None, "no_verify": True, "tune": False, "ranks": None,
+    "sites_per_rank": None, "shards": False, "as_json": True,
 }  # fmt: skip
 
 
