@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import active_children, get_context
 
 from einc.advising.cache_moves import time_cache_move
@@ -140,13 +139,22 @@ def _plan_in_processes(
         return
     workers = min(count_host_cores(), len(combinations))
     # Processes that are spawned take no thread or lock of this one along.
-    with ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _end_silently) as pool:
         try:
-            yield from pool.map(partial(_plan_quietly, cache, deadline), combinations)
+            # Not by `map`, which cancels what is left: in Python 3.11, the pool fails on cancelled work when it ends.
+            futures = [pool.submit(_plan_quietly, cache, deadline, combination) for combination in combinations]
+            for future in futures:
+                yield future.result()
         except BaseException:
             for process in active_children():
                 process.terminate()
             raise
+
+
+def _end_silently() -> None:
+    """Leaves it to the process that started this one to say why all end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _plan_quietly(cache: FiguresCache, deadline: float | None, combination: _Combination) -> AdviceOption:
