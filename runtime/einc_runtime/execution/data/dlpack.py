@@ -73,7 +73,10 @@ def read_dlpack(name: str, value: Any) -> Array:
 
     Raises ArrayFault for what cannot be read as an array of numpy; then the memory stays with its owner.
     """
-    source = _ForNumpy(value)
+    try:
+        source = _ForNumpy(value)
+    except Exception as error:  # it has no memory, as tensors of torch on `meta`
+        raise ArrayFault(f"'{name}' cannot be had by DLPack: {type(error).__name__}: {str(error)[:200]}") from None
     try:
         array: Array = np.from_dlpack(source)
     except Exception as error:
