@@ -5,6 +5,8 @@ Run by `make test-tutorials`: they need PyTorch, a server's packages and those o
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import nbformat
@@ -29,7 +31,8 @@ def test_notebooks_are_those_of_the_pages(page: Path) -> None:
     assert notebook == write_notebook(page.read_text(encoding="utf-8")), "python -m tests.docs.tutorials --notebooks"
 
 
-def test_a_notebook_runs(tmp_path: Path) -> None:
+def test_a_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     notebook = nbformat.read(FOLDER / "my-own-idea.ipynb", as_version=4)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": tmp_path}}).execute()
     printed = [
