@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, ClassVar
 from einc.core.intervals import Interval, Intervals, ShardableIndex
 from einc.core.spec import FunctionSpec, JoinAggSpec
 from einc.core.tensor import TensorDesc, TensorType
-from einc.ops.base import Attributes, KernelCall, Operator
-from einc_runtime.plan.schema import JointAggregation
-from einc_runtime.plan.work import Work
+from einc.ops.base import KernelCall, Operator
+from einc.ops.wrapping import WrappingOperator
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPart(Operator):
+class BatchPart(WrappingOperator):
     """The first of `parts` parts of the operator `plain` along its index at position `index`.
 
     `find_parts_fault` has found no fault with these parts. It stands in no plan file: plans have the operator `plain`
@@ -33,13 +32,8 @@ class BatchPart(Operator):
 
     family: ClassVar[str] = "batch_part"
 
-    plain: Operator
     index: int
     parts: int
-
-    @property
-    def title(self) -> str:
-        return self.plain.title
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
@@ -52,10 +46,6 @@ class BatchPart(Operator):
     @property
     def _first(self) -> FunctionSpec:
         return build_parts(self.plain, self.index, self.parts)[0]
-
-    @property
-    def attributes(self) -> Attributes:
-        return self.plain.attributes
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
@@ -75,39 +65,11 @@ class BatchPart(Operator):
         return (*intervals[: self.index], all_parts, *intervals[self.index + 1 :])
 
     @property
-    def aggregations(self) -> tuple[str, ...]:
-        return self.plain.aggregations
-
-    @property
-    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
-        return self.plain.joint_aggregations
-
-    @property
-    def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
-        return self.plain.memory_orders
-
-    @property
     def kernel(self) -> KernelCall:
         return self.plain.kernel
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         raise NotImplementedError("a part of an operator is planned, and never computed by itself")
-
-    def flops(self, function: FunctionSpec) -> int:
-        return self.plain.flops(function)
-
-    def traffic(self, function: FunctionSpec) -> int:
-        return self.plain.traffic(function)
-
-    def work(self, function: FunctionSpec) -> Work | None:
-        return self.plain.work(function)
-
-    @property
-    def precision(self) -> str:
-        return self.plain.precision
-
-    def fan_in(self, k: int) -> int:
-        return self.plain.fan_in(k)
 
     @property
     def reads(self) -> tuple[TensorType, ...]:

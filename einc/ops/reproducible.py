@@ -12,43 +12,24 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from einc.core.intervals import Intervals, ShardableIndex
-from einc.core.spec import FunctionSpec, JoinAggSpec
-from einc.core.tensor import TensorDesc, TensorType
-from einc.ops.base import Attributes, KernelCall, Operator
+from einc.core.spec import JoinAggSpec
+from einc.core.tensor import TensorType
+from einc.ops.base import KernelCall, Operator
+from einc.ops.wrapping import WrappingOperator
 from einc_runtime.plan.reproducible import ATTRIBUTE, ORDERLESS
-from einc_runtime.plan.schema import JointAggregation
-from einc_runtime.plan.work import Work
 
 if TYPE_CHECKING:
     from einc.ops.base import Array
 
 
 @dataclass(frozen=True, slots=True)
-class ReproducibleOperator(Operator):
+class ReproducibleOperator(WrappingOperator):
     """The operator `plain` with fewer cuts and another kernel; everything else is the same.
 
     It is made after fusion. A plan has the family and the attributes of the plain operator.
     """
 
     family: ClassVar[str] = "reproducible"
-
-    plain: Operator
-
-    @property
-    def title(self) -> str:
-        return self.plain.title
-
-    @property
-    def inputs(self) -> tuple[TensorDesc, ...]:
-        return self.plain.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorDesc, ...]:
-        return self.plain.outputs
-
-    @property
-    def attributes(self) -> Attributes:
-        return self.plain.attributes
 
     @property
     def indices(self) -> tuple[ShardableIndex, ...]:
@@ -58,40 +39,12 @@ class ReproducibleOperator(Operator):
         return self.plain.build_spec(intervals)
 
     @property
-    def aggregations(self) -> tuple[str, ...]:
-        return self.plain.aggregations
-
-    @property
-    def joint_aggregations(self) -> tuple[JointAggregation, ...]:
-        return self.plain.joint_aggregations
-
-    @property
-    def memory_orders(self) -> tuple[tuple[int, ...] | None, ...]:
-        return self.plain.memory_orders
-
-    @property
     def kernel(self) -> KernelCall:
         call = self.plain.kernel
         return KernelCall(call.name, (*call.attributes, (ATTRIBUTE, True)))
 
     def reference(self, *arrays: Array) -> tuple[Array, ...]:
         return self.plain.reference(*arrays)
-
-    def flops(self, function: FunctionSpec) -> int:
-        return self.plain.flops(function)
-
-    def traffic(self, function: FunctionSpec) -> int:
-        return self.plain.traffic(function)
-
-    def work(self, function: FunctionSpec) -> Work | None:
-        return self.plain.work(function)
-
-    @property
-    def precision(self) -> str:
-        return self.plain.precision
-
-    def fan_in(self, k: int) -> int:
-        return self.plain.fan_in(k)
 
     @property
     def reads(self) -> tuple[TensorType, ...]:
