@@ -8,6 +8,10 @@ JOBS   ?= auto
 # say which one: make test-reference TORCH=torch==2.13.0
 TORCH  ?= torch==2.13.0+cpu
 
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+PINNED      := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
+INSTALL     := $(PINNED) --editable ./runtime --editable
+
 # The tests start many processes, and each would compile all modules again where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -18,52 +22,56 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/base: pyproject.toml constraints.txt
+.venv/base: pyproject.toml runtime/pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("einc needs Python 3.11 or later, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(INSTALL) .
 	touch $@
 
 .venv/dev: .venv/base
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) '.[dev]'
 	touch $@
 
 .venv/triton: .venv/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,triton]'
+	$(INSTALL) '.[dev,triton]'
 	touch $@
 
 .venv/mpi: .venv/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,mpi]'
+	$(INSTALL) '.[dev,mpi]'
 	touch $@
 
 .venv/serve: .venv/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,serve,client]'
+	$(INSTALL) '.[dev,serve,client]'
 	touch $@
 
 .venv/reference: .venv/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,reference]'
+	$(PINNED) '$(TORCH)'
+	$(INSTALL) '.[dev,reference]'
 	touch $@
 
 .venv/onnx: .venv/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,onnx]' onnxruntime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/onnx magika rapidocr-onnxruntime silero-vad
+	$(INSTALL) '.[dev,onnx]' onnxruntime
+	$(BIN)/python $(PIP_INSTALL) --no-deps --upgrade --target build/onnx magika rapidocr-onnxruntime silero-vad
 	touch $@
 
 .venv/browser: .venv/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,browser]'
+	$(INSTALL) '.[dev,browser]'
 	touch $@
 
 .venv/site: .venv/base
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
+	$(INSTALL) '.[site]'
 	touch $@
 
 .venv/notebooks: .venv/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,notebooks]'
+	$(INSTALL) '.[dev,notebooks]'
+	touch $@
+
+.venv/release: .venv/dev
+	$(INSTALL) '.[dev,release]'
 	touch $@
 
 .venv/truth: .venv/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,truth]'
+	$(INSTALL) '.[dev,truth]'
 	touch $@
 
 build/aiconfigurator/installed:
@@ -100,30 +108,35 @@ mutate: .venv/dev  ## 100,000 changed plans: each is refused, or computes what t
 interrupts: .venv/dev  ## 500 interrupts at random moments of every command, from its first instruction on
 	$(BIN)/python -m tests.interrupts
 
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+WHEELS := dist/einc_runtime-*.whl "$$(echo dist/einc-*.whl)[generate,serve]"
 
-build/lowest.txt: pyproject.toml tests/versions/lowest.py
+build/lowest.txt: pyproject.toml runtime/pyproject.toml tests/versions/lowest.py
 	mkdir -p build
 	$(PYTHON) -m tests.versions.lowest > $@
 
 test-newest:  ## the suite with the newest versions of everything, in a fresh environment (build/newest)
 	$(PYTHON) -m venv --clear build/newest
-	build/newest/bin/python $(PIP_INSTALL) --editable '.[dev]'
+	build/newest/bin/python $(PIP_INSTALL) --editable ./runtime --editable '.[dev]'
 	build/newest/bin/python -m pytest -n $(JOBS)
 
 test-lowest: build/lowest.txt  ## the suite with the lowest versions that pyproject.toml allows, in build/lowest
 	$(PYTHON) -m venv --clear build/lowest
-	build/lowest/bin/python $(PIP_INSTALL) --constraint build/lowest.txt --editable '.[dev]'
+	build/lowest/bin/python $(PIP_INSTALL) --constraint build/lowest.txt --editable ./runtime --editable '.[dev]'
 	build/lowest/bin/python -m pytest -n $(JOBS)
 
-test-newest-short:  ## the first commands of a stranger, with the newest versions, installed without constraints
+dist: .venv/release  ## the wheels and source archives of both packages, checked, in dist
+	rm -rf dist
+	for project in runtime .; do $(BIN)/python -m build --no-isolation --outdir dist $$project >/dev/null || exit 1; done
+	$(BIN)/python -m twine check --strict dist/*
+
+test-newest-short: dist  ## the first commands of a stranger, with the wheels and the newest versions of what they need
 	$(PYTHON) -m venv --clear build/newest-short
-	build/newest-short/bin/python $(PIP_INSTALL) '.[generate,serve]'
+	build/newest-short/bin/python $(PIP_INSTALL) $(WHEELS)
 	build/newest-short/bin/python tests/versions/short.py
 
-test-lowest-short: build/lowest.txt  ## the same with the lowest versions that pyproject.toml allows
+test-lowest-short: build/lowest.txt dist  ## the same with the lowest versions that pyproject.toml allows
 	$(PYTHON) -m venv --clear build/lowest-short
-	build/lowest-short/bin/python $(PIP_INSTALL) --constraint build/lowest.txt '.[generate,serve]'
+	build/lowest-short/bin/python $(PIP_INSTALL) --constraint build/lowest.txt $(WHEELS)
 	build/lowest-short/bin/python tests/versions/short.py
 
 test-versions: test-newest-short test-lowest-short  ## the bytes of 40 plans, which no version of what einc needs changes
@@ -153,11 +166,11 @@ test-reference: .venv/reference  ## compare with transformers and torch, live, o
 	$(PYTEST) -n $(JOBS) tests/reference/live_decoders.py tests/reference/live_encoders.py tests/reference/live_generation.py tests/reference/live_gguf.py tests/reference/live_public_cases.py tests/reference/live_stored_floats.py tests/reference/live_arrays.py tests/reference/live_integers.py tests/reference/live_library.py tests/reference/live_gradients.py tests/reference/live_training.py tests/reference/live_torch_training.py tests/gpu/live_rehearsal.py tests/gpu/live_ranks.py
 
 test-torch: .venv/reference  ## modules and operators of PyTorch and tiny models of transformers, exported, imported and compared
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt expecttest
+	$(PINNED) expecttest
 	$(PYTEST) -n $(JOBS) tests/importers/live_torch.py tests/importers/live_families.py tests/importers/live_published.py tests/importers/live_architectures.py tests/importers/live_operators.py
 
 test-vision: .venv/reference  ## models of timm and torchvision with random weights, exported, imported and compared
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target build/vision torchvision timm
+	$(PINNED) --no-deps --upgrade --target build/vision torchvision timm
 	$(PYTEST) -n $(JOBS) tests/importers/live_vision.py
 
 test-reference-slow: .venv/reference  ## the same comparison for more numbers of sites
@@ -315,4 +328,4 @@ golden: .venv/dev  ## rewrite the golden files; read the difference before you c
 	$(PYTEST) -n $(JOBS) --update-golden
 
 clean:  ## remove the environment and all caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist *.egg-info

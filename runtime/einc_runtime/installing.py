@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
 DISTRIBUTIONS = ("einc", "einc-runtime")
-"""Of which this module is a part. The extras of the runtime are among those of the whole."""
+"""The compiler and the runtime. Extras of the first name some of the second, as `einc-runtime[mpi]`."""
 
 
 def suggest_extra(extra: str, only: str = "") -> str:
@@ -58,9 +58,21 @@ def find_cuda(library: str = "libcuda.so.1") -> int:
 
 
 def _list_requirements(extra: str) -> Sequence[str]:
-    """The packages of an extra, with their versions: as they were declared to the tool that installed einc, or, in a
-    checkout that is not installed, as its files declare them."""
-    installed = _find_distribution(*DISTRIBUTIONS)
+    """The packages of an extra, with their versions."""
+    for name in DISTRIBUTIONS:
+        if declared := _list_declared(name, extra):
+            packages: list[str] = []
+            for requirement in declared:
+                project, _, inner = requirement.partition("[")
+                packages += _list_declared(project, inner.rstrip("]")) if project in DISTRIBUTIONS else [requirement]
+            return packages
+    return ()
+
+
+def _list_declared(name: str, extra: str) -> Sequence[str]:
+    """What a distribution's extra needs: as it was declared to the tool that installed it, or, in a checkout that is not
+    installed, as its file declares it."""
+    installed = _find_distribution(name)
     pattern = re.compile(rf"(.+?)\s*;\s*extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     declared = [match[1] for line in (installed and installed.requires) or () if (match := pattern.fullmatch(line))]
     if declared:
@@ -70,7 +82,7 @@ def _list_requirements(extra: str) -> Sequence[str]:
     for folder in Path(__file__).parents[1:3]:
         with contextlib.suppress(OSError, ValueError, KeyError):
             project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
-            if project["name"] in DISTRIBUTIONS:
+            if project["name"] == name:
                 return [str(requirement) for requirement in project["optional-dependencies"][extra]]
     return ()
 

@@ -106,24 +106,24 @@ def restrict(*folders: Path) -> dict[str, str]:
 
 
 def install_checkout(folder: Path) -> Installation:
-    """`pip install .`, in an environment that is activated; then the checkout is removed."""
+    """`pip install ./runtime .`, in an environment that is activated; then the checkout is removed."""
     copy, python = copy_checkout(folder), make_environment(folder)
-    pip(python, copy)
+    pip(python, copy / "runtime", copy)
     shutil.rmtree(copy)
     return Installation(python, restrict(python.parent), large=("triton",))
 
 
 def install_editable(folder: Path) -> Installation:
-    """`pip install -e .`, in an environment that is not activated, and whose path must be quoted."""
+    """`pip install -e ./runtime -e .`, in an environment that is not activated, and whose path must be quoted."""
     copy, python = copy_checkout(folder), make_environment(folder, "it's a venv")
-    pip(python, "--editable", copy)
+    pip(python, "--editable", copy / "runtime", "--editable", copy)
     return Installation(python, restrict(folder))
 
 
 def install_wheel(folder: Path) -> Installation:
-    """A wheel, which is removed after it was installed. Another pip is on the path."""
+    """Both wheels, which are removed after they were installed. Another pip is on the path."""
     copy, python, foreign = copy_checkout(folder), make_environment(folder), make_environment(folder, "foreign")
-    do(python, "-m", "pip", "wheel", "--no-deps", "-w", folder / "wheels", copy)
+    do(python, "-m", "pip", "wheel", "--no-deps", "-w", folder / "wheels", copy, copy / "runtime")
     pip(python, *(folder / "wheels").iterdir())
     shutil.rmtree(folder / "wheels")
     shutil.rmtree(copy)
@@ -141,19 +141,19 @@ def install_runtime(folder: Path) -> Installation:
 def install_nothing(folder: Path) -> Installation:
     """A checkout on the path of the interpreter, and only what it needs is installed."""
     copy, python = copy_checkout(folder), make_environment(folder)
-    pip(python, copy)
-    do(python, "-m", "pip", "uninstall", "--yes", "einc")
+    pip(python, copy / "runtime", copy)
+    do(python, "-m", "pip", "uninstall", "--yes", "einc", "einc-runtime")
     path = os.pathsep.join([str(copy), str(copy / "runtime")])
     return Installation(python, restrict(python.parent) | {"PYTHONPATH": path})
 
 
 def install_with_uv(folder: Path) -> Installation:
-    """`uv pip install .`, into an environment of uv, which has no pip."""
+    """`uv pip install ./runtime .`, into an environment of uv, which has no pip."""
     copy = copy_checkout(folder)
     pip(sys.executable, "--target", folder / "tools", "uv")
     uv, python = folder / "tools" / "bin" / "uv", folder / "venv" / "bin" / "python"
     do(uv, "venv", "--python", sys.executable, folder / "venv")
-    do(uv, "pip", "install", "--python", python, copy)
+    do(uv, "pip", "install", "--python", python, copy / "runtime", copy)
     shutil.rmtree(copy)
     return Installation(python, restrict(uv.parent))
 

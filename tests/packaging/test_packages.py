@@ -1,7 +1,8 @@
 """What an installation consists of: two packages, their data, and no more dependencies than they declare.
 
-Both wheels are built from the checkout, without a network, and installed into folders of their own. Programs are run
-with the standard library, such a folder, and the dependencies that the wheel declares, and with nothing else.
+Both wheels are built from the checkout, without a network. They are installed into one folder, as the compiler needs
+the runtime, and the runtime into another one, alone. Programs are run with the standard library, such a folder, and the
+dependencies that the wheels declare, and with nothing else.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from einc_runtime.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 ACCELERATORS = ("llvmlite", "onednn-cpu-gomp")
@@ -26,7 +30,7 @@ ACCELERATORS = ("llvmlite", "onednn-cpu-gomp")
 
 @dataclass(frozen=True)
 class Installation:
-    """A wheel in a folder, and beside it links to what it depends on."""
+    """Wheels in a folder, and beside it links to what they depend on."""
 
     packages: Path
     dependencies: Path
@@ -48,15 +52,16 @@ class Installation:
         return self.start((), code, cwd, [str(argument) for argument in arguments])
 
 
-def install(project: Path, folder: Path) -> Installation:
-    wheel = build("wheel", project, folder / "wheels")
+def install(folder: Path, *wheels: Path) -> Installation:
     packages, dependencies = folder / "packages", folder / "dependencies"
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     options = ["--no-deps", "--no-index", "--no-compile", "--target", packages]
-    subprocess.run([*command, *options, wheel], check=True, timeout=300)
+    subprocess.run([*command, *options, *wheels], check=True, timeout=300)
     dependencies.mkdir()
-    (metadata,) = importlib.metadata.distributions(path=[str(packages)])
-    for name in list_required(metadata):
+    required = {
+        name for metadata in importlib.metadata.distributions(path=[str(packages)]) for name in list_required(metadata)
+    }
+    for name in sorted(required - {"einc-runtime"}):
         if name.startswith(ACCELERATORS):
             continue
         link(name, dependencies)
@@ -90,20 +95,27 @@ def link(name: str, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    return install(ROOT, tmp_path_factory.mktemp("einc"))
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """That of the compiler, and that of the runtime."""
+    folder = tmp_path_factory.mktemp("wheels")
+    return build("wheel", ROOT, folder / "einc"), build("wheel", ROOT / "runtime", folder / "einc-runtime")
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    return install(ROOT / "runtime", tmp_path_factory.mktemp("einc-runtime"))
+def both(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    return install(tmp_path_factory.mktemp("both"), *wheels)
+
+
+@pytest.fixture(scope="module")
+def alone(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    return install(tmp_path_factory.mktemp("alone"), wheels[1])
 
 
 NAMES = "import json, pkgutil; print(json.dumps(sorted(m.name for m in pkgutil.iter_modules([{!r}]))))"
 
 
-def test_each_wheel_has_its_packages_and_no_others(whole: Installation, alone: Installation, tmp_path: Path) -> None:
-    for installation, names in ((whole, {"einc", "einc_runtime"}), (alone, {"einc_runtime"})):
+def test_each_wheel_has_its_packages_and_no_others(both: Installation, alone: Installation, tmp_path: Path) -> None:
+    for installation, names in ((both, {"einc", "einc_runtime"}), (alone, {"einc_runtime"})):
         assert {entry.name for entry in installation.packages.iterdir() if entry.suffix != ".dist-info"} - {
             "bin"
         } == names
@@ -114,15 +126,15 @@ def test_each_wheel_has_its_packages_and_no_others(whole: Installation, alone: I
 
 
 def test_the_runtime_runs_and_verifies_a_plan_that_was_compiled_elsewhere(
-    whole: Installation, alone: Installation, tmp_path: Path
+    both: Installation, alone: Installation, tmp_path: Path
 ) -> None:
     """The compiler comes from its wheel too: it finds its grammar, its machines and its models there."""
-    whole.command("einc", "models", "copy", "ffn", cwd=tmp_path)
+    both.command("einc", "models", "copy", "ffn", cwd=tmp_path)
     dims = re.findall(r"^(?:param|dim) (\w+)", (tmp_path / "ffn.ein").read_text(), re.MULTILINE)
     small = [option for name in dims for option in ("-D", f"{name}=8")]
-    whole.command("einc", "compile", "ffn.ein", "-m", "dgx-a100", "--devices", 2, *small, "-o", "ffn.bin", cwd=tmp_path)
+    both.command("einc", "compile", "ffn.ein", "-m", "dgx-a100", "--devices", 2, *small, "-o", "ffn.bin", cwd=tmp_path)
 
-    whole.command("einc", "explain", "ffn.bin", "--html", "ffn.html", cwd=tmp_path)  # templates, scripts and styles
+    both.command("einc", "explain", "ffn.bin", "--html", "ffn.html", cwd=tmp_path)  # templates, scripts and styles
     assert "window.eincTimeline" in (tmp_path / "ffn.html").read_text()
 
     alone.python("import importlib.util as u; assert u.find_spec('einc') is None", tmp_path)
@@ -133,7 +145,7 @@ def test_the_runtime_runs_and_verifies_a_plan_that_was_compiled_elsewhere(
     given = ("--inputs", "rand:0", "--weights", "rand:1")
     ran = json.loads(alone.command("einc_runtime", "run", "ffn.bin", *given, "-o", "y.npy", "--json", cwd=tmp_path))
     assert list(ran["outputs"]) == [tensor["name"] for tensor in described["outputs"]]
-    whole.command("einc", "run", "ffn.bin", *given, "--expect", "y.npy", "--check", cwd=tmp_path)
+    both.command("einc", "run", "ffn.bin", *given, "--expect", "y.npy", "--check", cwd=tmp_path)
 
 
 def test_a_server_imports_what_it_needs_from_the_package_itself(alone: Installation, tmp_path: Path) -> None:
@@ -143,42 +155,49 @@ def test_a_server_imports_what_it_needs_from_the_package_itself(alone: Installat
     alone.python(f"from einc_runtime import {', '.join(names)}", tmp_path)
 
 
-def test_packages_of_the_user_stay_visible(whole: Installation, tmp_path: Path) -> None:
+def test_packages_of_the_user_stay_visible(both: Installation, tmp_path: Path) -> None:
     names = ("models", "runtime", "grammars")
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "own.py").write_text("")  # a namespace package, which gives way to all others
     code = f"import einc.api, {', '.join(f'{name}.own' for name in names)}; print(models.__path__[0])"
-    assert whole.python(code, tmp_path, str(tmp_path)).strip() == str(tmp_path / "models")
-    assert "ffn" in whole.command("einc", "models", "list", cwd=tmp_path)
+    assert both.python(code, tmp_path, str(tmp_path)).strip() == str(tmp_path / "models")
+    assert "ffn" in both.command("einc", "models", "list", cwd=tmp_path)
 
 
-def test_an_editable_installation_has_the_same_two_packages(tmp_path: Path) -> None:
-    """As `make` installs it: the finder that is written down names two packages of the checkout, and no folder."""
-    wheel = build("editable", ROOT, tmp_path / "wheels")
+def test_no_file_is_in_both_wheels(wheels: tuple[Path, Path]) -> None:
+    """So that installing or removing one of them leaves the other as it is."""
+    names = [{name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name} for wheel in wheels]
+    packages = [{name.partition("/")[0] for name in wheel if ".data/" not in name} for wheel in names]
+    assert packages == [{"einc"}, {"einc_runtime"}]
+    scripts = [[name.rpartition("/")[2] for name in wheel if ".data/" in name] for wheel in names]
+    assert scripts == [["einc"], ["einc-runtime"]]
+
+
+@pytest.mark.parametrize(("project", "package"), [(ROOT, "einc"), (ROOT / "runtime", "einc_runtime")])
+def test_an_editable_installation_has_the_same_package(project: Path, package: str, tmp_path: Path) -> None:
+    """As `make` installs it: the finder that is written down names a package of the checkout, and no folder."""
+    wheel = build("editable", project, tmp_path / "wheels")
     subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, tmp_path / "x"], check=True, timeout=300)
-    finder = (tmp_path / "x" / "_editable_impl_einc.py").read_text()
-    mapped = dict(re.findall(r"map_module\('(\w+)', '([^']+)'\)", finder))
-    assert set(mapped) == {"einc", "einc_runtime"}
-    assert all(os.path.commonpath([ROOT, file]) == str(ROOT) and Path(file).is_file() for file in mapped.values())
-    assert (tmp_path / "x" / "_editable_impl_einc.pth").read_text().strip() == "import _editable_impl_einc"
+    (finder,) = (tmp_path / "x").glob("_editable_impl_*.py")
+    mapped = dict(re.findall(r"map_module\('(\w+)', '([^']+)'\)", finder.read_text()))
+    assert set(mapped) == {package}
+    assert os.path.commonpath([ROOT, mapped[package]]) == str(ROOT)
+    assert Path(mapped[package]).is_file()
+    assert finder.with_suffix(".pth").read_text().strip() == f"import {finder.stem}"
 
 
-def test_both_projects_declare_the_same_versions_of_what_they_share() -> None:
-    files = [tomllib.loads((folder / "pyproject.toml").read_text()) for folder in (ROOT, ROOT / "runtime")]
-    whole, alone = (file["project"] for file in files)
-    assert set(alone["dependencies"]) <= set(whole["dependencies"])
-    for extra, requirements in alone["optional-dependencies"].items():
-        assert whole["optional-dependencies"][extra] == requirements, extra
-    scripts = [file["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-scripts"] for file in files]
-    assert scripts == [
-        {"scripts/einc": "einc", "runtime/scripts/einc-runtime": "einc-runtime"},
-        {"scripts/einc-runtime": "einc-runtime"},
-    ]
+def test_the_compiler_needs_the_runtime_of_its_version() -> None:
+    compiler, runtime = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in (ROOT, ROOT / "runtime")
+    )
+    assert f"einc-runtime=={VERSION}" in compiler["dependencies"]
+    for extra in runtime["optional-dependencies"].keys() - {"generate"}:
+        assert compiler["optional-dependencies"][extra] == [f"einc-runtime[{extra}]"]
 
 
 def test_what_is_fast_is_installed_by_default_wherever_there_are_wheels_of_it() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "runtime" / "pyproject.toml").read_text())["project"]
     found = {name: line for line in project["dependencies"] for name in ACCELERATORS if line.startswith(name)}
     assert set(found) == set(ACCELERATORS)
     from packaging.requirements import Requirement
@@ -192,6 +211,9 @@ def test_what_is_fast_is_installed_by_default_wherever_there_are_wheels_of_it() 
 
 
 def test_the_two_commands_differ_only_in_their_names() -> None:
-    whole, alone = (ROOT / "scripts" / "einc").read_text(), (ROOT / "runtime" / "scripts" / "einc-runtime").read_text()
-    assert whole.replace("einc", "NAME") == alone.replace("einc-runtime", "NAME").replace("einc_runtime", "NAME")
-    assert whole.startswith("#!python\n")  # which installers replace by the interpreter
+    compiler, runtime = (
+        (ROOT / "scripts" / "einc").read_text(),
+        (ROOT / "runtime" / "scripts" / "einc-runtime").read_text(),
+    )
+    assert compiler.replace("einc", "NAME") == runtime.replace("einc-runtime", "NAME").replace("einc_runtime", "NAME")
+    assert compiler.startswith("#!python\n")  # which installers replace by the interpreter

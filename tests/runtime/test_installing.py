@@ -85,6 +85,15 @@ def test_the_packages_of_an_extra_are_those_of_the_installation(install, environ
     assert installing.suggest_extra("serve", only="del") == "pip install delta"
 
 
+def test_an_extra_of_the_other_distribution_is_that_of_its_installation(install, environment, tmp_path):
+    install("made-up-runtime")
+    environment("pip")
+    (tmp_path / "top").mkdir()
+    project = PROJECT.format(name="made-up").replace('["zeta>=4"]', '["made-up-runtime[server]", "zeta>=4"]')
+    (tmp_path / "top" / "pyproject.toml").write_text(project)
+    assert installing.suggest_extra("serve") == "pip install epsilon 'zeta>=4'"
+
+
 @pytest.mark.parametrize("folder", ["top", "top/runtime"])
 def test_in_a_checkout_they_are_those_of_its_files(environment, tmp_path, folder):
     (tmp_path / folder).mkdir(parents=True)

@@ -14,15 +14,19 @@ import tomllib
 from pathlib import Path
 
 EXTRAS = ("generate", "serve")
-PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+CHECKOUT = Path(__file__).parents[2]
+PROJECTS = (CHECKOUT / "pyproject.toml", CHECKOUT / "runtime" / "pyproject.toml")
 
 
-def list_lowest(project: str) -> list[str]:
-    """`name==version` for every requirement `name>=version` of a project file, with its marker."""
-    table = tomllib.loads(project)["project"]
-    groups = [table["dependencies"], *(table["optional-dependencies"][extra] for extra in EXTRAS)]
+def list_lowest(*projects: str) -> list[str]:
+    """`name==version` for every requirement `name>=version` of project files, with its marker."""
+    tables = [tomllib.loads(project)["project"] for project in projects]
+    groups = [table["dependencies"] for table in tables]
+    groups += [table["optional-dependencies"].get(extra, []) for table in tables for extra in EXTRAS]
     lowest = {}
     for requirement in (line for group in groups for line in group):
+        if requirement.startswith("einc-runtime"):  # which is in the checkout
+            continue
         match = re.fullmatch(r"([\w.-]+)>=([\w.]+)(\s*;.*)?", requirement)
         if match is None:
             raise ValueError(f"no lowest version: {requirement}")
@@ -31,4 +35,4 @@ def list_lowest(project: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(list_lowest(PROJECT.read_text("utf-8"))) + "\n")
+    sys.stdout.write("\n".join(list_lowest(*(project.read_text("utf-8") for project in PROJECTS))) + "\n")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.versions.lowest import PROJECT, list_lowest
+from tests.versions.lowest import PROJECTS, list_lowest
 
 TEXT = """
 [project]
-dependencies = ["beta>=1.2", "alpha_c>=0.5.1; python_version < '3.15' and sys_platform == 'linux'"]
+dependencies = ["einc-runtime==1.0", "beta>=1.2", "alpha_c>=0.5.1; python_version < '3.15' and sys_platform == 'linux'"]
 [project.optional-dependencies]
 generate = ["gamma>=2"]
 serve = ["beta>=1.2", "delta.e>=3.0"]
@@ -27,7 +27,7 @@ def test_a_requirement_without_one_is_an_error() -> None:
 
 
 def test_the_project_has_one_for_everything() -> None:
-    assert {line.partition("==")[0] for line in list_lowest(PROJECT.read_text("utf-8"))} >= {
+    assert {line.partition("==")[0] for line in list_lowest(*(project.read_text("utf-8") for project in PROJECTS))} >= {
         "numpy",
         "highspy",
         "uvicorn",
