@@ -70,8 +70,8 @@ def _list_requirements(extra: str) -> Sequence[str]:
 
 
 def _list_declared(name: str, extra: str) -> Sequence[str]:
-    """What a distribution's extra needs: as it was declared to the tool that installed it, or, in a checkout that is not
-    installed, as its file declares it."""
+    """What a distribution's extra needs: as it was declared to the tool that installed it, or, in a checkout that is
+    not installed, as its file declares it."""
     installed = _find_distribution(name)
     pattern = re.compile(rf"(.+?)\s*;\s*extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     declared = [match[1] for line in (installed and installed.requires) or () if (match := pattern.fullmatch(line))]
