@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
 DISTRIBUTIONS = ("einc", "einc-runtime")
-"""The compiler and the runtime. Extras of the first name some of the second, as `einc-runtime[mpi]`."""
+"""The compiler and the runtime. Extras of the first may consist of extras of the second."""
 
 
 def suggest_extra(extra: str, only: str = "") -> str:
