@@ -2,7 +2,7 @@
 
 python -m tests.bench                                  everything
 python -m tests.bench block2048 chain_a --pairs 15     some cases, more pairs
-python -m tests.bench block512 --write                 puts the figures into docs/benchmarks.md
+python -m tests.bench block512 --write                 keeps the results in docs/benchmarks, and makes its pages
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bench import report
+from tests.bench import pages, report, results
 from tests.bench.cases import CASES, EINC, EXTRAS, PEER_CASES, SITES, Case
 from tests.bench.measure import measure
 
@@ -25,23 +25,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=9, help="rounds, in each of which every competitor runs once")
     parser.add_argument("--threads", type=int, default=2, help="cores that every competitor is kept on")
     parser.add_argument("--only", metavar="WORD", action="append", help="only competitors whose names begin so")
-    parser.add_argument("--all", action="store_true", help="nobody drops out after the trial runs")
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
+    parser.add_argument("--all", action="store_true", help="no variant drops out")
+    parser.add_argument("--write", action="store_true", help="keep the results in docs/benchmarks, and make its pages")
     parser.add_argument("--lock", type=Path, help="a file that is locked during timed runs, for several at once")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.cases if not any(case.startswith(name) for case in every)]
+    if options.write and options.only:
+        parser.error("--write keeps results of all competitors, and --only leaves some out")
     if unknown:
         parser.error(f"there is no case {unknown[0]}; there are {', '.join(every)}")
-    sections = {}
     for case in _selected(every, options.cases, options.only):
         with tempfile.TemporaryDirectory() as folder:
             rows = measure(case, options.pairs, options.threads, Path(folder), options.lock, options.all)
-        print(report.terminal(case, rows), flush=True)
-        sections[case.name] = report.section(
-            case, rows, f"python -m tests.bench {case.name} --pairs {options.pairs} --threads {options.threads}"
-        )
-        if options.write:
-            report.write({case.name: sections[case.name]})
+        record = results.describe_run(rows, options.pairs)
+        print(report.terminal(case, record), flush=True)
+        if options.write and len(rows) > 1:
+            results.store(case.name, record)
+    if options.write:
+        pages.main()
     return 0
 
 

@@ -87,9 +87,9 @@ def measure(kind: str, rounds: int) -> dict[str, tuple[float, ...]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.bandwidth", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks/costs.md")
     options = parser.parse_args()
-    lines = ["<!-- bandwidth -->", "### Products of few rows against the read bandwidth", ""]
+    lines = ["## Products of few rows against the read bandwidth", ""]
     lines += [
         "`python -m tests.bench.bandwidth`",
         "",
@@ -99,10 +99,10 @@ def main() -> None:
     for kind in KINDS:
         for name, found in measure(kind, options.rounds).items():
             lines.append(f"| {kind}, {name} | {' | '.join(f'{rate:.1f}' for rate in found)} |")
-    text = "\n".join([*lines, "", f"<sub>{report.machine()}</sub>", "<!-- end of bandwidth -->"])
+    text = "\n".join([*lines, "", f"<sub>{report.machine()}</sub>"])
     print(text)
     if options.write:
-        report.write({"bandwidth": text})
+        report.write("bandwidth", text)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Runs a case: compiles its plans by the command line, starts a process per competitor, and asks them in turn.
 
-Who is clearly slower than another of its kind after a few runs drops out (JAX with a sharding that is not its best).
-The others run once per round, in an order that changes; the ratios within a round cancel what the machine does.
+All run once per round, in an order that changes; the ratios within a round cancel what the machine does. A variant of a
+program drops out (JAX with a sharding that is not its best) when another variant of the same program has been clearly
+faster in every round so far: a single slow run proves nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +26,17 @@ from tests.bench.inputs import sentence_encoder
 
 PAUSE = 0.4
 """Seconds between runs: idle threads of the other processes spin for up to 0.2 seconds before they sleep."""
-TRIALS = 3
 COMMAND_LINE = "import sys; from einc.cli.main import main; sys.exit(main())"
+TRIALS = 3
+"""Rounds that a variant runs in before it may drop out."""
 DROPPED = 1.25
-"""How many times as slow as the best of its kind a competitor must be to drop out."""
+"""How many times as slow as another variant of its program a variant must be, in the median of the rounds of both, to
+drop out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A competitor's milliseconds per round, or why there are none; `trial` where it dropped out.
+    """A competitor's milliseconds in each round until it dropped out, if it did; or why there are none.
 
     `resident` is the memory in megabytes that its process held when it was ready, and `first` the seconds in which it
     was made ready and gave a result.
@@ -43,7 +46,6 @@ class Row:
     times: tuple[float, ...] = ()
     resident: float = 0
     first: float = 0
-    trial: float | None = None
     absent: str = ""
 
     @property
@@ -53,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The median and the middle half of what the pairs say."""
+    """The median and the middle half of what the pairs say: the rounds that both took part in."""
 
     median: float
     low: float
@@ -61,7 +63,7 @@ class Ratio:
 
     @staticmethod
     def of(ours: Row, theirs: Row) -> Ratio:
-        pairs = sorted(a / b for a, b in zip(ours.times, theirs.times, strict=True))
+        pairs = sorted(a / b for a, b in zip(ours.times, theirs.times, strict=False))
         low, _, high = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else pairs * 3
         return Ratio(statistics.median(pairs), low, high)
 
@@ -124,26 +126,32 @@ def measure(case: Case, pairs: int, threads: int, work: Path, lock: Path | None,
             stack.callback(child.close)
         _compare(case, results)
         with _held(lock):
-            trials = {name: statistics.median(child.run() for _ in range(TRIALS)) for name, child in children.items()}
-            kept = [name for name in children if every or _stays(name, trials)]
-            times = _rounds({name: children[name] for name in kept}, pairs)
-    for name in children:
-        held = children[name].resident, children[name].first
-        rows[name] = Row(name, tuple(times[name]), *held) if name in kept else Row(name, (), *held, trial=trials[name])
+            times = run_rounds({name: child.run for name, child in children.items()}, pairs, every)
+    for name, child in children.items():
+        rows[name] = Row(name, tuple(times[name]), child.resident, child.first)
     return [rows[competitor] for competitor in case.competitors]
 
 
-def _rounds(children: dict[str, Child], pairs: int) -> dict[str, list[float]]:
+def run_rounds(children: dict[str, Callable[[], float]], pairs: int, every: bool = False) -> dict[str, list[float]]:
+    """The milliseconds of each competitor in each round; fewer for variants that dropped out, unless `every` stays."""
     order, times = random.Random(0), {name: [] for name in children}
+    running = list(children)
     for _ in range(pairs):
-        for name in order.sample(list(children), len(children)):
-            times[name].append(children[name].run())
+        for name in order.sample(running, len(running)):
+            times[name].append(children[name]())
+        if not every:
+            running = [name for name in running if not _is_beaten(name, {name: times[name] for name in running})]
     return times
 
 
-def _stays(name: str, trials: dict[str, float]) -> bool:
-    kind = name.split()[0]
-    return kind == EINC or trials[name] <= DROPPED * min(t for other, t in trials.items() if other.split()[0] == kind)
+def _is_beaten(name: str, times: dict[str, list[float]]) -> bool:
+    """Whether another variant of the same program was faster in every round, and clearly so in the median one."""
+    kind, rounds = name.split()[0], times[name]
+    return kind != EINC and len(rounds) >= TRIALS and any(
+        min(ratios) > 1 and statistics.median(ratios) > DROPPED
+        for rival, taken in times.items() if rival != name and rival.split()[0] == kind
+        for ratios in [[a / b for a, b in zip(rounds, taken, strict=True)]]
+    )  # fmt: skip
 
 
 def _compare(case: Case, results: dict[str, Path]) -> None:

@@ -1,6 +1,6 @@
 """What einc itself costs on this machine's cores: starting up, starting tasks, preparing a plan, memory.
 
-python -m tests.bench.overheads [--write]      --write puts the figures into docs/benchmarks.md
+python -m tests.bench.overheads [--write]      --write puts the figures into docs/benchmarks/costs.md
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SITES = (1, 2, 8, 72)
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.overheads", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/benchmarks/costs.md")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         lines = [f"- {line}" for line in (*_tasks(), _start_up(Path(folder)))]
@@ -38,9 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     text = "\n".join(["`python -m tests.bench.overheads`", "", *lines, "", f"<sub>{report.machine()}</sub>"])
     print(text)
     if options.write:
-        report.write(
-            {"overheads": f"<!-- overheads -->\n### What einc itself costs\n\n{text}\n<!-- end of overheads -->"}
-        )
+        report.write("overheads", f"## What einc itself costs\n\n{text}")
     return 0
 
 
