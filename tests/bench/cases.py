@@ -161,14 +161,12 @@ SITES = tuple(
 )  # fmt: skip
 
 
-WITHOUT = ("einc without mkl", "einc without onednn", "einc without mkl onednn")
-
 EXTRAS = tuple(
-    replace(case, name=f"extras-{case.name}", title=f"{case.title}, without libraries that are installed",
-            competitors=(EINC, *WITHOUT), targets={"einc without": 1.05})
+    replace(case, name=f"extras-{case.name}", title=f"{case.title}, without oneDNN",
+            competitors=(EINC, "einc without onednn"), targets={"einc without": 1.05})
     for case in CASES if case.name in ("chain_a", "block512", "block2048bf16", "minilm")
 )  # fmt: skip
-"""No library that is installed makes a case more than 5 percent slower than it is without it."""
+"""oneDNN makes no case more than 5 percent slower than it is without it."""
 
 
 def sites_of(case: Case, competitor: str) -> int:
@@ -181,9 +179,3 @@ def dtype_of(case: Case, competitor: str) -> str:
     words = competitor.split()
     named = words[0] == EINC and len(words) > 1 and not words[1].isdigit() and words[1] not in ("without", "unrounded")
     return words[1] if named else case.dtype
-
-
-def hidden_libraries(competitor: str) -> tuple[str, ...]:
-    """The libraries that einc does without in this competitor."""
-    words = competitor.split()
-    return tuple(words[2:]) if words[1:2] == ["without"] else ()

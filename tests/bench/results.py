@@ -164,7 +164,7 @@ def list_versions() -> str:
     """The versions of what took part."""
     versions = [f"Python {platform.python_version()}"]
     peers = ("torch", "transformers", "jax", "onnxruntime", "openvino", "llama-cpp-python")
-    for package in ("numpy", "onednn-cpu-gomp", "mkl", "llvmlite", *peers):
+    for package in ("numpy", "onednn-cpu-gomp", "llvmlite", *peers):
         try:
             versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:

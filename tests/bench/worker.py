@@ -75,9 +75,9 @@ def _competitor(kind: str, competitor: str, plan: str, folder: str, threads: int
     bundle = read_bundle(plan)
     if kind == "einc":
         from tests.bench import with_einc
-        from tests.bench.cases import hidden_libraries
 
-        with_einc.hide(hidden_libraries(competitor))
+        if competitor.endswith("without onednn"):
+            with_einc.hide_onednn()
         return lambda: with_einc.prepared(bundle, folder)
     if kind == "torch":
         from tests.bench import with_torch

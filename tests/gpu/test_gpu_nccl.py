@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from einc_runtime.execution.cuda.cupy_nccl import CupyNccl
-from einc_runtime.kernels.numpy import libraries
 from tests.gpu import probes_nccl
 from tests.gpu.probe_bench import Absent, Bench, Broken
 from tests.support.cuda_fake import FakeDriver
@@ -56,7 +55,6 @@ class Idle(NumpyKernels):
 
 @pytest.mark.parametrize("kernels", [NumpyKernels, Idle])
 def test_ranks_on_several_gpus_are_compared_with_the_cpu(kernels):
-    libraries.decide()
     world = NcclWorld()
 
     def parts(rank):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from einc_runtime.execution.ranks.cuda_part import make_cuda_executor
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.numpy import libraries
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.nccl_fake import FakeNccl, NcclWorld
@@ -26,7 +25,6 @@ class RankOnFake:
 
 def run_on_fakes(bundle, size, program, *, seed=0, gpus=None, kernels=NumpyKernels, **options):
     """What `program` returns on each of `size` ranks, and the fake of NCCL. Each rank sees `gpus` GPUs of its own."""
-    libraries.decide()  # numpy's kernels stand in for those of GPUs, and must not measure in several threads
     threads = ThreadWorld(size, seed)
     world = NcclWorld(seed, is_over=lambda: threads.aborted is not None)
 

@@ -31,13 +31,12 @@ MAX_PROCESSOR_NAME = 60
 @dataclass(frozen=True, slots=True)
 class Level:
     """A set of instructions. `features` are what the processor must have, by LLVM's names; `cpu` is LLVM's name of a
-    processor that has a part of them. `onednn` and `mkl` are what these libraries call the level, on x86-64."""
+    processor that has a part of them. `onednn` is what this library calls the level, on x86-64."""
 
     name: str
     cpu: str
     features: frozenset[str]
     onednn: int = 0
-    mkl: str = ""
 
 
 _V2 = frozenset({"cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3"})
@@ -47,11 +46,11 @@ _BF16 = _V4 | {"avx512bf16", "avx512vnni"}
 _AMX = _BF16 | {"amx-bf16", "amx-int8", "amx-tile"}
 
 X86_LEVELS = (
-    Level("x86-64-v2", "x86-64-v2", _V2, 0x1, "SSE4_2"),
-    Level("x86-64-v3", "x86-64-v3", _V3, 0x7, "AVX2"),
-    Level("x86-64-v4", "x86-64-v4", _V4, 0x27, "AVX512"),
-    Level("x86-64-v4-bf16", "x86-64-v4", _BF16, 0xE7, "AVX512_E2"),
-    Level("x86-64-v4-amx", "x86-64-v4", _AMX, 0xFEF, "AVX512_E4"),
+    Level("x86-64-v2", "x86-64-v2", _V2, 0x1),
+    Level("x86-64-v3", "x86-64-v3", _V3, 0x7),
+    Level("x86-64-v4", "x86-64-v4", _V4, 0x27),
+    Level("x86-64-v4-bf16", "x86-64-v4", _BF16, 0xE7),
+    Level("x86-64-v4-amx", "x86-64-v4", _AMX, 0xFEF),
 )
 """From the fewest instructions to the most; each has those of the one before."""
 
@@ -72,7 +71,7 @@ INSTRUCTION_LEVELS = (*X86_LEVELS, *ARM_LEVELS)
 
 
 _FLAGS = {
-    "abm": "lzcnt", "amx_bf16": "amx-bf16", "amx_int8": "amx-int8", "amx_tile": "amx-tile",
+    "abm": "lzcnt", "amx_bf16": "amx-bf16", "amx_fp16": "amx-fp16", "amx_int8": "amx-int8", "amx_tile": "amx-tile",
     "avx512_bf16": "avx512bf16", "avx512_vnni": "avx512vnni", "bmi1": "bmi", "lahf_lm": "sahf", "pni": "sse3",
     "sse4_1": "sse4.1", "sse4_2": "sse4.2",
 }  # fmt: skip
@@ -191,10 +190,22 @@ def list_levels() -> tuple[Level, ...]:
     try:
         features = read_processor().features
     except (ImportError, OSError, RuntimeError):
-        flags = read_cpuinfo().get("flags", "").split()
-        features = read_arm_features() if is_arm else frozenset(_FLAGS.get(flag, flag) for flag in flags)
+        features = read_arm_features() if is_arm else _read_flags()
     levels = ARM_LEVELS if is_arm else X86_LEVELS
     return tuple(level for level in levels if level.features <= features)
+
+
+def _read_flags() -> frozenset[str]:
+    """What Linux says of an x86 processor, by LLVM's names."""
+    return frozenset(_FLAGS.get(flag, flag) for flag in read_cpuinfo().get("flags", "").split())
+
+
+@cache
+def find_instructions() -> frozenset[str]:
+    """The instructions of an x86 processor on Linux, by LLVM's names, held to the level of the environment. LLVM need
+    not be loaded for it. Raises UsageFault as `find_processor` does."""
+    level = find_level()
+    return _read_flags() if level is None else level.features
 
 
 def name_processor() -> str:

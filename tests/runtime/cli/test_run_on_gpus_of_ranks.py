@@ -18,7 +18,6 @@ from einc_runtime.execution.cpu.executor import CpuExecutor
 from einc_runtime.execution.cuda import executor as cuda
 from einc_runtime.execution.ranks import cuda_part
 from einc_runtime.execution.ranks.watch import Watch
-from einc_runtime.kernels.numpy import libraries
 from einc_runtime.plan.codec import encode
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
@@ -45,7 +44,6 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(backends, "count_visible_gpus", lambda: getattr(own, "visible", 3))
     monkeypatch.setattr(backends, "is_cupy_installed", lambda: True)
     monkeypatch.setattr(output, "say_json", printed.append)
-    libraries.decide()
 
     def start(blind=(), shares=None, **options):
         threads = ThreadWorld(2)

@@ -10,7 +10,6 @@ from einc_runtime.execution.cuda.driver import DriverError
 from einc_runtime.execution.cuda.nccl import NcclMessage
 from einc_runtime.execution.ranks.cuda_part import make_cuda_executor
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.numpy import libraries
 from tests.support.cuda_fake import FakeDriver
 from tests.support.cuda_fake_kernels import NumpyKernels
 from tests.support.cuda_plans import chain, cpu_results
@@ -88,7 +87,6 @@ def test_plans_run_through_cupys_calls(monkeypatch):
     monkeypatch.setenv("NCCL_GRAPH_MIXING_SUPPORT", "0")
     bundle = chain(4)
     arrays = arrays_of(bundle)
-    libraries.decide()
     threads, world = ThreadWorld(2), NcclWorld()
 
     def run(links):

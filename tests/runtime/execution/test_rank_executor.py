@@ -17,7 +17,6 @@ from einc_runtime.execution.ranks.cpu_part import make_cpu_executor
 from einc_runtime.execution.ranks.watch import RankFailure, Watch
 from einc_runtime.execution.rewrites import map_joining
 from einc_runtime.execution.session import Session
-from einc_runtime.kernels.numpy import libraries
 from einc_runtime.plan.schema import KernelTask
 from tests.support.compiled_plans import EVERYTHING, PLACES, TRANSFORMER, compiled
 from tests.support.plan_arrays import arrays_of, outputs_of, results
@@ -150,12 +149,6 @@ def test_one_process_in_a_job_needs_no_mpi(variables, several, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert mpi.is_started_by_mpi() is several
-
-
-def test_what_ranks_of_one_process_agree_on_is_not_left_behind():
-    bundle = compiled(EVERYTHING, 2, "f32")
-    ThreadWorld(2).run(lambda links: make_cpu_executor(bundle, links, 1, total=2))
-    assert not libraries._times_of_first_rank
 
 
 def test_more_ranks_than_sites_are_refused():

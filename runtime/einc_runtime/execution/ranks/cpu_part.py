@@ -6,7 +6,6 @@ same values. So the results have the same bits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -17,7 +16,6 @@ from einc_runtime.execution.ranks.carrier import Arrivals, MessageCarrier
 from einc_runtime.execution.ranks.executor import RankExecutor
 from einc_runtime.execution.ranks.links import RankLinks
 from einc_runtime.execution.shared_buffers import SharedBuffers
-from einc_runtime.kernels.numpy import libraries
 from einc_runtime.plan.ranks import RankPart, Shares, assign_sites
 from einc_runtime.plan.regions import region_bytes, writes_of
 from einc_runtime.plan.schema import AnyTask, Bundle, KernelTask
@@ -49,8 +47,6 @@ def make_cpu_executor(
     if total is None:
         cores_of = links.share(str(Fraction(cores, links.neighbours)).encode())
         total = max(1, int(sum(Fraction(text.decode()) for text in cores_of)))
-    times = json.dumps(libraries.decide() if links.rank == 0 else {})
-    libraries.adopt_times(json.loads(links.share(times.encode())[0]))
     workers = workers or max(1, cores // links.neighbours)
     arrivals = Arrivals()
     part = CpuExecutor(

@@ -24,11 +24,10 @@ from einc_runtime.kernels.calls.contract import ContractCall, choose_smallest_pa
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.matrices import are_mergeable, is_blas_ready, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy import libraries, prepacking
-from einc_runtime.kernels.numpy.blas import DenseProduct
 from einc_runtime.kernels.numpy.map import build_map
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.kernels.numpy.prepacking import TakeArray
-from einc_runtime.kernels.numpy.products import prepare_product
+from einc_runtime.kernels.numpy.products import DenseProduct
 from einc_runtime.plan.index_equations import Names
 
 PrepareCopy = Callable[[Array, Array], Resolved]
@@ -170,15 +169,15 @@ class BlasLowering:
         (first, for_first), (second, for_second) = (self._collect(factor) for factor in factors)
         side = next((side for side in (1, 0) if prepacking.is_constant(factors[side][0].array)), None)
         product = DenseProduct(first, second, target)
-        libraries_for = libraries.choose_library(product, side)
-        call = prepare_product(product, libraries_for.plain, self.take)
+        library = libraries.choose_library(product, side)
+        call = libraries.prepare_product(product, library, self.take)
         if call is None:
             raise CannotMultiply
         form = None
         if side is not None:
             operand = factors[side][0].array
             converted = operand.dtype != self.dtype
-            form = prepacking.choose_form(product, side, libraries_for.packed, self.take, converted=converted)
+            form = prepacking.choose_form(product, side, library, self.take, converted=converted)
         if side is None or form is None:
             self.calls += [*for_first, *for_second, call]
             return

@@ -12,6 +12,8 @@ thread, and nothing of OpenMP is started then.
 from __future__ import annotations
 
 import ctypes
+import site
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ import numpy as np
 
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import ALIGNMENT, address
-from einc_runtime.kernels.numpy.blas import DenseProduct, MatrixProduct, find_library_files
+from einc_runtime.kernels.numpy.products import DenseProduct, MatrixProduct
 from einc_runtime.kernels.processor import find_level
 from einc_runtime.resident import release_program
 from einc_runtime.text import escape_text
@@ -131,11 +133,17 @@ class _Library:
         return ctypes.c_void_p(self._attributes.value)
 
 
+def find_files() -> list[Path]:
+    """The library as wheels bring it, which put it beside the environment's own, or beside the user's."""
+    bases = dict.fromkeys([sys.prefix, site.getuserbase() if site.ENABLE_USER_SITE else sys.prefix])
+    return [path for base in bases for path in sorted(Path(base, "lib").glob(FILE))]
+
+
 @cache
 def _open() -> tuple[_Library | None, str | None]:
     """The library, or why none of those that are installed can be used."""
     problem: str | None = None
-    for path in find_library_files(FILE):
+    for path in find_files():
         try:
             return _Library(path), None
         except (OSError, AttributeError, OnednnError) as error:
@@ -147,14 +155,14 @@ def _load() -> _Library | None:
     return _open()[0]
 
 
-def _was_needed() -> bool:
+def was_needed() -> bool:
     """Whether the library has been loaded, or was looked for in vain."""
     return bool(_open.cache_info().currsize)
 
 
 def describe_problem() -> str | None:
     """A note for the user if oneDNN is installed, was needed, and cannot be used."""
-    problem = _open()[1] if _was_needed() else None
+    problem = _open()[1] if was_needed() else None
     if problem is None:
         return None
     return f"products may be slow: oneDNN is installed, but cannot be loaded ({escape_text(problem, 200)})"
@@ -168,14 +176,14 @@ def is_available() -> bool:
 def rest() -> None:
     """Says that no product will be compiled for a while. What that needs of the library's program, some 10 MiB, is
     given back to the system."""
-    if _was_needed() and is_available():
+    if was_needed() and is_available():
         release_program(FILE)
 
 
 def limit_threads(count: int) -> int:
     """Lets oneDNN use so many threads where the calling thread uses it, and returns how many it could use before.
     Does nothing while it is not loaded."""
-    library = _load() if _was_needed() else None
+    library = _load() if was_needed() else None
     if library is None:
         return count
     before: int = library.get_threads()

@@ -7,22 +7,18 @@ works without its prepacked operands: the executor makes them after weights were
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from einc_runtime.dtypes import Array, DType
 from einc_runtime.kernels.base import PrepackedOperand, Run, address
-from einc_runtime.kernels.numpy import blas
 from einc_runtime.kernels.numpy.onednn import ONEDNN, OnednnProduct
 from einc_runtime.kernels.numpy.pieces import make_runner
-
-_PACKED, _LEFT = 151, 161  # what the C interface to BLAS calls these
+from einc_runtime.kernels.numpy.products import DenseProduct
 
 MIN_PACKED_PRODUCTS = 1 << 14
 """Number of multiplications below which packing gains nothing."""
@@ -48,7 +44,7 @@ class PrepackedForm(Protocol):
 
 
 def choose_form(
-    product: blas.DenseProduct, side: int, library: str, take: TakeArray, *, converted: bool
+    product: DenseProduct, side: int, library: str, take: TakeArray, *, converted: bool
 ) -> PrepackedForm | None:
     """The form that a library has of the left (0) or right (1) operand, or the operand in the type of the product.
 
@@ -61,61 +57,7 @@ def choose_form(
         compiled = OnednnProduct.of(product, packed_side=side)
         if compiled is not None:
             return _OnednnForm(compiled, take([compiled.scratch], np.dtype(np.uint8)))
-    if not product.is_large:
-        return None
-    if library == blas.MKL:
-        functions, matrices = _load_functions(product.target.dtype.str), blas.MatrixProduct.of(product)
-        if functions is not None and matrices is not None:
-            return _MklForm(matrices, 1 - side if matrices.turned else side, functions)
-    return _ConvertedForm(product, side) if converted else None
-
-
-class _MklFunctions(NamedTuple):
-    """MKL's functions that give the size of a packed operand, pack it, and multiply with it."""
-
-    size: Any
-    pack: Any
-    compute: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _MklForm:
-    product: blas.MatrixProduct
-    side: int
-    functions: _MklFunctions
-
-    @property
-    def size(self) -> int:
-        """The bytes that are written; MKL asks for more memory than that."""
-        array = self.product.right if self.side else self.product.left
-        return array.size * array.itemsize
-
-    @property
-    def form(self) -> Hashable:
-        return self.side, self.product.sizes, self.product.layouts[self.side]
-
-    def pack(self, matrix: Array) -> Array:
-        where = matrix.T if self.product.turned else matrix
-        turn, step = self.product.layouts[self.side]
-        operand, sizes = _LEFT + self.side, self.product.sizes
-        packed_size: int = self.functions.size(operand, *sizes)
-        raw = np.empty(packed_size + 64, np.uint8)
-        start: int = -address(raw) % 64
-        packed = raw[start : start + packed_size]
-        self.functions.pack(blas.BY_ROWS, operand, turn, *sizes, 1.0, address(where), step, address(packed))
-        return packed
-
-    def multiply(self, packed: Array) -> Run:
-        product = self.product
-        operands = [product.left, product.right]
-        operands[self.side] = packed
-        turns, steps = ([layout[n] for layout in product.layouts] for n in range(2))
-        turns[self.side] = _PACKED
-        left, right, target = map(address, (*operands, product.target))
-        call = (
-            blas.BY_ROWS, *turns[:2], *product.sizes, left, steps[0], right, steps[1], 0.0, target, steps[2]
-        )  # fmt: skip
-        return blas.BlasCalls(self.functions.compute, [call], *operands, product.target)
+    return _ConvertedForm(product, side) if converted and product.is_large else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +90,7 @@ class _OnednnForm:
 
 @dataclass(frozen=True, slots=True)
 class _ConvertedForm:
-    product: blas.DenseProduct
+    product: DenseProduct
     side: int
 
     @property
@@ -167,31 +109,8 @@ class _ConvertedForm:
         return matrix
 
     def multiply(self, packed: Array) -> Run:
-        product = replace(self.product, right=packed) if self.side else replace(self.product, left=packed)
-        call = blas.prepare_product(product)
-        assert call is not None  # one was found for a matrix of the same layout
-        return make_runner([call])
-
-
-@cache
-def _load_functions(dtype: str) -> _MklFunctions | None:
-    mkl = blas.load_mkl()
-    if dtype not in blas.BLAS_PREFIXES or mkl is None:
-        return None
-    letter, number = blas.BLAS_PREFIXES[dtype]
-    integer, address = ctypes.c_int, ctypes.c_void_p
-    try:
-        size, pack, compute = (getattr(mkl, f"cblas_{letter}gemm_{name}") for name in _PACK_FUNCTIONS)
-    except AttributeError:
-        return None
-    size.restype, pack.restype, compute.restype = ctypes.c_size_t, None, None
-    size.argtypes = [integer] * 4
-    pack.argtypes = [*[integer] * 6, number, address, integer, address]
-    compute.argtypes = [*[integer] * 6, *[address, integer] * 2, number, address, integer]
-    return _MklFunctions(size, pack, compute)
-
-
-_PACK_FUNCTIONS = ("pack_get_size", "pack", "compute")
+        operands = (self.product.left, packed) if self.side else (packed, self.product.right)
+        return make_runner([(np.matmul, [*operands, self.product.target])])
 
 
 class PrepackedProduct:

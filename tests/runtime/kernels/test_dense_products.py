@@ -7,16 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from einc_runtime.kernels.numpy import blas, libraries, onednn
-from einc_runtime.kernels.numpy.blas import DenseProduct
-from einc_runtime.kernels.numpy.products import prepare_product
+from einc_runtime.kernels.numpy import libraries, onednn
+from einc_runtime.kernels.numpy.libraries import prepare_product
+from einc_runtime.kernels.numpy.products import DenseProduct
 
 SIZES = (70, 67, 61)  # enough multiplications to be worth a call
 
 
 AVAILABLE = {
     "openblas": lambda: True,
-    "mkl": blas.load_mkl,
     "onednn": onednn.is_available,
 }
 
@@ -26,8 +25,7 @@ def library(request, monkeypatch):
     """Each library that is installed, as if it were the fastest one for everything."""
     if not AVAILABLE[request.param]():
         pytest.skip(f"{request.param} is not installed")
-    only = libraries.LibraryChoice(request.param, request.param)
-    monkeypatch.setattr(libraries, "choose_library", lambda product, side: only)
+    monkeypatch.setattr(libraries, "choose_library", lambda product, side: request.param)
     return request.param
 
 
