@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from einc_runtime.errors import ArrayFault, raise_together
 from einc_runtime.execution.backends import make_executor, note_unused_gpus, require_device_count
 from einc_runtime.execution.thread_guard import ThreadGuard
+from einc_runtime.plan.codec import is_decoded
 from einc_runtime.plan.regions import find_needed_tensors, is_loaded
 from einc_runtime.plan.schema import QUANTIZED, Block, Bundle, Region, Tensor
 from einc_runtime.plan.states import STATE, is_weight
@@ -66,7 +67,7 @@ class Session:
         if verify and executor is None:
             from einc_runtime.execution.proved_plans import require_proof
 
-            require_proof(bundle)
+            require_proof(bundle, decoded=is_decoded(bundle))
         require_device_count(bundle, devices)
         self._is_default = executor is None and backend == "auto"
         self._executor = executor or make_executor(

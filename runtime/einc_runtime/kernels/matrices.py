@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.views import restride
 from einc_runtime.plan.index_equations import Names
+
+MAX_FORMS = 4096
+"""Forms of operands whose matrices are remembered: more than a large plan has."""
 
 
 def _dimensions(operand: NamedArray, group: Names) -> list[tuple[int, int]]:
@@ -38,21 +42,27 @@ def split_off_batches(group: Names, operands: Sequence[NamedArray], least: int) 
 def view_as_matrices(operand: NamedArray, batch: Names, first: Names, second: Names) -> Array:
     """The array as (batch..., first, second). A dimension of extent 1 gets a stride that BLAS accepts."""
     array = operand.array
-    lone = {name: (1, 0) for name in batch if name not in operand.names}
-    places = {name: (array.shape[p], array.strides[p]) for p, name in enumerate(operand.names)}
-    dimensions = [(lone | places)[name] for name in batch]
-    groups = [_dimensions(operand, group) for group in (first, second)]
+    form = operand.names, array.shape, array.strides, array.itemsize
+    return restride(array, *_find_matrices(*form, batch, first, second))
+
+
+@lru_cache(maxsize=MAX_FORMS)
+def _find_matrices(
+    names: Names, shape: tuple[int, ...], strides: tuple[int, ...], size: int, batch: Names, first: Names, second: Names
+) -> tuple[list[int], list[int]]:
+    """The shape and the strides in bytes of `view_as_matrices`; layers of a model have the same."""
+    places = {name: (shape[p], strides[p]) for p, name in enumerate(names)}
+    dimensions = [places.get(name, (1, 0)) for name in batch]
+    groups = [[places[name] for name in group if places[name][0] != 1] for group in (first, second)]
     extents = [math.prod(extent for extent, _ in group) for group in groups]
-    strides = [group[-1][1] if group else None for group in groups]
-    column = strides[1] if strides[1] is not None else array.itemsize
-    if strides[1] is None and strides[0] == array.itemsize:
-        column = extents[0] * array.itemsize
-    row = strides[0] if strides[0] is not None else max(column * extents[1], array.itemsize)
-    if strides[0] is None and column != array.itemsize:
-        row = array.itemsize  # one strided row is a matrix in column order
-    shape = [extent for extent, _ in dimensions] + extents
-    steps = [stride for _, stride in dimensions] + [row, column]
-    return restride(array, shape, steps)
+    steps = [group[-1][1] if group else None for group in groups]
+    column = steps[1] if steps[1] is not None else size
+    if steps[1] is None and steps[0] == size:
+        column = extents[0] * size
+    row = steps[0] if steps[0] is not None else max(column * extents[1], size)
+    if steps[0] is None and column != size:
+        row = size  # one strided row is a matrix in column order
+    return [extent for extent, _ in dimensions] + extents, [stride for _, stride in dimensions] + [row, column]
 
 
 def is_blas_ready(array: Array) -> bool:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import struct
 import sys
+import weakref
 from typing import IO, Any, cast
 
 import msgspec
@@ -33,6 +34,8 @@ MAX_PAYLOAD_BYTES = 256 << 20
 _CHUNK = 1 << 20  # bytes that are read at a time
 _decoder = msgspec.msgpack.Decoder(Bundle)
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoded: weakref.WeakValueDictionary[int, Bundle] = weakref.WeakValueDictionary()
+"""What has been decoded, by its address."""
 
 
 def encode(bundle: Bundle) -> bytes:
@@ -63,6 +66,11 @@ def decode(data: bytes) -> Bundle:
     """The bundle in the bytes of a plan file. Raises PlanFault if they are no valid plan."""
     length, digest = _read_header(data[: HEADER.size])
     return _open_payload(memoryview(data)[HEADER.size :], length, digest)
+
+
+def is_decoded(bundle: Bundle) -> bool:
+    """Whether `decode` or `read_bundle` has made this very object: then it is valid, and needs no second look."""
+    return _decoded.get(id(bundle)) is bundle
 
 
 def hash_payload(bundle: Bundle) -> bytes:
@@ -128,4 +136,5 @@ def _open_payload(payload: memoryview, length: int, digest: bytes) -> Bundle:
     if canonical != payload:
         raise PlanFault("the payload is not in canonical form (duplicate keys, key order, or number width)")
     validate(bundle)
+    _decoded[id(bundle)] = bundle
     return bundle

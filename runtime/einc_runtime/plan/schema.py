@@ -347,7 +347,7 @@ class Output(Record, frozen=True):
     later: tuple[Exchange | None, ...] = ()
 
 
-class Bundle(Record, frozen=True):
+class Bundle(Record, frozen=True, gc=True, weakref=True):
     """A whole plan. `devices` are the machine's site numbers behind the plan's sites 0, 1, ...
 
     `machine_file` is the machine's JSON, so that a reader can simulate the exchanges without it at hand; `memory` is

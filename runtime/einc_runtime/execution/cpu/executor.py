@@ -263,7 +263,10 @@ class CpuExecutor:
         run, scratch = self._bound[worker][number], self._scratch[worker]
         if run is None:
             assert scratch is not None
-            run = self._bound[worker][number] = self._kernels[number].bind(scratch)
+            kernel = self._kernels[number]
+            run = kernel.bind(scratch)
+            for bound in self._bound if kernel.scratch == 0 else [self._bound[worker]]:
+                bound[number] = run  # without memory of its own, it is the same in every worker
         return run
 
     def _find_program(self) -> CpuProgram | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from einc_runtime.kernels.base import Run, ScratchAllocator, ScratchArray, addre
 from einc_runtime.kernels.calls.contract import ContractCall, group_indices
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
+from einc_runtime.kernels.matrices import MAX_FORMS, are_mergeable, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.plan.index_equations import Names
 
@@ -50,31 +51,60 @@ class FewRowsLayout:
     def find(call: ContractCall) -> FewRowsLayout | None:
         """None where a contraction is no such product, or where the lines of its matrix are not dense."""
         floats = all(x.kind in compiler.COMPILED_FLOATS for x in (*call.operands, call.result))
-        if call.kind != "f32" or not floats or len(call.operands) != 2 or 0 in call.extents.values():
+        if call.kind != "f32" or not floats or len(call.operands) != 2:
             return None
-        result = call.result
-        batch, rows, columns, summed = group_indices(call.operands[0].names, call.operands[1].names, result.names)
-        if len(batch) + len(rows) + len(columns) + len(summed) != len(call.extents) or not summed:
-            return None  # an index of one operand alone is summed
-        few, many = (math.prod(call.extents[name] for name in group) for group in (rows, columns))
-        vectors, matrix = call.operands
-        if few > many:
-            vectors, matrix, rows, columns, few, many = matrix, vectors, columns, rows, many, few
-        depth = math.prod(call.extents[name] for name in summed)
-        if few > MAX_PRODUCT_ROWS or depth < MIN_DEPTH:
+        key = tuple((x.names, x.array.shape, x.array.strides, x.kind) for x in (*call.operands, call.result))
+        if key not in _GROUPS:
+            if len(_GROUPS) >= MAX_FORMS:
+                _GROUPS.clear()
+            _GROUPS[key] = _group_as_few_rows(call)
+        groups = _GROUPS[key]
+        if groups is None:
             return None
-        loose, lines = split_off_batches(columns, (matrix, result), MIN_LINES)
-        summed = tuple(name for name in matrix.names if name in summed)
-        batch = tuple(name for name in result.names if name in {*batch, *loose})
-        if math.prod(call.extents[name] for name in lines) < MIN_LINES:
-            return None
-        if math.prod(call.extents[name] for name in batch) > MAX_STACKED_MATRICES:
-            return None
-        if not (are_mergeable(matrix, lines) and are_mergeable(matrix, summed) and are_mergeable(result, lines)):
-            return None
-        if view_as_matrices(matrix, batch, lines, summed).strides[-1] != matrix.array.itemsize:
-            return None
-        return FewRowsLayout(matrix, vectors, batch, rows, lines, summed, few)
+        vectors, matrix = call.operands if groups.right_is_matrix else reversed(call.operands)
+        return FewRowsLayout(matrix, vectors, groups.batch, groups.row_names, groups.lines, groups.summed, groups.rows)
+
+
+class _Groups(NamedTuple):
+    """The indices of a `FewRowsLayout`, and which operand is its matrix."""
+
+    right_is_matrix: bool
+    batch: Names
+    row_names: Names
+    lines: Names
+    summed: Names
+    rows: int
+
+
+_GROUPS: dict[object, _Groups | None] = {}
+"""By the names, shapes, strides and types of the operands, which layers of a model have in common."""
+
+
+def _group_as_few_rows(call: ContractCall) -> _Groups | None:
+    result = call.result
+    batch, rows, columns, summed = group_indices(call.operands[0].names, call.operands[1].names, result.names)
+    if len(batch) + len(rows) + len(columns) + len(summed) != len(call.extents) or not summed:
+        return None  # an index of one operand alone is summed
+    few, many = (math.prod(call.extents[name] for name in group) for group in (rows, columns))
+    vectors, matrix = call.operands
+    is_swapped = few > many
+    if is_swapped:
+        vectors, matrix, rows, columns, few, many = matrix, vectors, columns, rows, many, few
+    depth = math.prod(call.extents[name] for name in summed)
+    if few > MAX_PRODUCT_ROWS or depth < MIN_DEPTH or 0 in call.extents.values():
+        return None
+    loose, lines = split_off_batches(columns, (matrix, result), MIN_LINES)
+    summed = tuple(name for name in matrix.names if name in summed)
+    batch = tuple(name for name in result.names if name in {*batch, *loose})
+    if math.prod(call.extents[name] for name in lines) < MIN_LINES:
+        return None
+    if math.prod(call.extents[name] for name in batch) > MAX_STACKED_MATRICES:
+        return None
+    if not (are_mergeable(matrix, lines) and are_mergeable(matrix, summed) and are_mergeable(result, lines)):
+        return None
+    if view_as_matrices(matrix, batch, lines, summed).strides[-1] != matrix.array.itemsize:
+        return None
+    return _Groups(not is_swapped, batch, rows, lines, summed, few)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +153,8 @@ class OperandCopies:
 def list_addresses(views: Sequence[Array], stack: tuple[int, ...]) -> Array:
     """The addresses of the matrices in each view, for every batch of the stack: a row for each batch. A view with one
     matrix for all batches has extents of 1 there."""
+    if not stack:
+        return np.array([[address(view) for view in views]], np.int64)
     steps = [np.broadcast_to(view, (*stack, *view.shape[-2:])).strides[: len(stack)] for view in views]
     return np.array(
         [
