@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.matrices import MAX_FORMS, are_mergeable, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
+from einc_runtime.kernels.views import restride
 from einc_runtime.plan.index_equations import Names
 
 MAX_PRODUCT_ROWS = 48
@@ -53,12 +55,8 @@ class FewRowsLayout:
         floats = all(x.kind in compiler.COMPILED_FLOATS for x in (*call.operands, call.result))
         if call.kind != "f32" or not floats or len(call.operands) != 2:
             return None
-        key = tuple((x.names, x.array.shape, x.array.strides, x.kind) for x in (*call.operands, call.result))
-        if key not in _GROUPS:
-            if len(_GROUPS) >= MAX_FORMS:
-                _GROUPS.clear()
-            _GROUPS[key] = _group_as_few_rows(call)
-        groups = _GROUPS[key]
+        forms = ((x.names, x.array.shape, x.array.strides, x.array.dtype) for x in (*call.operands, call.result))
+        groups = _group_as_few_rows(*forms)
         if groups is None:
             return None
         vectors, matrix = call.operands if groups.right_is_matrix else reversed(call.operands)
@@ -76,29 +74,33 @@ class _Groups(NamedTuple):
     rows: int
 
 
-_GROUPS: dict[object, _Groups | None] = {}
-"""By the names, shapes, strides and types of the operands, which layers of a model have in common."""
+_Form = tuple[Names, tuple[int, ...], tuple[int, ...], DType]
+"""The names, the shape, the strides and the type of an operand."""
 
 
-def _group_as_few_rows(call: ContractCall) -> _Groups | None:
-    result = call.result
-    batch, rows, columns, summed = group_indices(call.operands[0].names, call.operands[1].names, result.names)
-    if len(batch) + len(rows) + len(columns) + len(summed) != len(call.extents) or not summed:
+@lru_cache(maxsize=MAX_FORMS)
+def _group_as_few_rows(*forms: _Form) -> _Groups | None:
+    """The groups of two operands and a result. Layers of a model have the same."""
+    vectors, matrix, result = (
+        NamedArray(names, restride(np.empty(1, dtype), shape, strides)) for names, shape, strides, dtype in forms
+    )  # what is in the arrays is not looked at
+    extents = {name: extent for names, shape, _, _ in forms for name, extent in zip(names, shape, strict=True)}
+    batch, rows, columns, summed = group_indices(vectors.names, matrix.names, result.names)
+    if len(batch) + len(rows) + len(columns) + len(summed) != len(extents) or not summed:
         return None  # an index of one operand alone is summed
-    few, many = (math.prod(call.extents[name] for name in group) for group in (rows, columns))
-    vectors, matrix = call.operands
+    few, many = (math.prod(extents[name] for name in group) for group in (rows, columns))
     is_swapped = few > many
     if is_swapped:
         vectors, matrix, rows, columns, few, many = matrix, vectors, columns, rows, many, few
-    depth = math.prod(call.extents[name] for name in summed)
-    if few > MAX_PRODUCT_ROWS or depth < MIN_DEPTH or 0 in call.extents.values():
+    depth = math.prod(extents[name] for name in summed)
+    if few > MAX_PRODUCT_ROWS or depth < MIN_DEPTH or 0 in extents.values():
         return None
     loose, lines = split_off_batches(columns, (matrix, result), MIN_LINES)
     summed = tuple(name for name in matrix.names if name in summed)
     batch = tuple(name for name in result.names if name in {*batch, *loose})
-    if math.prod(call.extents[name] for name in lines) < MIN_LINES:
+    if math.prod(extents[name] for name in lines) < MIN_LINES:
         return None
-    if math.prod(call.extents[name] for name in batch) > MAX_STACKED_MATRICES:
+    if math.prod(extents[name] for name in batch) > MAX_STACKED_MATRICES:
         return None
     if not (are_mergeable(matrix, lines) and are_mergeable(matrix, summed) and are_mergeable(result, lines)):
         return None
