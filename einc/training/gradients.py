@@ -15,6 +15,7 @@ from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, TensorKind, verify_graph
 from einc.ops.equation import build_equation
 from einc.ops.scalar import ProgramBuilder
+from einc.training.repeated_nodes import compute_once
 from einc.training.rules import find_rule
 from einc.training.tape import NodeGradient, Tape
 from einc_runtime.plan.scalar_programs import ScalarInput
@@ -39,7 +40,7 @@ def derive_gradients(graph: Graph, loss: str, wrt: Sequence[str] | None = None) 
     builder.save(loss)
     for name in chosen:
         builder.save(builder.rename(gradients[name], GRADIENT.format(name)))
-    derived = builder.build()
+    derived = compute_once(builder.build())
     verify_graph(derived)
     return derived
 

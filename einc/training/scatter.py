@@ -285,13 +285,14 @@ def _write_flat(
 ) -> str | None:
     """The scatter by data along a single loop: rows are numbered through all loops on which the keys depend.
 
-    None where it is one as it stands, which the runtime's kernels know (`plan.index_patterns.Scatter`).
+    None where it is one as it stands, which the runtime's kernels know (`plan.index_patterns.Scatter`), and where
+    nothing is summed, so that each element is compared with one key.
     """
     depends = {name for number in key.position.elements for name in list_loops(moved.reads[number])}
     keyed = [loop for loop in moved.loops if loop in depends or loop in key.position.loops]
     targets = dict(result)
     reduced = [loop for loop in moved.loops if loop not in targets]
-    if len(keyed) <= 1 and reduced == keyed:
+    if not reduced or (len(keyed) <= 1 and reduced == keyed):
         return None
     grouped = [loop for loop in keyed if loop in targets]
     free = [loop for loop in targets if loop not in grouped and loop != key.target]

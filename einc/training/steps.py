@@ -19,6 +19,7 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.equation import build_assignment
 from einc.training.gradients import add_gradients, choose_weights, copy_graph, merge_tied_weights
+from einc.training.repeated_nodes import compute_once
 from einc_runtime.text import did_you_mean
 
 NEXT = "{}.next"
@@ -71,7 +72,7 @@ def derive_training_step(
     kept: list[str] = []
     for name in chosen:
         kept += _update(builder, optimizer, name, gradients[name], [rate] if step is None else [rate, step])
-    derived = _keep_in_place(builder.build(), {NEXT.format(name): name for name in kept})
+    derived = _keep_in_place(compute_once(builder.build()), {NEXT.format(name): name for name in kept})
     verify_graph(derived)
     return derived
 
