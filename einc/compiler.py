@@ -311,20 +311,22 @@ def read_model(text: str, file: str, options: CompileOptions) -> Graph:
 def derive(graph: Graph, options: CompileOptions) -> Graph:
     """The graph, or its decode step, or the graph with its gradients, as the options say. Raises ModelError for an
     operator that has none, UsageError for options that contradict each other."""
-    training_options = (options.gradients, options.optimizer, options.clip)
-    if options.train is None and training_options != (None, None, None):
+    of_steps = options.clip is not None or options.precision is not None or options.accumulate
+    if options.train is None and (options.gradients is not None or options.optimizer is not None or of_steps):
         raise UsageError("gradients are those of a loss", hint="name the output that is the loss: --train LOSS")
-    if options.optimizer is None and options.clip is not None:
-        raise UsageError("gradients are clipped for an optimizer", hint="name it: --optimizer adamw")
+    if options.optimizer is None and of_steps:
+        message = "gradients are clipped and added up, and weights are kept in f32, for an optimizer"
+        raise UsageError(message, hint="name it: --optimizer adamw")
     if options.train is not None:
         from einc.training.gradients import derive_gradients
 
         if options.step is not None:
             raise UsageError("a decode step has no gradients", hint="leave out --step or --train")
         if options.optimizer is not None:
-            from einc.training.steps import derive_training_step
+            from einc.training.steps import StepOptions, derive_training_step
 
-            return derive_training_step(graph, options.train, options.optimizer, options.gradients, options.clip)
+            step_options = StepOptions(options.clip, options.precision, options.accumulate)
+            return derive_training_step(graph, options.train, options.optimizer, options.gradients, step_options)
         return derive_gradients(graph, options.train, options.gradients)
     if options.step is None:
         return graph

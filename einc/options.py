@@ -66,7 +66,8 @@ class CompileOptions:
     `BASELINES`) stand for, and a faster one of them is taken instead. `exchanges` are used in place of the compiler's.
     With a `step`, what is planned is the decode step that is derived from the model. With `train`, the name of a loss
     among the outputs, its gradients are added: those of all weights, or of the tensors that `gradients` names. With an
-    `optimizer` beside it, what is planned is a training step, in which the norm of all gradients is at most `clip`.
+    `optimizer` beside it, what is planned is a training step, in which the norm of all gradients is at most `clip`,
+    products have the type `precision`, and with `accumulate` gradients are added up over several runs.
     With `reproducible`, results have the same bits for any number of sites and any options but those of the model. With
     `price_pins`, a plan without the pins is searched for, too, and the plan says what that one would take.
 
@@ -97,6 +98,8 @@ class CompileOptions:
     gradients: tuple[str, ...] | None = None
     optimizer: str | None = None
     clip: float | None = None
+    precision: str | None = None
+    accumulate: bool = False
     objective: Objective = "latency"
     latency_at_most: float | None = None
     stages: int | None = None

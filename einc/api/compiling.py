@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from einc.exchange.synthesis.proposers import Proposer
     from einc.graph.decode_step import StepRequest
 
-_TEXT_OPTIONS = {"definitions", "preset", "dtype", "step", "train", "gradients", "optimizer", "clip"}
+_TEXT_OPTIONS = {
+    "definitions", "preset", "dtype", "step", "train", "gradients", "optimizer", "clip",
+    "precision", "accumulate",
+}  # fmt: skip
 """Options about model texts; in a graph, Python decides these, a step is derived from the graph, and `grad` adds
 gradients to it."""
 

@@ -26,8 +26,8 @@ class GraphOptions(TypedDict, total=False):
 class PlanningOptions(GraphOptions, total=False):
     """How a model of any kind is planned; `compileGraph` says what most of these are.
 
-    `train`, `gradients`, `optimizer` and `clip` are those of `einc compile --train`, for model texts alone;
-    `latency_at_most` is in milliseconds.
+    `train`, `gradients`, `optimizer`, `clip`, `precision` and `accumulate` are those of `einc compile --train`, for
+    model texts alone; `latency_at_most` is in milliseconds.
     """
 
     schedule_mode: Literal["synthesized", "naive", "ai"]
@@ -41,6 +41,8 @@ class PlanningOptions(GraphOptions, total=False):
     gradients: Sequence[str]
     optimizer: Literal["sgd", "adamw", "lion"]
     clip: float
+    precision: Literal["bf16", "f16"]
+    accumulate: bool
     objective: Literal["latency", "throughput"]
     latency_at_most: float | None
     stages: int | None

@@ -117,27 +117,35 @@ class Plan:
             raise ArrayFault(f"input {', '.join(twice)} is given in the order of the inputs and by its name")
         return self.session.run({**ordered, **named})
 
-    def trainStep(self, *arrays: Any, learning_rate: float, **named: Any) -> float:
+    def trainStep(
+        self, *arrays: Any, learning_rate: float, accumulate: tuple[int, int] = (1, 1), **named: Any
+    ) -> float:
         """Make one step of a plan that `compile(..., train=LOSS, optimizer=NAME)` has made; returns its loss.
 
         Arrays are as for `run`; steps are counted from 1, by the plan. Weights, which are loaded before, and what the
-        optimizer keeps are states: `session.offload(name)` gives them as they are. Raises ArrayFault as `run` does.
+        optimizer keeps are states: `session.offload(name)` gives them as they are. With `accumulate=(n, parts)`, this
+        is part n of a step of so many, counted from 1, for a plan of `compile(..., accumulate=True)`: the last one
+        changes the weights. Raises ArrayFault as `run` does.
         """
+        from einc.training.control import CHANGES, SHARE
         from einc.training.steps import LEARNING_RATE, STEP
         from einc_runtime.errors import ArrayFault
 
         inputs = [tensor.name for tensor in self.session.inputs]
         if LEARNING_RATE not in inputs:
             raise ArrayFault("the plan is no training step", hint='compile(model, train="loss", optimizer="adamw")')
-        step = self._steps[0] + 1
-        scalars = {LEARNING_RATE: learning_rate, STEP: float(step)}
+        (part, parts), step = accumulate, self._steps[0] + 1
+        if not 1 <= part <= parts or (parts > 1 and SHARE not in inputs):
+            hint = 'compile(model, train="loss", optimizer="adamw", accumulate=True) makes a plan that adds up parts'
+            raise ArrayFault(f"the plan makes no part {part} of {parts} of a step", hint=hint)
+        scalars = {LEARNING_RATE: learning_rate, STEP: float(step), SHARE: 1 / parts, CHANGES: part == parts}
         ordered = dict(zip([name for name in inputs if name not in scalars], arrays, strict=False))
         inputs_of_step = {**ordered, **named} | {
             name: _scalar(value) for name, value in scalars.items() if name in inputs
         }
         loss = self.session.outputs[0].name
         result = self.session.run(inputs_of_step, [loss])
-        self._steps[0] = step
+        self._steps[0] = step if part == parts else step - 1
         return float(result[loss])
 
     def stateDict(self) -> dict[str, Any]:
@@ -215,7 +223,7 @@ class Plan:
         write_file(path, lambda stream: stream.write(data))
 
 
-def _scalar(value: float) -> np.ndarray[Any, np.dtype[Any]]:
+def _scalar(value: float | bool) -> np.ndarray[Any, np.dtype[Any]]:
     import numpy as np
 
-    return np.array(value, np.float32)
+    return np.array(value, bool if isinstance(value, bool) else np.float32)

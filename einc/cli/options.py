@@ -162,6 +162,16 @@ class NameList(ParamType):
 def training_options(function: F) -> F:
     """Adds `--train` and what goes with it."""
     function = click.option(
+        "--accumulate",
+        is_flag=True,
+        help="With --optimizer: add up gradients over several runs (einc train --accumulate N).",
+    )(function)
+    function = click.option(
+        "--precision",
+        type=click.Choice(("bf16", "f16")),
+        help="With --optimizer: products of this type, and weights of f32; with f16, the loss is scaled.",
+    )(function)
+    function = click.option(
         "--clip",
         type=click.FloatRange(min=0, min_open=True),
         help="With --optimizer: the largest norm of all gradients.",

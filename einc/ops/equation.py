@@ -72,7 +72,7 @@ class Equation(DerivedMappedOperator):
     @property
     def title(self) -> str:
         steps = [step.function for step in self.program.steps if step.function != "copy"]
-        if self.kernel.name == "contract":
+        if self.is_contraction:
             return "matmul" if self._is_matmul else "contract"
         if not steps and self.aggregation is None:
             return "transpose" if self.labels != (self.result,) else "slice" if self.windows else "copy"
@@ -81,6 +81,11 @@ class Equation(DerivedMappedOperator):
         if self.aggregation is None:
             return joined
         return f"{self.aggregation}({joined})" if joined else self.aggregation
+
+    @property
+    def is_contraction(self) -> bool:
+        """Whether it is a product of tensors, summed over indices or not, that the kernel of products computes."""
+        return self.kernel.name == "contract"
 
     @property
     def inputs(self) -> tuple[TensorDesc, ...]:
@@ -115,7 +120,7 @@ class Equation(DerivedMappedOperator):
         if self.windows:
             boxes = zip(arrays, self.reads, strict=True)
             arrays = tuple(array[(*map(slice, box.lower, box.upper),)] for array, box in boxes)
-        if self.kernel.name == "contract":
+        if self.is_contraction:
             factor = self.program.product_factor
             return (contract(arrays, self.labels, self.result, self.dtype, 1.0 if factor is None else factor),)
         dtypes = [desc.dtype for desc in self.operands]
@@ -136,13 +141,13 @@ class Equation(DerivedMappedOperator):
         return math.prod(extents.values()) * (steps + (self.aggregation is not None))
 
     def work(self, function: FunctionSpec) -> Work | None:
-        if self.kernel.name != "contract" or len(self.operands) != 2:
+        if not self.is_contraction or len(self.operands) != 2:
             return None
         return describe_product(self.labels, self.result, [block.shape for block in function.inputs])
 
     @property
     def precision(self) -> str:
-        if self.kernel.name == "contract":
+        if self.is_contraction:
             return find_product_precision(*self.operands)
         return find_vector_precision(*self.operands)
 
@@ -189,7 +194,7 @@ class Equation(DerivedMappedOperator):
 
     def exchange(self) -> Operator | None:
         """A product of two operands is that of the second with the first."""
-        if self.kernel.name != "contract" or len(self.operands) != 2:
+        if not self.is_contraction or len(self.operands) != 2:
             return None
         return replace(
             self,
@@ -201,7 +206,7 @@ class Equation(DerivedMappedOperator):
 
     def _join_dequantize(self, k: int, producer: Dequantize) -> Operator | None:
         """The product with a weight as it is stored; None where no kernel reads it so."""
-        if self.kernel.name != "contract" or len(self.operands) != 2 or k != 1:
+        if not self.is_contraction or len(self.operands) != 2 or k != 1:
             return None
         factor, labels = self.program.product_factor, (self.labels[0], self.labels[1])
         return make_quantized_product(

@@ -145,7 +145,7 @@ class IndexOperator(DerivedOperator):
             for read in program.operand_reads(operand):
                 vectors = count_index_vectors({name: ranges[name] for name in program.loops_of(read)})
                 elements += vectors
-                if self._is_contraction and any(len(position.terms) > 1 for position in read.positions):
+                if self.is_contraction and any(len(position.terms) > 1 for position in read.positions):
                     copied += 2 * vectors
             total += (min(block.size, elements) + copied) * desc.dtype.itemsize
         return total
@@ -159,7 +159,7 @@ class IndexOperator(DerivedOperator):
             return RecurrenceWork(terms, function.outputs[0].size, definition.program.depth, 0, 0)
         if isinstance(self._pattern, RunningAggregate):
             return _describe_running(self._pattern, ranges)
-        if not self._is_contraction:
+        if not self.is_contraction:
             return None
         labels = [self.program.loops_of(self.program.reads[number]) for number in self.scalar.without_unread()[1]]
         shapes = [tuple(ranges[name][1] - ranges[name][0] for name in names) for names in labels]
@@ -167,7 +167,7 @@ class IndexOperator(DerivedOperator):
 
     @property
     def precision(self) -> str:
-        if self._is_contraction:
+        if self.is_contraction:
             return find_product_precision(*self.operands)
         return find_vector_precision(*self.operands, *self.outputs)
 
@@ -191,7 +191,7 @@ class IndexOperator(DerivedOperator):
         return find_pattern(self.program, self.outputs[0].dtype.value)
 
     @property
-    def _is_contraction(self) -> bool:
+    def is_contraction(self) -> bool:
         """Whether it is a product of two tensors that is summed, such as a convolution."""
         product, read = self.scalar.without_unread()
         return (

@@ -45,11 +45,13 @@ def derive_gradients(graph: Graph, loss: str, wrt: Sequence[str] | None = None) 
     return derived
 
 
-def add_gradients(builder: GraphBuilder, loss: str, wrt: Sequence[str]) -> dict[str, str]:
+def add_gradients(builder: GraphBuilder, loss: str, wrt: Sequence[str], seed: str | None = None) -> dict[str, str]:
     """Adds the gradients of a loss to a graph under construction. Returns their names by those of `wrt`, which
-    `choose_tensors` has checked. Raises ModelError with every operator that has no gradient."""
+    `choose_tensors` has checked. `seed` is the gradient of the loss itself, by default 1. Raises ModelError
+    with every operator that has no gradient."""
     graph = builder.build()
-    tape = Tape(builder, {loss: _add_one(builder, loss)})
+    tape = Tape(builder, {})
+    tape.accumulate(loss, _add_one(builder, loss) if seed is None else seed)
     reached = _find_reached(graph, wrt)
     table = graph.tensor_table()
     findings: list[Diagnostic] = []

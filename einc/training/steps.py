@@ -13,23 +13,20 @@ from dataclasses import dataclass, replace
 from einc.core.tensor import DType, TensorDesc
 from einc.errors import UsageError
 from einc.frontend.expressions import TensorValue
-from einc.frontend.single_equation import add_equation, add_library_call
+from einc.frontend.single_equation import add_library_call
 from einc.graph.builder import GraphBuilder
 from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
-from einc.ops import registry
 from einc.ops.equation import build_assignment
+from einc.training.control import NEXT, StepControl, cast
 from einc.training.gradients import add_gradients, choose_weights, copy_graph, merge_tied_weights
+from einc.training.precision import mix_precision
 from einc.training.repeated_nodes import compute_once
 from einc_runtime.text import did_you_mean
 
-NEXT = "{}.next"
-"""The output that has what a weight, or what an optimizer keeps, is in the next step."""
 LEARNING_RATE, STEP = "learning_rate", "step"
 """The inputs of a step, both of f32: the learning rate, and the number of the step, from 1."""
 RAW = "next."
 """How the names of next values begin before they are written over states; no name in a model text has a dot."""
-CLIP_EPS = 1e-6
-"""What is added to the norm of gradients before it divides, as in torch.nn.utils.clip_grad_norm_."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,46 +44,63 @@ OPTIMIZERS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """What a step does beside its optimizer: the largest norm of all gradients; a type of `precision.PRECISIONS` that
+    products have; and whether gradients are added up over several runs, of which the last changes the weights."""
+
+    clip: float | None = None
+    precision: str | None = None
+    accumulates: bool = False
+
+
 def derive_training_step(
-    graph: Graph, loss: str, optimizer: str, wrt: Sequence[str] | None = None, clip: float | None = None
+    graph: Graph, loss: str, optimizer: str, wrt: Sequence[str] | None = None, options: StepOptions | None = None
 ) -> Graph:
     """The graph with the outputs `loss` and, for each weight w of `wrt` (by default all that the loss depends on),
     `w.next`, and `w.STATE.next` for each state of the optimizer, which the input `w.STATE` has before.
 
-    With `clip`, gradients are scaled so that the norm of all together is at most that. Raises what `derive_gradients`
-    raises, and UsageError for an optimizer that does not exist.
+    With `clip`, gradients are scaled so that the norm of all together is at most that. With a `precision`, weights are
+    f32; with that of f16, the loss is scaled, and a step whose gradients are infinite changes nothing but the scale.
+    Raises what `derive_gradients` raises, and UsageError for an optimizer that does not exist and for a loss of f16.
     """
+    options = options or StepOptions()
     if optimizer not in OPTIMIZERS:
         hint = did_you_mean(optimizer, OPTIMIZERS) or f"the optimizers are {', '.join(OPTIMIZERS)}"
         raise UsageError(f"there is no optimizer '{optimizer:.80}'", hint=hint)
     graph, wrt = merge_tied_weights(graph, wrt)
     chosen = choose_weights(graph, loss, wrt)
+    if options.precision is not None:
+        graph = mix_precision(graph, options.precision, chosen)
     builder = copy_graph(graph)
-    gradients = add_gradients(builder, loss, chosen)
-    if clip is not None:
-        _clip(builder, gradients, clip)
-    scalar = TensorDesc((), (), DType.F32)
-    rate = builder.input(builder.unique_name(LEARNING_RATE), scalar)
-    step = builder.input(builder.unique_name(STEP), scalar) if OPTIMIZERS[optimizer].counts else None
     builder.save(loss)
-    kept: list[str] = []
+    control = StepControl(builder, loss, options.precision == "f16", options.accumulates)
+    gradients = add_gradients(builder, loss, chosen, control.seed)
+    control.add_up(gradients)
+    control.scale_gradients(gradients, options.clip)
+    scalar = TensorDesc((), (), DType.F32)
+    scalars = [builder.input(builder.unique_name(LEARNING_RATE), scalar)]
+    if OPTIMIZERS[optimizer].counts:
+        scalars.append(control.count_steps() or builder.input(builder.unique_name(STEP), scalar))
     for name in chosen:
-        kept += _update(builder, optimizer, name, gradients[name], [rate] if step is None else [rate, step])
-    derived = _keep_in_place(compute_once(builder.build()), {NEXT.format(name): name for name in kept})
+        _update(builder, control, optimizer, name, gradients[name], scalars)
+    control.finish()
+    derived = _keep_in_place(compute_once(builder.build()), {NEXT.format(name): name for name in control.kept})
     verify_graph(derived)
     return derived
 
 
-def _update(builder: GraphBuilder, optimizer: str, weight: str, gradient: str, scalars: Sequence[str]) -> list[str]:
-    """Adds the new value of a weight, and what is kept of it. Returns the names of both."""
+def _update(
+    builder: GraphBuilder, control: StepControl, optimizer: str, weight: str, gradient: str, scalars: Sequence[str]
+) -> None:
+    """Adds the new value of a weight, and what is kept of it."""
     desc = builder.desc(weight)
     states = [builder.input(f"{weight}.{state}", desc) for state in OPTIMIZERS[optimizer].states]
-    names = [weight, gradient, *states, *(_cast(builder, name, desc.dtype) for name in scalars)]
+    names = [weight, gradient, *states, *(cast(builder, name, desc.dtype) for name in scalars)]
     arguments = [TensorValue(name, builder.desc(name)) for name in names]
     results = add_library_call(optimizer, arguments, {}, builder, NEXT.format(weight))
     for name, result in zip((weight, *states), results, strict=True):
-        builder.save(builder.rename(result, NEXT.format(name)))
-    return [weight, *states]
+        control.keep(name, control.choose(result, name))
 
 
 def _keep_in_place(graph: Graph, states: Mapping[str, str]) -> Graph:
@@ -119,34 +133,3 @@ def _keep_in_place(graph: Graph, states: Mapping[str, str]) -> Graph:
             update = build_assignment(table[value].desc)
             nodes.append(Node(value, update, (states[value], names.pop(value)), (value,), node.span))
     return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes))
-
-
-def _cast(builder: GraphBuilder, name: str, dtype: DType) -> str:
-    desc = builder.desc(name)
-    if desc.dtype is dtype:
-        return name
-    return builder.apply(registry.call("cast", [desc], {"dtype": dtype.value}), (name,))[0]
-
-
-def _clip(builder: GraphBuilder, gradients: dict[str, str], clip: float) -> None:
-    """Scales gradients by min(1, clip / their norm)."""
-    total = ""
-    for name in gradients.values():
-        value = _cast(builder, name, DType.F32)
-        indices = ", ".join(f"i{axis}" for axis in range(builder.desc(value).rank))
-        over = f"sum[{indices}]" if indices else ""
-        values = {"g": (value, builder.desc(value))}
-        square = add_equation(
-            f"s[] = {over}(g[{indices}] * g[{indices}])", values, builder, builder.unique_name("square")
-        )
-        if total:
-            pair = [builder.desc(total), builder.desc(square)]
-            (square,) = builder.apply(registry.call("add", pair, {}), (total, square))
-        total = square
-    values = {"s": (total, builder.desc(total))}
-    text = f"f[] = min(1.0, {clip!r} / (sqrt(s[]) + {CLIP_EPS!r}))"
-    factor = add_equation(text, values, builder, builder.unique_name("clipping"))
-    for name, gradient in gradients.items():
-        scale = _cast(builder, factor, builder.desc(gradient).dtype)
-        pair = [builder.desc(gradient), builder.desc(scale)]
-        (gradients[name],) = builder.apply(registry.call("mul", pair, {}), (gradient, scale))

@@ -18,7 +18,8 @@ class RunSettings:
 
     Then it stays, or falls to `floor` times itself along half a period of the cosine. `seed` decides which samples each
     step gets. Every `evaluate_every` steps (0: never), the mean loss of `evaluate_batches` held-out batches is taken;
-    every `checkpoint_every` (0: only at the end), a checkpoint is written, of which the last `keep` stay.
+    every `checkpoint_every` (0: only at the end), a checkpoint is written, of which the last `keep` stay. A step is
+    `accumulate` runs of the plan, each with a part of its samples.
     """
 
     steps: int
@@ -31,6 +32,7 @@ class RunSettings:
     evaluate_batches: int = 8
     checkpoint_every: int = 0
     keep: int = 2
+    accumulate: int = 1
 
 
 def find_rate(settings: RunSettings, step: int) -> float:

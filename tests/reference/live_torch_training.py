@@ -171,3 +171,35 @@ def test_a_module_is_trained_and_gets_its_weights_back() -> None:
     other.load_state_dict(plan.stateDict())
     for mine, theirs in zip(other.parameters(), module.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("f16", torch.float16)])
+def test_mixed_precision_is_that_of_autocast(precision: Any, dtype: torch.dtype) -> None:
+    """Three parts a step, clipped, and with f16 the scaled loss of GradScaler: losses and weights within rounding."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 40), nn.LayerNorm(40), nn.GELU(), nn.Linear(40, 5))
+    parts = [(torch.randn(24, 6), torch.randint(0, 5, (24,))) for _ in range(9)]
+    model = einc.from_torch(module, parts[0][:1], loss=functional.cross_entropy, targets=parts[0][1:])
+    plan = einc.compile(
+        model, "host", 3, train="loss", optimizer="adamw", clip=0.5, precision=precision, accumulate=True,
+        selector="eindecomp", schedule="naive",
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "f16")
+    for step in range(12):
+        optimizer.zero_grad()
+        for n in range(3):
+            x, target = parts[(3 * step + n) % 9]
+            with torch.autocast("cpu", dtype=dtype):
+                loss = functional.cross_entropy(module(x), target)
+            scaler.scale(loss / 3).backward()
+            found = plan.trainStep(x, target, learning_rate=1e-2, accumulate=(n + 1, 3))
+            assert found == pytest.approx(loss.item(), rel=5e-3)
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+    for name, expected in module.state_dict().items():
+        torch.testing.assert_close(plan.stateDict()[name], expected, rtol=2e-2, atol=2e-2)
+    if precision == "f16":
+        assert float(plan.session.offload("loss.scale")) == scaler.get_scale()

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from einc.report.contract_text import Contract
     from einc.report.contracts import Finding
 
-_FRONTEND = ("definitions", "preset", "dtype", "step", "train", "gradients", "optimizer", "clip")
+_FRONTEND = (
+    "definitions",
+    "preset",
+    "dtype",
+    "step",
+    "train",
+    "gradients",
+    "optimizer",
+    "clip",
+    "precision",
+    "accumulate",
+)
 """The options of `einc compile` that mean something without a plan."""
 
 

@@ -84,6 +84,10 @@ class TrainOptions:
 )
 @click.option("--warmup", type=_COUNT, default=0, help="Steps over which the rate rises evenly.")
 @click.option("--floor", type=click.FloatRange(0, 1), default=0.1, help="The part of the rate at the end of a cosine.")
+@click.option(
+    "--accumulate", type=click.IntRange(1, 2**20), default=1, metavar="N",
+    help="Runs of a step, each with a part of its samples, for a plan that was compiled with --accumulate.",
+)  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**62), default=0, help="Decides in which order samples come.")
 @click.option("--length", type=click.IntRange(min=1), help="Tokens of a sample, if the plan does not say it.")
 @click.option("--evaluate", multiple=True, metavar="held.npy | NAME=x.npy", help="Held-out data, as --data.")
@@ -106,7 +110,7 @@ class TrainOptions:
 @json_option
 def train_command(
     steps: int, rate: float, schedule: Any, warmup: int, floor: float, seed: int, evaluate_every: int,
-    evaluate_batches: int, checkpoint_every: int, keep: int, **arguments: Any,
+    evaluate_batches: int, checkpoint_every: int, keep: int, accumulate: int, **arguments: Any,
 ) -> None:  # fmt: skip
     """Train a model: run a training step on data, again and again.
 
@@ -117,7 +121,17 @@ def train_command(
     from einc.training_runs.settings import RunSettings
 
     settings = RunSettings(
-        steps, rate, schedule, warmup, floor, seed, evaluate_every, evaluate_batches, checkpoint_every, keep
+        steps,
+        rate,
+        schedule,
+        warmup,
+        floor,
+        seed,
+        evaluate_every,
+        evaluate_batches,
+        checkpoint_every,
+        keep,
+        accumulate,
     )
     options = TrainOptions(**arguments)
     if options.checkpoints is None and (options.resume or checkpoint_every):
@@ -149,7 +163,7 @@ def _train(options: TrainOptions, settings: RunSettings, world: World | None) ->
             bundle = files.read_plan(options.plan)
             phase("proving the plan")
             session = stack.enter_context(_open_session(bundle, options, world))
-            require_training_step(session)
+            require_training_step(session, settings.accumulate)
             phase("reading the data")
             batches = _open_data(bundle, options.data, settings.seed, options.length)
             held_out = _open_data(bundle, options.evaluate, settings.seed, options.length) if options.evaluate else None

@@ -57,6 +57,8 @@ def verify_command(
     gradients: tuple[str, ...] | None,
     optimizer: str | None,
     clip: float | None,
+    precision: str | None,
+    accumulate: bool,
     weights: tuple[str, ...],
     ranks: bool,
     sites_per_rank: tuple[int, ...] | int | None,
@@ -82,6 +84,8 @@ def verify_command(
         gradients=gradients,
         optimizer=optimizer,
         clip=clip,
+        precision=precision,
+        accumulate=accumulate,
     )
     reading = None if model is None else ModelReading(read_model_text(model), model, options)
     graph = None if reading is None else reading.build()

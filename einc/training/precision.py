@@ -1,0 +1,116 @@
+"""Mixed precision: weights of f32, and products of 16-bit floats, as `torch.autocast` has them.
+
+Products of matrices, convolutions, experts and attention read 16-bit floats. What is elementwise, and what only moves,
+has 16 bits where all that it reads has. Sums, norms, softmax, losses and everything else are computed as the model
+says. Weights of 16 bits become f32 that is rounded where the model reads it, so that an optimizer adds small steps to
+f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from einc.core.tensor import DType, TensorDesc
+from einc.errors import OperatorError, UsageError
+from einc.graph.builder import GraphBuilder
+from einc.graph.graph import Graph, Node, TensorKind, updates_state
+from einc.ops import registry
+from einc.ops.base import Operator
+from einc.ops.equation import Equation
+from einc.ops.index_operator import IndexOperator
+
+PRECISIONS = {"bf16": DType.BF16, "f16": DType.F16}
+"""Types that products may have."""
+_PRODUCT_FAMILIES = frozenset(("attention", "expert_matmul"))
+_MOVING_FAMILIES = frozenset(("reshape", "rope"))
+_WIDE_FUNCTIONS = frozenset(("exp", "expm1", "log", "log1p", "log2", "pow", "rsqrt"))
+"""Functions that magnify the rounding of what they read, and are computed in f32."""
+
+
+def mix_precision(graph: Graph, precision: str, weights: Collection[str]) -> Graph:
+    """The graph with products in the type `precision` of PRECISIONS, and with those of `weights` that have 16 bits in
+    f32. Outputs have the types that they had. Raises UsageError for another type."""
+    if precision not in PRECISIONS:
+        raise UsageError(f"there is no mixed precision '{precision:.40}'", hint="it is bf16 or f16")
+    return _Mixing(graph, PRECISIONS[precision]).build(weights)
+
+
+class _Mixing:
+    """A graph under construction, the names that tensors have in it, and the casts of each."""
+
+    def __init__(self, graph: Graph, narrow: DType) -> None:
+        self._graph, self._narrow = graph, narrow
+        self._builder = GraphBuilder(graph.name)
+        self._casts: dict[tuple[str, DType], str] = {}
+
+    def build(self, weights: Collection[str]) -> Graph:
+        builder, table = self._builder, self._graph.tensor_table()
+        declare = {TensorKind.INPUT: builder.input, TensorKind.STATE: builder.state}
+        for tensor in self._graph.tensors:
+            if tensor.kind is TensorKind.WEIGHT:
+                is_master = tensor.name in weights and tensor.desc.dtype in (DType.F16, DType.BF16)
+                desc = replace(tensor.desc, dtype=DType.F32) if is_master else tensor.desc
+                builder.weight(tensor.name, desc, tensor.stored, tensor.span)
+            elif tensor.kind is not TensorKind.VALUE:
+                declare[tensor.kind](tensor.name, tensor.desc, tensor.span)
+        for node in self._graph.nodes:
+            self._add(node, [table[name].desc for name in node.inputs])
+        for name in self._graph.outputs:
+            dtype = table[name].desc.dtype
+            if builder.desc(name).dtype is not dtype:
+                cast = self._cast(name, dtype)
+                builder.rename(cast, name)  # the one that it is made of gets the name of the cast
+            builder.save(name)
+        return builder.build()
+
+    def _add(self, node: Node, descs: Sequence[TensorDesc]) -> None:
+        operator, inputs = node.operator, list(node.inputs)
+        if not updates_state(operator):
+            narrowed = self._narrow_operator(operator, inputs, descs)
+            if narrowed is not None:
+                operator = narrowed
+                descs = operator.inputs
+        inputs = [self._cast(name, desc.dtype) for name, desc in zip(inputs, descs, strict=True)]
+        self._builder.apply(operator, inputs, node.outputs, node.span)
+
+    def _narrow_operator(
+        self, operator: Operator, inputs: Sequence[str], descs: Sequence[TensorDesc]
+    ) -> Operator | None:
+        """The operator on 16-bit floats, where it is a product, or where all that it reads has them already."""
+        floats = [k for k, desc in enumerate(descs) if desc.dtype is DType.F32]
+        present = [self._builder.desc(inputs[k]).dtype for k in floats]
+        follows = _is_elementwise(operator) and all(dtype is self._narrow for dtype in present)
+        if not floats or not (_is_product(operator) or follows):
+            return None
+        narrow = tuple(replace(d, dtype=self._narrow) if k in floats else d for k, d in enumerate(descs))
+        try:
+            return registry.restore(operator.family, narrow, operator.attributes)
+        except OperatorError:  # it names types itself
+            return None
+
+    def _cast(self, name: str, dtype: DType) -> str:
+        if self._builder.desc(name).dtype is dtype:
+            return name
+        key = name, dtype
+        if key not in self._casts:
+            operator = registry.call("cast", [self._builder.desc(name)], {"dtype": dtype.value})
+            (self._casts[key],) = self._builder.apply(operator, (name,), (f"{name}.{dtype.value}",))
+        return self._casts[key]
+
+
+def _is_product(operator: Operator) -> bool:
+    """A product that is one number is no matrix: it may be a loss."""
+    is_matrix_product = isinstance(operator, Equation | IndexOperator) and operator.is_contraction
+    return (is_matrix_product and operator.outputs[0].rank > 0) or operator.family in _PRODUCT_FAMILIES
+
+
+def _is_elementwise(operator: Operator) -> bool:
+    if isinstance(operator, Equation | IndexOperator):
+        scalar, aggregation = (
+            (operator.program, operator.aggregation)
+            if isinstance(operator, Equation)
+            else (operator.scalar, operator.program.aggregation)
+        )
+        return not aggregation and _WIDE_FUNCTIONS.isdisjoint(step.function for step in scalar.steps)
+    return operator.family in _MOVING_FAMILIES
