@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from einc.cli.files import read_text
+from einc.cli.training_options import training_options
 from einc.options import (
     BASELINES,
     INPUT_PLACEMENTS,
@@ -146,46 +147,6 @@ def step_option(function: F) -> F:
     """Adds `--step`."""
     text = "Derive a decode step of N new tokens of each sequence, which run along the dimension DIM of the model."
     return click.option("--step", type=StepSize(), help=text)(function)
-
-
-class NameList(ParamType):
-    """Names of tensors, separated by commas."""
-
-    name = "W1,W2"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(part.strip() for part in str(value).split(","))
-
-
-def training_options(function: F) -> F:
-    """Adds `--train` and what goes with it."""
-    function = click.option(
-        "--accumulate",
-        is_flag=True,
-        help="With --optimizer: add up gradients over several runs (einc train --accumulate N).",
-    )(function)
-    function = click.option(
-        "--precision",
-        type=click.Choice(("bf16", "f16")),
-        help="With --optimizer: products of this type, and weights of f32; with f16, the loss is scaled.",
-    )(function)
-    function = click.option(
-        "--clip",
-        type=click.FloatRange(min=0, min_open=True),
-        help="With --optimizer: the largest norm of all gradients.",
-    )(function)
-    function = click.option(
-        "--optimizer",
-        type=click.Choice(("sgd", "adamw", "lion")),
-        help="With --train: plan a training step, with outputs NAME.next for weights and what the optimizer keeps.",
-    )(function)
-    function = click.option(
-        "--gradients", type=NameList(), help="With --train: of which inputs and weights.  [default: all weights]"
-    )(function)
-    text = "Add the gradients of the output LOSS, one float: an output NAME.gradient for each weight."
-    return click.option("--train", metavar="LOSS", help=text)(function)
 
 
 class PinList(ParamType):

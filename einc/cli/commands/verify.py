@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from einc.cli.files import read_model_text
-from einc.cli.options import Definition, step_option, training_options
+from einc.cli.options import Definition, step_option
+from einc.cli.training_options import training_options
 from einc.errors import ModelError
 from einc.options import CompileOptions
 from einc_runtime.cli.base import EincCommand, examples, json_option
