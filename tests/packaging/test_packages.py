@@ -210,6 +210,14 @@ def test_what_is_fast_is_installed_by_default_wherever_there_are_wheels_of_it() 
         assert sum(marker.evaluate(environment) for marker in markers if marker is not None) == count, (system, machine)
 
 
+def test_the_wheels_are_for_every_system(wheels: tuple[Path, Path]) -> None:
+    """They hold Python alone, so that macOS and ARM install them."""
+    assert all(wheel.name.endswith("-py3-none-any.whl") for wheel in wheels)
+    for wheel in wheels:
+        names = zipfile.ZipFile(wheel).namelist()
+        assert not [name for name in names if name.endswith((".so", ".dylib", ".pyd"))]
+
+
 def test_the_two_commands_differ_only_in_their_names() -> None:
     compiler, runtime = (
         (ROOT / "scripts" / "einc").read_text(),

@@ -7,6 +7,7 @@ touched. What it exports is an archive whose weights have no elements.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -186,7 +187,8 @@ def main() -> None:
     sys.stdout = sys.stderr  # what packages print is no answer
     request = json.loads(sys.stdin.buffer.read())
     resource.setrlimit(resource.RLIMIT_CPU, (request["seconds"], request["seconds"] + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (request["address_space"], request["address_space"]))
+    with contextlib.suppress(ValueError, OSError):  # macOS refuses it; the memory is watched in any case
+        resource.setrlimit(resource.RLIMIT_AS, (request["address_space"], request["address_space"]))
     threading.Thread(target=watch_memory, args=(request["memory"],), daemon=True).start()
     try:
         result = export(request)

@@ -41,7 +41,16 @@ class StoredBytes:
         memory, done = memoryview(data), 0  # type: ignore[arg-type]
         while done < len(memory):
             piece = memory[done : done + MAX_READ_BYTES]
-            count = os.preadv(self._file, [piece], begin + done)
+            count = _read_at(self._file, piece, begin + done)
             if count == 0:
                 raise ArrayFault("it has become shorter while it was read", where=self._path)
             done += count
+
+
+def _read_at(file: int, piece: memoryview, begin: int) -> int:
+    """Reads into `piece` from a place of a file, and returns how many bytes it read."""
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [piece], begin)
+    chunk = os.pread(file, len(piece), begin)  # before macOS 11; with a copy
+    piece[: len(chunk)] = chunk
+    return len(chunk)
