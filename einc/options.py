@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from einc.errors import UsageError
+
 if TYPE_CHECKING:
     from einc.graph.decode_step import StepRequest
     from einc.logical.pins import Pin
@@ -74,6 +76,9 @@ class CompileOptions:
     With the objective `throughput`, or where `stages`, `microbatches` or `replicas` are given, plans that divide the
     batch and the operators are compared, too (`einc.stages`). A plan that takes more than `latency_at_most`
     milliseconds is an error.
+
+    `machine="dgx-h100:4"` and `machine="dgx-h100:0,1"` are short for a machine and `devices`. Raises UsageError where
+    both say which sites.
     """
 
     machine: str | None = None
@@ -112,4 +117,14 @@ class CompileOptions:
         return self.objective == "throughput" or (self.stages, self.microbatches, self.replicas) != (None, None, None)
 
     def __post_init__(self) -> None:
+        if self.machine is not None and ":" in self.machine:
+            from einc.machines.load import split_sites
+
+            name, sites = split_sites(self.machine)
+            if sites is not None and self.devices is not None:
+                raise UsageError(
+                    f"{self.machine} names sites, and others are asked for", hint="leave out one of the two"
+                )
+            object.__setattr__(self, "machine", name)
+            object.__setattr__(self, "devices", self.devices if sites is None else sites)
         object.__setattr__(self, "schedule", SCHEDULES.get(self.schedule, self.schedule))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from einc.cli.options import keep_best_on_interrupt
 from einc.errors import CapacityError, MachineError, UsageError
 from einc.options import CompileOptions
-from einc_runtime.cli.base import Devices
 
 if TYPE_CHECKING:
     from einc.compiler import Compiled
@@ -32,7 +30,8 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
     named = len(options.devices) if isinstance(options.devices, tuple) else options.devices
     machine_options = []
     for text in machines:
-        name, devices = split_sites(text)
+        of_machine = CompileOptions(machine=text)
+        name, devices = str(of_machine.machine), of_machine.devices
         if devices is None:
             sites = len(load_machine(name).sites)
             devices = named if named is None or name == HOST else min(named, sites)
@@ -41,14 +40,6 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
         machine_options.append(replace(options, machine=name, devices=devices, memory=memory, exchanges=()))
         select_target(machine_options[-1])
     return tuple(machine_options)
-
-
-def split_sites(text: str) -> tuple[str, int | tuple[int, ...] | None]:
-    """The machine and the sites of `dgx-h100`, `dgx-h100:4` or `mine.json:0,1`; a file may have a colon in its name."""
-    name, _, sites = text.rpartition(":")
-    if not name or not set(sites) <= set("0123456789, ") or os.path.exists(text):
-        return text, None
-    return name, Devices().convert(sites, None, None)
 
 
 def compare_costs(

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,6 +47,15 @@ def list_presets() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json")))
 
 
+def split_sites(text: str) -> tuple[str, int | tuple[int, ...] | None]:
+    """The machine and the sites of `dgx-h100`, `dgx-h100:4` or `mine.json:0,1`; a file may have a colon in its name."""
+    name, _, sites = text.rpartition(":")
+    numbers = sites.split(",")
+    if not name or os.path.exists(text) or not all(re.fullmatch(" *[0-9]{1,6} *", number) for number in numbers):
+        return text, None
+    return name, int(sites) if len(numbers) == 1 else tuple(map(int, numbers))
+
+
 @functools.cache
 def load_instances() -> Mapping[str, str]:
     """The machines by the names that clouds give to instances of them, in lower case."""
@@ -60,6 +70,13 @@ def load_machine(name_or_path: str, sites: int | None = None) -> Machine:
     it keeps the first `sites`. Raises MachineError for an unknown name, a broken file or too many sites, UsageError
     for a file that is not there, ReadError for one that cannot be read.
     """
+    name_or_path, chosen = split_sites(name_or_path)
+    if chosen is not None:
+        places = range(chosen) if isinstance(chosen, int) else chosen
+        machine = load_machine(name_or_path, max(places) + 1 if name_or_path == HOST and places else None)
+        if not places or max(places) >= len(machine.sites):
+            raise MachineError(f"{machine.name} has the sites 0 to {len(machine.sites) - 1}")
+        return machine.restrict(places)
     if name_or_path not in list_presets():
         name_or_path = load_instances().get(name_or_path.lower(), name_or_path)
     if name_or_path in list_presets():

@@ -143,8 +143,8 @@ def test_sites_behind_a_colon_are_those_of_that_machine_alone(
     [
         ("dgx-a100:9", 65, "9 sites were asked for"),
         ("dgx-a100:1,8", 65, "site 8 was asked for"),
-        ("dgx-a100:", 2, "neither a number"),
-        ("dgx-a100:2,", 2, "'2,' is neither a number of devices nor a list such as 0,1,4,5"),
+        ("dgx-a100:", 2, "no machine 'dgx-a100:'"),
+        ("dgx-a100:2,", 2, "no machine 'dgx-a100:2,'"),
         ("dgx-a100:0", 2, "at least one site"),
         ("dgx-a1:2", 2, "no machine 'dgx-a1'"),
         ("dgx-a100:x", 2, "no machine 'dgx-a100:x'"),
@@ -157,3 +157,13 @@ def test_wrong_sites_are_told_before_anything_is_compiled(
     result = einc("compile", tmp_path / "broken.ein", "-m", "dgx-a100", "--compare", wrong)
     assert result.code == code
     assert message in result.err
+
+
+def test_sites_behind_a_colon_are_those_of_the_option(model: Path, einc: Callable[..., Any]) -> None:
+    for machine, devices in (("dgx-a100:3", "3"), ("dgx-v100:0,5", "0,5"), ("host:2", "2")):
+        name = machine.partition(":")[0]
+        short = einc("explain", model, "-m", machine, *NAIVE, "--json").json()
+        assert short == einc("explain", model, "-m", name, "--devices", devices, *NAIVE, "--json").json()
+    twice = einc("explain", model, "-m", "dgx-a100:3", "--devices", "3")
+    assert twice.code == 2
+    assert "dgx-a100:3 names sites, and others are asked for" in twice.err

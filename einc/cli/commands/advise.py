@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from einc.cli.compare_machines import split_sites
 from einc.cli.files import read_model_text
 from einc.cli.model_folders import CONFIGURATION, read_published_model
 from einc.cli.options import Definition, Duration, Seconds, complete_machines
@@ -189,12 +188,11 @@ def _read_offers(question: AdviseArguments) -> list[Offer]:
         raise UsageError(f"{len(question.machines)} machines were given; at most {MAX_OFFERS} are compared")
     offers, used = [], set()
     for text in question.machines or ("",):
-        name, devices = split_sites(text)
-        options = CompileOptions(machine=name or None, devices=devices, dtype=question.dtype, preset=question.preset)
+        options = CompileOptions(machine=text or None, dtype=question.dtype, preset=question.preset)
         target = select_target(options)
-        names = [name, target.machine.name, *(site.gpu_name for site in target.machine.sites)]
-        words = {*names, *(word for machine_name in names for word in machine_name.split("-"))}
-        price = next(((key, value) for key, value in question.prices if key in words), None)
+        names = [options.machine or "", target.machine.name, *(site.gpu_name for site in target.machine.sites)]
+        words = {word.lower() for told in names for word in (told, *told.split("-"))}
+        price = next(((key, value) for key, value in question.prices if key.lower() in words), None)
         used |= {price[0]} if price is not None else set()
         offers.append(Offer(options, None if price is None else price[1] * len(target.devices)))
     for key, _ in question.prices:
