@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+MODELS = Path(__file__).parents[2] / "models"
 PREAMBLE = "PARTITIONS: G1 {size 2}\nIN: A @ 0 (size: 10 MB); B @ 3 (size: 10 MB)\nOUT: A+B @ G1\n"
 
 
@@ -42,6 +43,23 @@ def test_optimize_prints_the_program_and_notes_the_times(preamble: Path, einc: C
     assert "naive body" in first.err
     assert "no program takes less than" in first.err
     assert first.out == second.out
+
+
+def test_few_pieces_make_a_short_program_and_none_is_slower_than_that_of_the_file(einc: Callable[..., Any]) -> None:
+    """Whose memberships are open: those of its body are taken with it."""
+    mesh, arguments = MODELS / "exchanges" / "cube-mesh.exprog", ("-m", "dgx-v100", "--iterations", "5")
+    text = mesh.read_text()
+    taken = einc("exprog", "simulate", mesh, "-m", "dgx-v100", "--json").json()["completion_ms"]
+    assert (
+        einc("exprog", "simulate", mesh, "-m", "dgx-v100").out.splitlines()[1].startswith("no program takes less than")
+    )
+    assert "PARTITIONS: G1 {size 4}" in text
+    entire = einc("exprog", "optimize", mesh, *arguments, "--pieces", "1", "--json").json()
+    assert entire["completion_ms"] <= taken
+    assert entire["splits"] == {}
+    quarters = einc("exprog", "optimize", mesh, *arguments, "--pieces", "4", "--json").json()
+    assert quarters["bound_free_ms"] <= quarters["completion_ms"] < taken
+    assert 1 < max(quarters["splits"].values()) <= 4
 
 
 def test_optimize_with_a_time_limit(preamble: Path, einc: Callable[..., Any]) -> None:

@@ -96,7 +96,8 @@ def check_command(file: str, machine: str | None, ideal: bool, naive: bool, as_j
 def simulate_command(
     file: str, machine: str, ideal: bool, naive: bool, target: str | None, html: str | None, as_json: bool
 ) -> None:
-    """Run a program on a model of a machine and print its completion time in milliseconds."""
+    """Run a program on a model of a machine and print its completion time, and what none can go below, in
+    milliseconds."""
     from einc.exchange.naive import build_naive_body
     from einc.exchange.simulation.simulator import simulate
 
@@ -116,9 +117,7 @@ def simulate_command(
     text = _format_program(program)
     if target is not None:
         output.write_text(target, text)
-    if as_json or html is not None:
-        times = completion | _describe_bound(tree, model)
-        document = {"valid": True, **times, "splits": {}, "program": text}
+    document = {"valid": True, **completion, **_describe_bound(tree, model), "splits": {}, "program": text}
     if html is not None:
         from einc.report.html.page import write_program_page
 
@@ -128,7 +127,7 @@ def simulate_command(
     if as_json:
         output.say_json(document)
     elif output.STDOUT not in targets:
-        output.say(f"{completion['completion_ms']:.3f} ms{_describe_trust(completion)}")
+        output.say(f"{completion['completion_ms']:.3f} ms{_describe_trust(completion)}\n{_format_bound(document)}")
 
 
 @click.command(
@@ -156,6 +155,11 @@ def simulate_command(
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seeds the random changes.")
 @click.option(
+    "--pieces",
+    type=click.IntRange(min=1),
+    help="Split no atom into more pieces than this: a few keep the program short, and 1 keeps atoms whole.",
+)
+@click.option(
     "--propose",
     "sources",
     multiple=True,
@@ -173,6 +177,7 @@ def optimize_command(
     sources: tuple[str, ...],
     naive: bool,
     switches: bool,
+    pieces: int | None,
     target: str | None,
     as_json: bool,
     **limits: Any,
@@ -201,6 +206,12 @@ def optimize_command(
     assert model is not None
     switches = _uses_switches(tree, model, switches)
     preamble = resolve_preamble(tree, model, switches=True)
+    atoms = {atom for holding in preamble.holdings for atom in holding.aggregate}
+    max_pieces = {} if pieces is None else dict.fromkeys(atoms, pieces)
+    candidates = []
+    if tree.actions and any(partition.members is None for partition in preamble.partitions):
+        program, faults = _resolve_and_check(tree, model, naive=False)
+        candidates = [] if faults else [program]  # with the memberships that its body has
     proposers = [make_proposer(source, read_text) for source in sources]
     if naive:
         result = synthesize_naive(preamble, model)
@@ -209,7 +220,8 @@ def optimize_command(
             result = synthesize(
                 preamble,
                 model,
-                SynthesisOptions(switches=switches, **limits),
+                SynthesisOptions(switches=switches, max_pieces=max_pieces, **limits),
+                candidates=candidates,
                 proposers=proposers,
                 progress=lambda step, best: phase(f"{step}, best {best:.3f} ms"),
             )
@@ -282,7 +294,7 @@ def bound_command(file: str, machine: str, ideal: bool, switches: bool, chunk: i
     else:
         times = f", {document['ratio']:.3g} times that" if document["ratio"] is not None else ""
         lines = [
-            f"no program takes less than {least:.4g} ms: {document['bound_by']}",
+            _format_bound(document),
             f"this one takes {taken:.4g} ms{trust}{times}",
         ]
     output.say("\n".join(lines))
@@ -376,6 +388,10 @@ def _describe_bound(tree: ProgramTree, machine: Machine, *, switches: bool = Fal
     switches |= tree.uses_switches
     certificate = bound(resolve_preamble(tree, machine, switches=True), machine, switches=switches)
     return {"bound_ms": certificate.bound_ms, "bound_by": certificate.bound_by}
+
+
+def _format_bound(document: dict[str, Any]) -> str:
+    return f"no program takes less than {document['bound_ms']:.3f} ms: {document['bound_by']}"
 
 
 def _format_program(program: Program) -> str:

@@ -146,10 +146,12 @@ def synthesize(
     machine: Machine,
     options: SynthesisOptions = _DEFAULT_OPTIONS,
     *,
+    candidates: Sequence[Program] = (),
     proposers: Sequence[Proposer] = (),
     progress: Progress | None = None,
 ) -> Synthesis:
-    """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too.
+    """The best program found for a preamble, whose partitions may be open; a body that it has is a candidate too, and
+    so are `candidates`, programs for it with explicit memberships.
 
     The same preamble, machine and options give the same program unless the time limit ends the search. An interrupt
     (KeyboardInterrupt) ends it too once there is a first program. `proposers` are asked for candidates first. Raises
@@ -157,7 +159,7 @@ def synthesize(
     """
     search = _SynthesisSearch(preamble, machine, options, progress)
     try:
-        search.begin(proposers)
+        search.begin(candidates, proposers)
         search.run()
     except KeyboardInterrupt:
         if search.best is None:
@@ -207,15 +209,16 @@ class _SynthesisSearch:
         """Whether the time limit has passed."""
         return time.monotonic() >= self.deadline
 
-    def begin(self, proposers: Sequence[Proposer]) -> None:
-        """Tries the candidates that need no search: the naive body, the given one, and proposals."""
+    def begin(self, candidates: Sequence[Program], proposers: Sequence[Proposer]) -> None:
+        """Tries the candidates that need no search: the naive body, given ones, and proposals."""
         naive = _build_placed_naive_body(self.preamble, self.machine)
         self.offer_program(naive, {}, "naive body")
         self.naive_ms = self.best_ms
         if self.best is None:
             raise ProgramError(check(naive, self.machine).faults[0].message)
-        if self.preamble.actions and not is_open(self.preamble):
-            self.offer_program(self.preamble, {}, "given body")
+        has_body = self.preamble.actions and not is_open(self.preamble)
+        for program in (*candidates, self.preamble) if has_body else candidates:
+            self.offer_program(program, {}, "given body")
         consultation = Consultation(
             self.preamble, self.machine, self.show_best, self.offer_proposal, self.count_seconds, self.say,
             self.proposals,
