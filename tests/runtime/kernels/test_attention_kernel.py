@@ -116,7 +116,7 @@ def check(a, arrays, first=(0, 0), heads=(0, 0)):
 def small_tiles(request, monkeypatch):
     """Tiles so small that there are several in every direction, and of uneven sizes."""
     stacked, rows, keys, scores = request.param
-    for name, value in {"STACKED": stacked, "TILE_QUERIES": rows, "LARGE_TILE_KEYS": keys, "SCORES": scores}.items():
+    for name, value in {"BLOCK_QUERIES": rows, "BLOCK_SCORES": scores}.items():
         monkeypatch.setattr(numpy_attention, name, value)
     monkeypatch.setattr(llvm_attention, "GROUP_ROWS", stacked)
     monkeypatch.setattr(llvm_attention, "TILE_KEYS", keys)
