@@ -5,12 +5,14 @@ They compute in f32 or wider.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from einc_runtime.dtypes import Array, storage_dtype
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store
 from einc_runtime.kernels.calls.rows import MeanPoolCall, NormCall, SoftmaxCall
-from einc_runtime.kernels.numpy.pieces import ArrayPiece, Resolved, make_runner, make_walk_runner, walk_rows
+from einc_runtime.kernels.numpy.pieces import MAX_PREPARED, Resolved, make_runner, walk_rows
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
@@ -19,34 +21,18 @@ def build_softmax(invocation: Invocation[Array]) -> Kernel:
 
 def make_softmax(call: SoftmaxCall) -> Kernel:
     """exp(x - max) / sum(exp(x - max)) along one axis, which cannot overflow."""
-    source, axis, dtype = call.source, call.axis, storage_dtype(call.kind)
-    extent = source.shape[axis]
-    full, walk = walk_rows([np.moveaxis(view, axis, -1) for view in (source, call.target)])
-    scratch = ScratchAllocator()
-    work = scratch.take((walk.size * extent,), dtype)
-    edge = scratch.take((walk.size,), dtype)
+    dtype = storage_dtype(call.kind)
 
-    def bind(memory: Array) -> Run:
-        exps_of, edges = work.of(memory), edge.of(memory)
+    def compute(x: Array, y: Array) -> None:
+        wide = x.astype(dtype, copy=False)
+        exps = wide - np.maximum.reduce(wide, -1, keepdims=True)
+        np.exp(exps, exps)
+        np.divide(exps, np.add.reduce(exps, -1, keepdims=True), exps if y.dtype != dtype else y)
+        if y.dtype != dtype:
+            store(exps, y)
 
-        def calls(piece: ArrayPiece) -> list[Resolved]:
-            x, y = (piece.of(view) for view in full)
-            exps = exps_of[: x.size].reshape(x.shape)
-            line = edges[: x.size // extent].reshape((*x.shape[:-1], 1))
-            last = exps if y.dtype != dtype else y
-            return [
-                (store, [x, exps]),
-                (np.maximum.reduce, [exps, -1, None, line, True]),
-                (np.subtract, [exps, line, exps]),
-                (np.exp, [exps, exps]),
-                (np.add.reduce, [exps, -1, None, line, True]),
-                (np.divide, [exps, line, last]),
-                *([] if last is y else [(store, [exps, y])]),
-            ]
-
-        return make_walk_runner(walk, calls)
-
-    return Kernel(bind, scratch.size, 4.0 * source.size)
+    run = _walk([np.moveaxis(view, call.axis, -1) for view in (call.source, call.target)], compute)
+    return Kernel(lambda _: run, nanoseconds=4.0 * call.source.size)
 
 
 def build_norm(invocation: Invocation[Array]) -> Kernel:
@@ -55,55 +41,40 @@ def build_norm(invocation: Invocation[Array]) -> Kernel:
 
 def make_norm(call: NormCall) -> Kernel:
     """x / sqrt(mean(x * x) + eps) * (gain + offset); layernorm takes x - mean(x) for x, and adds the bias."""
-    source, target, dtype = call.source, call.target, storage_dtype(call.kind)
-    extent = source.shape[-1]
-    (read, written), walk = walk_rows([source, target])
-    native = target.dtype == dtype
-    scratch = ScratchAllocator()
-    squares, wide = (scratch.take((walk.size * extent,), dtype) for _ in range(2))  # wide: x converted, or centered
-    edge = scratch.take((walk.size,), dtype)
-    as_stored = native and not call.offset
-    vectors = [] if as_stored else [(vector, scratch.take(vector.shape, dtype)) for vector in call.vectors]
-    share, summand, offset = dtype.type(1 / extent), dtype.type(call.eps), dtype.type(call.offset)
+    dtype = storage_dtype(call.kind)
+    share, summand, offset = (dtype.type(number) for number in (1 / call.source.shape[-1], call.eps, call.offset))
 
-    def bind(memory: Array) -> Run:
-        works, wides, lines = (slot.of(memory) for slot in (squares, wide, edge))
-        before: list[Resolved] = [(store, [vector, slot.of(memory)]) for vector, slot in vectors]
-        factor, *summands = [slot.of(memory) for _, slot in vectors] or call.vectors
-        if call.offset:
-            before.append((np.add, [factor, offset, factor]))
+    native = call.target.dtype == dtype
 
-        def calls(piece: ArrayPiece) -> list[Resolved]:
-            x, y = piece.of(read), piece.of(written)
-            work, wide = (buffer[: x.size].reshape(x.shape) for buffer in (works, wides))
-            line = lines[: x.size // extent].reshape((*x.shape[:-1], 1))
-            result = y if native else work
-            steps: list[Resolved] = []
-            if not native:
-                steps.append((store, [x, wide]))
-                x = wide
-            if summands:
-                steps += [
-                    (np.add.reduce, [x, -1, None, line, True]),
-                    (np.multiply, [line, share, line]),
-                    (np.subtract, [x, line, wide]),
-                ]
-                x = wide
-            steps += [
-                (np.multiply, [x, x, work]),
-                (np.add.reduce, [work, -1, None, line, True]),
-                (np.multiply, [line, share, line]),
-                (np.add, [line, summand, line]),
-                (np.sqrt, [line, line]),
-                (np.divide, [x, line, result]),
-                (np.multiply, [result, factor, result]),
-                *((np.add, [result, vector, result]) for vector in summands),
-            ]
-            return steps if native else [*steps, (store, [work, y])]
+    def compute(x: Array, y: Array) -> None:
+        gain, *biases = call.vectors if native else [vector.astype(dtype) for vector in call.vectors]
+        wide = x.astype(dtype, copy=False)
+        if biases:
+            wide = wide - np.add.reduce(wide, -1, keepdims=True) * share
+        line = np.add.reduce(wide * wide, -1, keepdims=True)
+        line *= share
+        line += summand
+        result = np.divide(wide, np.sqrt(line, line), y if native else None)
+        result *= gain + offset if call.offset else gain
+        for bias in biases:
+            result += bias
+        if not native:
+            store(result, y)
 
-        return make_runner([*before, (make_walk_runner(walk, calls), [])])
+    run = _walk([call.source, call.target], compute)
+    return Kernel(lambda _: run, nanoseconds=(2.0 + len(call.vectors)) * call.source.size)
 
-    return Kernel(bind, scratch.size, (2.0 + len(call.vectors)) * source.size)
+
+def _walk(arrays: Sequence[Array], compute: Callable[..., None]) -> Run:
+    """Computes whole rows of arrays in pieces that fit into the cache."""
+    rows, walk = walk_rows(arrays)
+    parts = [[piece.of(view) for view in rows] for piece in walk] if walk.pieces <= MAX_PREPARED else None
+
+    def run() -> None:
+        for part in parts or ([piece.of(view) for view in rows] for piece in walk):
+            compute(*part)
+
+    return run
 
 
 def build_meanpool(invocation: Invocation[Array]) -> Kernel:
