@@ -148,7 +148,7 @@ test-processors: .venv/dev  ## kernels and plans at each level of instructions t
 	$(BIN)/python -m tests.processors --jobs $(JOBS)
 
 test-arm: .venv/dev  ## kernels and plans as aarch64, emulated by qemu (needs root: Debian's qemu-user-static, debootstrap)
-	command -v qemu-aarch64-static >/dev/null && command -v debootstrap >/dev/null || \
+	-command -v qemu-aarch64-static >/dev/null && command -v debootstrap >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user-static debootstrap >/dev/null; }
 	$(BIN)/python -m tests.arm
 

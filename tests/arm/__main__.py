@@ -14,7 +14,7 @@ import click
 
 from einc_runtime.environment import PROCESSOR
 from einc_runtime.kernels.processor import ARM_LEVELS
-from tests.arm.root import ROOT, find_missing_tools, make_root
+from tests.arm.root import ROOT, list_missing, make_root
 
 PROCESSORS = {"armv8-a": "cortex-a53", "armv8.2-a": "neoverse-n1", "armv8.6-a": "max,sve=off", "armv9-a": "max"}
 """What qemu calls a processor of each level."""
@@ -40,9 +40,9 @@ FEWER = TESTS[:4]
 @click.argument("paths", nargs=-1)
 def main(names: tuple[str, ...], every: bool, paths: tuple[str, ...]) -> None:
     """Tries the levels of ARM, on PATHS or on a sample of tests."""
-    missing = find_missing_tools()
+    missing = list_missing()
     if missing:
-        sys.exit(f"{', '.join(missing)} missing: Debian's packages qemu-user-static and debootstrap have them")
+        sys.exit("\n".join(["missing:", *(f"  {line}" for line in missing)]))
     python, failed = make_root(), []
     for number, level in enumerate(ARM_LEVELS):
         if names and level.name not in names:

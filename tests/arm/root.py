@@ -5,6 +5,7 @@ Nothing of it is installed: packages of Debian and wheels are unpacked. Making i
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "arm"
 SYSTEM, PACKAGES, PYTHON = FOLDER / "system", FOLDER / "packages", FOLDER / "python"
-TOOLS = ("qemu-aarch64-static", "debootstrap", "dpkg")
+EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
+"""What distributions call qemu for programs of arm64; one of them is enough."""
 SUITE, VERSION = "bookworm", "3.11"
 """Of Debian, and of its Python."""
 
@@ -31,13 +33,29 @@ sys.executable = os.environ["EINC_ARM_PYTHON"]
 _RUN = """#!/bin/sh
 # Runs Debian's Python for arm64, and in it this checkout; processes that it starts run the same way.
 export EINC_ARM_PYTHON="{python}" PYTHONPATH="{root}:{root}/runtime:{packages}"
-exec qemu-aarch64-static -L "{system}" "{system}/usr/bin/python{version}" "$@"
+exec {emulator} -L "{system}" "{system}/usr/bin/python{version}" "$@"
 """
 
 
-def find_missing_tools() -> list[str]:
-    """The programs that are not installed."""
-    return [tool for tool in TOOLS if shutil.which(tool) is None]
+def find_emulator() -> str | None:
+    """The path of qemu, or None."""
+    return next((path for path in map(shutil.which, EMULATORS) if path), None)
+
+
+def list_missing() -> list[str]:
+    """What is needed and not there, each with how to have it."""
+    missing = []
+    if find_emulator() is None:
+        missing.append(f"{' or '.join(EMULATORS)}: apt-get install qemu-user-static")
+    if PYTHON.exists():
+        return missing
+    if shutil.which("debootstrap") is None:
+        missing.append("debootstrap, which downloads Debian's packages: apt-get install debootstrap")
+    if shutil.which("dpkg") is None:
+        missing.append("dpkg, which unpacks them: this needs Debian, or what is made of it")
+    if os.geteuid() != 0:
+        missing.append(f"root, for debootstrap: it makes {FOLDER.relative_to(ROOT)}, and later runs need no root")
+    return missing
 
 
 def make_root() -> Path:
@@ -58,7 +76,9 @@ def make_root() -> Path:
     for wheel in sorted((FOLDER / "wheels").glob("*.whl")):
         shutil.unpack_archive(wheel, PACKAGES, "zip")
     (PACKAGES / "sitecustomize.py").write_text(_CUSTOMIZE)
-    script = _RUN.format(python=PYTHON, root=ROOT, packages=PACKAGES, system=SYSTEM, version=VERSION)
+    script = _RUN.format(
+        emulator=find_emulator(), python=PYTHON, root=ROOT, packages=PACKAGES, system=SYSTEM, version=VERSION
+    )
     temporary = PYTHON.with_suffix(".new")
     temporary.write_text(script)
     temporary.chmod(0o755)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -87,6 +87,12 @@ _HWCAPS = (
 _AT_HWCAPS = (16, 26)
 """The keys of these words in a process's auxiliary vector."""
 
+_SYSCTLS = {
+    "neon": "neon", "fp-armv8": "floatingpoint", "crc": "armv8_crc32", "lse": "arm.FEAT_LSE", "rdm": "arm.FEAT_RDM",
+    "fullfp16": "arm.FEAT_FP16", "dotprod": "arm.FEAT_DotProd", "i8mm": "arm.FEAT_I8MM", "bf16": "arm.FEAT_BF16",
+}  # fmt: skip
+"""What macOS calls them, below `hw.optional.`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Processor:
@@ -115,10 +121,13 @@ class Processor:
 
     @property
     def integer_products(self) -> str:
-        """What it multiplies and adds up at once: `bytes`, four pairs of them in registers of 512 bits; `pairs`, two
-        pairs of integers of 16 bits in registers of 256 bits; or `words`, single integers of 32 bits."""
+        """What it multiplies and adds up at once: `bytes`, four pairs of them in registers of 512 bits, of which one
+        has no sign; `signed`, four pairs of bytes in registers of 128 bits; `pairs`, two pairs of integers of 16 bits
+        in registers of 256 bits; or `words`, single integers of 32 bits."""
         if {"avx512f", "avx512vnni"} <= self.features:
             return "bytes"
+        if "dotprod" in self.features:
+            return "signed"
         return "pairs" if "avx2" in self.features else "words"
 
 
@@ -140,24 +149,36 @@ def read_processor() -> Processor:
     """The processor as it is. Raises ImportError without llvmlite, and what LLVM raises where it does not know it."""
     import llvmlite.binding as llvm
 
+    if platform.machine() in _ARM:
+        names = read_arm_features()
+        with contextlib.suppress(RuntimeError):  # LLVM does not ask every system
+            names |= {name for name, has in llvm.get_host_cpu_features().items() if has}
+        return Processor(llvm.get_host_cpu_name(), names, ",".join(f"+{name}" for name in sorted(names)))
     features = llvm.get_host_cpu_features()
     names = frozenset(name for name, has in features.items() if has)
-    if platform.machine() in _ARM:
-        names |= read_arm_features()
-        return Processor(llvm.get_host_cpu_name(), names, ",".join(f"+{name}" for name in sorted(names)))
     return Processor(llvm.get_host_cpu_name(), names, features.flatten())
 
 
 def read_arm_features() -> frozenset[str]:
-    """What Linux says of an ARM processor, by LLVM's names; nothing on other systems, whose processors LLVM knows."""
+    """What Linux or macOS says of an ARM processor, by LLVM's names; nothing on other systems."""
     import ctypes
 
-    read = getattr(ctypes.CDLL(None), "getauxval", None)
+    library = ctypes.CDLL(None)
+    read, ask = getattr(library, "getauxval", None), getattr(library, "sysctlbyname", None)
     if read is None:
-        return frozenset()
+        return frozenset(name for name in _SYSCTLS if ask is not None and _ask_macos(ask, _SYSCTLS[name]))
     read.restype, read.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
     words = [read(key) for key in _AT_HWCAPS]
     return frozenset(name for word, bits in zip(words, _HWCAPS, strict=True) for name in bits if word >> bits[name] & 1)
+
+
+def _ask_macos(ask: Callable[..., int], name: str) -> bool:
+    """Whether an optional part of the processor is there; `ask` is `sysctlbyname`."""
+    import ctypes
+
+    answer, size = ctypes.c_int64(0), ctypes.c_size_t(8)  # older parts are answered in 4 bytes
+    failed = ask(f"hw.optional.{name}".encode(), ctypes.byref(answer), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return not failed and answer.value != 0
 
 
 @cache

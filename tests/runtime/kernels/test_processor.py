@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,27 @@ def test_processors_of_arm_have_levels_of_their_own(monkeypatch: pytest.MonkeyPa
     assert [level.name for level in processor.list_levels()] == ["armv8-a", "armv8.2-a"]
     monkeypatch.setenv(PROCESSOR, "armv8.2-a")
     assert processor.find_processor().attributes == "+crc,+dotprod,+fp-armv8,+fullfp16,+lse,+neon,+rdm"
-    assert processor.find_processor().integer_products == "words"
+    assert processor.find_processor().integer_products == "signed"
+
+
+def test_macos_says_what_a_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Apple M2 has what Armv8.6 has; an M1 has neither bf16 nor products of matrices."""
+    missing = {b"arm.FEAT_BF16": 0, b"arm.FEAT_I8MM": 0}
+
+    class System:
+        def __init__(self, name: None) -> None: ...
+
+        def sysctlbyname(self, name: bytes, answer: Any, size: Any, new: None, length: Any) -> int:
+            assert name.startswith(b"hw.optional.")
+            answer._obj.value = missing.get(name.removeprefix(b"hw.optional."), 1)
+            return 0
+
+    monkeypatch.setattr(processor.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr("ctypes.CDLL", System)
+    monkeypatch.setattr(processor, "read_processor", lambda: Processor("apple-m1", processor.read_arm_features()))
+    assert [level.name for level in processor.list_levels()] == ["armv8-a", "armv8.2-a"]
+    missing.clear()
+    assert [level.name for level in processor.list_levels()] == ["armv8-a", "armv8.2-a", "armv8.6-a"]
 
 
 def test_other_processors_have_no_levels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 Where the processor multiplies four pairs of bytes and adds the products to 32 bits (VNNI), one of the two operands has
 no sign: values of the weight are read plus 128, and 128 times the sum of a row's integers is taken off at the end.
-Elsewhere bytes become integers of 16 bits first, of which two pairs are multiplied and added (AVX2), or of 32 bits. In
-all ways sums are exact, so their order does not matter.
+ARM's products of this kind have signs on both sides. Elsewhere bytes become integers of 16 bits first, of which two
+pairs are multiplied and added (AVX2), or of 32 bits. In all ways sums are exact, so their order does not matter.
 
 Some rows of the weight and some of the tensor are multiplied at a time, whose sums stay in registers. With many rows of
 the tensor, a chunk of the weight that fits into the second cache is multiplied with all of them before the next one.
@@ -25,7 +25,7 @@ from einc_runtime.kernels.llvm.quantized_code import ROW_PREFETCH_DISTANCE, WEIG
 
 ROW_MULTIPLE = 4 * LANES
 """Rows of integers are filled up with zeros to multiples of it."""
-TILES = {"bytes": 6, "pairs": 1, "words": 1}
+TILES = {"bytes": 6, "signed": 1, "pairs": 1, "words": 1}
 """The most rows of the tensor that are multiplied with them at a time: sums of all stay in registers."""
 BIAS = 128
 """What is added to values, where they may have no sign."""
@@ -102,7 +102,7 @@ class _ProductEmitter:
         self.form, self.e = form, Emitter()
         self.b = self.e.b
         self.a = RoundedArguments[Value](*(self.e.argument() for _ in RoundedArguments._fields))
-        self.step = {"bytes": ROW_MULTIPLE, "pairs": 2 * LANES, "words": LANES}[form.products]
+        self.step = {"pairs": 2 * LANES, "words": LANES}.get(form.products, ROW_MULTIPLE)
         self.words = ir.VectorType(I8, self.step)
 
     def emit(self) -> ir.Module:
@@ -159,7 +159,7 @@ class _ProductEmitter:
 
     def _widen(self, words: Value) -> Value:
         """Bytes as the processor multiplies them."""
-        if self.form.products == "bytes":
+        if self.step == ROW_MULTIPLE:
             return self.b.bitcast(words, vector(I32))
         return self.b.sext(words, ir.VectorType(I16 if self.form.products == "pairs" else I32, self.step))
 
@@ -167,6 +167,8 @@ class _ProductEmitter:
         e, b = self.e, self.b
         if self.form.products == "bytes":
             return e.intrinsic("llvm.x86.avx512.vpdpbusd.512", total.type, total, weight, x)
+        if self.form.products == "signed":
+            return self._multiply_signed(total, weight, x)
         if self.form.products == "words":
             return b.add(total, b.mul(weight, x))
         kind = ir.VectorType(I32, LANES // 2)
@@ -177,6 +179,18 @@ class _ProductEmitter:
             for order in (list(range(LANES)), list(range(LANES, 2 * LANES)))
         ]
         return b.add(total, self._shuffle(halves[0], halves[1], list(range(LANES))))
+
+    def _multiply_signed(self, total: Value, weight: Value, x: Value) -> Value:
+        """The same in registers of 128 bits, each with four sums of four products."""
+        quarter = LANES // 4
+        orders = [list(range(n, n + quarter)) for n in range(0, LANES, quarter)]
+        sums = []
+        for order in orders:
+            parts = [self._shuffle(operand, operand, order) for operand in (total, weight, x)]
+            bytes_of = [self.b.bitcast(part, ir.VectorType(I8, 4 * quarter)) for part in parts[1:]]
+            sums.append(self.e.intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", parts[0].type, parts[0], *bytes_of))
+        halves = [self._shuffle(left, right, list(range(2 * quarter))) for left, right in (sums[:2], sums[2:])]
+        return self._shuffle(halves[0], halves[1], list(range(LANES)))
 
     def _store(self, first: Value, places: list[Value], sums: list[list[Value]]) -> None:
         """Writes the sums of each row of the tensor: neighbours in a row of the target."""

@@ -242,8 +242,11 @@ def _emit_schedule() -> Any:
             b.branch(look)
         b.branch(following)
         b.position_at_end(following)
-    if binding.get_default_triple().startswith("x86_64"):
+    triple = binding.get_default_triple()
+    if triple.startswith("x86_64"):
         e.intrinsic("llvm.x86.sse2.pause", ir.VoidType())  # this loop waits for another thread
+    elif triple.startswith(("aarch64", "arm64")):
+        e.intrinsic("llvm.aarch64.isb", ir.VoidType(), I32(15))  # the same, for as long as the pipeline takes to empty
     b.store(b.sub(b.load(spins), I64(1)), spins)
     with b.if_then(b.icmp_signed("<", b.load(spins), I64(0)), likely=False):
         with b.if_then(b.icmp_signed("==", b.load(naps), I64(0))):
