@@ -78,6 +78,12 @@ def _encoder(name: str, title: str, batch: str, tokens: str) -> Case:
     )
 
 
+def _mixture(tokens: int) -> Case:
+    definitions = (("tokens", str(tokens)), ("d_model", "768"), ("d_ff", "2048"))
+    title = f"mixture of 8 experts of 768 x 2048, {tokens} tokens"
+    return Case(f"moe{tokens}", title, "moe", definitions, (EINC, EIGHT, TORCH[0]), {"torch": 1.0}, sites=1)
+
+
 CASES = (
     *(_chain(letter, {"a": {"jax8": 0.75}}.get(letter, {})) for letter in "abcde"),
     _block(512, (EINC, EIGHT, *JAX_BLOCK, *TORCH, MULTIPLYING), {"jax": 0.9, "torch": 0.9}),
@@ -86,7 +92,11 @@ CASES = (
     _block(2048, (EINC, "einc f32", *TORCH), {"einc f32": 1.3}, "f16", dtype="f16", tolerance=1e-2),
     _encoder("minilm", "32 sentences of 128 tokens", "32", "128"),
     _encoder("sentence", "one sentence of 16 tokens", "1", "16"),
-)
+    Case("convnet", "residual network, 8 images of 56 x 56, 8 convolutions of 64 channels", "convnet",
+         (("batch", "8"), ("stages", "4")), (EINC, EIGHT, *TORCH, "onnxruntime", "openvino"),
+         {"torch": 1.0, "onnxruntime": 1.0, "openvino": 1.0}, sites=1),
+    *(_mixture(tokens) for tokens in (8, 512)),
+)  # fmt: skip
 
 LLAMA: Definitions = (
     ("n_layers", "12"), ("d_model", "768"), ("heads_q", "12"), ("heads_kv", "4"), ("d_head", "64"), ("d_ff", "2048"),

@@ -42,6 +42,8 @@ GROUPS = (
         ("decode8int8", "8 texts, int8"), ("decode8int4", "8 texts, 4 bits"),
     )),
     ("MiniLM", (("minilm", "32 texts of 128"), ("sentence", "one sentence"))),
+    ("images", (("convnet", "8 of 56 x 56, f32"),)),
+    ("experts", (("moe8", "8 tokens, f32"), ("moe512", "512 tokens, f32"))),
     ("LLaMA block", (
         ("block512", "512 tokens, f32"), ("block2048", "2048 tokens, f32"), ("block2048bf16", "2048 tokens, bf16"),
     )),

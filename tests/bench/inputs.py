@@ -65,6 +65,17 @@ def constants(bundle: Bundle) -> dict[str, float]:
     return found
 
 
+GROUPS, GROUP_NORM_EPS = 4, 1e-5
+"""Of the residual network of images, as its text and the library say."""
+TOP_K, EXPERT_EPS = 2, 1e-5
+"""Experts of a token, and what the norm of the mixture of experts adds, as its text says."""
+
+
+def count_stages(bundle: Bundle) -> int:
+    """Of the residual network of images."""
+    return sum(tensor.name.endswith(".first") for tensor in bundle.tensors)
+
+
 @dataclass(frozen=True, slots=True)
 class LlamaShape:
     """The sizes of a LLaMA, of its batch, and of the caches of a step; `cache` is 0 in a prefill."""

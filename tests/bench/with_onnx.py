@@ -19,7 +19,7 @@ def write_model(bundle: Bundle, plan: str, folder: str) -> Path:
     importlib.import_module("onnx")
     model = Path(plan).with_suffix(".onnx")
     if not model.exists():
-        words = ["tests.bench.onnx_llama", plan]
+        words = ["tests.bench.onnx_convnet" if bundle.model == "convnet" else "tests.bench.onnx_llama", plan]
         if folder:
             words = ["tests.bench.onnx_encoder", folder, *map(str, sentences(bundle)[0].shape)]
         subprocess.run([sys.executable, "-m", *words, str(model)], check=True)

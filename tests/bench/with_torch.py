@@ -9,7 +9,17 @@ import torch.nn.functional as F
 
 from einc_runtime.dtypes import Array
 from einc_runtime.plan.schema import Bundle
-from tests.bench.inputs import constants, drawn, products, sentences
+from tests.bench.inputs import (
+    EXPERT_EPS,
+    GROUP_NORM_EPS,
+    GROUPS,
+    TOP_K,
+    constants,
+    count_stages,
+    drawn,
+    products,
+    sentences,
+)
 
 
 def prepared(bundle: Bundle, folder: str, threads: int, *, compiled: bool):
@@ -18,6 +28,10 @@ def prepared(bundle: Bundle, folder: str, threads: int, *, compiled: bool):
         function, arguments = _encoder(Path(folder), *sentences(bundle))
     elif bundle.model.startswith("chain"):
         function, arguments = _chain(bundle)
+    elif bundle.model == "convnet":
+        function, arguments = _convnet(bundle)
+    elif bundle.model == "moe":
+        function, arguments = _experts(bundle)
     else:
         function, arguments = _block(bundle)
     if compiled:
@@ -79,6 +93,41 @@ def _block(bundle: Bundle):
         return r + F.linear(F.silu(F.linear(n, w["w_gate"])) * F.linear(n, w["w_up"]), w["w_down"])
 
     return block, (w["x"],)
+
+
+def _convnet(bundle: Bundle):
+    w = {name: as_tensor(array) for name, array in drawn(bundle).items()}
+    stages = range(count_stages(bundle))
+
+    def network(images: torch.Tensor) -> torch.Tensor:
+        x = F.relu(F.conv2d(images, w["stem"], stride=2, padding=3))
+        for stage in stages:
+            first, second, gain, bias = (w[f"stage.{stage}.{name}"] for name in ("first", "second", "gain", "bias"))
+            h = F.relu(F.group_norm(F.conv2d(x, first, padding=1), GROUPS, gain, bias, GROUP_NORM_EPS))
+            x = F.relu(x + F.conv2d(h, second, padding=1))
+        return F.max_pool2d(x, 2).mean((2, 3)) @ w["head"]
+
+    return network, (w["images"],)
+
+
+def _experts(bundle: Bundle):
+    """As transformers computes it where there is no kernel for groups: expert by expert, the rows that picked it."""
+    w = {name: as_tensor(array) for name, array in drawn(bundle).items()}
+    both = torch.cat([w["w_gate"], w["w_up"]], 1)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        h = F.rms_norm(x, x.shape[-1:], w["gain"], EXPERT_EPS)
+        chances, picks = F.linear(h.float(), w["w_router"]).softmax(-1).topk(TOP_K, -1)
+        shares = (chances / chances.sum(-1, keepdim=True)).to(x.dtype)
+        y = x.clone()
+        for expert in range(len(both)):
+            rows, slots = torch.where(picks == expert)
+            gate, up = F.linear(h[rows], both[expert]).chunk(2, -1)
+            act = F.silu(gate) * up * shares[rows, slots, None]
+            y.index_add_(0, rows, F.linear(act, w["w_down"][expert]))
+        return y
+
+    return layer, (w["x"],)
 
 
 def _encoder(folder: Path, *inputs: Array):
