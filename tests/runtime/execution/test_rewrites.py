@@ -21,7 +21,7 @@ from einc_runtime.execution.rewrites.copy_elision import elide_copies
 from einc_runtime.execution.rewrites.deduplication import deduplicate
 from einc_runtime.execution.rewrites.dependencies import find_dependencies
 from einc_runtime.execution.rewrites.move_coalescing import coalesce_moves
-from einc_runtime.kernels.numpy import blas
+from einc_runtime.kernels.numpy import products
 from einc_runtime.plan.schema import Block, CopyTask, FenceTask, Region, TransferTask
 from tests.support.compiled_plans import MODELS
 from tests.support.handmade_plans import random_plan, two_site_plan
@@ -226,7 +226,7 @@ def test_the_checks_see_what_is_wrong():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_executor_gives_the_same_bits_in_every_order(seed, monkeypatch):
-    monkeypatch.setattr(blas, "MIN_BLAS_PRODUCTS", 0)
+    monkeypatch.setattr(products, "MIN_LIBRARY_PRODUCTS", 0)
     bundle, rng = plan_of(seed, seed % 2 == 0), random.Random(seed)
     regions, bits = [region for output in bundle.outputs for region in output.regions], set()
     for ranks in (None, [rng.random() for _ in bundle.tasks], [rng.random() for _ in bundle.tasks]):
