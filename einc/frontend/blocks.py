@@ -31,7 +31,7 @@ from einc_runtime.text import did_you_mean, format_count
 LowerBody = Callable[[LoweringContext, Sequence[ast.Statement]], None]
 """Lowers the statements of a block but for its `return`."""
 
-SHAPE_FUNCTIONS = ("extent", "rank", "dimension")
+SHAPE_FUNCTIONS = ("extent", "rank", "dimension", "element_type")
 """The functions whose results are known of a tensor without its data."""
 
 
@@ -67,15 +67,15 @@ def apply_call(context: LoweringContext, call: EvaluatedCall, lower_body: LowerB
 
 
 def _evaluate_shape(context: LoweringContext, call: EvaluatedCall) -> Value:
-    """`extent(x, 1)`, `extent(x, "rows")`, `rank(x)` or `dimension(x, 1)`."""
+    """`extent(x, 1)`, `extent(x, "rows")`, `rank(x)`, `dimension(x, 1)` or `element_type(x)`."""
     name = call.function
-    count = 1 if name == "rank" else 2
+    count = 1 if name in ("rank", "element_type") else 2
     if len(call.arguments) != count or call.keywords or not isinstance(call.arguments[0], TensorValue):
-        usage = {"extent": "a tensor and a dimension", "rank": "a tensor", "dimension": "a tensor and a position"}
-        raise context.findings.fail(f"{name} takes {usage[name]}", call.syntax.span)
+        usage = {"extent": "a tensor and a dimension", "dimension": "a tensor and a position"}
+        raise context.findings.fail(f"{name} takes {usage.get(name, 'a tensor')}", call.syntax.span)
     desc = call.arguments[0].desc
-    if name == "rank":
-        return desc.rank
+    if name in ("rank", "element_type"):
+        return desc.rank if name == "rank" else desc.dtype.value
     dimension = call.arguments[1]
     if isinstance(dimension, str) and name == "extent":
         if dimension not in desc.dims:

@@ -6,6 +6,7 @@ Errors are OperatorErrors whose `argument` is the position of the operand at fau
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -26,8 +27,8 @@ _COMPARISON_OPERATORS: dict[str, Callable[[int | float, int | float], bool]] = {
 }  # fmt: skip
 _BUILTIN_FUNCTIONS: dict[str, Callable[[Sequence[int | float]], int | float]] = {"sum": sum, "max": max, "min": min}
 
-LIST_FUNCTIONS = ("sum", "prod", "max", "min", "len")
-"""The functions of lists of numbers."""
+LIST_FUNCTIONS = ("sum", "prod", "max", "min", "len", "starts")
+"""The functions of lists of numbers. `starts(lens, n)` is where parts of these lengths begin, which add up to n."""
 
 
 def describe_value(value: Static) -> str:
@@ -74,7 +75,10 @@ def apply_infix(symbol: str, left: Static, right: Static) -> Static:
 
 
 def apply_function(name: str, arguments: Sequence[Static]) -> Static:
-    """`sum`, `prod`, `max` or `min` of one list of numbers or of several numbers; `len` of one list."""
+    """`sum`, `prod`, `max` or `min` of one list of numbers or of several numbers; `len` of one list; `starts` of one
+    list and a number."""
+    if name == "starts":
+        return _find_starts(arguments)
     items: Sequence[Static] = arguments
     if len(arguments) == 1 and isinstance(arguments[0], tuple):
         items = arguments[0]
@@ -94,6 +98,19 @@ def apply_function(name: str, arguments: Sequence[Static]) -> Static:
         return _check_bounds(_BUILTIN_FUNCTIONS[name](numbers))
     except OverflowError:
         raise _make_overflow_error() from None
+
+
+def _find_starts(arguments: Sequence[Static]) -> Static:
+    lens = arguments[0] if arguments else None
+    if len(arguments) != 2 or not isinstance(lens, tuple) or type(arguments[1]) is not int:
+        raise OperatorError("starts takes a list of lengths and what they add up to", argument=0)
+    for length in lens:
+        if type(length) is not int or length < 1:
+            raise OperatorError(f"lengths are positive integers, not {length!r:.40}", argument=0)
+    ends = tuple(itertools.accumulate(int(length) for length in lens if isinstance(length, int)))
+    if ends[-1:] != (arguments[1],):
+        raise OperatorError(f"the lengths add up to {sum(ends[-1:]):,}, not to {arguments[1]:,}", argument=0)
+    return (0, *ends[:-1])
 
 
 def _require_number(symbol: str, value: Static, position: int) -> int | float:

@@ -31,6 +31,7 @@ from einc.frontend.joins import (
     build_aggregate_operator,
     build_join_operator,
 )
+from einc.frontend.list_reads import list_conditions, read_list_item
 from einc.frontend.printer import print_expression
 from einc.frontend.recurrence_equations import add_equation, find_value, make_scope, reads_values
 from einc.ops import registry
@@ -115,7 +116,7 @@ def _aggregate(
         raise context.findings.fail(f"expected indices to aggregate over, found '{operation.text}[]'", operation.span)
     note_extents(context, scope, syntax.indices)
     aggregated = list_aggregated(context, syntax.indices)
-    conditions = [item.value for item in syntax.indices if isinstance(item.value, ast.BinaryExpr)]
+    conditions = list_conditions(context, scope, syntax.indices)
     join = Join(scope, operation.text == "sum" and not conditions and _is_product(syntax.body))
     elements = evaluate_each(partial(_evaluate, context, join), syntax.values)
     definition = None
@@ -261,7 +262,10 @@ def _is_index(context: LoweringContext, join: Join, name: ast.Name) -> bool:
 
 def _read_aggregate(context: LoweringContext, join: Join, syntax: ast.AggregateExpr) -> ScalarInput:
     """The element of an aggregation, which has a scope of its own for what `...` stands for and for extents."""
-    inner = replace(join.scope, extents=dict(join.scope.extents), spread=dict(join.scope.spread))
+    scope = join.scope
+    inner = replace(
+        scope, extents=dict(scope.extents), spread=dict(scope.spread), list_extents=dict(scope.list_extents)
+    )
     value = _aggregate(context, inner, syntax, None, (), syntax.span)[0]
     if join.scope.reference is None:
         join.scope.reference = inner.reference
@@ -271,9 +275,11 @@ def _read_aggregate(context: LoweringContext, join: Join, syntax: ast.AggregateE
     return join.read(value, positions, syntax.span)
 
 
-def _read(context: LoweringContext, join: Join, syntax: ast.IndexedExpr) -> ScalarInput:
-    """An element of a tensor."""
+def _read(context: LoweringContext, join: Join, syntax: ast.IndexedExpr) -> Element:
+    """An element of a tensor or of a list."""
     base = find_value(join, syntax.base) or evaluate_value(context, syntax.base)
+    if isinstance(base, tuple):
+        return read_list_item(context, join, base, syntax, _apply_position)
     if not isinstance(base, TensorValue):
         described = constants.describe_value(base)
         raise context.findings.fail(f"expected a tensor, found {described}", syntax.base.span)

@@ -15,16 +15,14 @@ from einc.frontend import ast, constants
 from einc.frontend.ast import iterate_parts
 from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue, evaluate_integer, evaluate_value
-from einc.frontend.joins import Element, EquationScope, Join, RecurrenceParts, Start
+from einc.frontend.joins import Apply, Element, EquationScope, Join, RecurrenceParts, Start
+from einc.frontend.list_reads import find_list, read_list_position
 from einc_runtime.plan.index_programs import NEAREST_ELEMENT, Position
 from einc_runtime.plan.scalar_programs import ScalarInput
 from einc_runtime.text import did_you_mean, format_count
 
 Evaluate = Callable[[LoweringContext, Join, ast.Expression], Element]
 """Evaluates an expression at one index vector."""
-
-Apply = Callable[[LoweringContext, Join, Element, SourceSpan], TensorValue]
-"""Adds a join to the graph whose result has all its indices."""
 
 OUTSIDE = "outside"
 """The key of what a read finds outside of its tensor."""
@@ -243,7 +241,7 @@ def _is_sum(reading: ReadContext, syntax: ast.Expression) -> bool:
             sides = (syntax.left, syntax.right)
             return any(_is_static(reading, side) for side in sides) and all(_is_sum(reading, side) for side in sides)
         case ast.IndexedExpr():
-            return _is_plain_read(syntax)
+            return find_list(reading.context, syntax) is not None or _is_plain_read(syntax)
         case ast.Name():
             return syntax.text in reading.scope.indices or _is_static(reading, syntax)
         case _:
@@ -295,6 +293,10 @@ def _evaluate_linear(reading: ReadContext, syntax: ast.Expression) -> Position:
             left, right = (_evaluate_linear(reading, side) for side in (syntax.left, syntax.right))
             return _add(left, _scale(right, _SIGNED[syntax.operator]))
         case _:
+            assert isinstance(syntax, ast.IndexedExpr)
+            item = read_list_position(context, reading.scope, syntax)
+            if item is not None:
+                return item
             element = reading.evaluate(context, reading.join, syntax)
             assert isinstance(element, ScalarInput)
             return _read_number(reading, element, syntax.span)

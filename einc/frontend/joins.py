@@ -9,7 +9,7 @@ from einc.core.tensor import TensorDesc
 from einc.errors import OperatorError, SourceSpan
 from einc.frontend.context import LoweringContext
 from einc.frontend.expressions import TensorValue
-from einc.ops.base import Operator
+from einc.ops.base import Attribute, Operator
 from einc.ops.equation import build_equation
 from einc.ops.index_operator import build_index_operator
 from einc.ops.scalar import ProgramBuilder
@@ -21,6 +21,9 @@ from einc_runtime.text import did_you_mean
 
 Element = Operand | bool | int | float | str
 """The value of an expression at one index vector: an operand of the scalar program, or a literal."""
+
+Apply = Callable[[LoweringContext, "Join", Element, SourceSpan], TensorValue]
+"""Adds a join to the graph whose result has all its indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ class RecurrenceParts:
 @dataclass(slots=True)
 class EquationScope:
     """What one equation says of its indices: their names, the extents that it gives, the dimensions that `...` stands
-    for, and the indices with which others are compared, whose extents they take unless they have one.
+    for, and the indices with which others are compared, whose extents they take unless they have one. `list_extents`
+    has the indices at which lists are read, with the number of their items, and `lists` those that became tensors.
 
     `reference` is the first tensor that is read with `...`, `recurrence` what the equation belongs to, if it does.
     """
@@ -87,6 +91,8 @@ class EquationScope:
     extents: dict[str, int] = field(default_factory=dict)
     spread: dict[str, str] = field(default_factory=dict)
     extents_from: dict[str, str] = field(default_factory=dict)
+    list_extents: dict[str, int] = field(default_factory=dict)
+    lists: dict[tuple[Attribute, ...], TensorValue] = field(default_factory=dict)
     reference: TensorDesc | None = None
     recurrence: RecurrenceParts | None = None
 
@@ -202,6 +208,7 @@ def build_join_operator(
         known = {name for names in labels for name in names or ()}
         plain = all(names is not None for names in labels) and _have_given_extents(join)
         if plain and {index.index for index in result} <= known:
+            _require_items(join)
             inputs = [
                 (read.tensor.desc, names)
                 for read, names in zip(join.reads, labels, strict=True)
@@ -223,9 +230,24 @@ def _have_given_extents(join: Join) -> bool:
     )
 
 
+def _require_items(join: Join) -> None:
+    """Lists have an item for each position of the indices at which they are read."""
+    for number, read in enumerate(join.reads):
+        shape = read.tensor.desc.shape if read.tensor is not None else ()
+        for name, extent in zip(read.labels or (), shape, strict=False):
+            _require_length(join, name, extent, number)
+
+
+def _require_length(join: Join, index: str, extent: int, argument: int | None = None) -> None:
+    items = join.scope.list_extents.get(index, extent)
+    if items < extent:
+        message = f"index '{index}' is {extent:,}, but a list of {items:,} items is read at it"
+        raise OperatorError(message, argument=argument)
+
+
 def _require_known(context: LoweringContext, join: Join, result: Sequence[ResultIndex], present: Sequence[str]) -> None:
     for index in result:
-        if index.index not in present and index.index not in join.scope.extents:
+        if index.index not in {*present, *join.scope.extents, *join.scope.list_extents}:
             message = f"index '{index.index}' of the result is in no tensor on the right of '='"
             hint = did_you_mean(index.index, present) or f"or give its extent: `{index.index} = 8`"
             raise context.findings.fail(message, index.span, hint)
@@ -284,7 +306,7 @@ def find_extents(
     for name, compared in join.scope.extents_from.items():
         if name not in read_at and compared in read_at:
             read_at[name] = read_at[compared]
-    known = {**read_beyond, **context.parameters.dims, **read_at, **join.scope.extents}
+    known = {**join.scope.list_extents, **read_beyond, **context.parameters.dims, **read_at, **join.scope.extents}
     extents: dict[str, int] = {}
     for name in dict.fromkeys([*(index.index for index in result), *join.indices()]):
         if name not in known:
@@ -294,6 +316,7 @@ def find_extents(
                 f"give it where the index stands alone in brackets: `{name} = 8`",
             )
         extents[name] = known[name]
+        _require_length(join, name, extents[name])
     return extents
 
 

@@ -37,7 +37,7 @@ SiteNumbers = Annotated[list[SiteNumber], Meta(max_length=MAX_SITES)]
 Pairs = list[tuple[SiteNumber, SiteNumber]]
 
 TaskName = Literal[
-    "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "meanpool", "argmax", "topk",
+    "contract", "attention", "map", "reduce", "softmax", "rmsnorm", "layernorm", "rope", "argmax", "topk",
     "reshape", "index", "append", "quantized_contract", "dequantize",
     "rounded_contract", "expert_matmul", "recurrence",
     "aggregate", "aggregate_logsumexp", "aggregate_argmax", "aggregate_topk", "copy", "transfer",

@@ -20,7 +20,6 @@ from einc.ops import (
     equation,
     expert_matmul,
     index_operator,
-    meanpool,
     norm,
     quantized_product,
     recurrence,
@@ -38,7 +37,7 @@ from einc_runtime.text import did_you_mean
 
 _FILES = (
     append, attention, concat, custom, dequantize, elementwise, equation, expert_matmul, index_operator,
-    meanpool, norm,
+    norm,
     quantized_product, recurrence, reshape, rope, rounded_product, selection, shorthands, softmax,
 )  # fmt: skip
 """The files of the library. Each defines at least one of these:

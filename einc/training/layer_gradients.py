@@ -1,16 +1,14 @@
-"""Gradients of softmax, norms, experts, rotations, means of sequences, and of what selects elements."""
+"""Gradients of softmax, norms, experts, rotations, and of what selects elements."""
 
 from __future__ import annotations
 
 from einc.ops import registry
 from einc.ops.expert_matmul import ExpertMatmul
-from einc.ops.meanpool import MeanPool
 from einc.ops.norm import Norm
 from einc.ops.rope import Rope
 from einc.ops.selection import Argmax, TopK
 from einc.ops.softmax import Softmax
 from einc.training.joins import JoinDraft, TensorAccess
-from einc.training.packed_sequences import write_sequence_numbers
 from einc.training.scatter import write_scatter
 from einc.training.tape import NodeGradient
 from einc_runtime.plan.index_programs import Position
@@ -100,21 +98,6 @@ def _negate_second_half(node: NodeGradient, name: str) -> str:
     names = _list_indices(desc.rank)
     indices = ", ".join(names)
     return node.write(f"y[{indices}] = where({names[-1]} < {desc.shape[-1] // 2}, x[{indices}], -x[{indices}])", x=name)
-
-
-def differentiate_meanpool(node: NodeGradient) -> None:
-    """Each token that counts has its share of the gradient of its sequence."""
-    operator = node.operator
-    assert isinstance(operator, MeanPool)
-    mask = node.node.inputs[1]
-    sequences = write_sequence_numbers(node, operator.seq_lens)
-    count = len(operator.seq_lens)
-    dtype = node.desc(node.gradient).dtype.value
-    counts = node.write(
-        f'n[s = {count}] = sum[t](cast(and(mask[t], number[t] == s), "{dtype}"))', mask=mask, number=sequences
-    )
-    text = "dx[t, c] = where(mask[t], g[number[t], c] / n[number[t]], 0.0)"
-    node.put(0, node.write(text, mask=mask, number=sequences, g=node.gradient, n=counts))
 
 
 def differentiate_argmax(node: NodeGradient) -> None:

@@ -12,7 +12,6 @@ from einc.training.join_gradients import differentiate_equation, differentiate_i
 from einc.training.layer_gradients import (
     differentiate_argmax,
     differentiate_expert_matmul,
-    differentiate_meanpool,
     differentiate_norm,
     differentiate_rope,
     differentiate_softmax,
@@ -31,7 +30,6 @@ GRADIENT_RULES: dict[str, Rule] = {
     "equation": differentiate_equation,
     "expert_matmul": differentiate_expert_matmul,
     "index": differentiate_index_program,
-    "meanpool": differentiate_meanpool,
     "norm": differentiate_norm,
     "recurrence": differentiate_recurrence,
     "reshape": differentiate_reshape,

@@ -142,12 +142,6 @@ def append(draw: Drawn) -> Case:
     return Case(operator, {2: lambda rng: np.concatenate([rng.integers(0, rows, tokens) for rows, tokens in sizes])})
 
 
-def meanpool(draw: Drawn) -> Case:
-    own = draw(lens)
-    inputs = [desc("t w", sum(own), draw(extents)), desc("t", sum(own), dtype=BOOL)]
-    return Case(registry.call("meanpool", inputs, {"seq_lens": own}))
-
-
 def attention(draw: Drawn) -> Operator:
     kv, group, q_lens = draw(extents), draw(st.integers(1, 3)), draw(lens)
     k_lens = q_lens if draw(st.booleans()) else tuple(draw(st.integers(1, 6)) for _ in q_lens)
@@ -162,7 +156,6 @@ def attention(draw: Drawn) -> Operator:
 FAMILIES: dict[str, Callable[[Drawn], Case]] = {
     "equation": equation, "reshape": reshape, "rows": rows, "selection": selection, "slice": slicing, "concat": concat,
     "rope": rope, "embedding": embedding, "experts": experts, "rounded": rounded, "append": append,
-    "meanpool": meanpool,
 }  # fmt: skip
 
 

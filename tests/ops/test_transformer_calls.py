@@ -119,10 +119,6 @@ def test_moving_operators_by_hand() -> None:
         {"cache_lens": (2, 3), "new_lens": (1, 2)},
     )
     assert operator.reference(cache, new, np.array([1, 0, 2]))[0].ravel().tolist() == [0, 1, 2, 0, 3]
-    operator = registry.call("meanpool", [desc("t d", 5, 1), desc("t", 5, dtype=BOOL)], {"seq_lens": (2, 1, 2)})
-    assert operator.outputs == (desc("sequences d", 3, 1),)
-    values, mask = np.array([[1.0], [np.nan], [7.0], [4.0], [6.0]]), np.array([True, False, False, True, True])
-    assert operator.reference(values, mask)[0].ravel().tolist() == [1, 0, 5]
 
 
 def test_pieces_of_a_cache_read_what_they_need() -> None:
@@ -137,11 +133,6 @@ def test_pieces_of_a_cache_read_what_they_need() -> None:
     read = [(f.inputs[1].lower[1], f.inputs[1].upper[1]) for f in spec.functions]
     assert read == [(0, 3), (3, 4), (3, 4), (3, 6), (4, 6)]
     assert [(f.inputs[2].lower[0], f.inputs[2].upper[0]) for f in spec.functions] == read
-
-
-def test_pooling_is_cut_between_sequences() -> None:
-    operator = registry.call("meanpool", [desc("t d", 11, 3), desc("t", 11, dtype=BOOL)], {"seq_lens": (4, 1, 4, 2)})
-    assert [(index.extent, index.cuts) for index in operator.indices] == [(11, (4, 5, 9)), (3, None)]
 
 
 X, G = desc("t d", 6, 8), desc("d", 8)
@@ -220,7 +211,6 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     ("concat", [X, X], {"over": "t", "into": "d"}, "into", "another dimension 'd'"),
     ("concat", [X, X], {"over": "t", "into": 5}, "into", "a name in quotes"),
     *(("concat", [X, X], {"over": "t", "into": into}, "into", "a name in quotes") for into in NO_NAMES),
-    *(("meanpool", [X, MASK], {"into": into}, "into", "a name in quotes") for into in NO_NAMES),
     *(("topk", [X, 2, "d"], {"into": into}, "into", "a name in quotes") for into in NO_NAMES),
     ("concat", [desc("n n", 3, 3)], {"over": "n"}, "over", "more than one"),
     *(
@@ -229,11 +219,6 @@ FAULTS: list[tuple[str, list[Any], dict[str, Any], int | str | None, str]] = [
     ),
     ("slice", [X], {"u": (0, 1)}, "u", "no dimension 'u'"),
     ("slice", [X, X], {}, 1, "takes 1 tensor"),
-    ("meanpool", [Q, MASK], {}, 0, "floats [tokens, columns]"),
-    ("meanpool", [X, P], {}, 1, "expected bool[t=6]"),
-    ("meanpool", [X, desc("t", 8, dtype=BOOL)], {}, 1, "true for what counts"),
-    ("meanpool", [X, MASK], {"seq_lens": (6, 0)}, "seq_lens", "positive integers, not 0"),
-    ("meanpool", [X, MASK], {"into": "d"}, "into", "a name other than 'd'"),
 ]
 
 
@@ -261,8 +246,6 @@ UNTRUE: list[tuple[str, tuple[TensorDesc, ...], Attributes]] = [
     ("expert_matmul", (X, EXPERTS), {}),
     ("append", (CACHE, NEW), {}),
     ("append", (CACHE, NEW, P), {"cache_lens": 10}),
-    ("meanpool", (X,), {}),
-    ("meanpool", (X, MASK), {"seq_lens": ("six",)}),
 ]
 
 

@@ -152,8 +152,6 @@ INVOCATIONS = {
                    array("f16", 8, 128)),
     "argmax": made("argmax", {"axis": 1}, [array("f16", 4, 32000)], array("i64", 4), array("f16", 4)),
     "topk": made("topk", {"axis": 1}, [array("f32", 4, 32000)], array("f32", 4, 50), array("i64", 4, 50)),
-    "meanpool": made("meanpool", {"seq_lens": [10, 20, 7]}, [array("f32", 37, 384), array("bool", 37)],
-                     array("f32", 3, 384)),
     "attention": made("attention", attention([1000, 24], [1000, 24]),
                       [array("f16", 32, 1024, 128), array("f16", 8, 1024, 128), array("f16", 8, 1024, 128)],
                       array("f16", 32, 1024, 128), array("f32", 32, 1024)),

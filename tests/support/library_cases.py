@@ -78,6 +78,12 @@ def groupnorm(x: Array, gain: Array, bias: Array) -> Array:
     return normal * gain[:, None, None] + bias[:, None, None]
 
 
+def pooled(x: Array, mask: Array, lens: tuple[int, ...]) -> Array:
+    """Sequence by sequence."""
+    parts = zip(np.split(x, np.cumsum(lens)[:-1]), np.split(mask, np.cumsum(lens)[:-1]), strict=True)
+    return np.stack([rows[kept].mean(0) if kept.any() else np.zeros(x.shape[1]) for rows, kept in parts])
+
+
 def grouped(x: Array, kernel: Array) -> Array:
     halves = zip(np.split(x, 2, 1), np.split(kernel, 2, 0), strict=True)
     return np.concatenate([convolve(images, kernels, 1, 1) for images, kernels in halves], 1)
@@ -156,6 +162,8 @@ _IDS = {"ids": lambda rng: rng.integers(0, 9, 5)}
 _FEW = {"ids": lambda rng: np.array([3, 0, 3, 8, 12])}
 _WEIGHT = "w : T[rows, columns]; g : T[rows, columns]"
 _FLAGS = "f : bool[batch, rows]"
+_POOLED = "x : T[rows, columns]; m : bool[rows]"
+_KEPT = {"m": lambda rng: np.array([1, 0, 0, 1, 0, 1, 0, 0, 0], bool)}
 
 CASES: dict[str, LibraryCase] = {
     "linear_recurrence": LibraryCase("a : T[tokens, channels]; b : T[tokens, channels]",
@@ -213,6 +221,11 @@ CASES: dict[str, LibraryCase] = {
     "logsumexp": LibraryCase(IMAGE, 'logsumexp(x, "rows")', lambda x: np.log(np.exp(x).sum(2))),
     "l2norm": LibraryCase(IMAGE, 'l2norm(x, "channels")', lambda x: np.sqrt((x * x).sum(1))),
     "argmin": LibraryCase(IMAGE, 'argmin(x, "columns")', lambda x: x.argmin(3)),
+    "meanpool": LibraryCase(_POOLED, "meanpool(x, m)", lambda x, m: pooled(x, m, (9,)), _KEPT),
+    "meanpool of equal lengths": LibraryCase(_POOLED, "meanpool(x, m, seq_lens=[3] * 3)",
+        lambda x, m: pooled(x, m, (3, 3, 3)), _KEPT),
+    "meanpool of other lengths": LibraryCase(_POOLED, 'meanpool(x, m, [1, 6, 2], "parts")',
+        lambda x, m: pooled(x, m, (1, 6, 2)), _KEPT),
     "any": LibraryCase(_FLAGS, 'any(f, "batch")', lambda f: f.any(0)),
     "all": LibraryCase(_FLAGS, 'all(f, "batch")', lambda f: f.all(0)),
     "groupnorm": LibraryCase(f"{IMAGE}; g : T[channels]; b : T[channels]", "groupnorm(x, g, b, 3)", groupnorm),

@@ -99,19 +99,6 @@ def attention(q_lens, k_lens, heads, dtype=np.float32, **changes):
     return WholeCall("attention", attributes, inputs, outputs, cut)
 
 
-def pooled(seq_lens, width):
-    ends = np.cumsum([0, *seq_lens])
-    inputs = [draw(ends[-1], width), np.random.default_rng(5).random(ends[-1]) < 0.8]
-
-    def cut(rng):
-        sequences, columns = choose(rng, len(seq_lens)), choose(rng, width)
-        tokens = slice(int(ends[sequences.start]), int(ends[sequences.stop]))
-        return [(tokens, columns), (tokens,)], [(sequences, columns)]
-
-    output = np.empty((len(seq_lens), width), np.float32)
-    return WholeCall("meanpool", {"seq_lens": list(seq_lens)}, inputs, [output], cut)
-
-
 def picked(tokens, slots, experts, width, depth, dtype=np.float32, *, each=False):
     """Tokens, slots and rows of matrices are cut."""
     shape = (tokens, slots, depth) if each else (tokens, depth)
@@ -175,7 +162,6 @@ CALLS = {
     "rmsnorm": rows("rmsnorm", {"eps": 0.1, "offset": 1.0}, (50, 70), -1, 1),
     "rmsnorm of long rows": rows("rmsnorm", {"eps": 0.1}, (3, 20000), -1, 1),
     "layernorm": rows("layernorm", {"eps": 0.1}, (4, 9, 130), -1, 2, BF16),
-    "meanpool": pooled((4, 37, 1, 20), 40),
     "map": mapped(np.float32),
     "map of 16 bits": mapped(BF16),
     "rope": rotated(3, 20, 24),

@@ -19,7 +19,6 @@ from einc.ops.base import Operator
 from einc.ops.equation import Equation
 from einc.ops.expert_matmul import ExpertMatmul
 from einc.ops.index_operator import IndexOperator, find_parts
-from einc.ops.meanpool import MeanPool
 from einc.ops.rope import Rope
 from einc_runtime.plan.index_patterns import Concatenation
 from tests.support.definition_oracle import Array, random_array
@@ -95,12 +94,6 @@ def cases(dtype: DType) -> dict[str, Case]:
     case("concat_one", "concat", [b], {}, over="d")
     case("concat_last", "concat", [b, desc("h s d", 3, 2, 7, dtype=dtype)], {}, over="d")
     case("slice", "slice", [a], {}, past=(1, 4), d=(2, 4))
-
-    mask = desc("tokens", 11, dtype=DType.BOOL)
-    tokens = desc("tokens d", 11, 5, dtype=dtype)
-    alternate = {1: lambda rng: np.arange(11) % 3 != 1}
-    case("meanpool", "meanpool", [tokens, mask], alternate)
-    case("meanpool_packed", "meanpool", [tokens, mask], alternate, seq_lens=(4, 1, 4, 2), into="sentences")
     return cases_by_name
 
 
@@ -130,11 +123,6 @@ def concrete(operator: Operator, function: FunctionSpec, blocks: Sequence[Array]
             return _append(operator, blocks, read[1].lower[1], written.lower[1])
         case Equation():
             return [blocks[0].copy()]
-        case MeanPool():
-            first, last = written.lower[0], written.upper[0]
-            inputs = [TensorDesc(d.dims, b.shape, d.dtype) for d, b in zip(operator.inputs, blocks, strict=True)]
-            attributes = {"seq_lens": operator.seq_lens[first:last]}
-            return registry.restore("meanpool", tuple(inputs), attributes).reference(*blocks)
         case _:
             raise AssertionError(operator)
 

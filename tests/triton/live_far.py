@@ -102,8 +102,6 @@ def test_rows_by_number_far_apart(step):
     cache, new = normal(3, 9, 4, dtype=F16), normal(3, 3, 4, dtype=F16, seed=2)
     attributes = {"cache_lens": [5, 4], "new_lens": [1, 2]}
     compare("append", attributes, [cache, new, np.array([2, 0, 3])], [np.empty_like(cache)], step, (0, 1, 2))
-    source, keep = normal(7, 5, dtype=F16), np.array([1, 0, 1, 1, 1, 0, 1], bool)
-    compare("meanpool", {"seq_lens": [3, 4]}, [source, keep], [np.empty((2, 5), F16)], step, (0, 1))
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)

@@ -392,23 +392,6 @@ def test_topk_of_long_rows():
     check("topk", {"axis": 0}, [normal(9000)], [np.empty(5, F32), np.empty(5, I64)], steps=(1,))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_meanpool(dtype):
-    x, mask = normal(40, 7, dtype=dtype), np.random.default_rng(5).random(40) < 0.5
-    mask[3:8] = False
-    x[4] = np.nan
-    check("meanpool", {"seq_lens": [3, 5, 32]}, [x, mask], [np.empty((3, 7), dtype)], tolerance=TOLERANCE[dtype] * 2)
-    part = x[3:8], mask[3:8]
-    check(
-        "meanpool",
-        {"seq_lens": [3, 5, 32]},
-        part,
-        [np.empty((1, 7), dtype)],
-        lowers=[(3, 0), (3,)],
-        out_lowers=[(1, 0)],
-    )
-
-
 @pytest.mark.parametrize("aggregation", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, I32], ids=str)
 def test_aggregations_of_copies(aggregation, dtype):

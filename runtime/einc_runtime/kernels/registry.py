@@ -47,7 +47,6 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "custom": ("einc_runtime.kernels.numpy.custom", "build_custom"),
         "argmax": ("einc_runtime.kernels.numpy.ranking", "build_argmax"),
         "topk": ("einc_runtime.kernels.numpy.ranking", "build_topk"),
-        "meanpool": ("einc_runtime.kernels.numpy.rows", "build_meanpool"),
     },
     "llvm": {
         "attention": ("einc_runtime.kernels.llvm.attention", "build_attention"),
@@ -65,7 +64,6 @@ PROVIDERS: dict[str, dict[str, tuple[str, str]]] = {
         "recurrence": ("einc_runtime.kernels.llvm.recurrence", "build_recurrence"),
         "append": ("einc_runtime.kernels.llvm.append", "build_append"),
         "reshape": ("einc_runtime.kernels.llvm.moves", "build_reshape"),
-        "meanpool": ("einc_runtime.kernels.llvm.rows", "build_meanpool"),
     },
 }
 """Provider -> kernel name -> module and builder."""
@@ -77,7 +75,6 @@ REPRODUCIBLE: dict[str, tuple[str, str]] = {
     "quantized_contract": ("einc_runtime.kernels.reproducible.contract", "build_quantized_contract"),
     "map": ("einc_runtime.kernels.reproducible.map", "build_map"),
     "reduce": ("einc_runtime.kernels.reproducible.sums", "build_reduce"),
-    "meanpool": ("einc_runtime.kernels.reproducible.sums", "build_meanpool"),
     "softmax": ("einc_runtime.kernels.reproducible.rows", "build_softmax"),
     "rmsnorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),
     "layernorm": ("einc_runtime.kernels.reproducible.rows", "build_norm"),

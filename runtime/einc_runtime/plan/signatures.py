@@ -123,12 +123,6 @@ SIGNATURES: dict[str, KernelSignature] = {
     "layernorm": KernelSignature(
         (_ROWS, _VECTOR, _VECTOR), (_ROWS,), {"eps": float}, {"offset": float}, order="stated"
     ),
-    "meanpool": KernelSignature(
-        (KernelOperand(FLOATS, 2), KernelOperand(BOOL_TYPES, 1)),
-        (KernelOperand(FLOATS, 2),),
-        {"seq_lens": list},
-        order="stated",
-    ),
     "rope": KernelSignature(
         (_ROWS,),
         (_ROWS,),

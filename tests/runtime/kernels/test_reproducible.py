@@ -206,23 +206,6 @@ def test_rows_are_the_same_in_every_block_and_layout(name, dtype):
         assert (bits(target) == bits(whole[key])).all(), (how, lo)
 
 
-def test_means_of_sequences_are_the_same_and_right():
-    rng = np.random.default_rng(10)
-    x, mask = draw(rng, (50, 11)), rng.random(50) < 0.6
-    whole = np.empty((2, 11), np.float32)
-    blocks = {"in_blocks": (Block((0, 0), (50, 11)), Block((0,), (50,))), "out_blocks": (Block((0, 0), (2, 11)),)}
-    run("meanpool", {"seq_lens": [20, 30]}, [x, mask], whole, **blocks)
-    assert np.allclose(whole[1], x[20:][mask[20:]].astype(np.float64).mean(0), rtol=1e-6, atol=1e-7)
-    for column in range(11):
-        one = np.empty((1, 1), np.float32)
-        blocks = {
-            "in_blocks": (Block((20, column), (50, column + 1)), Block((20,), (50,))),
-            "out_blocks": (Block((1, column), (2, column + 1)),),
-        }
-        run("meanpool", {"seq_lens": [20, 30]}, [x[20:, column : column + 1], mask[20:]], one, **blocks)
-        assert bits(one).tolist() == bits(whole[1:, column : column + 1]).tolist()
-
-
 def attend(q, k, v, lens, window, extras, first_query=0, first_key=0, how="plain"):
     (heads, queries, _), keys = q.shape, k.shape[1]
     at_q, at_k = (0, first_query, 0), (0, first_key, 0)

@@ -19,7 +19,7 @@ from tests.support.triton_in_numpy import Arena
 from tests.support.triton_in_numpy import run as run_in_numpy
 
 TOLERANCE = {np.dtype("f2"): 2e-3, BF16: 1.6e-2, np.dtype("f4"): 1e-5, np.dtype("f8"): 1e-12}
-FAST = ("product over two indices", "product of 16 bits", "experts of 16 bits", "sum in chunks", "softmax", "meanpool",
+FAST = ("product over two indices", "product of 16 bits", "experts of 16 bits", "sum in chunks", "softmax",
         "map of 16 bits", "attention of 16 bits", "attention in a window")  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_parts_have_the_bits_of_the_whole_which_is_right(name):
         assert error.max() <= TOLERANCE[one.dtype] * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("name", ["softmax", "meanpool", pytest.param("rmsnorm of long rows", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["softmax", pytest.param("rmsnorm of long rows", marks=pytest.mark.slow)])
 def test_other_kernels_have_other_bits_in_parts(name):
     """Else the test above would show nothing."""
     call = CALLS[name]

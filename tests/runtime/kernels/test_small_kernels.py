@@ -1,4 +1,4 @@
-"""Kernels that are small in most plans, in numpy and as machine code: lookups, meanpool, reshape, dot products."""
+"""Kernels that are small in most plans, in numpy and as machine code: lookups, reshape, dot products."""
 
 from __future__ import annotations
 
@@ -31,37 +31,6 @@ def checked(provider):
 
 def whole(array):
     return Block((0,) * array.ndim, array.shape)
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype("f8")], ids=str)
-@pytest.mark.parametrize("width", [1, 16, 37])
-def test_meanpool_averages_what_the_mask_keeps(dtype, width, checked):
-    rng = np.random.default_rng(2)
-    lens = [3, 1, 7, 2, 5]
-    tokens = rng.normal(3.0, 2.0, (18, width + 2)).astype(dtype)[:, 1:-1]
-    mask = rng.random(36)[::2] < 0.6
-    mask[4:6] = True
-    mask[11:13] = False  # a sequence of which nothing is kept
-    tokens[~mask] = np.inf
-    target = np.full((4, width), np.nan, dtype)
-    blocks = [[Block((0, 0), (13, width)), Block((0,), (13,))], [Block((0, 0), (4, width))]]
-    attributes, inputs = {"seq_lens": lens}, [tokens[:13], mask[:13]]
-    run("meanpool", attributes, inputs, target, *blocks)
-    if dtype != np.dtype("f8"):
-        assert checked("meanpool", attributes, inputs, target, *blocks)
-    start = 0
-    for row, count in zip(target, lens, strict=False):
-        own = tokens[start : start + count][mask[start : start + count]].astype("f8")
-        expected = own.mean(0) if len(own) else np.zeros(width)
-        np.testing.assert_allclose(row.astype("f8"), expected, rtol=ERRORS[dtype.itemsize])
-        start += count
-
-
-def test_meanpool_of_later_sequences():
-    tokens, target = np.arange(24, dtype="f4").reshape(6, 4), np.zeros((2, 4), "f4")
-    blocks = [[Block((3, 0), (9, 4)), Block((3,), (9,))], [Block((1, 0), (3, 4))]]
-    run("meanpool", {"seq_lens": [3, 2, 4, 5]}, [tokens, np.ones(6, np.bool_)], target, *blocks)
-    np.testing.assert_array_equal(target, [tokens[:2].mean(0), tokens[2:].mean(0)])
 
 
 @pytest.mark.parametrize("ids_type", ["i4", "i8"])

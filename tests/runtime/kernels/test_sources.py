@@ -154,7 +154,6 @@ CASES = {
     "argmax": ("argmax", {"axis": 1}, [normal(4, 70)], [zeros(4, dtype="i8"), zeros(4)]),
     "topk": ("topk", {"axis": 1}, [np.round(normal(4, 70))], [zeros(4, 6), zeros(4, 6, dtype="i8")]),
     "topk of few": ("topk", {"axis": 1}, [normal(4, 5)], [zeros(4, 6), zeros(4, 6, dtype="i8")]),
-    "meanpool": ("meanpool", {"seq_lens": [4, 7]}, [normal(11, 40), MASK], [zeros(2, 40)]),
     "attention": attending(attention([40, 5], [40, 5]), 4, 2),
     "attention in a window": attending(attention([70, 9], [74, 9], window=6, softcap=3.0), 2, 1, d=24, dv=16),
     "attention to all": attending(attention([9], [50], causal=False), 2, 1, d=20, dv=12),

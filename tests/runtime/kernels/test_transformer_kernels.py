@@ -149,12 +149,6 @@ def test_the_later_of_equal_positions_counts():
     assert (run("append", attributes, arrays, np.empty((1, 60, 1))).ravel() == expected).all()
 
 
-def test_a_mean_does_not_read_what_the_mask_hides():
-    x = np.array([[1, 2], [np.nan, np.inf], [3, 5]], BF16)
-    y = run("meanpool", {"seq_lens": [3]}, [x, np.array([True, False, True])], np.empty((1, 2), BF16))
-    assert y.astype("f8").tolist() == [[2, 3.5]]
-
-
 F = np.zeros((4, 6), "f4")
 V = np.zeros(6, "f4")
 I = np.zeros(4, "i8")  # noqa: E741
@@ -199,11 +193,6 @@ LIES = [
     ("append", {"cache_lens": [2, 2], "new_lens": [4]}, [CACHE, CACHE, I], CACHE),
     ("append", {"cache_lens": [4], "new_lens": [4]}, [CACHE, CACHE, V[:4]], CACHE),
     ("append", {"cache_lens": [4], "new_lens": [4]}, [CACHE, CACHE[:1], I], CACHE),
-    ("meanpool", {"seq_lens": [4]}, [F, I], F[:1]),
-    ("meanpool", {"seq_lens": [4]}, [F, I > 0], F[:2]),
-    ("meanpool", {"seq_lens": [3]}, [F, I > 0], F[:1]),
-    ("meanpool", {"seq_lens": [4]}, [F], F[:1]),
-    ("meanpool", {"seq_lens": [4]}, [F.astype("i4"), I > 0], F[:1].astype("i4")),
 ]
 
 

@@ -49,7 +49,7 @@ class MapCall:
 class ReduceCall(MapCall):
     """A map whose results are aggregated over the indices that are `reduced`; the output has extent 1 along these.
 
-    The indices are those of the largest input in its order, then those of the others.
+    The indices are those of the largest input as it lies in memory, then those of the others.
     """
 
     reduced: tuple[bool, ...]
@@ -66,7 +66,9 @@ class ReduceCall(MapCall):
             raise PlanFault("values of type bool cannot be aggregated")
         steps, kinds, source = _parse_program(invocation)
         largest = max(joined.operands, key=lambda operand: operand.array.size)
-        order = tuple(dict.fromkeys([*largest.names, *joined.extents]))
+        steps_of = zip(largest.array.shape, largest.array.strides, largest.names, strict=True)
+        lying = sorted(steps_of, key=lambda axis: -abs(axis[1]) if axis[0] > 1 else 0)
+        order = tuple(dict.fromkeys([*(name for *_, name in lying), *joined.extents]))
         reduced = tuple(name not in kept for name in order)
         result = indices.NamedArray(kept, output).align(order)
         return ReduceCall(steps, joined.align(order), result, kinds, order, source, reduced, aggregation)

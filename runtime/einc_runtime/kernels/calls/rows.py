@@ -1,13 +1,10 @@
-"""Calls of the kernels over rows: `softmax`, `rmsnorm`, `layernorm` and `meanpool`, checked against their operands."""
+"""Calls of the kernels over rows: `softmax`, `rmsnorm` and `layernorm`, checked against their operands."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type
 from einc_runtime.errors import PlanFault
@@ -64,31 +61,3 @@ class NormCall:
         if not math.isfinite(offset):
             raise PlanFault(f"{name} with offset {offset}")
         return NormCall(source, vectors, target, eps, offset, kind)
-
-
-@dataclass(frozen=True, slots=True)
-class MeanPoolCall:
-    """`target` gets a row for each of `spans`, which are the first token of a sequence in `source` and its end."""
-
-    source: Array
-    mask: Array
-    target: Array
-    spans: Array
-
-    @staticmethod
-    def parse(invocation: Invocation[Array]) -> MeanPoolCall:
-        invocation.allow("seq_lens")
-        (source, mask), target = invocation.operands(2), invocation.output
-        if source.ndim != 2 or mask.shape != source.shape[:1] or mask.dtype != np.bool_ or source.dtype != target.dtype:
-            raise PlanFault(f"meanpool of {source.dtype}{source.shape} with mask {mask.dtype}{mask.shape}")
-        if compute_type(dtype_name(target)) not in ("f32", "f64"):
-            raise PlanFault(f"meanpool of {target.dtype}")
-        bounds = np.concatenate([[0], np.cumsum(np.array(invocation.integers("seq_lens"), np.int64))])
-        tokens, sequences = invocation.input_blocks[0], invocation.output_blocks[0]
-        (low, up), (first, last) = ((block.lower[0], block.upper[0]) for block in (tokens, sequences))
-        if last >= len(bounds) or (low, up) != (bounds[first], bounds[last]) or up - low != len(source):
-            raise PlanFault(f"meanpool of tokens {low} to {up} into sequences {first} to {last}, which end elsewhere")
-        if target.shape != (last - first, source.shape[1]):
-            raise PlanFault(f"meanpool of shape {source.shape} into {target.shape}")
-        spans = np.array(list(itertools.pairwise(bounds[first : last + 1] - low)), np.int64)
-        return MeanPoolCall(source, mask, target, spans)

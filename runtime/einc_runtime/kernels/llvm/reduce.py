@@ -9,7 +9,7 @@ reproducible plans, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 LARGEST = ("t0 = abs x0", "max")
 """The program and the aggregation that find largest magnitudes."""
+COLUMNS = 4
+"""Vectors of columns that are aggregated side by side: an addition does not wait for the one before, and a row's
+neighbouring lines of the cache are read together."""
 NUMPY_CALLS_SAVED = 8
 """As many calls of numpy as one of this code, also at each step of a recurrence."""
 
@@ -120,7 +123,7 @@ def _emit_reduce(
     """Arguments: extents of the axes that are kept and of those that are reduced, `axes` of each, and of the last one,
     which is reduced if `inner`; and for each operand and the result the address and the strides of all but the last.
     `lone` are operands with one element along the last axis."""
-    from einc_runtime.kernels.llvm.emitter import Emitter, RowOperand
+    from einc_runtime.kernels.llvm.emitter import I64, Emitter, RowOperand
     from einc_runtime.kernels.llvm.vectors import evaluate
 
     e = Emitter()
@@ -130,9 +133,9 @@ def _emit_reduce(
     heads, depths = ([e.argument() for _ in range(number)] for number in axes)
     count = e.argument()
     operands = [e.operand(sum(axes)) for _ in kinds]
-    total = e.variable(identity)
+    totals = [e.variable(identity) for _ in range(1 if inner else COLUMNS)]
 
-    def add(rows: list[Value], position: Value, mask: Value | None) -> None:
+    def add(total: Value, rows: list[Value], position: Value, mask: Value | None) -> None:
         """Combines the terms of a vector with the total; those behind the end of a reduced row change nothing."""
         inputs = [
             e.load_one(row, kind) if is_lone else e.load(row, position, kind, mask)
@@ -150,18 +153,26 @@ def _emit_reduce(
             RowOperand(start, operand.strides[axes[0] :]) for start, operand in zip(sources, operands[:-1], strict=True)
         ]
         if inner:
+            (total,) = totals
             b.store(identity, total)
             with e.rows(depths, within) as rows:
-                e.sweep(count, lambda position, mask: add(rows, position, mask))
+                e.sweep(count, lambda position, mask: add(total, rows, position, mask))
             b.store(e.across(b.load(total), combine), total)
             e.store_one(fold.narrow(b.load(total)), target, kinds[-1])
         else:
 
-            def compute(position: Value, mask: Value | None) -> None:
-                b.store(identity, total)
+            def compute(positions: Sequence[Value], mask: Value | None) -> None:
+                pairs = list(zip(totals, positions, strict=False))
+                for total, _ in pairs:
+                    b.store(identity, total)
                 with e.rows(depths, within) as rows:
-                    add(rows, position, mask)
-                e.store(fold.narrow(b.load(total)), target, position, kinds[-1], mask)
+                    for total, position in pairs:
+                        add(total, rows, position, mask)
+                for total, position in pairs:
+                    e.store(fold.narrow(b.load(total)), target, position, kinds[-1], mask)
 
-            e.sweep(count, compute)
+            full = b.and_(count, I64(-COLUMNS * compiler.LANES))
+            with e.loop(full, COLUMNS * compiler.LANES) as start:
+                compute([b.add(start, I64(k * compiler.LANES)) for k in range(COLUMNS)], None)
+            e.sweep(b.sub(count, full), lambda position, mask: compute([b.add(full, position)], mask))
     return e.finish()

@@ -1,4 +1,4 @@
-"""The kernels `rmsnorm`, `layernorm` and `softmax` as machine code, a few passes over a row in the cache; `meanpool`.
+"""The kernels `rmsnorm`, `layernorm` and `softmax` as machine code, a few passes over a row in the cache.
 
 Sums are in f64, so rows may have any length. numpy computes what this code cannot, as in `map.py`.
 """
@@ -11,9 +11,8 @@ from typing import Any
 
 from einc_runtime.dtypes import Array, find_dtype_name
 from einc_runtime.kernels.base import Invocation, Kernel, address
-from einc_runtime.kernels.calls.rows import MeanPoolCall, NormCall, SoftmaxCall
+from einc_runtime.kernels.calls.rows import NormCall, SoftmaxCall
 from einc_runtime.kernels.llvm import compiler
-from einc_runtime.kernels.numpy import rows as in_numpy
 from einc_runtime.kernels.numpy.rows import make_norm, make_softmax
 from einc_runtime.kernels.views import merge_leading_axes
 
@@ -30,57 +29,6 @@ def build_softmax(invocation: Invocation[Array]) -> Kernel:
     last = call.axis == call.source.ndim - 1
     compiled = compile_rows("softmax", (0.0, 0.0), call.source, (), call.target) if last else None
     return compiled or make_softmax(call)
-
-
-def build_meanpool(invocation: Invocation[Array]) -> Kernel:
-    call = MeanPoolCall.parse(invocation)
-    source, mask, target, spans = call.source, call.mask, call.target, call.spans
-    kind = find_dtype_name(target.dtype)
-    dense = all(array.strides[-1] == array.itemsize for array in (source, target))
-    if kind not in compiler.COMPILED_FLOATS or not (dense and source.size and compiler.is_worthwhile(source.size)):
-        return in_numpy.build_meanpool(invocation)
-    arguments = [len(spans), address(spans), source.shape[1], address(mask), *mask.strides]
-    arguments += [n for array in (source, target) for n in (address(array), array.strides[0])]
-    run = compiler.CompiledCall(_emit_meanpool(kind), arguments, spans, source, mask, target)
-    return Kernel(lambda _: run, nanoseconds=0.3 * source.size)
-
-
-@compiler.compile_once
-def _emit_meanpool(kind: str) -> Any:
-    """Arguments: the number of sequences, the address of a table with the first token of each and its end, the elements
-    of a token, and of the mask, of the tokens and of the results the address and the step in bytes."""
-    from einc_runtime.kernels.llvm.emitter import F32, F64, I8, I64, Emitter, RowOperand, Value, vector
-
-    e = Emitter()
-    b = e.b
-    sequences, spans, width = (e.argument() for _ in range(3))
-    mask, source, target = (RowOperand(e.argument(), [e.argument()]) for _ in range(3))
-    kept, total = e.variable(I64(0)), e.variable(e.number(0.0, F64))
-    with e.loop(sequences) as sequence:
-        first, end = (e.read(spans, b.add(b.mul(sequence, I64(2)), I64(n)), I64) for n in range(2))
-
-        def is_kept(token: Value) -> Value:
-            flag = e.read(b.add(mask.address, b.mul(token, mask.strides[0])), I64(0), I8)
-            return b.icmp_unsigned("!=", flag, I8(0))
-
-        b.store(I64(0), kept)
-        with e.span(first, end) as token:
-            b.store(b.add(b.load(kept), b.zext(is_kept(token), I64)), kept)
-        some = b.icmp_signed(">", b.load(kept), I64(0))
-        count = e.broadcast(b.sitofp(b.select(some, b.load(kept), I64(1)), F64))
-        result = b.add(target.address, b.mul(sequence, target.strides[0]))
-
-        def average(position: Value, part: Value | None) -> None:
-            b.store(e.number(0.0, F64), total)
-            with e.span(first, end) as token, b.if_then(is_kept(token)):
-                row = b.add(source.address, b.mul(token, source.strides[0]))
-                value = b.fpext(e.load(row, position, kind, part), vector(F64))
-                b.store(b.fadd(b.load(total), value), total)
-            mean = b.fptrunc(b.fdiv(b.load(total), count), vector(F32))
-            e.store(mean, result, position, kind, part)
-
-        e.sweep(width, average)
-    return e.finish()
 
 
 def compile_rows(

@@ -1,4 +1,4 @@
-"""Kernels over rows in numpy: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, `meanpool` {seq_lens}.
+"""Kernels over rows in numpy: `softmax` {axis}, and `rmsnorm` and `layernorm` {eps, offset}.
 
 They compute in f32 or wider.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from einc_runtime.dtypes import Array, storage_dtype
-from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator, store
-from einc_runtime.kernels.calls.rows import MeanPoolCall, NormCall, SoftmaxCall
-from einc_runtime.kernels.numpy.pieces import MAX_PREPARED, Resolved, make_runner, walk_rows
+from einc_runtime.kernels.base import Invocation, Kernel, Run, store
+from einc_runtime.kernels.calls.rows import NormCall, SoftmaxCall
+from einc_runtime.kernels.numpy.pieces import MAX_PREPARED, walk_rows
 
 
 def build_softmax(invocation: Invocation[Array]) -> Kernel:
@@ -75,26 +75,3 @@ def _walk(arrays: Sequence[Array], compute: Callable[..., None]) -> Run:
             compute(*part)
 
     return run
-
-
-def build_meanpool(invocation: Invocation[Array]) -> Kernel:
-    """The mean of the tokens of each sequence where the mask is true, or 0 where it never is; sums are in f64."""
-    call = MeanPoolCall.parse(invocation)
-    source, mask = call.source, call.mask
-    scratch = ScratchAllocator()
-    line = scratch.take((source.shape[1],), np.dtype(np.float64))
-
-    def bind(memory: Array) -> Run:
-        sums = line.of(memory)
-        spans = [slice(start, stop) for start, stop in call.spans.tolist()]
-        calls: list[Resolved] = [
-            (_average_rows, [source[span], mask[span], sums, row]) for span, row in zip(spans, call.target, strict=True)
-        ]
-        return make_runner(calls)
-
-    return Kernel(bind, scratch.size, 2.0 * source.size)
-
-
-def _average_rows(values: Array, mask: Array, sums: Array, target: Array) -> None:
-    np.add.reduce(values, axis=0, dtype=sums.dtype, out=sums, where=mask[:, None])
-    np.divide(sums, max(1, int(mask.sum())), out=target, casting="unsafe")

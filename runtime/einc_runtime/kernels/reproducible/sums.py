@@ -1,4 +1,4 @@
-"""Sums in a fixed tree, which depends on the number of terms alone, and the kernels `reduce` and `meanpool`."""
+"""Sums in a fixed tree, which depends on the number of terms alone, and the kernel `reduce`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 from einc_runtime.dtypes import Array, compute_type, storage_dtype
 from einc_runtime.kernels.base import Invocation, Kernel, Run, ScratchAllocator
 from einc_runtime.kernels.calls.map import ReduceCall
-from einc_runtime.kernels.calls.rows import MeanPoolCall
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.reduce import find_largest
 from einc_runtime.kernels.numpy.map import REDUCING_UFUNCS, choose_accumulator, find_identity
@@ -126,33 +125,3 @@ def build_reduce(invocation: Invocation[Array]) -> Kernel:
             return make_runner([step for rows in outer for step in lower(rows, arrays, memory[scratch.size :])[0]])
 
     return Kernel(bind, scratch.size + needed, 3.0 * math.prod(terms.extents))
-
-
-def build_meanpool(invocation: Invocation[Array]) -> Kernel:
-    """The mean of the tokens of each sequence where the mask is true, or 0 where it never is: tokens are added in their
-    order, in f64."""
-    call = MeanPoolCall.parse(invocation)
-    scratch = ScratchAllocator()
-    slots = [scratch.take((call.source.shape[1],), np.dtype(np.float64)) for _ in range(2)]
-
-    def bind(memory: Array) -> Run:
-        total, wide = (slot.of(memory) for slot in slots)
-        spans = call.spans.tolist()
-        return make_runner(
-            [
-                (_average, [call.source[lo:up], call.mask[lo:up], total, wide, row])
-                for (lo, up), row in zip(spans, call.target, strict=True)
-            ]
-        )
-
-    return Kernel(bind, scratch.size, 20.0 * call.source.size)
-
-
-def _average(values: Array, mask: Array, total: Array, wide: Array, target: Array) -> None:
-    chosen: Sequence[int] = np.flatnonzero(mask).tolist()
-    total.fill(0)
-    for token in chosen:
-        np.copyto(wide, values[token], casting="unsafe")
-        np.add(total, wide, out=total)
-    np.divide(total, max(1, len(chosen)), out=total)
-    np.copyto(target, total, casting="unsafe")

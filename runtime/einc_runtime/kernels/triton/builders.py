@@ -48,7 +48,6 @@ KERNELS: dict[str, tuple[str, str]] = {
     "custom": ("einc_runtime.kernels.triton.custom", "build_custom"),
     "argmax": ("einc_runtime.kernels.triton.ranking", "build_argmax"),
     "topk": ("einc_runtime.kernels.triton.ranking", "build_topk"),
-    "meanpool": ("einc_runtime.kernels.triton.rows", "build_meanpool"),
 }
 """Kernel name -> module and builder."""
 
@@ -62,7 +61,6 @@ ORDERED: dict[str, tuple[str, str]] = {
     "softmax": ("einc_runtime.kernels.triton.rows", "build_ordered_softmax"),
     "rmsnorm": ("einc_runtime.kernels.triton.rows", "build_ordered_norm"),
     "layernorm": ("einc_runtime.kernels.triton.rows", "build_ordered_norm"),
-    "meanpool": ("einc_runtime.kernels.triton.rows", "build_ordered_meanpool"),
 }
 """The kernels of reproducible plans that add anything up."""
 

@@ -1,4 +1,4 @@
-"""Kernels over rows in Triton: `softmax` {axis}, `rmsnorm` and `layernorm` {eps, offset}, `meanpool` {seq_lens}.
+"""Kernels over rows in Triton: `softmax` {axis}, and `rmsnorm` and `layernorm` {eps, offset}.
 
 They compute in f32 or wider. A row that fits into a program's registers is read once; longer rows are read several
 times, tile by tile.
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from einc_runtime.dtypes import Array, compute_type
-from einc_runtime.kernels.base import Invocation, dtype_name
-from einc_runtime.kernels.calls.rows import MeanPoolCall, NormCall, SoftmaxCall
-from einc_runtime.kernels.triton.launches import LaunchSequence, Table
+from einc_runtime.kernels.base import Invocation
+from einc_runtime.kernels.calls.rows import NormCall, SoftmaxCall
+from einc_runtime.kernels.triton.launches import LaunchSequence
 from einc_runtime.kernels.triton.ordered_sums import write_tree
 from einc_runtime.kernels.triton.scalar import write_square_root
 from einc_runtime.kernels.triton.source import (
@@ -25,7 +25,6 @@ from einc_runtime.kernels.triton.source import (
     PointerOperand,
     assemble,
     index_cast,
-    mask_arguments,
     power_of_two,
 )
 from einc_runtime.kernels.triton.tiles import TileGrid
@@ -208,49 +207,3 @@ class RowTiles:
         options = LaunchOptions(helpers + functions, warps=warps)
         call = assemble(name, title, self.items, self.extents, [*where, *lines], self.tiles.count(), options)
         return LaunchSequence((call,))
-
-
-TOKENS = 16
-"""Tokens of a sequence in a program's tile."""
-
-
-def build_meanpool(invocation: Invocation[Array], ordered: bool = False) -> LaunchSequence:
-    """A program for some columns of a sequence. Tokens where the mask is false are not read; the mean of none is 0."""
-    call = MeanPoolCall.parse(invocation)
-    source, target, spans = call.source, call.target, call.spans
-    kind = compute_type(dtype_name(target))
-    x, gate, y = (
-        PointerOperand.of("x", source),
-        PointerOperand.of("mask", call.mask[:, None]),
-        PointerOperand.of("y", target),
-    )
-    width = min(power_of_two(source.shape[1]), 128)
-    tiles = TileGrid(target.shape, None, 1, 1, width)
-    cast = index_cast([x, gate, y], source.shape)
-    columns, row = source.shape[1], "i0" if len(spans) > 1 else "0"
-    inside = f"(c[None, :] < {columns})" if columns % width else ""
-    stride = gate.strides[0]
-    lines = [
-        *tiles.locate(cast),
-        f"sums = tl.zeros([{TOKENS}, {width}], {LANGUAGE[kind]})",
-        f"count = tl.zeros([{TOKENS}], tl.int32)",
-        f"end = tl.load(spans + 2 * {row} + 1)",
-        f"for start in range(tl.load(spans + 2 * {row}), end, {TOKENS}):",
-        f"    t = start + tl.arange(0, {TOKENS}){cast}",
-        f"    let = tl.load(mask + t * {stride}, mask=t < end, other=0) != 0",
-        f"    at = x + t[:, None] * {x.strides[0]} + c[None, :] * {x.strides[1]}",
-        f"    sums += tl.load(at{mask_arguments('let[:, None]', inside, fallback='0')}){x.load_suffix}",
-        "    count += let.to(tl.int32)",
-        f"total = {'add_in_order(tl.trans(sums))' if ordered else 'tl.sum(sums, 0)'}",
-        f"mean = total / tl.maximum(tl.sum(count, 0), 1).to({LANGUAGE[kind]})",
-        tiles.store(y, "mean"),
-    ]
-    title = f"means of {len(spans)} sequences"
-    helpers = write_tree("add_in_order", width, TOKENS) if ordered else ""
-    options = LaunchOptions(helpers, tables=[("spans", Table.of(spans), "i64")])
-    return LaunchSequence((assemble("meanpool", title, [x, gate, y], source.shape, lines, tiles.count(), options),))
-
-
-def build_ordered_meanpool(invocation: Invocation[Array]) -> LaunchSequence:
-    """Lanes of tokens from the start of each sequence, which are then added up."""
-    return build_meanpool(invocation, ordered=True).without_fusion()

@@ -33,7 +33,6 @@ FAMILIES: Mapping[str, Callable[[Application], OperatorMeaning]] = {
     "equation": equations.equation,
     "expert_matmul": experts.expert_matmul,
     "index": index,
-    "meanpool": rows.meanpool,
     "norm": rows.norm,
     "quantized_product": quantized.quantized_product,
     "recurrence": recurrence,

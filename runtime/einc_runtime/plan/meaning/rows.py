@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 
 from einc_runtime.plan.meaning.terms import (
     WHOLE,
     Application,
-    BlockAxis,
-    IndexForm,
-    Interval,
     OperatorMeaning,
-    TensorForm,
     direct,
-    ends_of,
     indices_along,
 )
 from einc_runtime.plan.schema import FLOATS, INTEGERS, Attribute
@@ -49,30 +43,6 @@ def norm(applied: Application) -> OperatorMeaning:
     axes = (*direct(range(tensor.rank - 1)), WHOLE)
     of_vectors = ((WHOLE,) for _ in vectors)
     return OperatorMeaning(kind, attributes, (tensor,), indices_along(tensor)[:-1], (axes, *of_vectors), (axes,))
-
-
-def meanpool(applied: Application) -> OperatorMeaning:
-    """Tokens are cut between sequences; a function puts out the means of the sequences that it reads."""
-    applied.allow(("seq_lens", "into"))
-    tensor, mask = applied.operands(2)
-    fit = tensor.rank == 2 and tensor.dtype in FLOATS and mask.dtype == "bool" and mask.shape == tensor.shape[:1]
-    applied.require(fit, f"of {tensor} with {mask}")
-    lengths = applied.lengths("seq_lens", tensor.shape[0])
-    ends = ends_of(lengths)
-
-    def sequences(lower: int, upper: int) -> Interval:
-        return bisect_right(ends, lower), bisect_left(ends, upper) + 1
-
-    tokens, columns = indices_along(tensor)
-    result = TensorForm((applied.value("into", str), tensor.dims[1]), (len(lengths), tensor.shape[1]), tensor.dtype)
-    return OperatorMeaning(
-        "meanpool",
-        {"seq_lens": list(lengths)},
-        (result,),
-        (IndexForm(tokens.name, tokens.extent, ends[:-1]), columns),
-        (direct((0, 1)), direct((0,))),
-        ((BlockAxis(0, sequences), BlockAxis(1)),),
-    )
 
 
 def rope(applied: Application) -> OperatorMeaning:
