@@ -39,7 +39,7 @@ def require_compiler() -> str:
 
 
 def precompile(bundle: Bundle, plan: str, architectures: tuple[str, ...]) -> dict[str, Any]:
-    """Compiles the kernels of the plan that was written to `plan`, and returns where they are and how many."""
+    """Compiles the kernels of the plan that is written to `plan`, and returns where they are and how many."""
     from einc_runtime.execution.cuda.precompile import precompile as compile_kernels
     from einc_runtime.kernels.cuda.kernel_cache import directory_beside
 

@@ -151,15 +151,15 @@ def compile_command(model: str, **chosen: Any) -> None:
 def _write(
     compiled: Compiled, target: str, architectures: tuple[str, ...] | None, phase: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Writes the plan, and beside it the kernels for these architectures. Returns the summary."""
+    """Writes the kernels for these architectures, and then the plan beside them. Returns the summary."""
     from einc_runtime.plan.codec import encode
 
     data = encode(compiled.bundle)
-    output.write_bytes(target, data)
     summary = {**summarize_plan(compiled.bundle), "plan": target, "bytes": len(data)}
     if architectures is not None:
         phase("compiling kernels")
         summary["kernels"] = precompile(compiled.bundle, target, architectures)
+    output.write_bytes(target, data)
     return summary
 
 

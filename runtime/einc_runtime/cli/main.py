@@ -67,11 +67,13 @@ def _run_command(name: str, table: str, arguments: list[str], *, own_process: bo
 
 def _leave() -> None:
     """Prepares the end of the process. The interpreter searches all objects for cyclic garbage as it ends, which takes
-    longer than many a command: it need not, as the system takes back all memory at once."""
+    longer than many a command: it need not, as the system takes back all memory at once. Triton's library lists what is
+    left of its objects as errors, so garbage is searched where it is loaded."""
     import gc
 
     signals.restore()
-    gc.freeze()
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def _end(error: BaseException, name: str, arguments: list[str], *, own_process: bool) -> int:
