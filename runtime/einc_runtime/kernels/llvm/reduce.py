@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LARGEST = ("t0 = abs x0", "max")
 """The program and the aggregation that find largest magnitudes."""
-COLUMNS = 4
+COLUMN_VECTORS = 4
 """Vectors of columns that are aggregated side by side: an addition does not wait for the one before, and a row's
 neighbouring lines of the cache are read together."""
 NUMPY_CALLS_SAVED = 8
@@ -133,7 +133,7 @@ def _emit_reduce(
     heads, depths = ([e.argument() for _ in range(number)] for number in axes)
     count = e.argument()
     operands = [e.operand(sum(axes)) for _ in kinds]
-    totals = [e.variable(identity) for _ in range(1 if inner else COLUMNS)]
+    totals = [e.variable(identity) for _ in range(1 if inner else COLUMN_VECTORS)]
 
     def add(total: Value, rows: list[Value], position: Value, mask: Value | None) -> None:
         """Combines the terms of a vector with the total; those behind the end of a reduced row change nothing."""
@@ -171,8 +171,8 @@ def _emit_reduce(
                 for total, position in pairs:
                     e.store(fold.narrow(b.load(total)), target, position, kinds[-1], mask)
 
-            full = b.and_(count, I64(-COLUMNS * compiler.LANES))
-            with e.loop(full, COLUMNS * compiler.LANES) as start:
-                compute([b.add(start, I64(k * compiler.LANES)) for k in range(COLUMNS)], None)
+            full = b.and_(count, I64(-COLUMN_VECTORS * compiler.LANES))
+            with e.loop(full, COLUMN_VECTORS * compiler.LANES) as start:
+                compute([b.add(start, I64(k * compiler.LANES)) for k in range(COLUMN_VECTORS)], None)
             e.sweep(b.sub(count, full), lambda position, mask: compute([b.add(full, position)], mask))
     return e.finish()
