@@ -76,7 +76,7 @@ class _Refinement:
 
     def __init__(self, costs: Sequence[TaskCost], lanes: TaskLanes, machine: Machine) -> None:
         self.costs, self.lanes = costs, lanes
-        self.tasks = np.array(_number([cost._replace(site=0, target=0, after=()) for cost in costs]), np.uint64)
+        self.tasks = np.array(_number([_forget_positions(cost) for cost in costs]), np.uint64)
         kinds = [cost.kind for cost in costs]
         sites = np.array([cost.site for cost in costs], np.int64)
         waits = np.array([len(cost.after) for cost in costs], np.int64)
@@ -140,10 +140,7 @@ class _Refinement:
         number = np.zeros(len(order), np.int64)
         number[order] = np.arange(len(order))
         numbered = number[classes]
-        merged = tuple(
-            self.costs[task]._replace(after=tuple(sorted({int(numbered[b]) for b in self.costs[task].after})))
-            for task in (examples[c] for c in order)
-        )
+        merged = tuple(_renumber(self.costs[examples[c]], numbered) for c in order)
         return MergedTasks(merged, self._merge_lanes(numbered, len(order)), tuple(numbered.tolist()))
 
     def _merge_lanes(self, classes: Ints, count: int) -> TaskLanes:
@@ -183,6 +180,17 @@ def _mix(words: Words) -> Words:
     mixed = (mixed ^ (mixed >> _MIX_SHIFTS[0])) * _MIX_FACTORS[0]
     mixed = (mixed ^ (mixed >> _MIX_SHIFTS[1])) * _MIX_FACTORS[1]
     return mixed ^ (mixed >> _MIX_SHIFTS[2])
+
+
+def _forget_positions(cost: TaskCost) -> TaskCost:
+    """What a task costs, wherever it is. The task that its early bytes wait for is one that it waits for itself."""
+    early = None if cost.early is None else cost.early._replace(after=0)
+    return cost._replace(site=0, target=0, after=(), early=early)
+
+
+def _renumber(cost: TaskCost, numbered: Ints) -> TaskCost:
+    early = None if cost.early is None else cost.early._replace(after=int(numbered[cost.early.after]))
+    return cost._replace(after=tuple(sorted({int(numbered[before]) for before in cost.after})), early=early)
 
 
 def _number(values: Sequence[Any]) -> list[int]:

@@ -3,6 +3,7 @@ does not go through memory."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -10,7 +11,16 @@ from einc.core.spec import FunctionSpec
 from einc.graph.graph import Graph
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Site
 from einc.ops.base import Operator
-from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs, describe_operator
+from einc.predict.costs import (
+    EarlyBytes,
+    TaskCost,
+    TaskKind,
+    compute_occupied_ms,
+    compute_task_costs,
+    count_cached,
+    describe_operator,
+)
+from einc_runtime.plan.early_reads import LIGHT_KERNELS, find_early_reads, has_few_rows
 from einc_runtime.plan.epilogues import consists_of_library_functions
 from einc_runtime.plan.launches import LAUNCH_PRODUCTS, MAX_FEW_ROWS, JointLaunch, find_launches, is_few
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
@@ -20,7 +30,7 @@ from einc_runtime.plan.work import ProductWork
 
 def charge_launches(plan: ExecutablePlan, costs: Sequence[TaskCost]) -> tuple[TaskCost, ...]:
     """The costs of a plan's tasks, where the first task of every launch takes what all of it takes, and waits for all
-    that any of its tasks waits for; the others take no time after it."""
+    that any of its tasks waits for; the others take no time after it. Products whose weights are read ahead say so."""
     charged = list(costs)
     for launch in find_launches(plan, plan.tasks):
         first, *later = launch.tasks
@@ -29,20 +39,39 @@ def charge_launches(plan: ExecutablePlan, costs: Sequence[TaskCost]) -> tuple[Ta
         charged[first] = _cost_launch(plan, costs, launch)._replace(after=tuple(dict.fromkeys(waits)))
         for number in later:
             charged[number] = TaskCost(TaskKind.FENCE, costs[number].site, (first,))
+    for read in find_early_reads(plan, plan.tasks):
+        size = sum(region_bytes(plan, region) for region in read.regions)
+        early = EarlyBytes(size, read.after, sum(charged[number].size for number in read.between))
+        cost = charged[read.task]
+        charged[read.task] = cost._replace(early=early, after=tuple(dict.fromkeys((*cost.after, read.after))))
     return tuple(charged)
 
 
 def find_saved_ms(plan: ExecutablePlan, machine: Machine) -> dict[int, float]:
-    """What launches of several tasks save a site, by the operation of their last task: its sites' mean."""
+    """What launches of several tasks save a site, by the operation of their last task, and what reading weights ahead
+    saves, by that of the first product: its sites' mean. Sites are taken to wait for a transfer without bytes."""
+    if not machine.joins_launches:
+        return {}
     costs, latency = compute_task_costs(plan), machine.kernel_latency_us
+    charged = charge_launches(plan, costs)
     saved: dict[int, list[float]] = defaultdict(list)
-    for launch in find_launches(plan, plan.tasks) if machine.joins_launches else ():
-        last = plan.tasks[launch.tasks[-1]]
-        assert isinstance(last, KernelTask), "launches end with a kernel"
-        site = machine.sites[last.site]
+
+    def save(number: int, before_ms: float, after_ms: float) -> None:
+        task = plan.tasks[number]
+        assert isinstance(task, KernelTask), "launches end with a kernel"
+        saved[task.operation].append(before_ms - after_ms)
+
+    for launch in find_launches(plan, plan.tasks):
+        first, site = launch.tasks[0], machine.sites[plan.tasks[launch.tasks[0]].site]
         alone = sum(compute_occupied_ms(costs[number], site, latency) for number in launch.tasks)
-        joint = compute_occupied_ms(_cost_launch(plan, costs, launch), site, latency)
-        saved[last.operation].append(alone - joint)
+        save(launch.tasks[-1], alone, compute_occupied_ms(charged[first], site, latency))
+    for read in find_early_reads(plan, plan.tasks):
+        cost, site = charged[read.task], machine.sites[plan.tasks[read.task].site]
+        between = sum(compute_occupied_ms(charged[number], site, latency) for number in read.between)
+        assert cost.early is not None
+        cached = count_cached(cost.early, machine.transfer_latency_us * MS_PER_US + between, site, latency)
+        times = [compute_occupied_ms(cost, site, latency, part) for part in (0, cached)]
+        save(read.task, *times)
     return {operation: sum(times) / len(times) for operation, times in saved.items()}
 
 
@@ -108,16 +137,43 @@ def find_joining(graph: Graph, machine: Machine) -> frozenset[str]:
 
 
 def compute_least_ms(
-    operator: Operator, function: FunctionSpec, site: Site, kernel_latency_us: float, *, joins: bool
+    operator: Operator, function: FunctionSpec, site: Site, kernel_latency_us: float, *, joins: bool, in_chain: bool
 ) -> float:
     """What a function specification adds to any plan at least: less than its kernel takes, if it `joins` the launch of
-    others."""
+    others, or reads weights ahead.
+
+    That is what it adds to the work of a site or, if `in_chain`, to a chain of tasks that wait for each other. While
+    weights are read ahead, their site is taken: memory sends them no faster than to the product. But small kernels may
+    run meanwhile, which therefore add nothing to the work; and a chain may pass through another site.
+    """
     cost = describe_operator(operator, function)
-    if not joins:
-        return compute_occupied_ms(cost, site, kernel_latency_us)
     inputs = [block.size * desc.dtype.itemsize for block, desc in zip(function.inputs, operator.inputs, strict=True)]
     if cost.task in LAUNCH_PRODUCTS and is_few(cost.work, function.outputs[0]):
-        return max(max(inputs) / (site.hbm_gbs * BYTES_PER_MS), cost.flops / site.peak(cost.precision) * 1e3)
+        cached = _count_most_cached(max(inputs), site, kernel_latency_us) if in_chain else 0
+        if not joins:
+            return compute_occupied_ms(cost, site, kernel_latency_us, cached)
+        moving = (max(inputs) - cached) / (site.hbm_gbs * BYTES_PER_MS)
+        return max(moving, cost.flops / site.peak(cost.precision) * 1e3)
+    is_small = cost.task in LIGHT_KERNELS and all(map(has_few_rows, function.outputs))
+    if is_small and not in_chain and _count_most_cached(1, site, kernel_latency_us):
+        return 0.0
+    if not joins:
+        return compute_occupied_ms(cost, site, kernel_latency_us)
+    return _compute_least_joined_ms(cost, inputs, function, operator, site, kernel_latency_us)
+
+
+def _count_most_cached(size: int, site: Site, kernel_latency_us: float) -> int:
+    return count_cached(EarlyBytes(size, -1, 0), math.inf, site, kernel_latency_us)
+
+
+def _compute_least_joined_ms(
+    cost: TaskCost,
+    inputs: Sequence[int],
+    function: FunctionSpec,
+    operator: Operator,
+    site: Site,
+    kernel_latency_us: float,
+) -> float:
     if cost.task not in ("map", "rope", "append", "rmsnorm", "layernorm"):
         return compute_occupied_ms(cost, site, kernel_latency_us)
     if site.find_rate(cost.task, cost.precision) is not None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from einc.errors import MachineError
 from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid, find_private_capacities
-from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine
+from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Site
 from einc.predict.alike import NO_LANE, TaskLanes, merge_alike
 from einc.predict.cores import list_run_tasks, schedule_on_cores
-from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms
+from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, count_cached
 from einc_runtime.plan.regions import ExecutablePlan
 
 
@@ -150,12 +150,16 @@ class _Simulation:
                 position = heapq.heappop(self.waiting[site])
                 self.starts[position] = self.now
                 self.idle[site] = False
-                length = compute_occupied_ms(
-                    self.costs[position], self.machine.sites[site], self.machine.kernel_latency_us
-                )
-                heapq.heappush(self.later, (self.now + length, position))
+                heapq.heappush(self.later, (self.now + self.occupy(position, self.machine.sites[site]), position))
         self.free.clear()
         self.fluid.balance(self.now)
+
+    def occupy(self, position: int, site: Site) -> float:
+        """How long a task that starts now occupies its site."""
+        cost, latency = self.costs[position], self.machine.kernel_latency_us
+        early = cost.early
+        cached = 0 if early is None else count_cached(early, self.now - self.ends[early.after], site, latency)
+        return compute_occupied_ms(cost, site, latency, cached)
 
     def send(self, position: int, cost: TaskCost) -> None:
         if self.transfer_latency:

@@ -80,7 +80,10 @@ def find_least_ms(graph: Graph, machine: Machine, sites: int) -> float:
 
 def _sum_least_ms(operator: Operator, joins: bool, candidate: Candidate, machine: Machine) -> float:
     site, latency = machine.sites[0], machine.kernel_latency_us
-    return sum(compute_least_ms(operator, function, site, latency, joins=joins) for function in candidate.functions)
+    return sum(
+        compute_least_ms(operator, function, site, latency, joins=joins, in_chain=False)
+        for function in candidate.functions
+    )
 
 
 def _leave_idle(program: DeviceProgram, selected: SelectedPlan) -> SelectedPlan:

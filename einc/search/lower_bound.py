@@ -150,15 +150,23 @@ class _Bound:
         """The shortest and the longest kernel, and all of them, each at the site where it is fastest."""
         latency = self._machine.kernel_latency_us
         kinds = tuple(dict.fromkeys(self._machine.sites[: self._sites]))
-        known: dict[object, float] = {}
-        times: list[float] = []
+        known: dict[object, tuple[float, float]] = {}
+        times: list[tuple[float, float]] = []
         for function in candidate.spec.functions:
             shapes = tuple(block.shape for block in (*function.inputs, *function.outputs)) if joins else ()
             key = describe_operator(operator, function), shapes
             if key not in known:
-                known[key] = min(compute_least_ms(operator, function, site, latency, joins=joins) for site in kinds)
+                in_chain, work = (
+                    min(
+                        compute_least_ms(operator, function, site, latency, joins=joins, in_chain=in_chain)
+                        for site in kinds
+                    )
+                    for in_chain in (True, False)
+                )
+                known[key] = in_chain, work
             times.append(known[key])
-        return min(times), max(times), sum(times) * candidate.replicas
+        chained, works = zip(*times, strict=True)
+        return min(chained), max(chained), sum(works) * candidate.replicas
 
     def _find_paths(self, weights: Sequence[float]) -> list[tuple[int, ...]]:
         """The longest path through every node by these weights, the longest first, at most MAX_PATHS.

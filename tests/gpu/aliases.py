@@ -142,6 +142,9 @@ class AliasedKernels:
         (own,) = self._arrays([write])
         return self._kernels.prepare_multicast_sum(read, own, self._target(target))
 
+    def prepare_early_read(self, reads: Sequence[GpuArray], target: GpuTarget) -> GpuKernel | None:
+        return self._kernels.prepare_early_read(self._arrays(reads), self._target(target))
+
     def prepare_joint_aggregation(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         real = invocation.on(self._arrays(invocation.reads), self._arrays(invocation.writes))
         return self._kernels.prepare_joint_aggregation(real, self._target(target))

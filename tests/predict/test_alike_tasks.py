@@ -9,7 +9,7 @@ from einc.exchange.simulation.fluid import Fluid, find_private_capacities
 from einc.machines.load import load_machine
 from einc.predict import timeline
 from einc.predict.alike import merge_alike
-from einc.predict.costs import TaskCost, TaskKind
+from einc.predict.costs import EarlyBytes, TaskCost, TaskKind
 
 SITES, NODE = 16, 8
 
@@ -24,6 +24,7 @@ def draw(seed: int, odd: int) -> list[TaskCost]:
         befores = noise.sample(rounds, min(len(rounds), noise.randint(0, 2)))
         shift, kind = noise.randint(1, SITES - 1), noise.choice(list(TaskKind))
         numbers = []
+        reads_ahead = kind is TaskKind.KERNEL and noise.random() < 1 / 2  # half of them
         for site in range(SITES):
             after = tuple(sorted({before[(site + turn * shift) % SITES] for before in befores for turn in (0, 1)}))
             if kind is TaskKind.TRANSFER:
@@ -31,11 +32,21 @@ def draw(seed: int, odd: int) -> list[TaskCost]:
                 costs.append(TaskCost(kind, site, after, size, target=(site + shift) % SITES))
             else:
                 numbers.append(len(costs))
-                costs.append(TaskCost(kind, site, after, size, 10**10 if kind is TaskKind.KERNEL else 0, "f16"))
+                cost = TaskCost(kind, site, after, size, 10**10 if kind is TaskKind.KERNEL else 0, "f16")
+                costs.append(read_ahead(cost, rounds, costs) if reads_ahead else cost)
         rounds.append(numbers)
     for task in noise.sample(range(len(costs)), odd):
         costs[task] = costs[task]._replace(size=costs[task].size + 3_000_001)
     return costs
+
+
+def read_ahead(cost: TaskCost, rounds: list[list[int]], costs: list[TaskCost]) -> TaskCost:
+    """The kernel, which reads half of its bytes ahead from when the last one of its site before it has ended."""
+    runs = [numbers[cost.site] for numbers in rounds if costs[numbers[0]].kind in (TaskKind.KERNEL, TaskKind.COMBINE)]
+    if not runs:
+        return cost
+    after = tuple(dict.fromkeys((*cost.after, runs[-1])))
+    return cost._replace(after=after, early=EarlyBytes(cost.size // 2, runs[-1], 1000))
 
 
 @pytest.mark.parametrize("odd", [0, 1])

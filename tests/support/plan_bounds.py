@@ -107,7 +107,9 @@ class PlanBounds:
         latency = self._machine.kernel_latency_us
         sites = self._machine.sites[: self._sites]
         joins = node.name in self._joining
-        return min(compute_least_ms(node.operator, function, site, latency, joins=joins) for site in sites)
+        return min(
+            compute_least_ms(node.operator, function, site, latency, joins=joins, in_chain=True) for site in sites
+        )
 
     def find_blocks(self, candidate: Candidate, position: int) -> MadeBlocks:
         """The distinct blocks of an output."""

@@ -17,6 +17,7 @@ from einc_runtime.kernels.cuda import kernel_cache
 from einc_runtime.kernels.cuda.triton_compile import compile_source, version
 from einc_runtime.kernels.gpu import GpuArray
 from einc_runtime.kernels.triton.builders import ORDERED, build_kernel
+from einc_runtime.kernels.triton.early_read import build_early_read
 from einc_runtime.kernels.triton.launches import KernelLaunch, KernelSource, as_layout
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
 from einc_runtime.kernels.triton.product import build_gated_product, build_product, list_tiles
@@ -283,6 +284,14 @@ def test_sums_over_gpus_are_one_instruction_for_16_bytes(kind, architecture, tmp
     text = machine_code(launch.source, architecture, tmp_path)
     assert "LDGMC" in text
     assert "STG.E.128" in text
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_reading_ahead_asks_for_a_line_of_the_cache(architecture, tmp_path):
+    (launch,) = build_early_read([GpuArray(1 << 40, (1000, 512), (1024, 2), "f16", 0)], 1 << 20).steps
+    text = machine_code(launch.source, architecture, tmp_path)
+    assert text.count("CCTL.E.PF2") == 2  # two lines for each thread
+    assert "LDG" not in text
 
 
 def test_an_error_of_triton_is_one_line():

@@ -37,7 +37,8 @@ _TYPESTRINGS = {"f16": "<f2", "bf16": "<u2", "f32": "<f4", "f64": "<f8", "i32": 
 
 @dataclass(frozen=True, slots=True)
 class GpuTarget:
-    """The device that a kernel is for. The architecture and the number of multiprocessors decide between variants.
+    """The device that a kernel is for. The architecture and the number of multiprocessors decide between variants, and
+    `cache_bytes`, those of its second cache, how much is read ahead.
 
     GPUs of AMD have the name of their architecture, such as gfx942, in `amd`, and no capability.
     """
@@ -47,6 +48,7 @@ class GpuTarget:
     capability: tuple[int, int]
     multiprocessors: int
     amd: str = ""
+    cache_bytes: int = 0
 
     @property
     def architecture(self) -> str:
@@ -55,10 +57,10 @@ class GpuTarget:
 
     @staticmethod
     def of(architecture: str, device: int) -> GpuTarget:
-        """A device of which the architecture is known, and nothing else."""
+        """A device of which the architecture is known, and nothing else. Kernels that read ahead are for all caches."""
         if architecture.startswith(AMD):
             return GpuTarget(device, architecture, (0, 0), 1, architecture)
-        return GpuTarget(device, architecture, read_capability(architecture), 1)
+        return GpuTarget(device, architecture, read_capability(architecture), 1, cache_bytes=1 << 20)
 
 
 AMD = "gfx"
@@ -246,6 +248,10 @@ class Kernels(Protocol):
     def prepare_multicast_sum(self, read: GpuArray, write: GpuArray, target: GpuTarget) -> GpuKernel | None:
         """The sum over all devices of a multicast object of what each holds there, added by the switches between them
         in any order, in f32; None where types or strides do not fit. `read` is a view of the object."""
+
+    def prepare_early_read(self, reads: Sequence[GpuArray], target: GpuTarget) -> GpuKernel | None:
+        """Brings the first bytes of all views into the device's second cache, as many of each as fit into a part of it
+        together. Nothing is computed. None where there is no cache, or no kernel for it."""
 
     def prepare_joint_aggregation(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
         """An aggregation of copies of a tuple; it may write over the first copy."""

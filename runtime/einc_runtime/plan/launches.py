@@ -86,6 +86,22 @@ def is_few(work: Work | None, written: Block) -> bool:
     return min(written.shape, default=MAX_FEW_ROWS + 1) <= MAX_FEW_ROWS
 
 
+def multiplies_few_rows(plan: ExecutablePlan, task: AnyTask) -> bool:
+    """Whether a task is a product of few rows of floats."""
+    operation = plan.operations[task.operation] if isinstance(task, KernelTask) else None
+    if operation is None or operation.kernel not in LAUNCH_PRODUCTS or not isinstance(task, KernelTask):
+        return False
+    few = is_few(operation.functions[task.function].work, task.writes[0].block)
+    return few and len(task.reads) >= 2 and _is_plain(plan, task, operation)
+
+
+def _is_plain(plan: ExecutablePlan, task: AnyTask, operation: Operation) -> bool:
+    """Whether a task computes floats of a launch's types, and has no kernel of reproducible plans."""
+    (*_, written) = writes_of(task)
+    dtype = plan.tensors[plan.buffers[written.buffer].tensor].dtype
+    return dtype in LAUNCH_TYPES and operation.kernel_attributes.get(ATTRIBUTE) is not True
+
+
 class _Finder:
     def __init__(self, plan: ExecutablePlan, tasks: Sequence[AnyTask]) -> None:
         self.plan, self.tasks = plan, tasks
@@ -215,17 +231,10 @@ class _Finder:
 
     def _is_few(self, number: int) -> bool:
         """Whether a task multiplies few rows."""
-        task, operation = self.tasks[number], self._operation(number)
-        if operation is None or operation.kernel not in LAUNCH_PRODUCTS or not isinstance(task, KernelTask):
-            return False
-        few = is_few(operation.functions[task.function].work, task.writes[0].block)
-        return few and len(task.reads) >= 2 and self._is_plain(number, operation)
+        return multiplies_few_rows(self.plan, self.tasks[number])
 
     def _is_plain(self, number: int, operation: Operation) -> bool:
-        """Whether a task computes floats of a launch's types, and has no kernel of reproducible plans."""
-        (*_, written) = writes_of(self.tasks[number])
-        dtype = self.plan.tensors[self.plan.buffers[written.buffer].tensor].dtype
-        return dtype in LAUNCH_TYPES and operation.kernel_attributes.get(ATTRIBUTE) is not True
+        return _is_plain(self.plan, self.tasks[number], operation)
 
     def _adds(self, number: int) -> bool:
         """Whether a task combines copies of one tensor, element by element."""

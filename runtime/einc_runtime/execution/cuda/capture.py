@@ -161,7 +161,7 @@ class Profile:
             self._started: dict[int, int] = {}
             self._ended: dict[int, int] = {}
             for number, step in enumerate(schedule.steps):
-                if step.stream is not None and step.kind is not StepKind.STATUS:
+                if step.stream is not None and step.kind not in (StepKind.STATUS, StepKind.EARLY):
                     device = schedule.streams[step.stream].device
                     self._started[number] = self._resources.create_event(device, timing=True)
                     self._ended[number] = self._resources.create_event(device, timing=True)

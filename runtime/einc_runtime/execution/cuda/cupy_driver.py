@@ -36,7 +36,8 @@ CONSTANTS = (
     "streamNonBlocking",
 )  # fmt: skip
 
-_MAJOR, _MINOR = 75, 76  # cudaDevAttrComputeCapabilityMajor and Minor, which cupy names in some versions only
+_MAJOR, _MINOR, _CACHE_BYTES = 75, 76, 38
+"""cudaDevAttrComputeCapabilityMajor, Minor and cudaDevAttrL2CacheSize, which cupy names in some versions only."""
 
 
 class CupyDriver:
@@ -75,9 +76,9 @@ class CupyDriver:
 
     def target(self, device: int) -> GpuTarget:
         name: bytes = self._call("getDeviceProperties", device)["name"]
-        attribute = self._runtime.cudaDevAttrMultiProcessorCount
-        major, minor, count = (int(self._call("deviceGetAttribute", a, device)) for a in (_MAJOR, _MINOR, attribute))
-        return GpuTarget(device, name.decode(errors="replace"), (major, minor), count)
+        attributes = (_MAJOR, _MINOR, self._runtime.cudaDevAttrMultiProcessorCount, _CACHE_BYTES)
+        major, minor, count, cache = (int(self._call("deviceGetAttribute", a, device)) for a in attributes)
+        return GpuTarget(device, name.decode(errors="replace"), (major, minor), count, cache_bytes=cache)
 
     def address(self, device: int) -> str:
         return str(self._call("deviceGetPCIBusId", device))

@@ -121,7 +121,9 @@ def _prepare(bundle: Bundle, devices: Sequence[int], kernels: _Collector, archit
         bundle, tasks, memory, kernels=kernels, driver=_make_null_driver(), targets=targets, staging=staging
     )
     for step in schedule.steps:
-        if step.stream is not None and step.kind is not StepKind.STATUS:
+        if step.kind is StepKind.EARLY:
+            step_kernels.prepare_early_read(step)
+        elif step.stream is not None and step.kind is not StepKind.STATUS:
             step_kernels.prepare(step)
     for _, _, prepare in list_joint_kernels(step_kernels):
         prepare()

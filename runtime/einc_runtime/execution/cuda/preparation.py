@@ -127,7 +127,8 @@ def prepare_plan(
         bundle, tasks, memory, kernels=kernels, driver=driver, targets=targets, staging=staging, lanes=lanes
     )
     prepared, groups = _prepare_kernels(step_kernels, schedule, errors)
-    schedule = schedule.fuse_steps(groups)
+    idle = [n for n, step in enumerate(schedule.steps) if step.kind is StepKind.EARLY and prepared[n] is None]
+    schedule = schedule.fuse_steps(groups).leave_out(idle)
     checks = [
         DeviceCheck(number, schedule.steps[number].task, schedule.device_of(number), kernel.status_message)
         for number, kernel in enumerate(prepared)
@@ -168,7 +169,9 @@ def _prepare_kernels(
     step_kernels: StepKernels, schedule: StreamSchedule, errors: TaskErrors
 ) -> tuple[list[GpuKernel | None], dict[int, tuple[int, ...]]]:
     """A kernel for every step that does something, and the steps whose kernel does the work of later steps, too."""
-    step_of = {step.task: number for number, step in enumerate(schedule.steps)}  # of kernels, which have one step
+    step_of = {  # of kernels, which have one step
+        step.task: number for number, step in enumerate(schedule.steps) if step.kind is not StepKind.EARLY
+    }
 
     def on_device(prepare: Callable[[], Prepared], task: int, step: int) -> Prepared:
         try:
@@ -193,7 +196,9 @@ def _prepare_kernels(
     done = taken - fused.keys()
     prepared: list[GpuKernel | None] = []
     for number, step in enumerate(schedule.steps):
-        if step.stream is None or step.task in done:
+        if step.kind is StepKind.EARLY:
+            prepared.append(on_device(partial(step_kernels.prepare_early_read, step), step.task, number))
+        elif step.stream is None or step.task in done:
             prepared.append(None)
         elif step.task in fused:
             prepared.append(fused[step.task][1])
@@ -250,5 +255,6 @@ def _count_kernels(
     counts: Counter[tuple[str, Description]] = Counter()
     for step, kernel in zip(schedule.steps, prepared, strict=False):
         if kernel is not None:
-            counts[errors.name_kernel(step.task), kernel.description] += 1
+            name = "read ahead" if step.kind is StepKind.EARLY else errors.name_kernel(step.task)
+            counts[name, kernel.description] += 1
     return counts

@@ -65,6 +65,12 @@ class StepKernels:
         with locate_faults(step.task, task):
             return self._prepare(task, step)
 
+    def prepare_early_read(self, step: StreamStep) -> GpuKernel | None:
+        """A kernel that reads weights of a task into the cache, if there is one."""
+        return self.kernels.prepare_early_read(
+            self.memory.views(step.regions), self._target(self.tasks[step.task].site)
+        )
+
     def prepare_epilogue(self, first: int, then: int, operand: int) -> GpuKernel | None:
         """A kernel for two tasks, if there is one; this operand of the second is what the first computes."""
         earlier, later = self._invocations(first, then)

@@ -5,6 +5,8 @@ for every pair of sites, on the sender's device, so that each direction of each 
 between devices that cannot reach each other's memory goes through pinned host memory in pieces, two steps for each: out
 on a stream of the sender, in on a stream of the receiver. While a piece goes in, the next one goes out.
 
+Weights that are read ahead (`plan/early_reads.py`) have a stream of their own at every site, for which nothing waits.
+
 Messages to and from other processes have one stream on each device, its lane. Those of a group are one step. Where
 there are several devices, it waits for all that comes before it on its own (`plan/lanes.py` says why).
 """
@@ -17,9 +19,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from einc_runtime.plan.early_reads import EarlyRead, find_early_reads
 from einc_runtime.plan.lanes import group_messages
 from einc_runtime.plan.regions import reads_of, writes_of
-from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, TransferTask
+from einc_runtime.plan.schema import ITEMSIZE, AnyTask, Bundle, FenceTask, Region, TransferTask
 
 STAGING_BUFFERS = 2
 """Host buffers for a pair of sites whose transfers are staged: one is filled while the other is emptied."""
@@ -32,19 +35,24 @@ Box = tuple[tuple[int, int], ...]
 
 
 class StepKind(Enum):
-    """What a step does: a whole task, one half of a staged transfer, a group of messages with other processes, or
-    fetching the status words of a device."""
+    """What a step does: a whole task, one half of a staged transfer, a group of messages with other processes, reading
+    weights of a task into the cache before it runs, or fetching the status words of a device."""
 
     TASK = "task"
     STAGE_OUT = "out"
     STAGE_IN = "in"
     MESSAGES = "messages"
+    EARLY = "early"
     STATUS = "status"
+
+
+_STREAM_WAYS = {StepKind.STAGE_OUT: ", to the host", StepKind.STAGE_IN: ", from the host", StepKind.EARLY: ", ahead"}
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """A stream of a device: one of a site for what it computes, one for a direction in which it sends, or its lane."""
+    """A stream of a device: one of a site for what it computes, one for what it reads ahead, one for a direction in
+    which it sends, or its lane."""
 
     device: int
     name: str
@@ -56,7 +64,7 @@ class StreamStep:
 
     `task` is the position of its task, and -1 for status words. `staging` is the host buffer of a staged transfer, a
     position in `StreamSchedule.staging_bytes`, and `piece` the part of the transferred region that the step moves.
-    `messages` are the tasks of a group of messages.
+    `messages` are the tasks of a group of messages, and `regions` what is read ahead for the task.
     """
 
     stream: int | None
@@ -66,6 +74,7 @@ class StreamStep:
     staging: int = -1
     piece: Box = ()
     messages: tuple[int, ...] = ()
+    regions: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,12 @@ class StreamSchedule:
             steps[first] = replace(steps[first], after=tuple(dict.fromkeys((*steps[first].after, *later))))
         return replace(self, steps=tuple(steps))
 
+    def leave_out(self, numbers: Collection[int]) -> StreamSchedule:
+        """Lets these steps do nothing."""
+        left = set(numbers)
+        steps = (replace(step, stream=None) if number in left else step for number, step in enumerate(self.steps))
+        return replace(self, steps=tuple(steps))
+
     def add_status_steps(self, checking: Collection[int]) -> StreamSchedule:
         """Adds a step for every device of the steps `checking`, after those: it fetches the device's status words."""
         steps = list(self.steps)
@@ -117,8 +132,14 @@ def schedule_steps(
     messages: Collection[int] = (),
 ) -> StreamSchedule:
     """The steps of the tasks of a bundle, in their order; `staged` are the pairs of devices that use host memory, and
-    `messages` the tasks that send something to another process or receive something from it."""
-    return _ScheduleBuilder(bundle, devices, staged).run(tasks, messages)
+    `messages` the tasks that send something to another process or receive something from it.
+
+    Sites that have a device for themselves read weights ahead: others keep a device busy while one of them waits."""
+    builder = _ScheduleBuilder(bundle, devices, staged)
+    for early in find_early_reads(bundle, tasks, messages):
+        if devices.count(devices[tasks[early.task].site]) == 1:
+            builder.early.setdefault(early.after, []).append(early)
+    return builder.run(tasks, messages)
 
 
 def split_box(shape: Sequence[int], order: Sequence[int], most: int) -> Iterator[Box]:
@@ -152,6 +173,7 @@ class _ScheduleBuilder:
         self._buffers_of: dict[tuple[int, int], list[int]] = {}
         self._last_use: list[int | None] = []  # per host buffer, the step that emptied it last
         self._turn: dict[tuple[int, int], int] = {}
+        self.early: dict[int, list[EarlyRead]] = {}  # by the task after which they may begin
         self._lanes: dict[int, int] = {}  # device -> its stream for messages
         self._passed: dict[int, int] = {}  # device -> how many steps there were when its last group was added
 
@@ -173,7 +195,13 @@ class _ScheduleBuilder:
                 self.steps.append(StreamStep(stream, after, number))
             for member in group:
                 last[member] = len(self.steps) - 1
+            for early in self.early.get(number, ()):
+                self._add_early(early, task.site, last[number])
         return StreamSchedule(tuple(self.streams), tuple(self.steps), tuple(self.staging_bytes))
+
+    def _add_early(self, early: EarlyRead, site: int, after: int) -> None:
+        stream = self._stream(site, site, StepKind.EARLY)
+        self.steps.append(StreamStep(stream, (after,), early.task, StepKind.EARLY, regions=early.regions))
 
     def _device_of_message(self, task: AnyTask) -> int:
         (region,) = (*reads_of(task), *writes_of(task))
@@ -216,9 +244,15 @@ class _ScheduleBuilder:
         key = source, target, kind
         if key not in self._stream_of:
             device = self.devices[target if kind is StepKind.STAGE_IN else source]
-            way = {StepKind.STAGE_OUT: ", to the host", StepKind.STAGE_IN: ", from the host"}.get(kind, "")
+            ways = {
+                StepKind.EARLY: ", ahead",
+                StepKind.STAGE_OUT: ", to the host",
+                StepKind.STAGE_IN: ", from the host",
+            }
+            way = ways.get(kind, "")
             self._stream_of[key] = len(self.streams)
-            self.streams.append(StreamSpec(device, f"site {source} to {target}{way}"))
+            pair = f"{source}" if source == target else f"{source} to {target}"
+            self.streams.append(StreamSpec(device, f"site {pair}{way}"))
         return self._stream_of[key]
 
     def _next_staging_buffer(self, source: int, target: int, needed: int) -> int:

@@ -16,12 +16,14 @@ from einc_runtime.kernels.base import Invocation, JointInvocation
 from einc_runtime.kernels.gpu import WORKSPACE_ALIGNMENT, Alternatives, GpuArray, GpuKernel, GpuTarget
 from einc_runtime.kernels.triton import builders
 from einc_runtime.kernels.triton.batched_pair import build_batched_pair
+from einc_runtime.kernels.triton.early_read import build_early_read
 from einc_runtime.kernels.triton.epilogue import build_with_epilogue
 from einc_runtime.kernels.triton.few_products import build_few_gated
 from einc_runtime.kernels.triton.gated_pair import build_gated_pair
 from einc_runtime.kernels.triton.joint_launches import build_joint_launch, can_join
 from einc_runtime.kernels.triton.launches import SCRATCH, LaunchSequence, as_layout, relocate_step
 from einc_runtime.kernels.triton.multicast_sum import build_multicast_sum
+from einc_runtime.plan.early_reads import CACHE_PART
 from einc_runtime.plan.launches import LaunchKind
 
 
@@ -102,6 +104,10 @@ class TritonKernels(ABC):
 
     def prepare_multicast_sum(self, read: GpuArray, write: GpuArray, target: GpuTarget) -> GpuKernel | None:
         sequence = build_multicast_sum(as_layout(read), as_layout(write), target.capability)
+        return None if sequence is None else self.prepare(sequence, target)
+
+    def prepare_early_read(self, reads: Sequence[GpuArray], target: GpuTarget) -> GpuKernel | None:
+        sequence = None if target.amd else build_early_read(reads, int(CACHE_PART * target.cache_bytes))
         return None if sequence is None else self.prepare(sequence, target)
 
     def prepare_joint_aggregation(self, invocation: JointInvocation[GpuArray], target: GpuTarget) -> GpuKernel:
