@@ -6,7 +6,9 @@ import re
 from typing import Any
 
 from einc.machines.model import Machine
+from einc_runtime.plan.early_reads import find_early_reads
 from einc_runtime.plan.launches import find_launches
+from einc_runtime.plan.regions import writes_of
 from einc_runtime.plan.schema import AggregateTask, Bundle, FenceTask, KernelTask, TransferTask
 from einc_runtime.text import format_count
 
@@ -31,23 +33,27 @@ def describe_launches(bundle: Bundle, machine: Machine) -> Document | None:
     for launch in find_launches(bundle, bundle.tasks):
         site = bundle.tasks[launch.tasks[0]].site
         counts[site] -= len(launch.tasks) - 1
-        joint[site].append({"kind": launch.kind, "ops": [_name(bundle, number) for number in launch.tasks]})
+        joint[site].append({"kind": launch.kind, "ops": [name_task(bundle, number) for number in launch.tasks]})
     most = max(range(len(counts)), key=counts.__getitem__)
+    early = find_early_reads(bundle, bundle.tasks)
     return {
         "site": most,
         "tasks": tasks[most],
         "launches": counts[most],
         "transfers": transfers[most],
         "joint": joint[most],
+        "early": [name_task(bundle, read.task) for read in early if bundle.tasks[read.task].site == most],
     }
 
 
-def _name(bundle: Bundle, number: int) -> str:
+def name_task(bundle: Bundle, number: int) -> str:
+    """What a task that a GPU launches computes: an operator, or what is combined or copied."""
     task = bundle.tasks[number]
     if isinstance(task, KernelTask):
         return bundle.operations[task.operation].name
-    assert isinstance(task, AggregateTask), "launches have kernels and aggregations"
-    return f"{task.aggregation} of {bundle.tensors[bundle.buffers[task.writes[0].buffer].tensor].name}"
+    (region, *_) = writes_of(task)
+    made_by = task.aggregation if isinstance(task, AggregateTask) else "copy"
+    return f"{made_by} of {bundle.tensors[bundle.buffers[region.buffer].tensor].name}"
 
 
 def format_launches(document: Document) -> list[str]:
@@ -62,4 +68,6 @@ def format_launches(document: Document) -> list[str]:
     shown = [f"  {names[0]}{f' (x{len(names)})' if len(names) > 1 else ''}" for names in kinds.values()]
     more = [f"  {len(shown) - MAX_KINDS_OF_LAUNCHES} more"] if len(shown) > MAX_KINDS_OF_LAUNCHES else []
     count = format_count(launches["launches"], "launch", "launches")
-    return [f"{count} per site for {launches['tasks']} tasks; each one launch:", *shown[:MAX_KINDS_OF_LAUNCHES], *more]
+    ahead = [f"  {len(launches['early'])} more read weights ahead while the site waits"] if launches["early"] else []
+    head = f"{count} per site for {launches['tasks']} tasks; each one launch:"
+    return [head, *shown[:MAX_KINDS_OF_LAUNCHES], *more, *ahead]

@@ -238,3 +238,28 @@ def test_idle_sites_are_shown(einc: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "m.ein").write_text("model m\ndim n = 3\ninput x : f32[n]\ny = exp(x)\noutput y\n")
     text = einc("explain", tmp_path / "m.ein", "-m", "dgx-a100").out
     assert "3 of 8 sites work; idle: " in text
+
+
+def test_launches_add_up_to_the_predicted_time(tmp_path: Path, einc: Callable[..., Any]) -> None:
+    """A step of one layer, whose sites read weights ahead."""
+    path = tmp_path / "step.bin"
+    sizes = {"n_layers": 1, "batch": 5, "cache": 300, "vocab": 6000, "d_model": 3072, "d_ff": 6144, "heads_q": 24}
+    given = [part for name, size in sizes.items() for part in ("-D", f"{name}={size}")]
+    pins = [part for pin in ("*.[qo]=heads_q/2", "*.[kv]=heads_kv/2", "*.gate=d_ff/2") for part in ("--pin", pin)]
+    model = MODELS / "llama_decode.ein"
+    einc("compile", model, *given, *pins, "-m", "dgx-h100", "--devices", "2", "-o", path)
+    document = einc("explain", path, "--launches", "--json").json()
+    rows = document["critical_launches"]
+    parts = ("peak_ms", "launch_ms", "below_peak_ms", "ahead_ms")
+    assert math.isclose(sum(row["ms"] for row in rows), document["predicted_ms"])
+    for row in rows:
+        assert math.isclose(sum(row[part] for part in parts), row["ms"])
+        assert min(row["peak_ms"], row["launch_ms"], row["below_peak_ms"], -row["ahead_ms"]) >= 0
+        assert (row["ahead_bytes"] > 0) == (row["ahead_ms"] < 0)
+    assert any(row["kind"] == "transfer" for row in rows)
+    assert any(row["ahead_bytes"] for row in rows)
+    assert len(document["launches"]["early"]) >= sum(row["ahead_bytes"] > 0 for row in rows)
+    text = einc("explain", path, "--launches").out.splitlines()
+    assert text[0].startswith("critical path")
+    assert text[-1].split()[:2] == ["all", str(len(rows))]
+    assert einc("explain", path, "--launches", "--all-specs").code == 2

@@ -47,6 +47,7 @@ MAX_TRACE_BYTES = 1 << 28
 @click.option("--op", "operator", metavar="NAME", help="Show one operator with all its blocks.")
 @click.option("--preamble", metavar="NAME", help="Print the preamble of one exchange, to write a program for it.")
 @click.option("--all-specs", is_flag=True, help="Show every cut that was considered.")
+@click.option("--launches", is_flag=True, help="List each launch and exchange of the critical path, and its roofline.")
 @click.option("--paper", is_flag=True, help="Show the paper's cost, in elements, beside the times.")
 @click.option("--against", "--compare", "against", metavar="PLAN2", help="Compare with another plan.")
 @click.option("--html", metavar="FILE", help="Write a page with pictures that a browser shows.")
@@ -85,6 +86,11 @@ def explain_command(source: str, **arguments: Any) -> None:
         against_document = (
             None if second is None or request.form not in ("text", "json") else explain(second, ideal=ideal)
         )
+        if request.launches:
+            from einc.report.critical_launches import describe_critical_launches
+
+            rows = describe_critical_launches(bundle, machine.ideal() if ideal else machine, timing)
+            document["critical_launches"] = rows
         if request.trace is not None and request.measured is None:
             output.write_text(request.trace, _format_trace(bundle, timing))
         page = None
@@ -113,6 +119,7 @@ class ExplainRequest:
     form: str | None
     trace: str | None
     paper: bool
+    launches: bool
 
     @property
     def makes_page(self) -> bool:
@@ -136,11 +143,16 @@ class ExplainRequest:
             "--all-specs": self.all_specs,
             "--against": self.against is not None,
             "--trace": self.trace is not None,
+            "--launches": self.launches,
         }
         if self.operator is not None and self.against is not None:
             raise click.UsageError("--op and --against cannot be combined")
         if self.preamble is not None and (drawn or any(conflicting.values())):
             raise click.UsageError(f"--preamble cannot be combined with {', '.join(conflicting)}, --html or --format")
+        if self.launches and (drawn or self.operator is not None or self.all_specs or self.against is not None):
+            raise click.UsageError(
+                "--launches shows the whole plan: leave out --op, --all-specs, --against and --format"
+            )
         if drawn and (self.operator is not None or self.all_specs):
             raise click.UsageError("a page and a graph show all operators: leave out --op and --all-specs")
         if self.trace == output.STDOUT and not self.makes_page and self.form not in (None, "text"):
@@ -153,7 +165,7 @@ def _read_request(source: str, arguments: dict[str, Any]) -> ExplainRequest:
     """Takes what is not about the compilation out of the arguments. `--json` is short for `--format json`."""
     fields = {
         name: arguments.pop(name)
-        for name in ("operator", "preamble", "all_specs", "against", "html", "form", "trace", "paper")
+        for name in ("operator", "preamble", "all_specs", "against", "html", "form", "trace", "paper", "launches")
     }
     if arguments.pop("as_json"):
         if fields["form"] not in (None, "json"):
@@ -223,6 +235,10 @@ def _format_text(request: ExplainRequest, document: dict[str, Any], against: dic
 
     if against is not None:
         return comparison.format_comparison(document, against, (request.source, request.against or ""), strong)
+    if request.launches:
+        from einc.report.critical_launches import format_critical_launches
+
+        return format_critical_launches(document["critical_launches"])
     if request.operator is not None:
         return terminal.format_operator(document, strong)
     if request.all_specs:
