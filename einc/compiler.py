@@ -75,8 +75,8 @@ class Compiled:
 
     @property
     def graph(self) -> Graph:
-        """The computation: with scans in blocks, where a plan of these is faster."""
-        return self._fused if self._blocked is None else self._competing[0]
+        """The computation: with scans in blocks, where a plan of these is faster, or with what is computed again."""
+        return self._fused if self._blocked is None and not self.options.may_recompute else self._competing[0]
 
     @cached_property
     def _competing(self) -> tuple[Graph, SelectedPlan]:
@@ -91,13 +91,16 @@ class Compiled:
 
     @cached_property
     def _fused(self) -> Graph:
+        self._phase("fusing operators")
+        return self._fuse(self.source)
+
+    def _fuse(self, source: Graph) -> Graph:
         from einc.graph.fuse import fuse
         from einc.graph.graph import verify_graph
         from einc.graph.reproducible import make_reproducible
 
-        self._phase("fusing operators")
-        verify_graph(self.source)
-        graph = fuse(self.source)
+        verify_graph(source)
+        graph = fuse(source)
         verify_graph(graph)
         return make_reproducible(graph) if self.options.reproducible else graph
 
@@ -121,6 +124,20 @@ class Compiled:
 
     @cached_property
     def _undivided(self) -> tuple[Graph, SelectedPlan]:
+        """The faster of the computation as it is, and of that with scans in blocks; or one that computes values again
+        for gradients, where neither fits."""
+        kept = self._find_kept()
+        if not self.options.may_recompute or kept[1].program is not None:
+            return kept
+        from einc.search.recomputing import find_recomputed
+
+        def find(source: Graph) -> tuple[Graph, SelectedPlan]:
+            graph = self._fuse(source)
+            return graph, self._find_fastest(graph)
+
+        return find_recomputed(self.source, self.options.train or "", self.target.machine, kept, find, self._phase)
+
+    def _find_kept(self) -> tuple[Graph, SelectedPlan]:
         """The faster of the computation as it is, and of that with scans in blocks."""
         unblocked = self._find_fastest(self._fused)
         if self._blocked is None:
@@ -311,23 +328,10 @@ def read_model(text: str, file: str, options: CompileOptions) -> Graph:
 def derive(graph: Graph, options: CompileOptions) -> Graph:
     """The graph, or its decode step, or the graph with its gradients, as the options say. Raises ModelError for an
     operator that has none, UsageError for options that contradict each other."""
-    of_steps = options.clip is not None or options.precision is not None or options.accumulate
-    if options.train is None and (options.gradients is not None or options.optimizer is not None or of_steps):
-        raise UsageError("gradients are those of a loss", hint="name the output that is the loss: --train LOSS")
-    if options.optimizer is None and of_steps:
-        message = "gradients are clipped and added up, and weights are kept in f32, for an optimizer"
-        raise UsageError(message, hint="name it: --optimizer adamw")
-    if options.train is not None:
-        from einc.training.gradients import derive_gradients
+    if options.trains:
+        from einc.training.deriving import derive_training
 
-        if options.step is not None:
-            raise UsageError("a decode step has no gradients", hint="leave out --step or --train")
-        if options.optimizer is not None:
-            from einc.training.steps import StepOptions, derive_training_step
-
-            step_options = StepOptions(options.clip, options.precision, options.accumulate)
-            return derive_training_step(graph, options.train, options.optimizer, options.gradients, step_options)
-        return derive_gradients(graph, options.train, options.gradients)
+        return derive_training(graph, options)
     if options.step is None:
         return graph
     from einc.graph.decode_step import derive_step

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from einc_runtime.plan.schema import InputPlacement
 
 FASTEST = "fastest"
+AUTO = "auto"
+"""What is computed again for gradients is chosen so that a plan fits."""
 
 SELECTORS = (FASTEST, "eindecomp", "greedy", "random")
 """What chooses the cuts: `einc.search` says how the first does, and `einc.logical.optimize` the others."""
@@ -69,7 +71,9 @@ class CompileOptions:
     With a `step`, what is planned is the decode step that is derived from the model. With `train`, the name of a loss
     among the outputs, its gradients are added: those of all weights, or of the tensors that `gradients` names. With an
     `optimizer` beside it, what is planned is a training step, in which the norm of all gradients is at most `clip`,
-    products have the type `precision`, and with `accumulate` gradients are added up over several runs.
+    products have the type `precision`, and with `accumulate` gradients are added up over several runs. `recompute`
+    says which values are computed again for gradients: `auto` as little as fits, or what
+    `einc.training.recomputation` reads.
     With `reproducible`, results have the same bits for any number of sites and any options but those of the model. With
     `price_pins`, a plan without the pins is searched for, too, and the plan says what that one would take.
 
@@ -105,11 +109,23 @@ class CompileOptions:
     clip: float | None = None
     precision: str | None = None
     accumulate: bool = False
+    recompute: str = AUTO
     objective: Objective = "latency"
     latency_at_most: float | None = None
     stages: int | None = None
     microbatches: int | None = None
     replicas: int | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether anything is said about gradients."""
+        named = (self.train, self.gradients, self.optimizer, self.clip, self.precision)
+        return named != (None,) * len(named) or self.accumulate or self.recompute != AUTO
+
+    @property
+    def may_recompute(self) -> bool:
+        """Whether values are computed again for gradients where a plan does not fit otherwise."""
+        return self.train is not None and self.selector == FASTEST and self.recompute == AUTO
 
     @property
     def divides(self) -> bool:

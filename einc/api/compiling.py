@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TEXT_OPTIONS = {
     "definitions", "preset", "dtype", "step", "train", "gradients", "optimizer", "clip",
-    "precision", "accumulate",
+    "precision", "accumulate", "recompute",
 }  # fmt: skip
 """Options about model texts; in a graph, Python decides these, a step is derived from the graph, and `grad` adds
 gradients to it."""

@@ -26,8 +26,8 @@ class GraphOptions(TypedDict, total=False):
 class PlanningOptions(GraphOptions, total=False):
     """How a model of any kind is planned; `compileGraph` says what most of these are.
 
-    `train`, `gradients`, `optimizer`, `clip`, `precision` and `accumulate` are those of `einc compile --train`, for
-    model texts alone; `latency_at_most` is in milliseconds.
+    `train`, `gradients`, `optimizer`, `clip`, `precision`, `accumulate` and `recompute` are those of `einc compile
+    --train`, for model texts alone; `latency_at_most` is in milliseconds.
     """
 
     schedule_mode: Literal["synthesized", "naive", "ai"]
@@ -43,6 +43,7 @@ class PlanningOptions(GraphOptions, total=False):
     clip: float
     precision: Literal["bf16", "f16"]
     accumulate: bool
+    recompute: str
     objective: Literal["latency", "throughput"]
     latency_at_most: float | None
     stages: int | None

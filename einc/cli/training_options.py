@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from einc.options import AUTO
 from einc_runtime.cli.base import ParamType
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,6 +26,13 @@ class NameList(ParamType):
 
 def training_options(function: F) -> F:
     """Adds `--train` and what goes with it."""
+    function = click.option(
+        "--recompute",
+        default=AUTO,
+        metavar="LEVEL",
+        help="With --train: what is computed again for gradients, to save memory: none, cheap, blocks, blocks=N, or as "
+        "little as fits.  [default: auto]",
+    )(function)
     function = click.option(
         "--accumulate",
         is_flag=True,

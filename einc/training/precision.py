@@ -80,7 +80,7 @@ class _Mixing:
         """The operator on 16-bit floats, where it is a product, or where all that it reads has them already."""
         floats = [k for k, desc in enumerate(descs) if desc.dtype is DType.F32]
         present = [self._builder.desc(inputs[k]).dtype for k in floats]
-        follows = _is_elementwise(operator) and all(dtype is self._narrow for dtype in present)
+        follows = is_elementwise(operator) and all(dtype is self._narrow for dtype in present)
         if not floats or not (_is_product(operator) or follows):
             return None
         narrow = tuple(replace(d, dtype=self._narrow) if k in floats else d for k, d in enumerate(descs))
@@ -105,12 +105,14 @@ def _is_product(operator: Operator) -> bool:
     return (is_matrix_product and operator.outputs[0].rank > 0) or operator.family in _PRODUCT_FAMILIES
 
 
-def _is_elementwise(operator: Operator) -> bool:
+def is_elementwise(operator: Operator, *, wide: bool = False) -> bool:
+    """Whether it computes each element of few others, or only moves them; without `wide`, by functions that 16 bits
+    are enough for."""
     if isinstance(operator, Equation | IndexOperator):
         scalar, aggregation = (
             (operator.program, operator.aggregation)
             if isinstance(operator, Equation)
             else (operator.scalar, operator.program.aggregation)
         )
-        return not aggregation and _WIDE_FUNCTIONS.isdisjoint(step.function for step in scalar.steps)
+        return not aggregation and (wide or _WIDE_FUNCTIONS.isdisjoint(step.function for step in scalar.steps))
     return operator.family in _MOVING_FAMILIES

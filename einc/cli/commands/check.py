@@ -32,6 +32,7 @@ _FRONTEND = (
     "clip",
     "precision",
     "accumulate",
+    "recompute",
 )
 """The options of `einc compile` that mean something without a plan."""
 

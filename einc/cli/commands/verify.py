@@ -12,7 +12,7 @@ from einc.cli.files import read_model_text
 from einc.cli.options import Definition, step_option
 from einc.cli.training_options import training_options
 from einc.errors import ModelError
-from einc.options import CompileOptions
+from einc.options import AUTO, CompileOptions
 from einc_runtime.cli.base import EincCommand, examples, json_option
 from einc_runtime.cli.verify import Ranks, assignment_option, ranks_option, verify_plan, weights_option
 
@@ -60,6 +60,7 @@ def verify_command(
     clip: float | None,
     precision: str | None,
     accumulate: bool,
+    recompute: str,
     weights: tuple[str, ...],
     ranks: bool,
     sites_per_rank: tuple[int, ...] | int | None,
@@ -87,11 +88,13 @@ def verify_command(
         clip=clip,
         precision=precision,
         accumulate=accumulate,
+        recompute=recompute,
     )
     reading = None if model is None else ModelReading(read_model_text(model), model, options)
     graph = None if reading is None else reading.build()
 
     def prove_more(bundle: Bundle, phase: Callable[[str], None]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        from einc.training.recomputation import AGAIN
         from einc.verification.figures import FIGURES_CLAIM, verify_figures
         from einc.verification.model import verify_model
 
@@ -100,7 +103,8 @@ def verify_command(
         if reading is None or graph is None:
             return (FIGURES_CLAIM,), (*unproved, _NO_MODEL)
         phase("comparing it with the model")
-        verify_model(bundle, graph)
+        again = sum(operation.name.endswith(AGAIN) for operation in bundle.operations)
+        verify_model(bundle, reading.build(again) if again else graph)
         derived = "" if step is None else "the decode step that is derived from "
         derived = derived if train is None else "the gradients that are derived from "
         claim = f"its operations and tensors are those of {derived}{model}, no more and no less"
@@ -123,13 +127,18 @@ class ModelReading:
     file: str
     options: CompileOptions
 
-    def build(self) -> Graph:
-        """The graph, fused as for compiling."""
+    def build(self, again: int = 0) -> Graph:
+        """The graph, fused as for compiling; for a plan in which so many operators are computed again for gradients."""
         from einc.compiler import read_model
         from einc.graph.fuse import fuse
         from einc.graph.graph import verify_graph
 
-        graph = fuse(read_model(self.text, self.file, self.options))
+        source = read_model(self.text, self.file, self.options)
+        if again and self.options.train is not None and self.options.recompute == AUTO:
+            from einc.training.recomputation import restore_recomputed
+
+            return restore_recomputed(source, self.options.train, again)
+        graph = fuse(source)
         verify_graph(graph)
         return graph
 

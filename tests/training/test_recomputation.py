@@ -1,0 +1,120 @@
+"""Values that are computed again for gradients have the same bits, save memory, and are chosen where they must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import einc as es
+from einc.compiler import Compiled, compile_model
+from einc.errors import CapacityError, UsageError
+from einc.frontend import build
+from einc.graph.fuse import fuse
+from einc.graph.graph import Graph, verify_graph
+from einc.options import CompileOptions
+from einc.training.recomputation import ForwardPart, count_again, read_level, recompute, restore_recomputed
+from einc.training.steps import StepOptions, derive_training_step
+from einc.verification.model import verify_model
+from tests.support.graph_interpreter import interpret
+
+BLOCKS = 5
+TEXT = f"""model blocks
+dim n = 70
+dim w = 6
+dim h = 50
+input x : f32[n, w]
+input t : f32[n, w]
+block layer(x, i) {{
+    weight gain : f32[w]
+    weight up : f32[w, h]
+    weight down : f32[h, w]
+    y = matmul(gelu(matmul(rmsnorm(x, gain), up)), down)
+    return x + y
+}}
+y = x
+repeat {BLOCKS} as i {{
+    y = layer(y, i)
+}}
+e = y - t
+output loss = mean(e * e, "n", "w")
+"""
+
+
+@pytest.fixture(scope="module")
+def step() -> Graph:
+    return derive_training_step(build(TEXT, "m.ein"), "loss", "adamw", None, StepOptions(1.0))
+
+
+def draw(graph: Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(8)
+    tensors = [tensor for tensor in graph.tensors if tensor.kind.name != "VALUE"]
+    return {tensor.name: rng.uniform(0.1, 0.9, tensor.desc.shape).astype("f4") for tensor in tensors}
+
+
+def count_kept(graph: Graph) -> int:
+    """The bytes that gradients read of what is computed before the loss."""
+    end = graph.positions["loss"] + 1
+    made = {name for node in graph.nodes[:end] for name in node.outputs}
+    read = {name for node in graph.nodes[end:] for name in node.inputs}
+    table = graph.tensor_table()
+    return sum(table[name].desc.type.size * table[name].desc.dtype.itemsize for name in made & read)
+
+
+def test_what_is_computed_again_has_the_same_bits(step: Graph) -> None:
+    arrays, kept = draw(step), [count_kept(fuse(step))]
+    expected = interpret(fuse(step), arrays)
+    for level, blocks in (("cheap", None), ("blocks", 2), ("blocks", None)):
+        again = recompute(step, "loss", level, blocks)
+        verify_graph(again)
+        graph = fuse(again)
+        verify_graph(graph)
+        kept.append(count_kept(graph))
+        for name, array in interpret(graph, arrays).items():
+            np.testing.assert_array_equal(array, expected[name])
+        assert restore_recomputed(step, "loss", count_again(graph)).nodes == graph.nodes
+    assert kept == sorted(kept, reverse=True)
+    assert kept[-1] < kept[0] / 5
+    assert {f"y.{n}" for n in range(1, BLOCKS)} < set(ForwardPart(step, "loss").between_blocks)
+
+
+def test_updates_wait_for_what_is_computed_again() -> None:
+    """A weight that is read by two layers: the second one's gradient is there before the first one's is made."""
+    text = TEXT.replace("weight up : f32[w, h]", 'weight up : f32[w, h] from "up"')
+    graph = derive_training_step(build(text, "m.ein"), "loss", "sgd")
+    again = fuse(recompute(graph, "loss", "blocks"))
+    verify_graph(again)
+    arrays = draw(graph)
+    for name, array in interpret(again, arrays).items():
+        np.testing.assert_array_equal(array, interpret(fuse(graph), arrays)[name])
+
+
+def compile_step(**options: Any) -> Compiled:
+    chosen = CompileOptions("host", 1, train="loss", optimizer="sgd", schedule="naive", **options)
+    return compile_model(TEXT, "m.ein", chosen)
+
+
+def test_as_little_as_fits_is_computed_again() -> None:
+    kept, most = (compile_step(recompute=level).program for level in ("none", "blocks"))
+    assert most.predicted_ms > kept.predicted_ms
+    assert max(most.memory) < max(kept.memory)
+    limit = (max(most.memory) + max(kept.memory)) // 2
+    with pytest.raises(CapacityError):
+        _ = compile_step(recompute="none", memory=limit).program
+    chosen = compile_step(memory=limit)
+    assert max(chosen.program.memory) <= limit
+    assert count_again(chosen.graph) > 0
+    assert chosen.program.predicted_ms <= most.predicted_ms
+    verify_model(chosen.bundle, restore_recomputed(chosen.source, "loss", count_again(chosen.graph)))
+
+
+def test_levels_are_read() -> None:
+    assert [read_level(text) for text in ("cheap", "blocks", "blocks=3")] == [
+        ("cheap", None), ("blocks", None), ("blocks", 3)
+    ]  # fmt: skip
+    for text in ("some", "cheap=2", "blocks=", "blocks=-1", "blocks=9999999"):
+        with pytest.raises(UsageError, match="computed again"):
+            read_level(text)
+    with pytest.raises(UsageError, match="gradients are those of a loss"):
+        es.compile(TEXT, "host", 1, recompute="cheap")
