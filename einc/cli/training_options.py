@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import click
 
-from einc.options import AUTO
 from einc_runtime.cli.base import ParamType
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,7 +27,6 @@ def training_options(function: F) -> F:
     """Adds `--train` and what goes with it."""
     function = click.option(
         "--recompute",
-        default=AUTO,
         metavar="LEVEL",
         help="With --train: what is computed again for gradients, to save memory: none, cheap, blocks, blocks=N, or as "
         "little as fits.  [default: auto]",

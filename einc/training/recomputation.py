@@ -18,7 +18,7 @@ from einc.training.precision import is_elementwise
 
 AGAIN = ".again"
 """How the names of tensors end that are computed a second time."""
-LEVELS = ("none", "cheap", "blocks")
+RECOMPUTATIONS = ("none", "cheap", "blocks")
 """What is computed again: nothing; what takes little time (elementwise functions, norms, softmax, moves); all that lies
 between two tensors that are between blocks."""
 MAX_DIGITS = 6
@@ -94,7 +94,7 @@ class ForwardPart:
 
 
 def recompute(graph: Graph, loss: str, level: str, blocks: int | None = None) -> Graph:
-    """The training step, or graph of gradients, in which what a level of LEVELS says is computed again.
+    """The training step, or graph of gradients, in which what a level of RECOMPUTATIONS says is computed again.
 
     With `blocks`, all of only so many blocks is computed again, the first ones, and of the others what is cheap.
     """
@@ -120,8 +120,8 @@ def read_level(text: str) -> tuple[str, int | None]:
     """The level, and the number of blocks, that `none`, `cheap`, `blocks` or `blocks=N` names. Raises UsageError."""
     level, equals, digits = text.partition("=")
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
-    if level not in LEVELS or (equals and (level != "blocks" or not is_number)):
-        hint = f"levels are auto, {', '.join(LEVELS)}, and blocks=N for the first N blocks"
+    if level not in RECOMPUTATIONS or (equals and (level != "blocks" or not is_number)):
+        hint = f"levels are auto, {', '.join(RECOMPUTATIONS)}, and blocks=N for the first N blocks"
         raise UsageError(f"'{text:.40}' does not say what is computed again", hint=hint)
     return level, int(digits) if equals else None
 

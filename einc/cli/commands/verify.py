@@ -60,7 +60,7 @@ def verify_command(
     clip: float | None,
     precision: str | None,
     accumulate: bool,
-    recompute: str,
+    recompute: str | None,
     weights: tuple[str, ...],
     ranks: bool,
     sites_per_rank: tuple[int, ...] | int | None,
@@ -88,7 +88,7 @@ def verify_command(
         clip=clip,
         precision=precision,
         accumulate=accumulate,
-        recompute=recompute,
+        recompute=recompute or AUTO,
     )
     reading = None if model is None else ModelReading(read_model_text(model), model, options)
     graph = None if reading is None else reading.build()
