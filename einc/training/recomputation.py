@@ -150,9 +150,9 @@ def count_again(graph: Graph) -> int:
     return sum(node.name.endswith(AGAIN) for node in graph.nodes)
 
 
-def _list_again(part: ForwardPart, kept: frozenset[str], names: Mapping[str, str], wanted: Sequence[str]) -> list[Node]:
-    """The nodes that compute what is wanted and neither kept nor there already, in their order."""
-    waiting, needed = list(wanted), set[int]()
+def _list_again(part: ForwardPart, kept: frozenset[str], names: Mapping[str, str], read: Sequence[str]) -> list[Node]:
+    """The nodes that compute what is read and neither kept nor there already, in their order."""
+    waiting, needed = list(read), set[int]()
     while waiting:
         name = waiting.pop()
         number = part.positions.get(name)
