@@ -98,10 +98,16 @@ def list_constants(text: str) -> Iterator[tuple[str, str]]:
 
 
 def test_one_constant_name_has_one_value() -> None:
-    """Who has read one definition knows what the name means in any other module."""
+    """Who has read one definition knows what the name means in any other module. Parsed are files with a name that
+    another file has, too."""
+    bound = {
+        path: (set(re.findall(r"^_*([A-Z][A-Z0-9_]*)\b[^=\n]*=", text, re.MULTILINE)), text)
+        for path, text in read_sources(*CODE)
+    }
+    counts = Counter(name for names, _ in bound.values() for name in names)
     values: defaultdict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for path, text in read_sources(*CODE):
-        for name, value in list_constants(text):
+    for path, (names, text) in bound.items():
+        for name, value in list_constants(text) if any(counts[name] > 1 for name in names) else ():
             if not (path.startswith("einc/ops/") and name in OPERATOR_TABLES):
                 values[name][value].append(path)
     assert {name: dict(paths) for name, paths in values.items() if len(paths) > 1} == {}
@@ -112,10 +118,12 @@ def list_numbers_without_reason(text: str) -> Iterator[str]:
 
     A group has no empty line in it. Its reason is a comment above it, or a docstring or a comment in it.
     """
-    if not re.search(r"^_?[A-Z][A-Z0-9_]*(:.*)? = [-+(]*[0-9]", text, re.MULTILINE):
-        return
     lines = text.splitlines()
-    for statement in ast.parse(text).body:
+    for number in (n for n, line in enumerate(lines) if re.match(r"_?[A-Z][A-Z0-9_]*(:.*)? = [-+(]*[0-9]", line)):
+        try:
+            (statement,) = ast.parse(lines[number]).body
+        except SyntaxError:  # it has several lines, and so is no number
+            continue
         if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
             continue
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
@@ -126,7 +134,7 @@ def list_numbers_without_reason(text: str) -> Iterator[str]:
         )
         if not isinstance(target, ast.Name) or not target.id.isupper() or not is_number:
             continue
-        first = last = statement.lineno - 1
+        first = last = number
         while first > 0 and lines[first - 1].strip():
             first -= 1
         while last < len(lines) and lines[last].strip():
@@ -169,7 +177,7 @@ def test_names_say_what_a_value_is() -> None:
     vague = []
     pattern = re.compile(rf"\b_?({'|'.join(VAGUE_NAMES)})\b")
     for path, text in read_sources(*CODE, TESTS / "support"):
-        if pattern.search(re.sub(r'"""(?s:.*?)"""|#.*', "", text)):
+        if pattern.search(re.sub(r'"""(?s:.*?)"""|"[^"\n]*"|#.*', "", text)):
             vague += [f"{path}:{line}: {name}" for line, name in list_vague_names(text)]
     assert vague == []
 
