@@ -24,9 +24,9 @@ from einc.plan_reading.limits import Limit, find_limit
 from einc.plan_reading.timing import read_plan_machine, time_plan
 from einc.predict.cores import list_run_tasks
 from einc.predict.ranges import name_rates
-from einc_runtime import disk
 from einc_runtime.plan.schema import ITEMSIZE, Bundle
 from einc_runtime.plan.states import STATE
+from einc_runtime.remembered import RememberedFiles, find_user_folder
 from einc_runtime.text import format_count, format_memory
 
 MAX_KEPT_FIGURES = 20_000
@@ -61,7 +61,7 @@ class FiguresCache:
     """The figures of plans that were made before, in a folder; `find` plans what is not there."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._files = RememberedFiles(folder, MAX_KEPT_FIGURES, MAX_FIGURES_BYTES)
 
     def find(self, text: str, name: str, options: CompileOptions, phase: Callable[[str], None]) -> Figures:
         """The figures of the plan of a model text; `name` stands for its file in messages. Pins that match none of its
@@ -70,10 +70,9 @@ class FiguresCache:
         With a limit of time, what a search found that ran out of it is not kept. Raises what compiling raises, but for
         a plan that does not fit into memory.
         """
-        file = self._folder / f"{hash_request(text, options)[:40]}.json"
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            if disk.is_own(file) and file.stat().st_size <= MAX_FIGURES_BYTES:
-                return msgspec.json.decode(file.read_bytes(), type=Figures)
+        file = f"{hash_request(text, options)[:40]}.json"
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(self._files.read(file) or b"", type=Figures)
         compiled = compile_model(text, name, options, phase)
         kept, machine = count_resident_bytes(compiled.source), compiled.target.machine
         available = sum(site.memory_bytes for site in machine.sites)
@@ -94,10 +93,7 @@ class FiguresCache:
                 raise
             figures = Figures(problem=error.message)  # a batch or a graph that has no such parts
         if compiled.budget.left > 0:
-            with contextlib.suppress(OSError):
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                disk.replace_file(file, lambda stream: stream.write(msgspec.json.encode(figures)))
-                disk.forget_older_half(self._folder, MAX_KEPT_FIGURES)
+            self._files.write(file, msgspec.json.encode(figures))
         return figures
 
 
@@ -125,4 +121,4 @@ def describe_figures(bundle: Bundle) -> Figures:
 
 def find_figures_folder() -> Path:
     """The folder of figures in the user's cache folder."""
-    return disk.user_cache("figures")
+    return find_user_folder("figures")

@@ -24,11 +24,11 @@ from einc.logical.pins import Pin
 from einc.machines.load import format_machine
 from einc.options import CompileOptions
 from einc.plan_report import REPORT_VERSION
-from einc_runtime.disk import user_cache, write_file
 from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.errors import ReportedError
-from einc_runtime.plan.codec import encode, read_bundle
+from einc_runtime.plan.codec import MAX_PAYLOAD_BYTES, encode, read_bundle
 from einc_runtime.plan.schema import SCHEMA_VERSION, Bundle
+from einc_runtime.remembered import RememberedFiles, find_user_folder
 from einc_runtime.version import VERSION
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 MAX_CACHED_PLANS = 400
 """Files that are kept; if there are more, the older half of them is removed."""
+
+MAX_CACHED_BYTES = 2 * MAX_PAYLOAD_BYTES
+"""Of a file: more than any plan takes, with what stands around it."""
 
 
 class ModelSource(Protocol):
@@ -73,31 +76,26 @@ class KeptPlan:
 
 def find_cache_folder() -> Path:
     """The folder of plans in the user's cache folder."""
-    return user_cache("plans")
+    return find_user_folder("plans")
 
 
 class PlanCache:
     """Compiles a model text, or finds the plan that the same text, options, machine and versions gave before."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._files = RememberedFiles(folder, MAX_CACHED_PLANS, MAX_CACHED_BYTES)
 
     def get(self, text: str, name: str, options: CompileOptions, phase: Callable[[str], None]) -> KeptPlan:
         """The plan of a model text; `name` stands in messages, and in the name of the file.
 
         A file that is no valid plan is compiled again. A folder that cannot be used only costs time.
         """
-        file = self._folder / f"{name}-{hash_request(text, options)[:32]}.bin"
-        with contextlib.suppress(OSError, ReportedError):
-            return KeptPlan(read_bundle(str(file)), file, False)
+        file = f"{name}-{hash_request(text, options)[:32]}.bin"
+        with contextlib.suppress(OSError, ReportedError):  # the folder may be one that users share
+            path = self._files.folder / file
+            return KeptPlan(read_bundle(str(path)), path, False)
         bundle = compile_model(text, f"{name}.ein", options, phase).bundle
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(file, lambda stream: stream.write(encode(bundle)))
-            self._forget()
-        except OSError:
-            return KeptPlan(bundle, None, True)
-        return KeptPlan(bundle, file, True)
+        return KeptPlan(bundle, self._files.write(file, encode(bundle)), True)
 
     def find_longest(self, source: ModelSource) -> int:
         """How many tokens a text may have."""
@@ -124,29 +122,13 @@ class PlanCache:
         """What `make` gives, or gave before for the same model and versions."""
         if not source.is_exported:
             return make()
-        file = self._folder / f"{hash_source(source, about)[:32]}.json"
+        file = f"{hash_source(source, about)[:32]}.json"
         with contextlib.suppress(OSError, ValueError):
-            kept: dict[str, Any] = json.loads(file.read_bytes())
+            kept: dict[str, Any] = json.loads((self._files.folder / file).read_bytes())
             return kept
         kept = make()
-        with contextlib.suppress(OSError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(file, lambda stream: stream.write(json.dumps(kept).encode()))
-            self._forget()
+        self._files.write(file, json.dumps(kept).encode())
         return kept
-
-    def _forget(self) -> None:
-        """Removes the older half where there are too many. Another process may do the same at this time."""
-        files = [path for path in self._folder.iterdir() if path.suffix in (".bin", ".json")]
-        if len(files) <= MAX_CACHED_PLANS:
-            return
-        ages = {}
-        for path in files:
-            with contextlib.suppress(OSError):
-                ages[path] = path.stat().st_mtime_ns
-        for path in sorted(ages, key=lambda file: (ages[file], file.name))[: len(ages) // 2]:
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def hash_source(source: ModelSource, about: str) -> str:

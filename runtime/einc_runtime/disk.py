@@ -6,14 +6,11 @@ included, leaves the target as it was, and no other file. Only a crash may leave
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
-
-from einc_runtime import environment
 
 
 class Disk(Protocol):
@@ -88,12 +85,6 @@ def replace_file(target: Path, write: Callable[[BinaryIO], object], disk: Disk =
         raise
 
 
-def user_cache(folder: str) -> Path:
-    """A folder of what einc remembers for this user; it need not be there."""
-    home = environment.read(environment.CACHE_HOME) or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "einc" / folder
-
-
 def is_own(path: Path) -> bool:
     """Whether a file is there, and it and its folder are this user's, so that nobody else can have put it there."""
     try:
@@ -103,20 +94,6 @@ def is_own(path: Path) -> bool:
     if not hasattr(os, "getuid"):
         return True
     return all(status.st_uid == os.getuid() and not status.st_mode & 0o022 for status in stats)
-
-
-def forget_older_half(folder: Path, most: int) -> None:
-    """Removes the older half of the files in a folder if there are more than `most`. Another process may do the same
-    at this time. Raises OSError where the folder cannot be read."""
-    files, ages = list(folder.iterdir()), {}
-    if len(files) <= most:
-        return
-    for file in files:
-        with contextlib.suppress(OSError):
-            ages[file] = file.lstat().st_mtime_ns
-    for file in sorted(ages, key=lambda path: (ages[path], path.name))[: len(ages) // 2]:
-        with contextlib.suppress(OSError):
-            file.unlink()
 
 
 def resolve_target(path: str | os.PathLike[str]) -> Path:

@@ -7,16 +7,14 @@ can claim that a plan is proved, as they could replace the program itself.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from functools import cache
 from pathlib import Path
 
-from einc_runtime import disk
 from einc_runtime.plan import codec, proof
 from einc_runtime.plan.aggregate_definitions import DEFINED, DEFINED_EXACT
 from einc_runtime.plan.schema import Bundle
+from einc_runtime.remembered import RememberedFiles, find_user_folder, hash_sources
 
 MAX_REMEMBERED_PROOFS = 1000
 """Proofs; if there are more, the older half of them is forgotten."""
@@ -46,47 +44,30 @@ def require_proof(bundle: Bundle, *, decoded: bool = False) -> bool:
     if len(bundle.tasks) <= MAX_SMALL_TASKS:
         prove(bundle, decoded=decoded)
         return False
-    mark = _find_mark(bundle)
-    if mark is not None and disk.is_own(mark):
+    mark = _name_mark(bundle)
+    marks = RememberedFiles(user_directory(), MAX_REMEMBERED_PROOFS, 0)
+    if mark is not None and marks.find(mark) is not None:
         return True
     prove(bundle, decoded=decoded)
     if mark is not None:
-        _remember(mark)
+        marks.write(mark, b"")
     return False
 
 
 def user_directory() -> Path:
     """The directory of the marks of proved plans."""
-    return disk.user_cache("proofs")
+    return find_user_folder("proofs")
 
 
-def _find_mark(bundle: Bundle) -> Path | None:
-    """Where the mark of this plan is or would be; None where the proof's program cannot be read."""
+def _name_mark(bundle: Bundle) -> str | None:
+    """The name of this plan's mark; None where the proof's program cannot be read."""
     program = _hash_program()
-    if program is None:
-        return None
-    return user_directory() / hashlib.sha256(program + codec.hash_payload(bundle)).hexdigest()
+    return None if program is None else hashlib.sha256(program + codec.hash_payload(bundle)).hexdigest()
 
 
 @cache
 def _hash_program() -> bytes | None:
     """A hash of all that decides whether a plan is proved: the runtime's sources of plans, kernels and laws."""
     root = Path(proof.__file__).parents[1]
-    digest = hashlib.sha256()
-    try:
-        files = sorted(path for folder in ("plan", "kernels") for path in (root / folder).rglob("*.py"))
-        files.append(root / "laws.py")
-        for path in files:
-            text = path.read_bytes()
-            digest.update(f"{path.relative_to(root)} {len(text)}\n".encode() + text)
-    except OSError:
-        return None
-    return digest.digest() if Path(proof.__file__) in files else None
-
-
-def _remember(mark: Path) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        disk.forget_older_half(mark.parent, MAX_REMEMBERED_PROOFS)
+    files = sorted(path for folder in ("plan", "kernels") for path in (root / folder).rglob("*.py"))
+    return hash_sources(root, [*files, root / "laws.py"]) if Path(proof.__file__) in files else None

@@ -52,7 +52,7 @@ def test_code_is_emitted_once_for_its_arguments_and_its_emitter(process, monkeyp
     assert process(41, emitter="another") == (42, 1)
     assert process(41, added=3) == (44, 0)
     assert len(files()) == 3
-    monkeypatch.setattr(code_cache, "_hash_sources", lambda: b"other sources")
+    monkeypatch.setattr(code_cache, "_hash_emitters", lambda: b"other sources")
     assert process(41) == (42, 1)
 
 

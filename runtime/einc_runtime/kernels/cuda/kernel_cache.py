@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from einc_runtime import environment
-from einc_runtime.disk import DISK, Disk, replace_file, user_cache
+from einc_runtime.disk import DISK, Disk, replace_file
 from einc_runtime.kernels.cuda.triton_compile import KernelBinary
 from einc_runtime.kernels.gpu import AMD
 from einc_runtime.kernels.triton.launches import KernelSource
+from einc_runtime.remembered import find_user_folder
 
 MAX_KERNEL_BYTES = 64 << 20
 """The size limit of files; larger ones are not read."""
@@ -39,7 +40,7 @@ def directories() -> tuple[Path, ...]:
 
 def user_directory() -> Path:
     """The directory of kernels that were compiled during runs."""
-    return user_cache("kernels")
+    return find_user_folder("kernels")
 
 
 def directory_beside(plan: str | os.PathLike[str]) -> Path:
