@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from einc_runtime import environment
 from einc_runtime.environment import PROCESSOR
@@ -94,6 +95,13 @@ _SYSCTLS = {
 """What macOS calls them, below `hw.optional.`."""
 
 
+class Registers(NamedTuple):
+    """How many f32 a register holds, and how many registers there are."""
+
+    lanes: int
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class Processor:
     """LLVM's name of a processor, and its instructions by LLVM's names; `attributes` is what LLVM is told of them, and
@@ -113,6 +121,13 @@ class Processor:
     def has_wide_registers(self) -> bool:
         """Whether it has 32 registers of 512 bits."""
         return "avx512f" in self.features
+
+    @property
+    def registers(self) -> Registers:
+        """Those for floats that machine code uses: of 512, 256, or 128 bits."""
+        if self.has_wide_registers:
+            return Registers(16, 32)
+        return Registers(8, 16) if "avx2" in self.features else Registers(4, 32 if "neon" in self.features else 16)
 
     @property
     def multiplies_bf16(self) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from einc_runtime.dtypes import Array
 from einc_runtime.kernels.base import address
 from einc_runtime.kernels.llvm import code_cache
-from einc_runtime.kernels.processor import find_processor
+from einc_runtime.kernels.processor import Registers, find_processor
 from einc_runtime.resident import release_program
 
 if TYPE_CHECKING:
@@ -135,6 +135,11 @@ def is_worthwhile(elements: int) -> bool:
 def has_wide_registers() -> bool:
     """Whether the processor has 32 registers of 512 bits."""
     return _engine().processor.has_wide_registers
+
+
+def find_registers() -> Registers:
+    """The processor's registers for floats."""
+    return _engine().processor.registers
 
 
 def multiplies_bf16() -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from einc_runtime.kernels.calls.contract import ContractCall
 from einc_runtime.kernels.indices import NamedArray
 from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import FewRowsArguments, PanelArguments
-from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.few_rows_layout import (
     BYTES_PER_NS,
     WIDE,
@@ -35,6 +35,9 @@ from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view
 from einc_runtime.kernels.numpy import libraries
 from einc_runtime.kernels.numpy.prepacking import is_constant
 from einc_runtime.plan.index_equations import Names
+
+if TYPE_CHECKING:
+    from einc_runtime.kernels.llvm.row_panels_code import PanelForm
 
 PANEL_PRODUCTS_PER_NS = 90.0
 """What a worker multiplies."""
@@ -59,7 +62,7 @@ class PanelProduct:
         copies = OperandCopies.take(scratch, call, layout, move, None if suits else WIDE)
         count = math.prod(call.extents[name] for name in layout.batch if name in vectors.names)
         depth = math.prod(call.extents[name] for name in layout.summed)
-        size = count_packed(_find_width(layout), layout.rows, depth)
+        size = count_packed(_find_form(layout).width, layout.rows, depth)
         panels = scratch.take((count, size), WIDE)
         return PanelProduct(call, layout, copies, panels, scratch.size)
 
@@ -80,7 +83,7 @@ class PanelProduct:
     def _prepare_packing(self, vectors: NamedArray, panels: Array) -> Run:
         """Packs the rows of every batch. Where the summed indices are several dimensions, each part of a line has a
         place of its own in the panel; packing a part may write behind it, so the parts go in their order."""
-        layout, width = self.layout, _find_width(self.layout)
+        layout, width = self.layout, _find_form(self.layout).width
         outer, inner = split_off_batches(layout.summed, (vectors,), 1)
         view = _view_rows(vectors, layout, outer, inner)
         parts, depth = math.prod(self.call.extents[name] for name in outer), view.shape[-1]
@@ -93,14 +96,14 @@ class PanelProduct:
         return compiler.CompiledCall(emit_pack(width, along), arguments, table, view, panels)
 
     def _prepare_product(self, panels: Array, vectors: NamedArray, result: NamedArray) -> Run:
-        from einc_runtime.kernels.llvm.row_panels_code import PanelForm, emit_panel_product
+        from einc_runtime.kernels.llvm.row_panels_code import emit_panel_product
 
         layout = self.layout
         matrix = view_as_matrices(layout.matrix, layout.batch, layout.lines, layout.summed)
         target = view_as_matrices(result, layout.batch, layout.row_names, layout.lines)
         shared = [self.call.extents[name] if name in vectors.names else 1 for name in layout.batch]
         table = list_addresses([matrix, panels.reshape(*shared, 1, -1), target], target.shape[:-2])
-        form = PanelForm(layout.matrix.kind, result.kind, layout.rows)
+        form = _find_form(layout, result.kind)
         arguments = PanelArguments[int](
             matrices=len(table),
             table=address(table),
@@ -113,9 +116,10 @@ class PanelProduct:
         return compiler.CompiledCall(emit_panel_product(form), arguments, table, matrix, panels, target)
 
 
-def _find_width(layout: FewRowsLayout) -> int:
-    """The rows that a panel has, in whole vectors."""
-    return -(-layout.rows // LANES) * LANES
+def _find_form(layout: FewRowsLayout, result: str = "f32") -> PanelForm:
+    from einc_runtime.kernels.llvm.row_panels_code import PanelForm
+
+    return PanelForm(layout.matrix.kind, result, layout.rows, compiler.find_registers())
 
 
 def _find_step(vectors: NamedArray, layout: FewRowsLayout) -> int | None:
@@ -141,6 +145,8 @@ until then reading it takes longer than multiplying: with 16 rows a library is a
 MIN_ROWS_PANEL = 9
 """So many rows, and up to `few_rows_layout.MAX_PRODUCT_ROWS`, are packed in a panel if the matrix has f32 and the
 processor has registers of 512 bits: a library is not faster, and needs the interpreter for each call."""
+MIN_ROWS_PANEL_NARROW = 5
+"""The same for other processors, and any type of floats."""
 PRODUCTS_PER_NS = 20.0
 """What a worker multiplies."""
 
@@ -150,13 +156,19 @@ def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
     layout = FewRowsLayout.find(call)
     if layout is None or not compiler.is_worthwhile(math.prod(call.extents.values()) // layout.rows):
         return None
-    if layout.matrix.kind == "f32" and layout.rows >= MIN_ROWS_PANEL and compiler.has_wide_registers():
+    if _suits_panel(layout):
         return PanelProduct.of(call, layout, move).kernel
     if layout.rows > (MAX_ROWS if compiler.has_wide_registers() else MAX_ROWS_NARROW):
         return None
     if layout.rows > MAX_ROWS_PACKED and _is_packed(layout):
         return None
     return _FewRowsProduct.of(call, layout, move).kernel
+
+
+def _suits_panel(layout: FewRowsLayout) -> bool:
+    if compiler.has_wide_registers():
+        return layout.matrix.kind == "f32" and layout.rows >= MIN_ROWS_PANEL
+    return layout.rows >= MIN_ROWS_PANEL_NARROW
 
 
 def _is_packed(layout: FewRowsLayout) -> bool:

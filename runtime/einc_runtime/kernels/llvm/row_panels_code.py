@@ -1,9 +1,10 @@
 """Emits the machine code of matrix products with some more rows: a matrix, as it lies, times rows packed in a panel.
 
-A panel has the elements of all rows at a position side by side, in up to three vectors. An element of the matrix is
-read into all lanes and multiplied by these, so that a vector of sums belongs to a line of the matrix and has a lane for
-each row: no sum crosses lanes, and a line needs no packing. Eight lines are multiplied together, so that their streams
-stay in the first cache whatever the step between lines is. Lines behind the next eight are fetched meanwhile.
+A panel has the elements of all rows at a position side by side, in a few registers. An element of the matrix is read
+into all lanes and multiplied by these, so that a register of sums belongs to a line of the matrix and has a lane for
+each row: no sum crosses lanes, and a line needs no packing. Up to eight lines are multiplied together, as many as there
+are registers for, so that their streams stay in the first cache whatever the step between lines is. Lines behind the
+next ones are fetched meanwhile.
 
 An element's sum goes through positions in their order, and depends on its line and its row alone.
 """
@@ -19,24 +20,38 @@ from einc_runtime.kernels.llvm import compiler
 from einc_runtime.kernels.llvm.arguments import PanelArguments
 from einc_runtime.kernels.llvm.compiler import LANES
 from einc_runtime.kernels.llvm.emitter import F32, I32, I64, Emitter, Value, vector
+from einc_runtime.kernels.processor import Registers
 
-LINES_AT_ONCE = 8
-"""Lines that are multiplied together."""
+LINES_AT_ONCE = (8, 6, 4, 3, 2, 1)
+"""Lines that may be multiplied together: parts of a block. Eight registers of sums hide the latency of additions."""
+BLOCK_LINES = 3 * LANES
+"""Lines whose sums are stored together."""
 POSITIONS = 16
 """Positions of a step: as many as a line of the cache has elements of f32."""
 
 
 class PanelForm(NamedTuple):
-    """What the code is made for: the types of the matrix and of the result, and how many rows there are."""
+    """What the code is made for: the types of the matrix and of the result, how many rows there are, and the
+    processor's registers."""
 
     matrix: str
     result: str
     rows: int
+    registers: Registers
 
     @property
-    def vectors(self) -> int:
-        """The vectors of a panel at each position."""
-        return -(-self.rows // LANES)
+    def width(self) -> int:
+        """The elements of a panel at each position, in whole registers."""
+        return -(-self.rows // self.registers.lanes) * self.registers.lanes
+
+    @property
+    def lines(self) -> int:
+        """The lines that are multiplied together: as many as there are registers for, beside those for what is
+        multiplied."""
+        vectors = self.width // self.registers.lanes
+        return next(
+            (n for n in LINES_AT_ONCE if n * vectors + min(n, vectors) + 1 <= self.registers.count), LINES_AT_ONCE[-1]
+        )
 
 
 @compiler.compile_once
@@ -48,12 +63,14 @@ def emit_panel_product(form: PanelForm) -> ir.Module:
 
 class _PanelEmitter:
     def __init__(self, form: PanelForm) -> None:
-        self.form, self.width = form, form.vectors * LANES
+        self.form, self.lanes = form, form.registers.lanes
+        self.tiles = range(-(-form.rows // LANES))
+        self.kind = ir.VectorType(F32, self.lanes)
         self.e = Emitter()
         self.b = self.e.b
         self.a = PanelArguments[Value](*(self.e.argument() for _ in PanelArguments._fields))
         with self.b.goto_entry_block():
-            tile = self.b.alloca(vector(F32), form.vectors * LANES)
+            tile = self.b.alloca(vector(F32), len(self.tiles) * BLOCK_LINES)
         self.tile = self.b.ptrtoint(tile, I64)
 
     def emit(self) -> ir.Module:
@@ -61,12 +78,13 @@ class _PanelEmitter:
         scale = e.broadcast(b.bitcast(b.trunc(self.a.scale, I32), F32))
         with e.loop(self.a.matrices) as number:
             matrix, panel, result = e.read_entry(self.a.table, number, 3)
-            with e.loop(self.a.lines, LANES) as first:
+            with e.loop(self.a.lines, BLOCK_LINES) as first:
                 left = b.sub(self.a.lines, first)
-                block_lines = e.least(left, I64(LANES))
-                with e.loop(block_lines, LINES_AT_ONCE) as tile_line:
+                block_lines = e.least(left, I64(BLOCK_LINES))
+                with e.loop(block_lines, self.form.lines) as tile_line:
                     self._multiply(matrix, panel, b.add(first, tile_line), tile_line)
-                self._store(result, first, left, scale)
+                with e.loop(block_lines, LANES) as tile_line:
+                    self._store(result, b.add(first, tile_line), tile_line, scale)
         return e.finish()
 
     def _multiply(self, matrix: Value, panel: Value, first: Value, tile_line: Value) -> None:
@@ -74,21 +92,28 @@ class _PanelEmitter:
 
         Lines behind the last one are read as the last one; their sums are not stored.
         """
-        e, b, vectors = self.e, self.b, range(self.form.vectors)
+        e, b, firsts = self.e, self.b, range(0, self.form.width, self.lanes)
         last = b.sub(self.a.lines, I64(1))
-        numbers = [e.least(b.add(first, I64(n)), last) for n in range(LINES_AT_ONCE)]
+        numbers = [e.least(b.add(first, I64(n)), last) for n in range(self.form.lines)]
         lines = [b.add(matrix, b.mul(number, self.a.line_step)) for number in numbers]
-        sums = [[e.variable(e.number(0.0)) for _ in vectors] for _ in lines]
-        ahead = b.mul(self.a.line_step, I64(2 * LINES_AT_ONCE))
+        nothing = ir.Constant(self.kind, [0.0] * self.lanes)
+        sums = [[e.variable(nothing) for _ in firsts] for _ in lines]
+        ahead = b.mul(self.a.line_step, I64(2 * self.form.lines))
         size = I64(ITEMSIZE[self.form.matrix])
 
         def multiply(position: Value) -> None:
-            start = b.mul(position, I64(self.width))
-            rows = [e.load(panel, b.add(start, I64(v * LANES)), "f32", None) for v in vectors]
-            for line, line_sums in zip(lines, sums, strict=True):
-                element = e.load_one(b.add(line, b.mul(position, size)), self.form.matrix)
-                for row, total in zip(rows, line_sums, strict=True):
-                    b.store(e.fuse_multiply_add(element, row, b.load(total)), total)
+            start = b.add(panel, b.mul(position, I64(self.form.width * ITEMSIZE["f32"])))
+            read_rows = (b.load(self._place(start, lane), align=ITEMSIZE["f32"]) for lane in firsts)
+            read_elements = (self._load_element(b.add(line, b.mul(position, size))) for line in lines)
+            if len(lines) < len(firsts):  # the fewer ones are read first, and stay in registers
+                elements = list(read_elements)
+                pairs = ((element, row, n, v) for v, row in enumerate(read_rows) for n, element in enumerate(elements))
+            else:
+                rows = list(read_rows)
+                pairs = ((element, row, n, v) for n, element in enumerate(read_elements) for v, row in enumerate(rows))
+            for element, row, n, v in pairs:
+                name = f"llvm.fma.v{self.lanes}f32"
+                b.store(e.intrinsic(name, self.kind, element, row, b.load(sums[n][v])), sums[n][v])
 
         full = b.and_(self.a.depth, I64(-POSITIONS))
         with e.loop(full, POSITIONS) as position:
@@ -99,18 +124,31 @@ class _PanelEmitter:
         with e.span(full, self.a.depth) as position:
             multiply(position)
         for n, line_sums in enumerate(sums):
-            for v, total in enumerate(line_sums):
-                e.store(b.load(total), self._tile(v), b.mul(b.add(tile_line, I64(n)), I64(LANES)), "f32", None)
+            line = b.mul(b.add(tile_line, I64(n)), I64(LANES * ITEMSIZE["f32"]))
+            for lane, total in zip(firsts, line_sums, strict=True):
+                tile = b.add(self._tile(lane // LANES), line)
+                b.store(b.load(total), self._place(tile, lane % LANES), align=ITEMSIZE["f32"])
 
-    def _store(self, result: Value, first: Value, left: Value, scale: Value) -> None:
-        """Stores the elements of every row for up to sixteen lines."""
+    def _load_element(self, address: Value) -> Value:
+        """An element of the matrix in every lane of a register."""
+        wide = self.e.load_one(address, self.form.matrix)
+        first = ir.Constant(ir.VectorType(I32, self.lanes), list(range(self.lanes)))
+        return wide if self.lanes == LANES else self.b.shuffle_vector(wide, wide, first)
+
+    def _place(self, address: Value, lane: int) -> Value:
+        """The pointer to the register from a lane of what begins at an address."""
+        return self.e.at(self.b.add(address, I64(lane * ITEMSIZE["f32"])), self.kind)
+
+    def _store(self, result: Value, first: Value, tile_line: Value, scale: Value) -> None:
+        """Stores the elements of every row for up to sixteen lines, whose sums begin at a line of the tile."""
         e, b, form = self.e, self.b, self.form
-        mask = e.lanes_below(left)
-        for v in range(form.vectors):
-            lines = [e.load(self._tile(v), I64(n * LANES), "f32", None) for n in range(LANES)]
+        mask = e.lanes_below(e.least(b.sub(self.a.lines, first), I64(LANES)))
+        for v in self.tiles:
+            tile = b.add(self._tile(v), b.mul(tile_line, I64(LANES * ITEMSIZE["f32"])))
+            lines = [e.load(tile, I64(n * LANES), "f32", None) for n in range(LANES)]
             for row, value in enumerate(e.transpose_square(lines)[: form.rows - v * LANES], start=v * LANES):
                 address = b.add(result, b.mul(self.a.row_step, I64(row)))
                 e.store(b.fmul(value, scale), address, first, form.result, mask)
 
     def _tile(self, v: int) -> Value:
-        return self.b.add(self.tile, I64(v * LANES * LANES * ITEMSIZE["f32"]))
+        return self.b.add(self.tile, I64(v * BLOCK_LINES * LANES * ITEMSIZE["f32"]))
