@@ -4,7 +4,7 @@ A panel has the elements of all rows at a position side by side, in a few regist
 into all lanes and multiplied by these, so that a register of sums belongs to a line of the matrix and has a lane for
 each row: no sum crosses lanes, and a line needs no packing. Up to eight lines are multiplied together, as many as there
 are registers for, so that their streams stay in the first cache whatever the step between lines is. Lines behind the
-next ones are fetched meanwhile.
+next ones are fetched meanwhile. Lines of 16-bit floats are widened in memory of the first cache.
 
 An element's sum goes through positions in their order, and depends on its line and its row alone.
 """
@@ -26,6 +26,9 @@ LINES_AT_ONCE = (8, 6, 4, 3, 2, 1)
 """Lines that may be multiplied together: parts of a block. Eight registers of sums hide the latency of additions."""
 BLOCK_LINES = 3 * LANES
 """Lines whose sums are stored together."""
+WIDENED = 512
+"""Positions at which lines of 16-bit floats are written in f32 before they are multiplied: they stay in the first
+cache."""
 POSITIONS = 16
 """Positions of a step: as many as a line of the cache has elements of f32."""
 
@@ -71,7 +74,8 @@ class _PanelEmitter:
         self.a = PanelArguments[Value](*(self.e.argument() for _ in PanelArguments._fields))
         with self.b.goto_entry_block():
             tile = self.b.alloca(vector(F32), len(self.tiles) * BLOCK_LINES)
-        self.tile = self.b.ptrtoint(tile, I64)
+            widened = self.b.alloca(F32, form.lines * (WIDENED + LANES)) if form.matrix != "f32" else tile
+        self.tile, self.widened = self.b.ptrtoint(tile, I64), self.b.ptrtoint(widened, I64)
 
     def emit(self) -> ir.Module:
         e, b = self.e, self.b
@@ -92,20 +96,53 @@ class _PanelEmitter:
 
         Lines behind the last one are read as the last one; their sums are not stored.
         """
-        e, b, firsts = self.e, self.b, range(0, self.form.width, self.lanes)
+        e, b, form = self.e, self.b, self.form
         last = b.sub(self.a.lines, I64(1))
-        numbers = [e.least(b.add(first, I64(n)), last) for n in range(self.form.lines)]
+        numbers = [e.least(b.add(first, I64(n)), last) for n in range(form.lines)]
         lines = [b.add(matrix, b.mul(number, self.a.line_step)) for number in numbers]
+        ahead = b.mul(self.a.line_step, I64(2 * form.lines))
         nothing = ir.Constant(self.kind, [0.0] * self.lanes)
-        sums = [[e.variable(nothing) for _ in firsts] for _ in lines]
-        ahead = b.mul(self.a.line_step, I64(2 * self.form.lines))
-        size = I64(ITEMSIZE[self.form.matrix])
+        sums = [[e.variable(nothing) for _ in range(0, form.width, self.lanes)] for _ in lines]
+        if form.matrix == "f32":
+            self._accumulate(lines, panel, self.a.depth, sums, ahead)
+        else:
+            with e.loop(self.a.depth, WIDENED) as start:
+                count = e.least(I64(WIDENED), b.sub(self.a.depth, start))
+                skipped = b.mul(start, I64(form.width * ITEMSIZE["f32"]))
+                widened = self._widen(lines, start, count, ahead)
+                self._accumulate(widened, b.add(panel, skipped), count, sums, None)
+        for n, line_sums in enumerate(sums):
+            line = b.mul(b.add(tile_line, I64(n)), I64(LANES * ITEMSIZE["f32"]))
+            for v, total in enumerate(line_sums):
+                tile = b.add(self._tile(v * self.lanes // LANES), line)
+                b.store(b.load(total), self._place(tile, v * self.lanes % LANES), align=ITEMSIZE["f32"])
+
+    def _widen(self, lines: list[Value], start: Value, count: Value, ahead: Value) -> list[Value]:
+        """Writes a part of some lines in f32, and gives the addresses of these: so elements are widened sixteen at a
+        time, and once for all rows."""
+        e, b, size = self.e, self.b, I64(ITEMSIZE[self.form.matrix])
+        goals = [b.add(self.widened, I64(n * (WIDENED + LANES) * ITEMSIZE["f32"])) for n in range(len(lines))]
+        sources = [b.add(line, b.mul(start, size)) for line in lines]
+
+        def widen(position: Value, mask: Value | None) -> None:
+            for source, goal in zip(sources, goals, strict=True):
+                e.prefetch(b.add(source, ahead), b.mul(position, size))
+                e.store(e.load(source, position, self.form.matrix, mask), goal, position, "f32", None)
+
+        e.sweep(count, widen)
+        return goals
+
+    def _accumulate(
+        self, lines: list[Value], panel: Value, count: Value, sums: list[list[Value]], ahead: Value | None
+    ) -> None:
+        """Adds the products of `count` elements of f32 in each line and those of a panel."""
+        e, b, size = self.e, self.b, ITEMSIZE["f32"]
 
         def multiply(position: Value) -> None:
-            start = b.add(panel, b.mul(position, I64(self.form.width * ITEMSIZE["f32"])))
-            read_rows = (b.load(self._place(start, lane), align=ITEMSIZE["f32"]) for lane in firsts)
-            read_elements = (self._load_element(b.add(line, b.mul(position, size))) for line in lines)
-            if len(lines) < len(firsts):  # the fewer ones are read first, and stay in registers
+            start = b.add(panel, b.mul(position, I64(self.form.width * size)))
+            read_rows = (b.load(self._place(start, v * self.lanes), align=size) for v in range(len(sums[0])))
+            read_elements = (self._load_element(b.add(line, b.mul(position, I64(size)))) for line in lines)
+            if len(lines) < len(sums[0]):  # the fewer ones are read first, and stay in registers
                 elements = list(read_elements)
                 pairs = ((element, row, n, v) for v, row in enumerate(read_rows) for n, element in enumerate(elements))
             else:
@@ -115,23 +152,18 @@ class _PanelEmitter:
                 name = f"llvm.fma.v{self.lanes}f32"
                 b.store(e.intrinsic(name, self.kind, element, row, b.load(sums[n][v])), sums[n][v])
 
-        full = b.and_(self.a.depth, I64(-POSITIONS))
+        full = b.and_(count, I64(-POSITIONS))
         with e.loop(full, POSITIONS) as position:
-            for line in lines:
-                e.prefetch(b.add(line, ahead), b.mul(position, size))
+            for line in lines if ahead is not None else ():
+                e.prefetch(b.add(line, ahead), b.mul(position, I64(size)))
             for n in range(POSITIONS):
                 multiply(b.add(position, I64(n)))
-        with e.span(full, self.a.depth) as position:
+        with e.span(full, count) as position:
             multiply(position)
-        for n, line_sums in enumerate(sums):
-            line = b.mul(b.add(tile_line, I64(n)), I64(LANES * ITEMSIZE["f32"]))
-            for lane, total in zip(firsts, line_sums, strict=True):
-                tile = b.add(self._tile(lane // LANES), line)
-                b.store(b.load(total), self._place(tile, lane % LANES), align=ITEMSIZE["f32"])
 
     def _load_element(self, address: Value) -> Value:
-        """An element of the matrix in every lane of a register."""
-        wide = self.e.load_one(address, self.form.matrix)
+        """An element in every lane of a register."""
+        wide = self.e.load_one(address, "f32")
         first = ir.Constant(ir.VectorType(I32, self.lanes), list(range(self.lanes)))
         return wide if self.lanes == LANES else self.b.shuffle_vector(wide, wide, first)
 
