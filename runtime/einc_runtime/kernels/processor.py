@@ -99,7 +99,7 @@ class Registers(NamedTuple):
     """How many f32 a register holds, and how many registers there are."""
 
     lanes: int
-    count: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

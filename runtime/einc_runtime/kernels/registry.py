@@ -112,11 +112,11 @@ def prepare(invocation: Invocation[Array], provider: str = FASTEST_PROVIDER) -> 
     table = PROVIDERS["numpy"] | PROVIDERS[provider]
     if not invocation.is_reproducible:
         build: KernelBuilder = find_kernel_builder(invocation.name, table)
-        return build(invocation)
+        return compiler.bind_alike(build(invocation))
     ordered = REPRODUCIBLE if require_order(invocation.name) == "stated" else table | REPRODUCIBLE
     with compiler.compile_all():
         build = find_kernel_builder(invocation.name, ordered)
-        return build(invocation.without_mark())
+        return compiler.bind_alike(build(invocation.without_mark()))
 
 
 def prepare_aggregate(

@@ -120,9 +120,7 @@ def test_few_rows_are_left_to_the_library_that_packs(monkeypatch):
             few = [arrays[0][:rows], arrays[1], arrays[2][:rows]]
             found.append(len(contract("t m, f m -> t f", *few).prepacked))
             assert (few[2] == 256).all()
-    if compiler.has_wide_registers():  # with fewer registers, a library packs what has more rows than they hold
-        assert found[2:] == [0, 0, 0, 0]
-        assert found[1] == 0
+    assert found[1:] == [0] * 5
     if libraries.is_multiplied("bf16"):
         assert found[0] == 1
 

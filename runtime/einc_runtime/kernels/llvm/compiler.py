@@ -10,6 +10,7 @@ tens of milliseconds (two hundred for attention) once on a machine: the code is 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from einc_runtime.dtypes import Array
-from einc_runtime.kernels.base import address
+from einc_runtime.kernels.base import Kernel, Run, address
 from einc_runtime.kernels.llvm import code_cache
 from einc_runtime.kernels.processor import Registers, find_processor
 from einc_runtime.resident import release_program
@@ -120,6 +121,17 @@ def compile_all() -> Iterator[None]:
     """Says that invocations prepared inside are compiled however small they are: the code decides about bits."""
     with expect_alike(ANY_NUMBER):
         yield
+
+
+def bind_alike(kernel: Kernel) -> Kernel:
+    """The kernel, which is bound as one of as many as when it was prepared: what is chosen then is the same."""
+    count, bind = _ALIKE.get(), kernel.bind
+
+    def bind_as_prepared(memory: Array) -> Run:
+        with expect_alike(count):
+            return bind(memory)
+
+    return dataclasses.replace(kernel, bind=bind_as_prepared)
 
 
 def count_alike() -> int:

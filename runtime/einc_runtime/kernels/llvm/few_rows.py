@@ -137,16 +137,15 @@ def _view_rows(vectors: NamedArray, layout: FewRowsLayout, outer: Names, inner: 
 
 MAX_ROWS = 16
 """More rows are packed in a panel, or multiplied by a library."""
-MAX_ROWS_NARROW = 4
-"""The same for processors without registers of 512 bits, or with 16 of them."""
 MAX_ROWS_PACKED = 8
 """The same for weights of 16 bits of which a library makes packs. A weight comes from memory, not from a cache, and
 until then reading it takes longer than multiplying: with 16 rows a library is a quarter faster."""
 MIN_ROWS_PANEL = 9
 """So many rows, and up to `few_rows_layout.MAX_PRODUCT_ROWS`, are packed in a panel if the matrix has f32 and the
 processor has registers of 512 bits: a library is not faster, and needs the interpreter for each call."""
-MIN_ROWS_PANEL_NARROW = 5
-"""The same for other processors, and any type of floats."""
+MIN_ROWS_PANEL_NARROW = {"f32": 5, "f16": 7, "bf16": 7}
+"""The same for other processors. Fewer rows are multiplied as fast as a matrix is read; 16-bit floats are widened in
+registers then, and in memory for a panel."""
 PRODUCTS_PER_NS = 20.0
 """What a worker multiplies."""
 
@@ -158,7 +157,7 @@ def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
         return None
     if _suits_panel(layout):
         return PanelProduct.of(call, layout, move).kernel
-    if layout.rows > (MAX_ROWS if compiler.has_wide_registers() else MAX_ROWS_NARROW):
+    if layout.rows > MAX_ROWS:
         return None
     if layout.rows > MAX_ROWS_PACKED and _is_packed(layout):
         return None
@@ -168,7 +167,7 @@ def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
 def _suits_panel(layout: FewRowsLayout) -> bool:
     if compiler.has_wide_registers():
         return layout.matrix.kind == "f32" and layout.rows >= MIN_ROWS_PANEL
-    return layout.rows >= MIN_ROWS_PANEL_NARROW
+    return layout.rows >= MIN_ROWS_PANEL_NARROW[layout.matrix.kind]
 
 
 def _is_packed(layout: FewRowsLayout) -> bool:

@@ -1,8 +1,8 @@
 """Emits the machine code of matrix products with few rows: a matrix, read once, times up to `MAX_PRODUCT_ROWS` vectors.
 
 Such a product takes as long as reading the matrix takes. So the matrix is read where it lies, line after line, in one
-stream: several streams at a time are slower. With more than two vectors, a processor runs out of places for what waits
-for memory before it comes to the lines that follow, so the code asks for them early. More than `MAX_TILE_VECTORS`
+stream: several streams at a time are slower. The code asks for the lines that follow early: a processor comes to them
+too late by itself. More than `MAX_TILE_VECTORS`
 vectors would not stay in the first cache: their parts take turns with sixteen lines, which stay in the second one. Nor
 would long ones: sixteen lines are multiplied by a stretch of all vectors after the other.
 
@@ -29,10 +29,10 @@ MAX_TILE_VECTORS = 8
 """The most vectors that are multiplied at a time."""
 PREFETCH_DISTANCE = 12288
 """Bytes between what is multiplied and what is fetched from memory meanwhile."""
+WHOLE_ROWS = 2
+"""Up to so many vectors are not divided, however long they are: the second cache has them in time."""
 WHOLE_BYTES, STRETCH_BYTES = 28672, 16384
 """Vectors of up to so many bytes stay in the first cache beside the lines; the bytes of a stretch of longer ones."""
-UNAIDED = 2
-"""With up to so many vectors, the processor itself fetches what follows early enough."""
 
 
 class _BFloat(ir.Type):  # type: ignore[misc]
@@ -62,7 +62,7 @@ class FewRowsForm(NamedTuple):
 
 def choose_stretch(rows: int, depth: int, itemsize: int) -> int:
     """The elements of a stretch, for vectors of `depth` elements."""
-    if rows <= UNAIDED or rows * depth * itemsize <= WHOLE_BYTES:
+    if rows <= WHOLE_ROWS or rows * depth * itemsize <= WHOLE_BYTES:
         return 0
     return max(4 * LANES, STRETCH_BYTES // (rows * itemsize) // (4 * LANES) * (4 * LANES))
 
@@ -147,7 +147,7 @@ class _FewRowsEmitter:
         numbers = [e.least(number, last) for number in numbers]
         lines = [b.add(matrix, b.mul(number, self.a.line_step)) for number in numbers]
         rows = [b.add(vectors, b.mul(self.a.vector_step, I64(n))) for n in part]
-        ahead = stretch.ahead if form.rows > UNAIDED and part.start == 0 else None
+        ahead = stretch.ahead if part.start == 0 else None
         sums = [[[e.variable(e.number(0.0)) for _ in rows] for _ in lines] for _ in range(self.unroll)]
         places = [[b.mul(b.add(tile_line, I64(r)), I64(LANES)) for _ in part] for r in range(form.lines)]
         if form.stretch:

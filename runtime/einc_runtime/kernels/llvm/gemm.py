@@ -137,7 +137,7 @@ def emit_pack(width: int, along: bool) -> Any:
         source, target = e.read_entry(table, number, 2)
         with e.loop(panels) as panel:
             panel_start = b.add(target, b.mul(panel, b.mul(depth, I64(4 * width))))
-            for first in range(0, width, LANES):
+            for first in reversed(range(0, width, LANES)):  # what is behind a line may belong to what follows it
                 line = b.add(b.mul(panel, I64(width)), I64(first))
                 if along:
                     last = b.sub(lines, I64(1))

@@ -41,17 +41,11 @@ def build_dequantize(invocation: Invocation[Array]) -> Kernel:
 def build_quantized_contract(invocation: Invocation[Array]) -> Kernel:
     call = QuantizedContractCall.parse(invocation)
     size = call.count(call.labels)
-    invocations = compiler.count_alike()
-
-    def multiply(product: Invocation[Array]) -> Kernel:
-        with compiler.expect_alike(invocations):  # parts are prepared later, too, and must be the same kernels then
-            return build_contract(product)
-
     if not compiler.is_worthwhile(size):
-        return in_numpy.build_product(call, in_numpy.prepare_widening, multiply)
+        return in_numpy.build_product(call, in_numpy.prepare_widening, build_contract)
     _, rows, _, _ = call.groups
     direct = _build_direct_product(call) if call.count(rows) <= MAX_STORED_ROWS else None
-    return direct or in_numpy.build_product(call, prepare_widening, multiply)
+    return direct or in_numpy.build_product(call, prepare_widening, build_contract)
 
 
 def prepare_widening(weight: QuantizedWeight, target: Array) -> Run:
@@ -142,18 +136,14 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
     kind = dtype_name(result.array) if direct else "f32"
     factor = struct.unpack("<i", struct.pack("<f", call.scale))[0]
     code = _begin_pairs(form, count, kind, factor) if pairs else emit_product(form, count, kind, factor)
-    steps, invocations = _steps_of(scales, zeros[0] if zeros else None), compiler.count_alike()
-
-    def copy(source: Array, goal: Array) -> Resolved:
-        with compiler.expect_alike(invocations):
-            return prepare_copy(source, goal)
+    steps = _steps_of(scales, zeros[0] if zeros else None)
 
     def bind(memory: Array) -> Run:
         calls: list[Resolved] = []
         tensor, target = straight, result
         if copied is not None:
             tensor = NamedArray(straight.names, copied.of(memory))
-            calls.append(copy(aligned, tensor.array))
+            calls.append(prepare_copy(aligned, tensor.array))
         if held is not None:
             target = NamedArray((*batch, *rows, *columns), held.of(memory))
         left, output = view_as_matrices(tensor, batch, rows, summed), view_as_matrices(target, batch, rows, columns)
@@ -171,7 +161,7 @@ def _build_direct_product(call: QuantizedContractCall) -> Kernel | None:
             ]  # fmt: skip
             calls.append((compiler.CompiledCall(code, arguments, a, c, b, laid_out, *call.weight.operands), []))
         if held is not None:
-            calls.append(copy(target.align(result.names), result.array))
+            calls.append(prepare_copy(target.align(result.names), result.array))
         return make_runner(calls)
 
     elements = call.count(call.labels)

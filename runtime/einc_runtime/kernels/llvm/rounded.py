@@ -119,7 +119,6 @@ class _Dense:
         lies = _is_dense(operand, first, second)
         aligned = operand.align(self._names)
         self._copy = None if lies else scratch.take(aligned.shape, aligned.dtype)
-        self._invocations = compiler.count_alike()
 
     def view(self, memory: Array) -> Array:
         operand = self._operand if self._copy is None else NamedArray(self._names, self._copy.of(memory))
@@ -129,15 +128,11 @@ class _Dense:
         """The calls that make the copy."""
         if self._copy is None:
             return []
-        return [self._prepare_copy(self._operand.align(self._names), self._copy.of(memory))]
+        return [prepare_copy(self._operand.align(self._names), self._copy.of(memory))]
 
     def write(self, memory: Array) -> list[Resolved]:
         """The calls that write the copy to the array."""
         if self._copy is None:
             return []
         copied = NamedArray(self._names, self._copy.of(memory))
-        return [self._prepare_copy(copied.align(self._operand.names), self._operand.array)]
-
-    def _prepare_copy(self, source: Array, target: Array) -> Resolved:
-        with compiler.expect_alike(self._invocations):  # it is bound later, and must be the same kernel then
-            return prepare_copy(source, target)
+        return [prepare_copy(copied.align(self._operand.names), self._operand.array)]

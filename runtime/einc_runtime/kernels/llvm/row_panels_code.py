@@ -53,7 +53,7 @@ class PanelForm(NamedTuple):
         multiplied."""
         vectors = self.width // self.registers.lanes
         return next(
-            (n for n in LINES_AT_ONCE if n * vectors + min(n, vectors) + 1 <= self.registers.count), LINES_AT_ONCE[-1]
+            (n for n in LINES_AT_ONCE if n * vectors + min(n, vectors) + 1 <= self.registers.number), LINES_AT_ONCE[-1]
         )
 
 
