@@ -67,12 +67,12 @@ def compileGraph(
     `device` names sites of the machine, or how many of them. `schedule_mode` is "synthesized", which the paper calls
     "ai", or "naive". `pins` fix how operators are cut, by patterns of the names of their outputs: {"hidden*":
     "tokens/2,d_ff/4"}; later patterns go first. Of the plan and the `baselines` ("single", "data", "sequence",
-    "megatron") the fastest is taken. `exchanges` has exchange programs (texts, or paths of files) by the names of their
-    operators. With `step`, a decode step is derived from the graph and planned: {"tokens": 1} for one new token of each
-    sequence. `proposers` are sources as for `--propose`, or objects with a method `propose`. `machine` is a name or the
-    path of a file, and `options` are those of `einc.options.CompileOptions` that do not concern model texts:
-    `selector`, `seed`, `time_limit`, `memory` (bytes of each site), `input_placement` ("replicated": every site has
-    what it reads before the clock starts, or "once": every block lies on one site and is moved from there), ...
+    "megatron", "fsdp") the fastest is taken. `exchanges` has exchange programs (texts, or paths of files) by the names
+    of their operators. With `step`, a decode step is derived from the graph and planned: {"tokens": 1} for one new
+    token of each sequence. `proposers` are sources as for `--propose`, or objects with a method `propose`. `machine` is
+    a name or the path of a file, and `options` are those of `einc.options.CompileOptions` that do not concern model
+    texts: `selector`, `seed`, `time_limit`, `memory` (bytes of each site), `input_placement` ("replicated": every site
+    has what it reads before the clock starts, or "once": every block lies on one site and is moved from there), ...
 
     Without a `machine` the plan is for the visible GPUs, or for this host's cores if there are none. Compiling again
     makes a new plan of the same graph.

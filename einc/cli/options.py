@@ -273,7 +273,7 @@ _COMPILE: tuple[Callable[[Any], Any], ...] = (
         "--baseline",
         "baselines",
         type=BaselineList(),
-        metavar="single,data,sequence,megatron",
+        metavar="single,data,sequence,megatron,fsdp",
         help="Compare the plan with well-known ones of the same model, and take the fastest.",
     ),
     click.option(

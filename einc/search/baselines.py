@@ -12,6 +12,13 @@ nearest possible thing happens. The ranks follow from the axes of the graph (`di
 - `megatron`: the products of a pair along the axis between them, so that the first weight is cut by columns, the second
   by rows, and partial results are summed; what lies between the pairs is computed on every site. `megatron-sequence`
   cuts what lies between along the axis of `sequence`.
+
+In a training step, axes are found in the part up to the loss, and gradients are cut along the same ones:
+
+- `data`: everything along the axis of `sequence`, so that gradients of weights are summed; weights, and what the
+  optimizer keeps, are whole on every site.
+- `fsdp`: the same, with weights, and what the optimizer keeps, cut among the sites.
+- `megatron` and `megatron-sequence`: pairs of the part up to the loss; weights that no pair cuts are whole everywhere.
 """
 
 from __future__ import annotations
@@ -20,12 +27,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from einc.graph.graph import Graph
+from einc.graph.graph import Graph, TensorKind
 from einc.logical.plan import Candidate
 from einc.logical.problem import Problem
 from einc.ops.base import Operator
 from einc.options import BASELINES
 from einc.search.dimensions import CutIndex, find_axes
+
+FSDP = "fsdp"
 
 Chosen = tuple[int, ...]
 """The number of a candidate for every node."""
@@ -51,10 +60,13 @@ class Baseline:
 
 
 def build_baselines(
-    graph: Graph, problem: Problem, sites: int, names: Iterable[str] = tuple(BASELINES)
+    graph: Graph, problem: Problem, sites: int, names: Iterable[str] | None = None
 ) -> tuple[Baseline, ...]:
-    """All variants of the named baselines, in the order given. Raises KeyError for a name that `BASELINES` lacks."""
+    """All variants of the named baselines, in the order given; by default of all that such a graph may have. Raises
+    KeyError for a name that `BASELINES` lacks."""
     builder = _Builder(graph, problem, sites)
+    if names is None:
+        names = [name for name in BASELINES if name != FSDP or builder.forward is not None]
     baselines: list[Baseline] = []
     known: dict[Chosen, str] = {}
     for name in dict.fromkeys(variant for requested in names for variant in BASELINES[requested]):
@@ -74,6 +86,7 @@ class _Builder:
         self._problem = problem
         self._sites = sites
         self._axes = find_axes(graph)
+        self.forward = _find_forward(graph)
         self._picked: dict[tuple[int, Wish, bool], int] = {}  # by the identity of the candidates: layers repeat them
         self._counts: dict[tuple[int, int], frozenset[int]] = {}
 
@@ -81,7 +94,8 @@ class _Builder:
         """The variant of that name."""
         makers: dict[str, Callable[[], Chosen | str]] = {
             "single": self._build_single,
-            "data": self._build_data,
+            "data": self._build_data if self.forward is None else lambda: self._build_data_step(cuts_states=False),
+            FSDP: lambda: self._build_data_step(cuts_states=True),
             "sequence": lambda: self._build_sequence(gather=True),
             "sequence-heads": lambda: self._build_sequence(gather=False),
             "megatron": lambda: self._build_megatron(replicated=True),
@@ -114,6 +128,26 @@ class _Builder:
                 (index.position, cap) for index in self._axes.list_indices(number, axis) if index.parallel
             ]
             return tuple(parallel_indices) or self._rank_along(number, None, cap, gather=True)
+
+        return self._choose(rank)
+
+    def _build_data_step(self, cuts_states: bool) -> Chosen | str:
+        """Of a training step."""
+        axis = self._tokens
+        if self.forward is None:
+            return "it cuts the states of a training step, and there are none"
+        if axis is None:
+            return "most operators before the loss share no dimension that the weights lack"
+
+        def rank(number: int) -> Wish | None:
+            if number in self._axes.members[axis]:
+                indices = self._axes.list_indices(number, axis)
+                ranked = sorted(indices, key=lambda i: (not i.parallel, not i.spans, -i.extent))
+                return tuple((index.position, self._sites) for index in ranked)
+            if not cuts_states:
+                return None
+            ranked = sorted(self._axes.nodes[number], key=lambda i: (not i.parallel, -i.extent, i.position))
+            return tuple((index.position, self._sites) for index in ranked)
 
         return self._choose(rank)
 
@@ -159,7 +193,9 @@ class _Builder:
     def _tokens(self) -> int | None:
         """The axis that most operators can be cut along in parallel; one whose positions are mixed goes first."""
         axes = self._axes
-        mixed = axes.find_widest(axes.mixed - axes.weighted)
+        mixed = axes.find_widest(axes.mixed - axes.weighted, self.forward)
+        if self.forward is not None and mixed is None:
+            return axes.find_widest(frozenset(range(axes.count)) - axes.weighted, self.forward)
         return axes.batch if mixed is None else mixed
 
     @cached_property
@@ -175,6 +211,8 @@ class _Builder:
         seconds: set[int] = set()
         ends: set[int] = set()
         for number, (node, indices) in enumerate(zip(graph.nodes, axes.nodes, strict=True)):
+            if self.forward is not None and number >= self.forward:
+                break
             is_product = any(not index.parallel for index in indices)
             for index in indices:
                 if is_product and index.weighs and index.parallel:
@@ -252,6 +290,15 @@ class _Builder:
                 )
             chosen.append(self._picked[key])
         return tuple(chosen)
+
+
+def _find_forward(graph: Graph) -> int | None:
+    """How many nodes a training step has up to its loss, which is its first output; None for any other graph."""
+    trained = any(tensor.kind is TensorKind.STATE and tensor.stored is not None for tensor in graph.tensors)
+    if not trained:
+        return None
+    producer, _ = graph.producers()[graph.outputs[0]]
+    return graph.positions[producer.name] + 1
 
 
 def _pick_whole(options: Sequence[Candidate]) -> int:

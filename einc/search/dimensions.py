@@ -8,7 +8,7 @@ its input to its output, and the hidden dimension of an MLP is one from the firs
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -84,15 +84,20 @@ class Axes:
         """The axis whose positions no operator mixes, that most operators have; it must be half of them."""
         return self.find_widest(set(range(self.count)) - self.weighted - self.mixed)
 
-    def find_widest(self, candidates: Iterable[int]) -> int | None:
+    def find_widest(self, candidates: Iterable[int], first: int | None = None) -> int | None:
         """Of these axes the first that most operators can be cut along in parallel, if these are half of those that
-        `computes` counts."""
+        `computes` counts; or that most of the `first` operators can, which are fewer than all."""
         widths = {
-            axis: sum(any(i.parallel for i in self.list_indices(node, axis)) for node in self.members[axis])
+            axis: sum(
+                any(i.parallel for i in self.list_indices(node, axis))
+                for node in self.members[axis]
+                if first is None or node < first
+            )
             for axis in candidates
         }
         best = max(widths, key=lambda axis: (widths[axis], -axis), default=None)
-        return best if best is not None and 2 * widths[best] >= self.computes else None
+        enough = 1 if first is not None else self.computes / 2
+        return best if best is not None and widths[best] >= enough else None
 
     def list_indices(self, node: int, axis: int) -> Iterator[CutIndex]:
         """The indices of a node that belong to an axis."""
@@ -112,6 +117,7 @@ def find_axes(graph: Graph) -> Axes:
         return leader
 
     weights = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.WEIGHT or tensor.stored is not None}
+    weights |= _find_rewritten(graph, weights)
     ranks = {tensor.name: tensor.desc.rank for tensor in graph.tensors}
     reaches = {node.operator: find_reaches(node.operator) for node in graph.nodes}
     cuts = [[(reach, _list_places(node, reach)) for reach in reaches[node.operator]] for node in graph.nodes]
@@ -145,6 +151,12 @@ def find_axes(graph: Graph) -> Axes:
                 indices.append(CutIndex(position, axis, reach.extent, reach.parallel, spans, weighs))
         nodes.append(tuple(indices))
     return Axes(tuple(nodes), tuple(kept), len(numbers), _count_computing(graph, nodes))
+
+
+def _find_rewritten(graph: Graph, weights: Set[str]) -> set[str]:
+    """What a training step makes of single weights before the loss, as weights of 16 bits."""
+    states = {tensor.name for tensor in graph.tensors if tensor.kind is TensorKind.STATE} & weights
+    return {node.outputs[0] for node in graph.nodes if len(node.inputs) == 1 and node.inputs[0] in states}
 
 
 def _count_computing(graph: Graph, indices: Sequence[Sequence[CutIndex]]) -> int:

@@ -17,6 +17,7 @@ from einc.physical.build import build
 from einc.physical.verify import verify
 from einc.search.baselines import build_baselines
 from einc.search.dimensions import find_axes
+from einc.training.steps import StepOptions, derive_training_step
 from tests.support.logical_toys import random_graph
 from tests.support.peak_machines import load_at_peak
 
@@ -218,3 +219,44 @@ def test_any_graph_has_baselines_or_reasons(seed):
         else:
             verify(device_program(graph, problem, baseline, machine))
     assert found["single"].chosen is not None
+
+
+STEP = """model step
+dim n = 48
+dim w = 8
+dim h = 32
+input x : f32[n, w]
+input t : f32[n, w]
+weight gain : f32[w]
+weight up : f32[w, h]
+weight down : f32[h, w]
+e = matmul(relu(matmul(rmsnorm(x, gain), up)), down) - t
+output loss = mean(e * e, "n", "w")
+"""
+
+
+def test_training_steps_have_the_plans_that_people_write_by_hand():
+    """Data parallelism keeps all states everywhere, FSDP cuts them, and Megatron cuts those of its pair."""
+    graph = fuse(derive_training_step(build_graph(STEP, "m.ein"), "loss", "adamw", None, StepOptions(precision="bf16")))
+    problem, found = build_all(graph, 4)
+    data, fsdp, megatron = (cuts(graph, problem, found[name]) for name in ("data", "fsdp", "megatron"))
+    (product,) = [node.name for node in graph.nodes if node.outputs[0].startswith("up.bf16.gradient")]
+    rows = next(i.name for i in graph.nodes[graph.positions[product]].operator.indices if i.extent == 48)
+    assert data[product] == fsdp[product] == {rows: 4}  # its results are partial, and added up
+    assert data["up.next"] == data["gain.mean.next"] == {"replicas": 4}
+    assert set(fsdp["up.next"].values()) == set(fsdp["gain.mean.next"].values()) == {4}
+    columns = [index for index, count in megatron["up.next"].items() if count == 4]
+    assert columns
+    assert megatron["gain.next"] == {"replicas": 4}
+    assert set(cuts(graph, problem, found["megatron-sequence"])["e"]) <= {"n", "i0"}
+    machine, memory = load_machine("dgx-a100").restrict((0, 1, 2, 3)), {}
+    for name in ("data", "fsdp", "megatron"):
+        memory[name] = max(device_program(graph, problem, found[name], machine).memory)
+    assert memory["fsdp"] < memory["data"]
+
+
+def test_a_model_without_states_has_no_fsdp():
+    graph = read(BATCHED)
+    _, found = build_all(graph, 2)
+    assert "there are none" in found["fsdp"].reason
+    assert "fsdp" not in {one.name for one in build_baselines(graph, build_problem(graph, 2, flexible=True), 2)}
