@@ -144,6 +144,10 @@ test-versions: test-newest-short test-lowest-short  ## the bytes of 40 plans, wh
 	PYTHONPATH=runtime build/lowest-short/bin/python -m tests.versions.digests > build/lowest.json
 	build/newest-short/bin/python -m tests.versions.digests --compare build/newest.json build/lowest.json
 
+test-pythons: .venv/dev  ## the suite with Python 3.13 and 3.14 from Debian's packages, in build (needs root, unshare and debootstrap)
+	command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends debootstrap >/dev/null; }
+	$(BIN)/python -m tests.versions.pythons trixie sid
+
 test-processors: .venv/dev  ## kernels and plans at each level of instructions that this processor has (EINC_PROCESSOR)
 	$(BIN)/python -m tests.processors --jobs $(JOBS)
 
