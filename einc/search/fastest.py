@@ -292,7 +292,12 @@ class _Search:
             for name, evaluated in self._evaluated_plans.items()
             if evaluated in completer.times
         }
-        plans = [self._complete(name, shown) for name in self._list_close(times)]
+        memory = {
+            name: max(completer.programs[evaluated].memory)
+            for name, evaluated in self._evaluated_plans.items()
+            if self._folded is None and evaluated in completer.programs
+        }
+        plans = [self._complete(name, shown, memory) for name in self._list_close(times)]
         if self._folded is None:
             return SelectedPlan(plans[0], replace(completer.programs[self._evaluated_plans[chosen]], plan=plans[0]))
         return select_plan(plans, lambda plan: build_fast(plan, self._space.machine, scheduler))
@@ -351,10 +356,13 @@ class _Search:
             return evaluated.predicted_ms
         return min(evaluated.predicted_ms, sum_times(self._promises, evaluated.assignment) / UNITS_PER_MS)
 
-    def _complete(self, chosen: str, times: Mapping[str, float]) -> LogicalPlan:
+    def _complete(
+        self, chosen: str, times: Mapping[str, float], memory: Mapping[str, int] | None = None
+    ) -> LogicalPlan:
         """The plan of a contender for the whole graph, with what became of all contenders.
 
-        `times` are those of contenders that were completed with synthesized exchanges.
+        `times` are those of contenders that were completed with synthesized exchanges, `memory` what they take if they
+        were completed as a whole.
         """
         if self._folded is None:
             plans = {name: self._evaluator.make_plan(evaluated) for name, evaluated in self._evaluated_plans.items()}
@@ -374,7 +382,7 @@ class _Search:
                 name,
                 name == chosen,
                 times.get(name, evaluated.predicted_ms),
-                evaluated.memory,
+                (memory or {}).get(name, evaluated.memory),
                 plans[name].total_cost,
                 synthesized=name in times,
                 promised_ms=None if self._naive or name in times else self._promise(evaluated),
