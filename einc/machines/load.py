@@ -106,9 +106,6 @@ def _read_file(path: str) -> str:
         close = did_you_mean(path, (*list_presets(), *load_instances()), cutoff=0.4)
         known = f"machines: {', '.join(list_presets())}, or a path to a JSON file"
         hint = f"{close} {known}" if close else known
-        name, _, sites = path.rpartition(":")
-        if name in list_presets() and sites and set(sites) <= set("0123456789,"):  # the spelling of `--compare`
-            hint = f"-m {name} --devices {sites}"
         raise UsageError(f"there is no machine {path[:100]!r}", hint=hint)
     try:
         with open(path, "rb") as file:

@@ -191,9 +191,10 @@ def test_files_and_names_that_are_not_there(tmp_path):
     with pytest.raises(UsageError, match="no machine 'dgx-a10O'") as caught:
         load_machine("dgx-a10O")
     assert "did you mean 'dgx-a100'?" in caught.value.render()
-    with pytest.raises(UsageError, match="no machine 'dgx-a100:0,4'") as caught:
-        load_machine("dgx-a100:0,4")  # as it is written for --compare
-    assert caught.value.hint == "-m dgx-a100 --devices 0,4"
+    assert load_machine("dgx-a100:0,4") == load_machine("dgx-a100").restrict((0, 4))
+    assert load_machine("host:3") == load_machine("host", 3)
+    with pytest.raises(MachineError, match="dgx-a100 has the sites 0 to 7"):
+        load_machine("dgx-a100:9")
     with pytest.raises(UsageError):
         load_machine(str(tmp_path / "none.json"))
     with pytest.raises(ReadError):

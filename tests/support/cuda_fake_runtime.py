@@ -56,7 +56,7 @@ class FakeRuntime:
         return {"name": self.driver.target(device).name.encode()}
 
     def deviceGetAttribute(self, attribute, device):
-        return {75: 9, 76: 0, 16: 132}[attribute]
+        return {75: 9, 76: 0, 16: 132, 38: 50 << 20}[attribute]
 
     def memGetInfo(self):
         return self.driver.memory(self.current)
