@@ -141,6 +141,12 @@ def test_modules(name: str) -> None:
     compare(*MODULES[name])
 
 
+def test_norms_of_groups_ask_for_no_weights_of_their_own() -> None:
+    module = nn.Sequential(nn.GroupNorm(3, 6), nn.SiLU(), nn.GroupNorm(2, 6, affine=False), nn.InstanceNorm2d(6))
+    model = compare(module.eval(), (draw(2, 6, 5, 4) + 40,), tolerance=1e-4, sites=(3,))
+    assert set(model.weights) == {"0.weight", "0.bias"}
+
+
 @pytest.mark.parametrize("mask", ["none", "causal", "table", "bias", "padding"])
 @pytest.mark.parametrize("heads", [4, 2])
 def test_attention(mask: str, heads: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -86,7 +87,7 @@ class ArrayProgram:
         return Array(shape, found_type, hint and f"?{hint}", (), known)
 
     def place(self, array: Array, hint: str = "constant") -> Array:
-        """The array with a name in the text: a known one becomes a weight, which is stored beside the text."""
+        """The array with a name in the text: a known one becomes a weight, one for equal ones, stored beside the text."""
         if array.known is None:
             return array
         elements = array.numbers
@@ -96,14 +97,13 @@ class ArrayProgram:
             raise UnsupportedError(f"an array {show_shape(array.shape)} without elements")
         carried = np.ascontiguousarray(elements.astype(array.type.carrier.numpy(), copy=False))
         carried = carried.reshape(elements.shape)
-        key = (array.type, carried.shape, carried.tobytes() if carried.nbytes <= 64 else id(array.known))
+        key = (array.type, carried.shape, hashlib.sha256(carried.data).digest())
         if key not in self._placed:
             name = array.name.removeprefix("?") or hint
             weight = self._declare("weight", name, array.shape, array.type)
             self._weights[weight.name] = DeclaredWeight(weight.name, _show_type(weight), weight.name)
             self._constants[weight.name] = carried
             self._placed[key] = Array(weight.shape, weight.type, weight.name, weight.dims)
-            self._placed[(id(array.known),)] = array  # keeps the elements, so that no array has their id again
         return self._placed[key]
 
     def is_weight(self, array: Array) -> bool:

@@ -188,8 +188,50 @@ def _repeat(program: ArrayProgram, value: float, shape: Sequence[Extent], type_:
     return program.constant(np.full([extent.value for extent in shape], value).astype(type_.numpy), type_, "gain")
 
 
+def group_norm(
+    program: ArrayProgram, array: Array, groups: Extent | int, gain: Array | None, bias: Array | None, eps: float,
+    hint: str,
+) -> Array:  # fmt: skip
+    """Each group of channels [n, channels, ...] with mean 0 and variance 1, times a gain, plus a bias.
+
+    Gains and biases are those of channels or of groups. Statistics are f32 at least.
+    """
+    wide = cast(program, array, ElementType.F32) if array.type.bits < ElementType.F32.bits else array
+    mean, spread = _measure(program, reshape(program, wide, [array.shape[0], groups, -1], hint), [2], hint)
+    lead, size = array.shape[:2], array.shape[1] // groups
+    group = "i1" if size == make_extent(1) else f"i1 // {size.text}"
+    gain_at, bias_at = ("i1" if part is None or part.shape[0] == lead[1] else group for part in (gain, bias))
+
+    def compute(name: str, text: str, *operands: Array | None) -> Array:
+        parts = [cast(program, part, wide.type) for part in operands if part is not None]
+        return program.equation(f"{hint}_{name}", ["i0=", "i1="], text, parts, lead, wide.type)
+
+    factor_text = f"rsqrt({{0}}[i0, {group}] + {eps!r})" + (f" * {{1}}[{gain_at}]" if gain is not None else "")
+    factor = compute("factor", factor_text, spread, gain)
+    minus = f"{{2}}[{bias_at}] - " if bias is not None else "-"
+    term = compute("term", f"{minus}{{0}}[i0, {group}] * {{1}}[i0, i1]", mean, factor, bias)
+    names = name_dimensions(array.shape)
+    pair = ", ".join(names[:2])
+    text = f"{{0}}[{', '.join(names)}] * {{1}}[{pair}] + {{2}}[{pair}]"
+    normed = program.equation(hint, names, text, [program.place(wide), factor, term], array.shape, wide.type)
+    return cast(program, normed, array.type)
+
+
 def variance(program: ArrayProgram, array: Array, axes: Sequence[int], hint: str = "variance") -> tuple[Array, Array]:
     """The mean and the mean square distance from it over axes, which stay with the extent 1."""
-    mean = reduce(program, array, "mean", axes, keep=True, hint=f"{hint}_mean")
-    centred = apply(program, "sub", array, mean, hint=f"{hint}_centred")
-    return mean, reduce(program, apply(program, "square", centred), "mean", axes, keep=True, hint=hint)
+    gone = [normalize_axis(axis, array.rank) for axis in axes]
+    shape = [1 if axis in gone else extent for axis, extent in enumerate(array.shape)]
+    mean, spread = _measure(program, array, gone, hint)
+    return reshape(program, mean, shape, f"{hint}_mean"), reshape(program, spread, shape, hint)
+
+
+def _measure(program: ArrayProgram, array: Array, gone: Sequence[int], hint: str) -> tuple[Array, Array]:
+    """The mean and the mean square distance from it over the axes `gone`, without these."""
+    mean = reduce(program, array, "mean", gone, hint=f"{hint}_mean")
+    names = _name_kept(array, gone)
+    kept = [name for axis, name in enumerate(names) if axis not in gone]
+    every = [f"r{axis}" if axis in gone else name for axis, name in enumerate(names)]
+    over, count = ", ".join(f"r{axis}" for axis in gone), multiply_extents([array.shape[axis] for axis in gone])
+    apart = f"({{0}}[{', '.join(every)}] - {{1}}[{', '.join(kept)}])"
+    text = f"sum[{over}]({apart} * {apart} / {count.text})"
+    return mean, program.equation(hint, kept, text, [program.place(array), mean], mean.shape, array.type)

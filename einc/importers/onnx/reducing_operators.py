@@ -12,6 +12,7 @@ from einc.importers.arrays.moving import pad, reshape
 from einc.importers.arrays.reducing import (
     accumulate,
     find_extreme,
+    group_norm,
     layer_norm,
     log_softmax,
     reduce,
@@ -153,28 +154,13 @@ def _called(array: Array, name: str) -> Array:
 
 def _instance_norm(node: OnnxNode) -> Results:
     x = node.input(0)
-    mean, var = variance(node.program, x, range(2, x.rank), node.hint)
-    gain, bias = (_columns(node, node.input(k), x.rank) for k in (1, 2))
-    return _normalize(node, x, mean, var, gain, bias, x.type)
+    eps = node.number("epsilon", 1e-5)
+    return group_norm(node.program, x, x.shape[1], node.input(1), node.input(2), eps, node.hint)
 
 
 def _group_norm(node: OnnxNode) -> Results:
-    x, groups = node.input(0), node.integer("num_groups")
-    program = node.program
-    parts = reshape(program, x, [x.shape[0], groups, -1])
-    wide = cast(program, parts, ElementType.F32) if node.integer("stash_type", 1) == 1 else parts
-    mean, var = variance(program, wide, [2], node.hint)
-    scale = apply(program, "rsqrt", apply(program, "add", var, node.number("epsilon", 1e-5)))
-    normal = cast(program, apply(program, "mul", apply(program, "sub", wide, mean), scale), x.type)
-    gain, bias = node.input(1), node.input(2)
-    if node.opset < 21:
-        normal = reshape(program, normal, [x.shape[0], groups, x.shape[1] // groups, -1])
-        gain, bias = (reshape(program, part, [groups, 1, 1]) for part in (gain, bias))
-    else:
-        normal = reshape(program, normal, [x.shape[0], x.shape[1], -1])
-        gain, bias = (reshape(program, part, [x.shape[1], 1]) for part in (gain, bias))
-    result = apply(program, "add", apply(program, "mul", normal, gain), bias, hint=node.hint)
-    return reshape(program, result, x.shape, node.hint)
+    x, groups, eps = node.input(0), node.integer("num_groups"), node.number("epsilon", 1e-5)
+    return group_norm(node.program, x, groups, node.input(1), node.input(2), eps, node.hint)
 
 
 def _layer_norm(node: OnnxNode) -> Results:

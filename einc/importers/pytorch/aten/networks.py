@@ -83,14 +83,12 @@ def convert_group_norm(
     call: Call, input: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5,
     num_groups: int | None = None, group: int | None = None, N: Any = None, C: Any = None, HxW: Any = None,
 ) -> Any:  # fmt: skip
-    """Each group of channels is a row of a layer norm; gains and biases are those of channels."""
+    """Beside the result the statistics of groups, which training uses."""
     groups = num_groups or group or 1
-    program = call.program
-    rows = reshape(program, input, [input.shape[0], groups, multiply_extents(input.shape[1:]) // groups])
-    normed = reshape(program, reducing.layer_norm(program, rows, None, None, eps, call.hint), input.shape, call.hint)
-    result = _scale_channels(call, normed, weight, bias)
+    result = reducing.group_norm(call.program, input, groups, weight, bias, eps, call.hint)
     if len(call.types) == 1:
         return result
+    rows = reshape(call.program, input, [input.shape[0], groups, multiply_extents(input.shape[1:]) // groups])
     return result, *_measure_rows(call, rows, eps, [input.shape[0], groups])
 
 
@@ -110,9 +108,7 @@ def convert_instance_norm(
 ) -> Array:  # fmt: skip
     if not use_input_stats:
         return _normalize_batch(call, input, weight, bias, running_mean, running_var, eps)
-    rows = reshape(call.program, input, [*input.shape[:2], -1])
-    normed = reducing.layer_norm(call.program, rows, None, None, eps, call.hint)
-    return _scale_channels(call, reshape(call.program, normed, input.shape, call.hint), weight, bias)
+    return reducing.group_norm(call.program, input, input.shape[1], weight, bias, eps, call.hint)
 
 
 @aten("batch_norm", "_native_batch_norm_legit_no_training", "_batch_norm_no_update", "native_batch_norm")
