@@ -18,7 +18,8 @@ from einc.graph.graph import Graph, GraphTensor, Node, TensorKind, verify_graph
 from einc.ops import registry
 from einc.ops.index_operator import find_lookup
 from einc.ops.index_steps import numbers_tokens
-from einc.ops.step_forms import Dependence, Source, StepForm, StepInput, StepTokens, TokenForm
+from einc.ops.pair_steps import make_eraser
+from einc.ops.step_forms import Dependence, Pairs, Source, StepForm, StepInput, StepTokens, TokenForm
 from einc.ops.steps import find_sequence_lengths, find_step_form, make_row_reader
 from einc_runtime.text import did_you_mean
 
@@ -58,6 +59,7 @@ def derive_step(graph: Graph, request: StepRequest) -> DecodeStep:
     tokens = _find_tokens(graph, request)
     derivation = _Derivation(graph, tokens)
     findings = [finding for node in graph.nodes if (finding := derivation.add(node)) is not None]
+    findings += derivation.find_loose_pairs(graph.outputs)
     if findings:
         raise ModelError(findings[:MAX_REFUSALS])
     for name in graph.outputs:
@@ -142,8 +144,16 @@ class _Derivation:
             self.builder.apply(reader, (name, self._declare_positions()), (output,), node.span)
 
     def list_forms(self) -> dict[str, TokenForm]:
-        """Of each tensor of the model that is in the step."""
-        return {name: form for name, form in self._forms.items() if form is not None}
+        """Of each tensor of the model that is in the step; pairs of tokens have rows of queries."""
+        known = [(name, form) for name, form in self._forms.items() if form is not None]
+        return {name: form.queries if isinstance(form, Pairs) else form for name, form in known}
+
+    def find_loose_pairs(self, outputs: Sequence[str]) -> list[Diagnostic]:
+        """An error for each output of which nobody knows what it has for later tokens."""
+        message = "no step can be derived: '{}' is an output that says of each token what it has to do with later ones"
+        forms = [(name, self._forms.get(name)) for name in outputs]
+        loose = [name for name, form in forms if isinstance(form, Pairs) and not form.is_zero]
+        return [Diagnostic(message.format(name), self._table[name].span) for name in loose]
 
     @property
     def positions(self) -> str | None:
@@ -188,7 +198,12 @@ class _Derivation:
             return name
         key = (item.source, name, item.axis)
         if key not in self._extra:
-            make = {Source.CACHE: self._cache, Source.STATE: self._append, Source.ROWS: self._read_rows}
+            make = {
+                Source.CACHE: self._cache,
+                Source.SEEN: self._erase,
+                Source.STATE: self._append,
+                Source.ROWS: self._read_rows,
+            }
             self._extra[key] = make[item.source](name, item.axis)
         return self._extra[key]
 
@@ -210,6 +225,12 @@ class _Derivation:
             self._extra[key] = self._append(name, axis)
         desc = self._tokens.keep(self._table[name].desc, axis)
         return self._reshape(self._extra[key], desc, f"{name}.all")
+
+    def _erase(self, name: str, axis: int) -> str:
+        """All tokens of a tensor so far, and zeros in place of what earlier sequences left behind them."""
+        cache = self._cache(name, axis)
+        eraser = make_eraser(self.builder.desc(cache), axis, self._tokens)
+        return self.builder.apply(eraser, (cache, self._declare_positions()), (self._name(f"{name}.seen"),))[0]
 
     def _append(self, name: str, axis: int) -> str:
         """All tokens of a tensor so far, as a state has them."""

@@ -19,6 +19,7 @@ from einc.importers.arrays.reducing import layer_norm, rms_norm, softmax
 from einc.importers.arrays.values import Array, Shape
 from einc.importers.arrays.views import Origin
 from einc.importers.attention_lifting import find_attention
+from einc.importers.causal_lifting import hide_choice, hide_sum, hide_weights
 from einc.importers.origins import find_scaled, is_near, pairs
 from einc.importers.rotary_lifting import find_rotary
 
@@ -369,12 +370,14 @@ def _are_experts(program: ArrayProgram, taken: tuple[Any, ...], rank: int) -> bo
 
 
 _LIFTING_RULES: dict[str, tuple[Rule, ...]] = {
-    "add": (find_rotary,),
+    "add": (find_rotary, hide_sum),
     "reshape": (merge_reshapes, move_reshape, move_reshape_of_factors),
     "transpose": (merge_transposes,),
     "cast": (merge_casts,),
     "mul": (find_rms_norm, scale_norm, find_gelu, find_silu),
     "div": (find_divided_norm,),
     "rms_norm": (scale_layer_norm,),
+    "where": (hide_choice,),
+    "softmax": (hide_weights,),
     "matmul": (skip_expansion, read_transposed, find_experts, find_attention),
 }

@@ -22,6 +22,7 @@ from einc.ops.base import Operator
 from einc.ops.index_operator import IndexOperator, build_index_operator, find_lookup, find_parts
 from einc.ops.step_forms import (
     Dependence,
+    Pairs,
     Source,
     StepForm,
     StepInput,
@@ -65,6 +66,13 @@ def find_index_step(operator: IndexOperator, forms: Sequence[TokenForm], tokens:
     return _Rewriting(
         operator, tuple(forms), tokens, loop, running.loop if running else None, frozenset(cached)
     ).write()
+
+
+def rewrite_at_positions(
+    operator: IndexOperator, forms: Sequence[TokenForm], tokens: StepTokens, loop: str, cached: frozenset[int]
+) -> StepForm:
+    """The program with a loop over new tokens, at their positions, and some operands from caches."""
+    return _Rewriting(operator, tuple(forms), tokens, loop, None, cached).write()
 
 
 def numbers_tokens(operator: Operator, forms: Sequence[TokenForm]) -> bool:
@@ -149,7 +157,7 @@ def _find_last(operator: IndexOperator, forms: Sequence[TokenForm], tokens: Step
 
     def move(read: Read) -> Read:
         form = forms[read.operand] if isinstance(read, TensorRead) else Dependence.NONE
-        if isinstance(read, IndexRead) or isinstance(form, Dependence):
+        if isinstance(read, IndexRead) or not isinstance(form, int):
             return read
         return replace(read, positions=(*read.positions[:form], last, *read.positions[form + 1 :]))
 
@@ -193,8 +201,24 @@ class _Rewriting:
             return self.tokens.new_extent
         return min(extent, self.tokens.extent) if name == self.aggregated else extent
 
+    def _find_rows(self, number: int) -> int | None:
+        """The dimension of an operand without tokens of which the rows of new tokens are read before, because positions
+        are its elements, and may not depend on elements that depend on others."""
+        program = self.operator.program
+        if self.forms[number] is not Dependence.NONE:
+            return None
+        reads = {f"@{k}": r for k, r in enumerate(program.reads) if isinstance(r, TensorRead) and r.operand == number}
+        named = {name for r in program.reads if isinstance(r, TensorRead) for p in r.positions for name, _ in p.terms}
+        axes = {axis for r in reads.values() for axis, p in enumerate(r.positions) if self.loop in dict(p.terms)}
+        if named.isdisjoint(reads) or len(axes) != 1:
+            return None
+        (axis,) = axes
+        return axis if all(_is_own_token(r.positions[axis], self.loop) for r in reads.values()) else None
+
     def _shorten(self, number: int, desc: TensorDesc) -> TensorDesc:
         form = self.forms[number]
+        if (rows := self._find_rows(number)) is not None:
+            return self.tokens.shorten(desc, rows)
         if number in self.cached and isinstance(form, int):
             return (self.tokens.flatten if self._reads_state(number) else self.tokens.keep)(desc, form)
         return self.tokens.shorten(desc, form)
@@ -204,6 +228,8 @@ class _Rewriting:
         if number in self.cached:
             assert isinstance(form, int)
             return StepInput(Source.STATE if self._reads_state(number) else Source.CACHE, number, form)
+        if (rows := self._find_rows(number)) is not None:
+            return StepInput(Source.ROWS, number, rows)
         return StepInput(Source.SAME, number)
 
     def _move(self, read: Read) -> Read:
@@ -211,7 +237,9 @@ class _Rewriting:
         if isinstance(read, IndexRead):
             positions = TensorRead(len(self.operator.operands), (Position(((self.loop, 1),)),))
             return positions if read.loop == self.loop else read
-        axis = self.forms[read.operand]
+        form = self.forms[read.operand]
+        axis = form.queries if isinstance(form, Pairs) else self._find_rows(read.operand)
+        axis = form if isinstance(form, int) else axis
         if read.operand not in self.cached:
             moved = [p if at == axis else self._move_position(p) for at, p in enumerate(read.positions)]
         else:

@@ -20,9 +20,20 @@ class Dependence(enum.Enum):
     LAST = "the last tokens"
 
 
-TokenForm = int | Dependence
-"""The dimension of a tensor along which tokens run, or what it is made of where there is none. The dimension may have
-more positions than there are tokens (of a padded convolution): those behind the last token are not computed."""
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The dimensions of a tensor along which new tokens run (queries), and all tokens so far (keys). Nothing is known
+    of what it has for keys behind a query, unless this `is_zero`."""
+
+    queries: int
+    keys: int
+    is_zero: bool = False
+
+
+TokenForm = int | Dependence | Pairs
+"""The dimension of a tensor along which tokens run, both of them where it has pairs of tokens, or what it is made of
+where there is none. The dimension may have more positions than there are tokens (of a padded convolution): those behind
+the last token are not computed."""
 
 
 class Source(enum.Enum):
@@ -30,6 +41,7 @@ class Source(enum.Enum):
 
     SAME = "the tensor of the step: new tokens, or what has none"
     CACHE = "all tokens so far"
+    SEEN = "all tokens so far, and zeros behind the last"
     STATE = "all tokens so far, as the state has them: with one dimension before and one behind"
     ROWS = "the rows of the new tokens' positions"
     POSITIONS = "the positions of the new tokens"
@@ -38,7 +50,7 @@ class Source(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class StepInput:
     """An input of an operator of a step: input `number` of the operator of the model; `axis` is the dimension of tokens
-    where the source is CACHE, STATE or ROWS."""
+    where the source is CACHE, SEEN, STATE or ROWS."""
 
     source: Source
     number: int = 0
@@ -100,6 +112,7 @@ class StepTokens:
         """The tensor with new tokens alone."""
         if isinstance(form, Dependence):
             return desc
+        form = form.queries if isinstance(form, Pairs) else form
         return replace(desc, shape=(*desc.shape[:form], self.new_extent, *desc.shape[form + 1 :]))
 
 

@@ -20,6 +20,7 @@ from einc.ops.attention import Attention
 from einc.ops.base import DimMap, MappedOperator, Operator
 from einc.ops.index_operator import IndexOperator
 from einc.ops.index_steps import find_index_step
+from einc.ops.pair_steps import find_pair_step, mark_zeros
 from einc.ops.recurrence import RecurrenceOperator
 from einc.ops.recurrence_steps import find_recurrence_step
 from einc.ops.reshape import Reshape
@@ -27,6 +28,7 @@ from einc.ops.rope import Rope
 from einc.ops.shorthands import cut_out
 from einc.ops.step_forms import (
     Dependence,
+    Pairs,
     Source,
     StepForm,
     StepInput,
@@ -61,6 +63,15 @@ def find_step_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepT
         return StepForm(operator, read_same(forms), (last,) * len(operator.outputs))
     if Dependence.LAST in forms:
         raise OperatorError("combines tokens with the last tokens, which later ones replace")
+    joined = find_pair_step(operator, forms, tokens)
+    if joined is not None:
+        return joined
+    rows = [form.queries if isinstance(form, Pairs) else form for form in forms]
+    return mark_zeros(operator, rows, _find_token_form(operator, rows, tokens), tokens)
+
+
+def _find_token_form(operator: Operator, forms: Sequence[TokenForm], tokens: StepTokens) -> StepForm:
+    """Of an operator that joins no tokens with others, or as it does so by itself."""
     if isinstance(operator, Attention):
         return _find_attention(operator, forms, tokens)
     if isinstance(operator, IndexOperator):

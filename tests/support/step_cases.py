@@ -118,6 +118,26 @@ up = silu(expert_matmul(x, w_up, picks)) * shares
 y = x + sum(expert_matmul(up, w_down, picks), "k")
 output y
 """,
+    "chosen keys": """
+model chosen
+dim tokens = 11
+dim width = 5
+input x : f32[tokens, width]
+weight w_q : f32[4, width]
+weight w_k : f32[4, width]
+weight bias : f32[tokens, tokens]
+q[tokens, n] = x[tokens, width] * w_q[n, width]
+k[tokens, n] = x[tokens, width] * w_k[n, width]
+scores[tokens, keys: b] = sum[r](q[tokens, r] * k[b, r])
+half = relu(scores) * 0.5
+seen[tokens: a, keys: b] = where(b <= a, half[a, b] + bias[a, b], (-inf))
+best, picks = topk(seen, 3, "keys", into="top")
+picked[tokens: a, keys: b = tokens] = max[r](cast(picks[a, r] == b, "i32"))
+weights = softmax(where(picked > 0, seen, (-inf)), "keys")
+shares[tokens: a, keys: b] = where(b <= a, weights[a, b], 0.0)
+y[width, tokens] = sum[b](shares[tokens, b] * x[b, width])
+output y, best, shares
+""",
     "cross attention": f"""
 model cross
 dim tokens = 11
@@ -143,7 +163,10 @@ REFUSED_STEPS = {
     "later tokens": ("y[t = tokens, c] = sum[r = 3](x[t + r - 1, c, outside = 0])",
                      "up to 1 behind that of the result"),
     "sums from a token on": ("y[t, c] = sum[k >= t](x[k, c])", "aggregates over later tokens"),
-    "pairs": ("y[t, u] = sum[c](x[t, c] * x[u, c])", "joins every token with every token"),
+    "pairs": ("y[t, u] = sum[c](x[t, c] * x[u, c])", "says of each token what it has to do with later ones"),
+    "sums of pairs": ("s[t, u] = sum[c](x[t, c] * x[u, c])\ny[t, c] = sum[u](s[t, u] * x[u, c])",
+                      "aggregates over keys"),
+    "the largest of pairs": ("s[t, u] = sum[c](x[t, c] * x[u, c])\nm[t] = max[u](s[t, u])", "aggregates over keys"),
     "merged": ("y = reshape(x, n=tokens * width)", "mixes the tokens with another dimension"),
     "merged behind": ("y = reshape(transpose(x), n=width * tokens)", "mixes the tokens with another dimension"),
     "some tokens": ("y = slice(x, tokens=[2, 5])", "takes the tokens 2 to 4"),

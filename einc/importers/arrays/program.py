@@ -32,7 +32,8 @@ class ArrayProgram:
     """Collects a model. What no output needs is left out of its text.
 
     `origins` says which operation made an array, by its name; `lift`, if it is set, gives an array that means the same
-    and is better. `statements` may be written anew before the text is.
+    and is better. `hidden` says which number arrays [..., queries, keys] have for all keys behind a query. `statements`
+    may be written anew before the text is.
     """
 
     def __init__(self, name: str, extents: Mapping[int, str] | None = None) -> None:
@@ -43,6 +44,7 @@ class ArrayProgram:
         self._constants: dict[str, Elements] = {}
         self.notes: list[str] = []
         self.origins: dict[str, Origin] = {}
+        self.hidden: dict[str, float] = {}
         self.lift: Callable[[ArrayProgram, Array], Array] | None = None
         self._params: dict[str, int] = {}
         self._inputs: list[tuple[str, str, str]] = []
@@ -87,7 +89,7 @@ class ArrayProgram:
         return Array(shape, found_type, hint and f"?{hint}", (), known)
 
     def place(self, array: Array, hint: str = "constant") -> Array:
-        """The array with a name in the text: a known one becomes a weight, one for equal ones, stored beside the text."""
+        """The array with a name in the text: known ones become weights, one for equal ones, stored beside the text."""
         if array.known is None:
             return array
         elements = array.numbers
