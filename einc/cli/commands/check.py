@@ -90,7 +90,7 @@ def check_command(
         from einc.compiler import read_model
         from einc.graph.graph import verify_graph
 
-        options = CompileOptions(**{name: arguments[name] for name in _FRONTEND})
+        options = CompileOptions(**{name: arguments[name] for name in _FRONTEND if arguments[name] is not None})
         graph = read_model(read_model_text(source), source, options)
         verify_graph(graph)
         document = _describe(graph)
