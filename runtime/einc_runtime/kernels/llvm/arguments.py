@@ -131,6 +131,8 @@ class PanelArguments(NamedTuple, Generic[Number]):
     line_step: Number
     row_step: Number
     scale: Number
+    rows: Number
+    """Of all panels together."""
 
 
 class RoundedArguments(NamedTuple, Generic[Number]):

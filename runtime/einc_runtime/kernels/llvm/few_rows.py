@@ -33,12 +33,15 @@ from einc_runtime.kernels.llvm.few_rows_layout import (
 from einc_runtime.kernels.llvm.gemm import count_packed, emit_pack
 from einc_runtime.kernels.matrices import are_mergeable, split_off_batches, view_as_matrices
 from einc_runtime.kernels.numpy import libraries
+from einc_runtime.kernels.numpy.pieces import Resolved, make_runner
 from einc_runtime.kernels.numpy.prepacking import is_constant
 from einc_runtime.plan.index_equations import Names
 
 if TYPE_CHECKING:
     from einc_runtime.kernels.llvm.row_panels_code import PanelForm
 
+ROWS_OF_MANY = {16: 48, 8: 24, 4: 12}
+"""Rows of a panel where there are several, by the lanes of a register."""
 PANEL_PRODUCTS_PER_NS = 90.0
 """What a worker multiplies."""
 
@@ -83,17 +86,21 @@ class PanelProduct:
     def _prepare_packing(self, vectors: NamedArray, panels: Array) -> Run:
         """Packs the rows of every batch. Where the summed indices are several dimensions, each part of a line has a
         place of its own in the panel; packing a part may write behind it, so the parts go in their order."""
-        layout, width = self.layout, _find_form(self.layout).width
+        layout, form = self.layout, _find_form(self.layout)
         outer, inner = split_off_batches(layout.summed, (vectors,), 1)
         view = _view_rows(vectors, layout, outer, inner)
         parts, depth = math.prod(self.call.extents[name] for name in outer), view.shape[-1]
         starts = list_addresses([view], view.shape[:-2])[:, 0]
-        panel, part = np.divmod(np.arange(len(starts)), parts)
-        targets = address(panels) + panels.strides[0] * panel + WIDE.itemsize * width * depth * part
-        table = np.stack([starts, targets], axis=-1).astype(np.int64)
-        along = view.strides[-1] == WIDE.itemsize
-        arguments = [len(table), address(table), layout.rows, depth, view.strides[-2 if along else -1]]
-        return compiler.CompiledCall(emit_pack(width, along), arguments, table, view, panels)
+        batch, part = np.divmod(np.arange(len(starts)), parts)
+        targets = address(panels) + panels.strides[0] * batch + WIDE.itemsize * form.width * depth * part
+        along, calls = view.strides[-1] == WIDE.itemsize, list[Resolved]()
+        for first in range(0, layout.rows, form.rows):
+            rows = min(form.rows, layout.rows - first)
+            moved = starts + first * view.strides[-2], targets + first * parts * depth * WIDE.itemsize
+            table = np.stack(moved, axis=-1).astype(np.int64)
+            arguments = [len(table), address(table), rows, depth, view.strides[-2 if along else -1]]
+            calls.append((compiler.CompiledCall(emit_pack(form.width, along), arguments, table, view, panels), []))
+        return make_runner(calls)
 
     def _prepare_product(self, panels: Array, vectors: NamedArray, result: NamedArray) -> Run:
         from einc_runtime.kernels.llvm.row_panels_code import emit_panel_product
@@ -112,6 +119,7 @@ class PanelProduct:
             line_step=matrix.strides[-2],
             row_step=target.strides[-2],
             scale=int(np.float32(self.call.scale).view(np.int32)),
+            rows=layout.rows,
         )
         return compiler.CompiledCall(emit_panel_product(form), arguments, table, matrix, panels, target)
 
@@ -119,7 +127,9 @@ class PanelProduct:
 def _find_form(layout: FewRowsLayout, result: str = "f32") -> PanelForm:
     from einc_runtime.kernels.llvm.row_panels_code import PanelForm
 
-    return PanelForm(layout.matrix.kind, result, layout.rows, compiler.find_registers())
+    registers = compiler.find_registers()
+    rows = layout.rows if layout.has_few_rows else ROWS_OF_MANY[registers.lanes]
+    return PanelForm(layout.matrix.kind, result, rows, registers, not layout.has_few_rows)
 
 
 def _find_step(vectors: NamedArray, layout: FewRowsLayout) -> int | None:
@@ -165,6 +175,8 @@ def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
 
 
 def _suits_panel(layout: FewRowsLayout) -> bool:
+    if not layout.has_few_rows:
+        return True
     if compiler.has_wide_registers():
         return layout.matrix.kind == "f32" and layout.rows >= MIN_ROWS_PANEL
     return layout.rows >= MIN_ROWS_PANEL_NARROW[layout.matrix.kind]

@@ -22,6 +22,8 @@ from einc_runtime.plan.index_equations import Names
 
 MAX_PRODUCT_ROWS = 48
 """Products of more rows are no products of few rows."""
+MIN_MANY_LINES = 64
+"""Products of more rows have at least so many lines."""
 MIN_LINES, MIN_DEPTH = 4, 64
 """Smaller matrices have too few elements in a line, or too few lines, to fill vectors."""
 MAX_STACKED_MATRICES = 1024
@@ -62,6 +64,10 @@ class FewRowsLayout:
         vectors, matrix = call.operands if groups.right_is_matrix else reversed(call.operands)
         return FewRowsLayout(matrix, vectors, groups.batch, groups.row_names, groups.lines, groups.summed, groups.rows)
 
+    @property
+    def has_few_rows(self) -> bool:
+        return self.rows <= MAX_PRODUCT_ROWS
+
 
 class _Groups(NamedTuple):
     """The indices of a `FewRowsLayout`, and which operand is its matrix."""
@@ -89,16 +95,22 @@ def _group_as_few_rows(*forms: _Form) -> _Groups | None:
     if len(batch) + len(rows) + len(columns) + len(summed) != len(extents) or not summed:
         return None  # an index of one operand alone is summed
     few, many = (math.prod(extents[name] for name in group) for group in (rows, columns))
+    has_many = min(few, many) > MAX_PRODUCT_ROWS
     is_swapped = few > many
+    if has_many:  # lines are those that are neighbours in the result, which is written where it belongs
+        steps = dict(zip(result.names, result.array.strides, strict=True))
+        is_swapped = min(result.names, key=lambda name: (extents[name] == 1, steps[name])) in rows
     if is_swapped:
         vectors, matrix, rows, columns, few, many = matrix, vectors, columns, rows, many, few
     depth = math.prod(extents[name] for name in summed)
-    if few > MAX_PRODUCT_ROWS or depth < MIN_DEPTH or 0 in extents.values():
+    if depth < MIN_DEPTH or 0 in extents.values():
         return None
     loose, lines = split_off_batches(columns, (matrix, result), MIN_LINES)
     summed = tuple(name for name in matrix.names if name in summed)
     batch = tuple(name for name in result.names if name in {*batch, *loose})
-    if math.prod(extents[name] for name in lines) < MIN_LINES:
+    if math.prod(extents[name] for name in lines) < (MIN_MANY_LINES if has_many else MIN_LINES):
+        return None
+    if has_many and not _is_written_along(result, rows, lines):
         return None
     if math.prod(extents[name] for name in batch) > MAX_STACKED_MATRICES:
         return None
@@ -107,6 +119,11 @@ def _group_as_few_rows(*forms: _Form) -> _Groups | None:
     if view_as_matrices(matrix, batch, lines, summed).strides[-1] != matrix.array.itemsize:
         return None
     return _Groups(not is_swapped, batch, rows, lines, summed, few)
+
+
+def _is_written_along(result: NamedArray, rows: Names, lines: Names) -> bool:
+    """Whether a row of the result is one dimension, dense along all lines, and rows are one dimension, too."""
+    return are_mergeable(result, rows) and are_mergeable(result, lines) and is_dense(result, rows, lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ An element's sum goes through positions in their order, and depends on its line 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -34,13 +35,14 @@ POSITIONS = 16
 
 
 class PanelForm(NamedTuple):
-    """What the code is made for: the types of the matrix and of the result, how many rows there are, and the
-    processor's registers."""
+    """What the code is made for: the types of the matrix and of the result, how many rows a panel has, the processor's
+    registers, and whether there may be several panels, of which the last one may have fewer rows."""
 
     matrix: str
     result: str
     rows: int
     registers: Registers
+    several: bool = False
 
     @property
     def width(self) -> int:
@@ -85,10 +87,13 @@ class _PanelEmitter:
             with e.loop(self.a.lines, BLOCK_LINES) as first:
                 left = b.sub(self.a.lines, first)
                 block_lines = e.least(left, I64(BLOCK_LINES))
-                with e.loop(block_lines, self.form.lines) as tile_line:
-                    self._multiply(matrix, panel, b.add(first, tile_line), tile_line)
-                with e.loop(block_lines, LANES) as tile_line:
-                    self._store(result, b.add(first, tile_line), tile_line, scale)
+                with e.loop(self.a.rows, self.form.rows) as row:
+                    rows_panel = b.add(panel, b.mul(row, b.mul(self.a.depth, I64(ITEMSIZE["f32"]))))
+                    target = b.add(result, b.mul(self.a.row_step, row))
+                    with e.loop(block_lines, self.form.lines) as tile_line:
+                        self._multiply(matrix, rows_panel, b.add(first, tile_line), tile_line)
+                    with e.loop(block_lines, LANES) as tile_line:
+                        self._store(target, b.sub(self.a.rows, row), b.add(first, tile_line), tile_line, scale)
         return e.finish()
 
     def _multiply(self, matrix: Value, panel: Value, first: Value, tile_line: Value) -> None:
@@ -171,8 +176,8 @@ class _PanelEmitter:
         """The pointer to the register from a lane of what begins at an address."""
         return self.e.at(self.b.add(address, I64(lane * ITEMSIZE["f32"])), self.kind)
 
-    def _store(self, result: Value, first: Value, tile_line: Value, scale: Value) -> None:
-        """Stores the elements of every row for up to sixteen lines, whose sums begin at a line of the tile."""
+    def _store(self, result: Value, rows: Value, first: Value, tile_line: Value, scale: Value) -> None:
+        """Stores the elements of up to `rows` rows for up to sixteen lines, whose sums begin at a line of the tile."""
         e, b, form = self.e, self.b, self.form
         mask = e.lanes_below(e.least(b.sub(self.a.lines, first), I64(LANES)))
         for v in self.tiles:
@@ -180,7 +185,8 @@ class _PanelEmitter:
             lines = [e.load(tile, I64(n * LANES), "f32", None) for n in range(LANES)]
             for row, value in enumerate(e.transpose_square(lines)[: form.rows - v * LANES], start=v * LANES):
                 address = b.add(result, b.mul(self.a.row_step, I64(row)))
-                e.store(b.fmul(value, scale), address, first, form.result, mask)
+                with b.if_then(b.icmp_signed("<", I64(row), rows)) if form.several else nullcontext():
+                    e.store(b.fmul(value, scale), address, first, form.result, mask)
 
     def _tile(self, v: int) -> Value:
         return self.b.add(self.tile, I64(v * BLOCK_LINES * LANES * ITEMSIZE["f32"]))
