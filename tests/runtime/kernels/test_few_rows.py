@@ -161,6 +161,27 @@ PANELS = [
 """Rows that are dense, or neighbours at each position, or in several dimensions; results that must be copied."""
 
 
+MANY = [
+    ("t d, n d -> t n", {"t": 101, "d": 203, "n": 117}),
+    ("n d, t d -> t n", {"t": 64, "d": 65, "n": 260}),
+    ("h t e, d h e -> t d", {"t": 53, "d": 77, "h": 5, "e": 24}),
+    ("t d, h e d -> h t e", {"t": 61, "d": 77, "h": 3, "e": 70}),
+    ("b t d, b n d -> b t n", {"b": 2, "t": 99, "d": 71, "n": 90}),
+]
+"""Rows of several panels, of which the last one is not full."""
+
+
+@pytest.mark.parametrize(("equation", "extents"), MANY, ids=[str(number) for number in range(len(MANY))])
+def test_rows_in_several_panels_give_the_product(equation, extents):
+    check(equation, extents, ("f32", "f32", "f32"), scale=0.3)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_many_rows_that_lie_otherwise_are_left_to_others(kind):
+    """Results whose neighbours are rows of the weight, and 16-bit floats."""
+    check("t d, n d -> n t" if kind == "f32" else "t d, n d -> t n", {"t": 70, "d": 80, "n": 66}, (kind, kind, kind))
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("equation", "extents"), PANELS, ids=[f"{equation} {n}" for n, (equation, _) in enumerate(PANELS)]
@@ -183,10 +204,10 @@ def test_any_number_of_rows_of_a_panel(rows, kind):
 
 def test_parts_of_a_panel_have_the_bits_of_the_whole():
     """Of lines, and of rows: an element's sum depends on its line and its row alone."""
-    x, w = (draw(names, {"t": 40, "d": 300, "n": 90}, KINDS["f32"], 3) for names in ("td", "nd"))
-    whole, lines, rows = (np.zeros((40, 90), "f4") for _ in range(3))
+    x, w = (draw(names, {"t": 75, "d": 300, "n": 90}, KINDS["f32"], 3) for names in ("td", "nd"))
+    whole, lines, rows = (np.zeros((75, 90), "f4") for _ in range(3))
     cuts = [(x, w, whole), (x[:11], w, rows[:11]), (x[11:], w, rows[11:])]
-    cuts += [(x, w[a:b], lines[:, a:b]) for a, b in ((0, 42), (42, 90))]
+    cuts += [(x, w[a:b], lines[:, a:b]) for a, b in ((0, 26), (26, 90))]
     for own, matrix, target in cuts:
         run(prepare(Invocation("contract", {"equation": "t d, n d -> t n"}, [own, matrix], [target])))
     np.testing.assert_array_equal(whole, lines)

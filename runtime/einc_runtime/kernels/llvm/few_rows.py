@@ -40,8 +40,10 @@ from einc_runtime.plan.index_equations import Names
 if TYPE_CHECKING:
     from einc_runtime.kernels.llvm.row_panels_code import PanelForm
 
-ROWS_OF_MANY = {16: 48, 8: 24, 4: 12}
-"""Rows of a panel where there are several, by the lanes of a register."""
+ROWS_OF_MANY = {16: 32, 8: 16}
+"""Rows of a panel where there are several, by the lanes of a register: two registers of sums for each line."""
+MAX_ROWS_OF_MANY = {16: 128, 8: 512}
+"""More rows are left to libraries, which pack the matrix in each call: that pays with so many."""
 PANEL_PRODUCTS_PER_NS = 90.0
 """What a worker multiplies."""
 
@@ -176,7 +178,8 @@ def prepare_few_rows(call: ContractCall, move: PrepareCopy) -> Kernel | None:
 
 def _suits_panel(layout: FewRowsLayout) -> bool:
     if not layout.has_few_rows:
-        return True
+        most = MAX_ROWS_OF_MANY.get(compiler.find_registers().lanes, 0)
+        return layout.matrix.kind == "f32" and layout.rows <= most
     if compiler.has_wide_registers():
         return layout.matrix.kind == "f32" and layout.rows >= MIN_ROWS_PANEL
     return layout.rows >= MIN_ROWS_PANEL_NARROW[layout.matrix.kind]
