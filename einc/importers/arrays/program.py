@@ -99,7 +99,7 @@ class ArrayProgram:
             raise UnsupportedError(f"an array {show_shape(array.shape)} without elements")
         carried = np.ascontiguousarray(elements.astype(array.type.carrier.numpy(), copy=False))
         carried = carried.reshape(elements.shape)
-        key = (array.type, carried.shape, hashlib.sha256(carried.data).digest())
+        key = (array.type, carried.shape, hashlib.sha256(carried.tobytes()).digest())
         if key not in self._placed:
             name = array.name.removeprefix("?") or hint
             weight = self._declare("weight", name, array.shape, array.type)
