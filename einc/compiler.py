@@ -7,14 +7,13 @@ them (paper, Section 2).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from einc.errors import MachineError, UsageError
 from einc.options import FASTEST, CompileOptions
 from einc.physical.budget import FOR_PROPOSALS, SearchBudget
-from einc_runtime.text import format_memory
+from einc.target import Target, select_target
 
 if TYPE_CHECKING:
     from einc.exchange.synthesis.proposers import Proposer
@@ -23,26 +22,11 @@ if TYPE_CHECKING:
     from einc.machines.model import Machine
     from einc.physical.program import DeviceProgram
     from einc.physical.refining import OtherPrograms
+    from einc.physical.schedule import NaiveScheduler
+    from einc.physical.synthesis import SynthesizingScheduler
     from einc.search.competition import Competition
     from einc.search.result import SelectedPlan
     from einc_runtime.plan.schema import Bundle
-
-MAX_PLAN_SITES = 1024
-"""More sites than this are refused: a plan has a kernel per operator and site."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a plan is to run: the machine of its sites alone, numbered from 0, and their numbers in the whole one.
-
-    `note` says how the machine was chosen if the user did not name one, and `assumed` what nothing on this computer
-    tells of it.
-    """
-
-    machine: Machine
-    devices: tuple[int, ...]
-    note: str | None = None
-    assumed: str | None = None
 
 
 class Compiled:
@@ -51,7 +35,8 @@ class Compiled:
     `graph` is the computation after fusion, `plan` the logical plan, `program` the device program, `bundle` the plan
     that the runtime reads. `phase` is called with the name of every stage as it begins, and of its parts. `budget` is
     what the search for exchange programs may take. `proposers` are asked for faster ones; `proposals` gets a line on
-    every proposal, and `remarks` on every exchange program of the user's.
+    every proposal, and `remarks` on every exchange program of the user's. `make_small` makes the same of a few of a
+    model's layers; None where it has no more.
     """
 
     def __init__(
@@ -60,8 +45,10 @@ class Compiled:
         options: CompileOptions,
         phase: Callable[[str], None] = lambda _: None,
         proposers: Sequence[Proposer] = (),
+        make_small: Callable[[], Graph | None] = lambda: None,
     ) -> None:
         self.source = source
+        self._make_small = make_small
         self.proposers = tuple(proposers)
         self.options = options
         self.budget = SearchBudget(options.time_limit)
@@ -124,26 +111,31 @@ class Compiled:
 
     @cached_property
     def _undivided(self) -> tuple[Graph, SelectedPlan]:
-        """The faster of the computation as it is, and of that with scans in blocks; or one that computes values again
-        for gradients, where neither fits."""
-        kept = self._find_kept()
-        if not self.options.may_recompute or kept[1].program is not None:
-            return kept
-        from einc.search.recomputing import find_recomputed
+        """The faster of the computation as it is, and of that with scans in blocks; of a training step, one that
+        computes values again for gradients, where neither fits."""
+        if self.options.train is None:
+            return self._find_kept()
+        from einc.search.recomputing import StepSearch
 
-        def find(source: Graph) -> tuple[Graph, SelectedPlan]:
-            graph = self._fuse(source)
-            return graph, self._find_fastest(graph)
+        options, target = self.options, self.target
+        small = None if options.pins or options.exchanges or options.reproducible else self._make_small()
 
-        return find_recomputed(self.source, self.options.train or "", self.target.machine, kept, find, self._phase)
+        def build(plan: LogicalPlan) -> DeviceProgram:
+            return self._schedule(plan)[0]
+
+        return StepSearch(
+            self.source, small, self.options.train, options.may_recompute, target.machine, len(target.devices),
+            self._fuse, self._find_fastest, self._find_kept, build, self._phase,
+        ).find()  # fmt: skip
 
     def _find_kept(self) -> tuple[Graph, SelectedPlan]:
         """The faster of the computation as it is, and of that with scans in blocks."""
-        unblocked = self._find_fastest(self._fused)
+        machine = self.target.machine
+        unblocked = self._find_fastest(self._fused, machine)
         if self._blocked is None:
             return self._fused, unblocked
         self._phase("comparing with scans in blocks")
-        blocked = self._find_fastest(self._blocked)
+        blocked = self._find_fastest(self._blocked, machine)
         if blocked.program is None or (
             unblocked.program is not None and unblocked.program.predicted_ms <= blocked.program.predicted_ms
         ):
@@ -155,15 +147,15 @@ class Compiled:
         """The answer of the selector `fastest`, which builds device programs to choose a plan."""
         return self._competing[1]
 
-    def _find_fastest(self, graph: Graph) -> SelectedPlan:
+    def _find_fastest(self, graph: Graph, machine: Machine) -> SelectedPlan:
         from einc.search.idle_site import find_fastest_or_idle
 
-        target, options = self.target, self.options
+        options = self.options
         self._begin()
         return find_fastest_or_idle(
             graph,
-            target.machine,
-            len(target.devices),
+            machine,
+            len(self.target.devices),
             naive=options.schedule == "naive",
             budget=self.budget,
             seed=options.seed,
@@ -230,33 +222,33 @@ class Compiled:
         return OtherPrograms(given_exchanges, proposed)
 
     def _build(self, plan: LogicalPlan, user_programs: OtherPrograms | None = None) -> DeviceProgram:
-        from einc.physical.build import build, build_fast, refine
+        from einc.physical.build import refine
+
+        is_built = user_programs is None and self.options.selector == FASTEST and plan is self.selected.plan
+        if is_built and self.selected.program:
+            return self.selected.program
+        program, scheduler = self._schedule(plan)
+        self.budget.release()
+        if user_programs is not None:
+            program = refine(program, self.target.machine, scheduler, user_programs)
+        self.budget.end()
+        return program
+
+    def _schedule(self, plan: LogicalPlan) -> tuple[DeviceProgram, NaiveScheduler | SynthesizingScheduler]:
+        """The program of a plan with the exchanges that were asked for."""
+        from einc.physical.build import build, build_fast
         from einc.physical.schedule import NaiveScheduler
         from einc.physical.synthesis import SynthesizingScheduler
 
-        if (
-            user_programs is None
-            and self.options.selector == FASTEST
-            and plan is self.selected.plan
-            and self.selected.program
-        ):
-            return self.selected.program
-        machine = self.target.machine
-        scheduler: NaiveScheduler | SynthesizingScheduler
+        machine, options = self.target.machine, self.options
         self._begin()
-        if self.options.schedule == "naive":
-            scheduler = NaiveScheduler(machine, plan.used_sites)
-            program = build(plan, machine, scheduler)
-        else:
-            scheduler = SynthesizingScheduler(
-                machine, plan.used_sites, budget=self.budget, seed=self.options.seed, report=self._report
-            )
-            program = build_fast(plan, machine, scheduler)
-        self.budget.release()
-        if user_programs is not None:
-            program = refine(program, machine, scheduler, user_programs)
-        self.budget.end()
-        return program
+        if options.schedule == "naive":
+            naive = NaiveScheduler(machine, plan.used_sites)
+            return build(plan, machine, naive), naive
+        scheduler = SynthesizingScheduler(
+            machine, plan.used_sites, budget=self.budget, seed=options.seed, report=self._report
+        )
+        return build_fast(plan, machine, scheduler), scheduler
 
     def _begin(self) -> None:
         """Starts the clock, and keeps some of the time for proposals."""
@@ -313,16 +305,28 @@ def compile_model(
     proposers: Sequence[Proposer] = (),
 ) -> Compiled:
     """The compilation of a model text; `file` is the name that messages give it. Raises ModelError here, not later."""
+    from einc.search.folding import fold
+
     phase("reading the model")
-    graph = read_model(text, file, options)
-    return Compiled(graph, options, phase, proposers)
+    model = build_model(text, file, options)
+
+    def make_small() -> Graph | None:
+        folded = fold(model)
+        return None if folded is None else derive(folded.graph, options)
+
+    return Compiled(derive(model, options), options, phase, proposers, make_small)
+
+
+def build_model(text: str, file: str, options: CompileOptions) -> Graph:
+    """The graph of a model text. Raises ModelError."""
+    from einc.frontend import build
+
+    return build(text, file, options.definitions, options.preset, options.dtype)
 
 
 def read_model(text: str, file: str, options: CompileOptions) -> Graph:
     """The graph of a model text, or of what is derived from it, before fusion. Raises ModelError."""
-    from einc.frontend import build
-
-    return derive(build(text, file, options.definitions, options.preset, options.dtype), options)
+    return derive(build_model(text, file, options), options)
 
 
 def derive(graph: Graph, options: CompileOptions) -> Graph:
@@ -337,63 +341,3 @@ def derive(graph: Graph, options: CompileOptions) -> Graph:
     from einc.graph.decode_step import derive_step
 
     return derive_step(graph, options.step).graph
-
-
-def select_target(options: CompileOptions) -> Target:
-    """The machine and sites that the options ask for: a named machine, else the visible GPUs, else the host's cores."""
-    from einc.machines.load import load_machine
-    from einc_runtime.plan.schema import HOST
-
-    requested = _read_devices(options)
-    need = None if requested is None else max(requested) + 1
-    note = assumed = None
-    if options.machine is not None:
-        machine = load_machine(options.machine, need if options.machine == HOST else None)
-    else:
-        from einc.machines.detect import detect_gpus
-
-        detection = detect_gpus()
-        machine = load_machine(HOST, need) if detection is None else detection.machine
-        assumed = None if detection is None else detection.warning
-        found_hardware = "the visible GPUs are" if machine.name != HOST else "no GPU is visible, so it is"
-        note = f"no machine was named: {found_hardware} {machine.name}, {need or len(machine.sites)} sites"
-    if need is not None and need > len(machine.sites):
-        if isinstance(options.devices, int):
-            request = f"{options.devices} sites were asked for"
-        else:
-            request = f"site {need - 1} was asked for"
-        raise MachineError(
-            f"{request}, and machine {machine.name} has {len(machine.sites)}, numbered from 0",
-            hint=f"`einc machine list` shows the machines; `-m host` takes any number of sites up to {MAX_PLAN_SITES}",
-        )
-    devices = tuple(range(len(machine.sites))) if requested is None else requested
-    machine = machine if devices == tuple(range(len(machine.sites))) else machine.restrict(devices)
-    if options.memory is not None:
-        machine = _limit_memory(machine, options.memory)
-    return Target(machine.ideal() if options.ideal else machine, devices, note, assumed)
-
-
-def _limit_memory(machine: Machine, size: int) -> Machine:
-    most = max(site.memory_bytes for site in machine.sites)
-    if size < 1:
-        raise UsageError(f"expected a memory limit of at least 1 byte for each site, found {size}")
-    if size > most:
-        raise UsageError(
-            f"no site of {machine.name} has {format_memory(size)} of memory; the most is {format_memory(most)}",
-            hint="--memory asks for less than the machine has; a machine file may say that it has more",
-        )
-    return machine.limit_memory(size)
-
-
-def _read_devices(options: CompileOptions) -> tuple[int, ...] | None:
-    if options.devices is None:
-        return None
-    number = options.devices if isinstance(options.devices, int) else max(options.devices, default=-1) + 1
-    if number > MAX_PLAN_SITES:
-        raise UsageError(f"a plan has at most {MAX_PLAN_SITES} sites")
-    devices = tuple(range(number)) if isinstance(options.devices, int) else options.devices
-    if not devices or min(devices) < 0:
-        raise UsageError("a plan needs at least one site, and sites are numbered from 0")
-    if len(set(devices)) < len(devices):
-        raise UsageError("a site is named twice among the devices")
-    return devices

@@ -15,12 +15,12 @@ from multiprocessing import active_children, get_context
 from einc.advising.cache_moves import time_cache_move
 from einc.advising.figures import Figures, FiguresCache
 from einc.advising.workloads import ChatWorkload, Phase, Workload
-from einc.compiler import Target, select_target
 from einc.errors import ModelError
 from einc.logical.pins import Pin
 from einc.machines.load import count_host_cores, format_machine
 from einc.machines.model import Machine
 from einc.options import CompileOptions
+from einc.target import Target, select_target
 from einc_runtime.text import format_count
 
 TRIED_STAGES = 2, 4, 8

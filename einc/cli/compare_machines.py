@@ -23,8 +23,8 @@ def derive_options(options: CompileOptions, machines: Sequence[str]) -> tuple[Co
     machine has; else all of them. A limit of memory counts only for machines that have more. Raises UsageError for a
     machine that is not there, MachineError for a broken file or too many sites.
     """
-    from einc.compiler import select_target
     from einc.machines.load import load_machine
+    from einc.target import select_target
     from einc_runtime.plan.schema import HOST
 
     named = len(options.devices) if isinstance(options.devices, tuple) else options.devices

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from einc.compiler import select_target
 from einc.errors import UsageError
 from einc.generation.plan_cache import KeptPlan, PlanCache
 from einc.graph.decode_step import StepRequest
@@ -19,6 +18,7 @@ from einc.importers.config import parse_config
 from einc.importers.hf import ImportedModel, find_exported_family, find_longest, import_hf
 from einc.logical.pins import MAX_PINS, Pin
 from einc.options import CompileOptions
+from einc.target import select_target
 from einc_runtime.plan.schema import HOST, Bundle
 from einc_runtime.plan.states import STATE
 

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from einc.compiler import compile_model, select_target
+from einc.compiler import compile_model
 from einc.importers.hf import ImportedModel
 from einc.importers.pytorch.published import NEEDED_PACKAGES
 from einc.logical.pins import Pin
 from einc.machines.load import format_machine
 from einc.options import CompileOptions
 from einc.plan_report import REPORT_VERSION
+from einc.target import select_target
 from einc_runtime.dtypes import find_dtype_name, storage_dtype
 from einc_runtime.errors import ReportedError
 from einc_runtime.plan.codec import MAX_PAYLOAD_BYTES, encode, read_bundle

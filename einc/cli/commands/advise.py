@@ -182,7 +182,7 @@ def advise_command(
 def _read_offers(question: AdviseArguments) -> list[Offer]:
     """The machines with their prices; each must be there, and each price must be that of one of them."""
     from einc.advising.planning import Offer
-    from einc.compiler import select_target
+    from einc.target import select_target
 
     if len(question.machines) > MAX_OFFERS:
         raise UsageError(f"{len(question.machines)} machines were given; at most {MAX_OFFERS} are compared")
