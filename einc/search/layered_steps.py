@@ -39,14 +39,14 @@ Cut = tuple[Intervals, int]
 class LayeredStep:
     """The fused graph of a whole training step, and that of a step of a few of its layers."""
 
-    whole: Graph
-    small: Graph
+    full_graph: Graph
+    small_graph: Graph
     loss: str
 
     def limit_memory(self, machine: Machine, sites: int) -> Machine | None:
         """The machine without the memory that the other layers take at least, evenly over its sites: for what they
         keep, and for values that gradients read. None where nothing is left."""
-        omitted = self._measure(self.whole) - self._measure(self.small)
+        omitted = self._measure(self.full_graph) - self._measure(self.small_graph)
         left = min(site.memory_bytes for site in machine.sites) - omitted // sites
         return machine.limit_memory(left) if left > 0 else None
 
@@ -57,28 +57,28 @@ class LayeredStep:
 
     def expand(self, plan: LogicalPlan, build: Callable[[LogicalPlan], DeviceProgram]) -> SelectedPlan:
         """The plan of the whole step with the cuts of one of the small step."""
-        problem = build_problem(self.whole, plan.sites, flexible=True)
+        problem = build_problem(self.full_graph, plan.sites, flexible=True)
         chosen = [_find_cut(*pair) for pair in zip(problem.candidates, self._match(plan), strict=True)]
-        choices = build_choices(self.whole, problem, chosen)
-        whole = replace(plan, graph=self.whole, choices=choices, exact=False, contenders=(), memory_points=())
+        choices = build_choices(self.full_graph, problem, chosen)
+        full_plan = replace(plan, graph=self.full_graph, choices=choices, exact=False, contenders=(), memory_points=())
         try:
-            program = build(whole)
+            program = build(full_plan)
         except CapacityError:
-            return SelectedPlan(whole, None)
-        contender = Contender(LAYERED, True, program.predicted_ms, max(program.memory), whole.total_cost)
-        whole = replace(program.plan, contenders=(contender,))
-        return SelectedPlan(whole, replace(program, plan=whole))
+            return SelectedPlan(full_plan, None)
+        contender = Contender(LAYERED, True, program.predicted_ms, max(program.memory), full_plan.total_cost)
+        full_plan = replace(program.plan, contenders=(contender,))
+        return SelectedPlan(full_plan, replace(program, plan=full_plan))
 
     def _match(self, plan: LogicalPlan) -> list[Cut | None]:
         """The cut of every node of the whole step; None for one that no operator of the small step is equal to."""
-        alike: dict[object, list[Cut]] = {}
+        cuts_by_key: dict[object, list[Cut]] = {}
         for node, choice in zip(plan.graph.nodes, plan.choices, strict=True):
             cut = choice.candidate.intervals, choice.candidate.replicas
             for key in _list_keys(node):
-                alike.setdefault(key, []).append(cut)
+                cuts_by_key.setdefault(key, []).append(cut)
         matched: list[Cut | None] = []
-        for node in self.whole.nodes:
-            options = next((alike[key] for key in _list_keys(node) if key in alike), None)
+        for node in self.full_graph.nodes:
+            options = next((cuts_by_key[key] for key in _list_keys(node) if key in cuts_by_key), None)
             matched.append(None if options is None else options[len(options) // 2])
         return matched
 

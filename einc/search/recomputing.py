@@ -81,7 +81,7 @@ class StepSearch:
             return self.find_kept() if level == "none" else (graph, self.search(graph, self.machine))
         step = LayeredStep(graph, self.fuse(recompute(self.small, self.loss, level)), self.loss)
         machine = step.limit_memory(self.machine, self.sites)
-        selected = None if machine is None else self.search(step.small, machine)
+        selected = None if machine is None else self.search(step.small_graph, machine)
         if selected is None or selected.program is None:
             return graph, None
         return graph, step.expand(selected.plan, self.build)

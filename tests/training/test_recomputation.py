@@ -14,9 +14,13 @@ from einc.frontend import build
 from einc.graph.fuse import fuse
 from einc.graph.graph import Graph, verify_graph
 from einc.options import CompileOptions
+from einc.search import recomputing
+from einc.search.layered_steps import LayeredStep
+from einc.target import select_target
 from einc.training.recomputation import ForwardPart, count_again, read_level, recompute, restore_recomputed
 from einc.training.steps import StepOptions, derive_training_step
 from einc.verification.model import verify_model
+from einc_runtime.execution.session import Session
 from tests.support.graph_interpreter import interpret
 
 BLOCKS = 5
@@ -118,3 +122,39 @@ def test_levels_are_read() -> None:
             read_level(text)
     with pytest.raises(UsageError, match="gradients are those of a loss"):
         es.compile(TEXT, "host", 1, recompute="cheap")
+
+
+def test_steps_of_many_layers_are_cut_as_those_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers in the middle have the cuts of the middle one of a step of three, and the step computes the same."""
+    monkeypatch.setattr(recomputing, "MIN_LAYERED", 100)
+    chosen = CompileOptions("host", 2, train="loss", optimizer="sgd", schedule="naive", recompute="cheap")
+    compiled = compile_model(TEXT, "m.ein", chosen)
+    (contender,) = compiled.plan.contenders
+    assert (contender.name, contender.chosen, contender.predicted_ms) == (
+        "few layers", True, compiled.program.predicted_ms,
+    )  # fmt: skip
+    cuts = {choice.node: choice.candidate.intervals for choice in compiled.plan.choices}
+    for end in ("up.gradient", "down.next", "y.1"):
+        assert cuts[f"layer.2.{end}"] == cuts[f"layer.1.{end}"] == cuts[f"layer.3.{end}"]
+    arrays = draw(compiled.source)
+    session = Session(compiled.bundle)
+    session.load_all(arrays)
+    session.execute()
+    for name, expected in interpret(compiled.source, arrays).items():
+        np.testing.assert_allclose(session.offload(name), expected, rtol=1e-4, atol=1e-5)
+    verify_model(compiled.bundle, fuse(compiled.source))
+
+
+def test_layers_that_are_left_out_take_their_memory() -> None:
+    options = CompileOptions("host", 2, train="loss", optimizer="sgd", clip=1.0)
+    full, small = (
+        fuse(derive_training_step(build(TEXT.replace(f"repeat {BLOCKS}", f"repeat {n}"), "m.ein"), "loss", "sgd"))
+        for n in (BLOCKS, 3)
+    )
+    machine = select_target(options).machine
+    limited = LayeredStep(full, small, "loss").limit_memory(machine, 2)
+    assert limited is not None
+    weights = 2 * (6 + 2 * 6 * 50) * 4 * (BLOCKS - 3)  # and velocities
+    omitted = machine.sites[0].memory_bytes - limited.sites[0].memory_bytes
+    assert omitted == (weights + count_kept(full) - count_kept(small)) // 2
+    assert LayeredStep(full, small, "loss").limit_memory(machine.limit_memory(1000), 2) is None
