@@ -153,7 +153,13 @@ class _Search:
         options = folded.expand(space.problem.candidates)
         numbers = folded.stands_for
         return build_time_problems(
-            self._full_graph, options, space.machine, space.sites, once=space.once, variables=numbers
+            self._full_graph,
+            options,
+            space.machine,
+            space.sites,
+            once=space.once,
+            variables=numbers,
+            known=space.known,
         )
 
     def _find_omitted_layers_cost(self) -> OmittedLayersCost:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from einc.logical.plan import Candidate
 from einc.search.neighbours import sum_times
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import build_time_problems, time_candidates
@@ -41,11 +42,15 @@ def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: fl
     if space.sites <= MANY_SITES:
         return None
     graph, problem, machine = space.graph, space.problem, space.machine
+    singles: dict[tuple[int, int], tuple[Candidate, ...]] = {}
 
     def measure(assignment: Assignment) -> int:
         """What the tables of a single plan say, with synthesized exchanges."""
-        options = [(candidates[c],) for candidates, c in zip(problem.candidates, assignment, strict=True)]
-        _, promises = build_time_problems(graph, options, machine, space.sites, once=space.once)
+        options = [
+            singles.setdefault((id(candidates), c), (candidates[c],))
+            for candidates, c in zip(problem.candidates, assignment, strict=True)
+        ]
+        _, promises = build_time_problems(graph, options, machine, space.sites, once=space.once, known=space.known)
         return sum_times(promises, (0,) * len(options))
 
     affordable = MAX_CANDIDATES * math.sqrt(AT_SITES / max(AT_SITES, space.sites))
@@ -53,7 +58,7 @@ def find_worthwhile(space: SearchSpace, known: Sequence[Assignment], seconds: fl
     times: dict[int, Array] = {}
     for node, options in zip(graph.nodes, problem.candidates, strict=True):
         if id(options) not in times:
-            times[id(options)] = time_candidates(node.operator, options, machine)
+            times[id(options)] = time_candidates(node.operator, options, machine, space.known)
     options_times = [times[id(options)] for options in problem.candidates]
     least = sum(int(option_times.min()) for option_times in options_times)
     slack = SLACK * min(map(measure, known)) - least

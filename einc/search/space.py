@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from einc.logical.problem import Problem
 from einc.machines.model import Machine
 from einc.options import FASTEST
 from einc.search.orders import Order, reorder_graph
-from einc.search.tables import TimeProblem, build_time_problems
+from einc.search.tables import KnownTimes, TimeProblem, build_time_problems
 from einc_runtime.plan.schema import InputPlacement
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,7 +28,8 @@ Assignment = tuple[int, ...]
 class SearchSpace:
     """The plans of `graph` with the candidates of `problem`, on sites 0, 1, ... of `machine`.
 
-    `input_placement` says where inputs and weights lie before the clock starts.
+    `input_placement` says where inputs and weights lie before the clock starts. `known` has the times that tables of
+    its candidates were made of.
     """
 
     graph: Graph
@@ -36,6 +37,7 @@ class SearchSpace:
     machine: Machine
     sites: int
     input_placement: InputPlacement
+    known: KnownTimes = field(default_factory=KnownTimes, repr=False)
 
     @property
     def once(self) -> bool:
@@ -44,7 +46,9 @@ class SearchSpace:
 
     def build_time_problems(self) -> tuple[TimeProblem, TimeProblem]:
         """The time tables with naive and with synthesized exchanges; every node is a variable."""
-        return build_time_problems(self.graph, self.problem.candidates, self.machine, self.sites, once=self.once)
+        return build_time_problems(
+            self.graph, self.problem.candidates, self.machine, self.sites, once=self.once, known=self.known
+        )
 
     def select(self, kept: Sequence[Array]) -> SearchSpace:
         """The space with the candidates at positions `kept` of every node; nodes that shared theirs still do."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -55,15 +55,17 @@ def build_time_problems(
     *,
     once: bool = False,
     variables: Sequence[int] | None = None,
+    known: KnownTimes | None = None,
 ) -> tuple[TimeProblem, TimeProblem]:
     """The time objective with naive and with synthesized exchanges, where node n has the candidates `options[n]`.
 
     With `once`, inputs and weights are brought from homes near their first readers (`einc.physical.homes`). Nodes with
     the same number in `variables` (0, 1, ...; each node's own by default) are cut alike: they are one variable, and
-    what each of them takes is added up. Equal layers share their tables.
+    what each of them takes is added up. Equal layers share their tables. `known` has what was computed for other graphs
+    with these candidates on this machine, and keeps what is computed.
     """
     numbers = range(len(graph.nodes)) if variables is None else variables
-    maker = _TableMaker(graph, options, machine, sites)
+    maker = _TableMaker(graph, options, machine, sites, known or KnownTimes())
     relations = _list_relations(graph, options)
     brought = _list_input_relations(graph) if once else []
     return (
@@ -102,13 +104,21 @@ def _build_time_problem(
     return TimeProblem(tuple(node_times[v] for v in range(len(node_times))), tuple(tables))
 
 
-def time_candidates(operator: Operator, options: Sequence[Candidate], machine: Machine) -> Array:
+def time_candidates(
+    operator: Operator, options: Sequence[Candidate], machine: Machine, known: KnownTimes | None = None
+) -> Array:
     """Per candidate the time of its slowest function specification, in picoseconds.
 
     Where sites share cores, it is no less than the work of all of them divided by the cores.
     """
     kinds = _number_kinds(machine)
-    return _round([_time_candidate(operator, candidate, machine, kinds) for candidate in options])
+    kernels = {} if known is None else known.kernels
+    times = []
+    for candidate in options:
+        if id(candidate) not in kernels:
+            kernels[id(candidate)] = candidate, _time_candidate(operator, candidate, machine, kinds)
+        times.append(kernels[id(candidate)][1])
+    return _round(times)
 
 
 def _time_candidate(operator: Operator, candidate: Candidate, machine: Machine, kinds: Sequence[int]) -> float:
@@ -195,35 +205,55 @@ def _add(node_times: dict[int, Array], tables: list[CostTable], table: CostTable
         tables.append(CostTable(table.variables, table.classes, table.costs * count))
 
 
-class _TableMaker:
-    """Makes tables. Those of equal operators with the same candidates are made once.
+@dataclass(slots=True)
+class KnownTimes:
+    """What tables consist of, for graphs whose operators share candidates, on the same sites of a machine.
 
-    What is remembered is keyed by the identity of the candidates: hashing them would visit every block.
+    It is keyed by the identity of candidates, as hashing them would visit every block; `kept` and `kernels` hold them,
+    so that they live as long as this. An operator's candidates are made for it and for those that equal it.
     """
 
-    def __init__(self, graph: Graph, options: Sequence[tuple[Candidate, ...]], machine: Machine, sites: int) -> None:
+    kernels: dict[int, tuple[Candidate, float]] = field(default_factory=dict)
+    kept: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
+    families: dict[tuple[int, Side, int], tuple[tuple[Family, ...], Array]] = field(default_factory=dict)
+    times: dict[int, Array] = field(default_factory=dict)
+    gathering: dict[tuple[int, int, int], Array] = field(default_factory=dict)
+    exchanges: dict[tuple[int, ...], Array] = field(default_factory=dict)
+    second: dict[tuple[int, ...], Array] = field(default_factory=dict)
+    brought: dict[tuple[int, ...], Array] = field(default_factory=dict)
+
+
+class _TableMaker:
+    """Makes tables. Those of equal operators with the same candidates are made once."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Sequence[tuple[Candidate, ...]],
+        machine: Machine,
+        sites: int,
+        known: KnownTimes,
+    ) -> None:
         self._graph = graph
         self._options = options
         self._machine = machine
         self._estimator = make_estimator(machine, sites)
-        self._families: dict[tuple[int, Side, int], tuple[tuple[Family, ...], Array]] = {}
-        self._times: dict[int, Array] = {}
-        self._gathering: dict[tuple[int, int, int], Array] = {}
-        self._exchanges: dict[tuple[int, ...], Array] = {}
-        self._second: dict[tuple[int, ...], Array] = {}
-        self._brought: dict[tuple[int, ...], Array] = {}
+        self._known = known
+        known.kept.update((id(node_options), node_options) for node_options in options)
 
     def time_candidates(self, n: int) -> Array:
         """Per candidate of node n, its time."""
         key = id(self._options[n])
-        if key not in self._times:
-            self._times[key] = time_candidates(self._graph.nodes[n].operator, self._options[n], self._machine)
-        return self._times[key]
+        if key not in self._known.times:
+            self._known.times[key] = time_candidates(
+                self._graph.nodes[n].operator, self._options[n], self._machine, self._known
+            )
+        return self._known.times[key]
 
     def time_gathering(self, n: int, j: int, way: int) -> Array:
         """Per candidate of node n, the time to combine the copies of every block of a saved output."""
         key = id(self._options[n]), j, way
-        if key not in self._gathering:
+        if key not in self._known.gathering:
             families, classes = self._list_families(n, "outputs", j)
             homes = [Family(tuple(dict.fromkeys(family.blocks))) for family in families]
             itemsize = self._graph.nodes[n].operator.outputs[j].dtype.itemsize
@@ -233,8 +263,8 @@ class _TableMaker:
                 else 0
                 for family, home in zip(families, homes, strict=True)
             ]
-            self._gathering[key] = _round(times)[classes]
-        return self._gathering[key]
+            self._known.gathering[key] = _round(times)[classes]
+        return self._known.gathering[key]
 
     def relate(self, ports: tuple[Port, ...], variables: tuple[int, ...], way: int) -> CostTable:
         """The exchange from an output (the first port) to a reader (the last one).
@@ -248,15 +278,15 @@ class _TableMaker:
         costs = self._exchange(source, reader)[way]
         if len(ports) == 3:
             key = (*self._key(*ports), way)
-            if key not in self._second:
+            if key not in self._known.second:
                 covered = np.array(
                     [
                         [_covers(held_family, wanted_family) for wanted_family in families[2][0]]
                         for held_family in families[1][0]
                     ]
                 )
-                self._second[key] = np.where(covered[None], 0, costs[:, None, :])
-            costs = self._second[key]
+                self._known.second[key] = np.where(covered[None], 0, costs[:, None, :])
+            costs = self._known.second[key]
         return _arrange(variables, classes, costs)
 
     def relate_readers(self, ports: tuple[Port, ...], variables: tuple[int, ...], way: int) -> CostTable:
@@ -273,34 +303,34 @@ class _TableMaker:
     def _bring(self, first: Port, reader: Port) -> Array:
         """The exchange of an input from homes near its first reader."""
         key = self._key(first, reader)
-        if key not in self._brought:
+        if key not in self._known.brought:
             itemsize = self._graph.nodes[reader[0]].operator.inputs[reader[1]].dtype.itemsize
             homes = [_find_homes(family, itemsize) for family in self._list_families(first[0], "inputs", first[1])[0]]
             required = self._list_families(reader[0], "inputs", reader[1])[0]
-            self._brought[key] = _round(self._estimator.estimate(homes, required, itemsize))
-        return self._brought[key]
+            self._known.brought[key] = _round(self._estimator.estimate(homes, required, itemsize))
+        return self._known.brought[key]
 
     def _exchange(self, source: Port, reader: Port) -> Array:
         key = self._key(source, reader)
-        if key not in self._exchanges:
+        if key not in self._known.exchanges:
             produced = self._list_families(source[0], "outputs", source[1])[0]
             required = self._list_families(reader[0], "inputs", reader[1])[0]
             itemsize = self._graph.nodes[source[0]].operator.outputs[source[1]].dtype.itemsize
-            self._exchanges[key] = _round(self._estimator.estimate(produced, required, itemsize))
-        return self._exchanges[key]
+            self._known.exchanges[key] = _round(self._estimator.estimate(produced, required, itemsize))
+        return self._known.exchanges[key]
 
     def _list_families(self, n: int, side: Side, position: int) -> tuple[tuple[Family, ...], Array]:
         """The distinct families of a port, and for every candidate of its node the number of its family."""
         key = id(self._options[n]), side, position
-        if key not in self._families:
+        if key not in self._known.families:
             numbers: dict[Family, int] = {}
             classes = []
             for candidate in self._options[n]:
                 blocks = tuple([getattr(function, side)[position] for function in candidate.functions])
                 family = Family(blocks, candidate.replicas if side == "outputs" else 1)
                 classes.append(numbers.setdefault(family, len(numbers)))
-            self._families[key] = tuple(numbers), np.array(classes)
-        return self._families[key]
+            self._known.families[key] = tuple(numbers), np.array(classes)
+        return self._known.families[key]
 
     def _key(self, *ports: Port) -> tuple[int, ...]:
         return tuple(part for n, position in ports for part in (id(self._options[n]), position))
