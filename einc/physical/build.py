@@ -35,17 +35,27 @@ def build(
     must exchange data cannot talk, or where there are too few of them, and CapacityError where a site's memory is too
     small, unless `check_memory` is false.
     """
+    scheduler = scheduler or NaiveScheduler(machine, plan.used_sites)
+    return _place(plan, machine, scheduler, records or PlanRecords.of(plan), beginnings).finish(check_memory)
+
+
+def _place(
+    plan: LogicalPlan,
+    machine: Machine,
+    scheduler: Scheduler,
+    records: PlanRecords,
+    beginnings: PlacedBeginnings | None = None,
+) -> Placer:
+    """All operators at their places."""
     if len(machine.sites) < plan.sites:
         raise MachineError(f"the plan is for {plan.sites} sites, and machine {machine.name} has {len(machine.sites)}")
-    scheduler = scheduler or NaiveScheduler(machine, plan.used_sites)
-    records = records or PlanRecords.of(plan)
     if beginnings is not None:
-        return beginnings.place(plan, machine, scheduler, records).finish(check_memory)
+        return beginnings.place(plan, machine, scheduler, records)
     placer = Placer(plan, machine, scheduler, records)
     nodes = ((number, None) for number in range(len(plan.graph.nodes)))
     for number, part in nodes if plan.division is None else plan.division.list_steps():
         placer.place(number, part)
-    return placer.finish(check_memory)
+    return placer
 
 
 def build_fast(
@@ -53,6 +63,7 @@ def build_fast(
     machine: Machine,
     scheduler: SynthesizingScheduler | None = None,
     naive_ms: float | None = None,
+    promised_ms: float | None = None,
 ) -> DeviceProgram:
     """The fastest of three device programs by predicted time, with synthesized exchanges.
 
@@ -61,14 +72,15 @@ def build_fast(
     kernels waiting; so whole programs are compared. Times and bounds of every exchange are recorded, unless the
     scheduler's time is over. What the scheduler has found for earlier plans is used again. When too little time is left
     to build another program, the naive one is taken without times of its exchanges. `naive_ms` is what the naive
-    program takes, where that is known. Raises what `build` raises.
+    program takes, where that is known. A program that takes `promised_ms` at most is not compared with the naive one:
+    its caller knows that this takes longer. Raises what `build` raises.
     """
     scheduler = scheduler or SynthesizingScheduler(machine, plan.used_sites)
     records = PlanRecords.of(plan)
     best: DeviceProgram | None = None
     naive: DeviceProgram | None = None
     took = 0.0
-    if naive_ms is None or scheduler.budget.limited:
+    if (naive_ms is None and promised_ms is None) or scheduler.budget.limited:
         started = time.monotonic()
         naive = build(plan, machine, scheduler.naive, records, check_memory=False)
         took, naive_ms = time.monotonic() - started, naive.predicted_ms
@@ -77,13 +89,19 @@ def build_fast(
             naive = naive or build(plan, machine, scheduler.naive, records, check_memory=False)
             if fits(naive, machine):
                 return naive
-        scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs), naive_ms)
+        expected_ms = promised_ms if naive_ms is None else naive_ms
+        scheduler.restart(scope, len(plan.graph.nodes) + len(plan.graph.outputs), expected_ms or 0.0)
+        placer = _place(plan, machine, scheduler, records)
         try:
-            best = build(plan, machine, scheduler, records)
+            best = placer.finish(check_memory=True, known_ms=None if scheduler.improved else naive_ms)
         except CapacityError:
             if scope is SearchScope.NOTHING:
                 raise
             continue
+        if not scheduler.improved or (promised_ms is not None and best.predicted_ms <= promised_ms):
+            break
+        if naive_ms is None:
+            naive_ms = build(plan, machine, scheduler.naive, records, check_memory=False).predicted_ms
         if best.predicted_ms <= naive_ms or scope is SearchScope.NOTHING:
             break
     assert best is not None

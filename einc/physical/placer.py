@@ -27,7 +27,7 @@ from einc.physical.program import DeviceProgram, DeviceProgramBuilder, renumber_
 from einc.physical.records import OperationRecorder, make_tensor_records, place_operation, trim_later
 from einc.physical.residency import CompleteBlock, PartialCopy, Residency
 from einc.physical.schedule import NaiveScheduler, Scheduler
-from einc.predict.timeline import predict_ms
+from einc.predict.timeline import predict
 from einc_runtime.plan.joint_aggregation import AggregationGroup, groups_of
 from einc_runtime.plan.launches import find_joint_tasks
 from einc_runtime.plan.schema import Block, Exchange, Operation, Output, Region, Tensor, TransferTask
@@ -209,8 +209,9 @@ class Placer:
         homes = [home.region for home in self._residencies[tensor].wholes if not home.ready]  # no task brought them
         return Output(tensor, tuple(sorted(homes, key=lambda region: region.block)), None)
 
-    def finish(self, check_memory: bool) -> DeviceProgram:
-        """Loads what is saved and not computed, drops superfluous buffers, plans memory and predicts the time.
+    def finish(self, check_memory: bool, known_ms: float | None = None) -> DeviceProgram:
+        """Loads what is saved and not computed, drops superfluous buffers, plans memory and predicts the time, unless it
+        is known.
 
         Raises CapacityError where memory does not suffice, with `check_memory`.
         """
@@ -244,7 +245,10 @@ class Placer:
         if check_memory:
             check_capacity(self._plan, self._machine, self._tensors, memory)
         program = replace(program, buffers=memory.buffers, tasks=memory.tasks, memory=memory.sizes)
-        return replace(program, predicted_ms=predict_ms(program, self._machine))
+        if known_ms is not None:
+            return replace(program, predicted_ms=known_ms)
+        timed = predict(program, self._machine)
+        return replace(program, predicted_ms=timed.timeline.predicted_ms, timed=timed)
 
     def _plan_memory(self, program: DeviceProgram, aliases: Mapping[int, int]) -> MemoryPlan:
         """Leaves room for what GPUs may compute together, unless a site has too little memory for that."""

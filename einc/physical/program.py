@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
 from einc.logical.plan import LogicalPlan
+from einc.predict.timeline import TimedRun
 from einc_runtime.plan.regions import reads_of
 from einc_runtime.plan.schema import (
     AggregateTask,
@@ -40,7 +41,8 @@ class DeviceProgram:
     """Everything that a machine has to do, in the records of the plan file.
 
     Tensors and operations stand in the order of the graph. `memory[s]` is the size in bytes of the arena of site s.
-    `predicted_ms` is the simulated time on the machine that the program was built for.
+    `predicted_ms` is the simulated time on the machine that the program was built for, and `timed` the simulation, unless
+    it was forgotten (`forget_times`).
     """
 
     plan: LogicalPlan
@@ -51,6 +53,11 @@ class DeviceProgram:
     outputs: tuple[Output, ...]
     memory: tuple[int, ...]
     predicted_ms: float
+    timed: TimedRun | None = field(default=None, compare=False, repr=False)
+
+    def forget_times(self) -> DeviceProgram:
+        """The program without the times of its tasks, which take as much memory as these."""
+        return replace(self, timed=None)
 
     @property
     def input_placement(self) -> InputPlacement:

@@ -115,7 +115,8 @@ class SearchResult:
 class SynthesizingScheduler:
     """Searches for a faster exchange than the naive one. `naive` makes the naive one, and keeps what it has planned.
 
-    `budget` is the time that the searches may take, and `searches` how many there were. With `placed`, sites are always
+    `budget` is the time that the searches may take, and `searches` how many there were. `improved` says whether an
+    exchange since the last `restart` is not the naive one. With `placed`, sites are always
     given (`bring`), and nothing is said about other ones.
     """
 
@@ -137,6 +138,7 @@ class SynthesizingScheduler:
         self._seed = seed
         self._report = report
         self.searches = 0
+        self.improved = False
         self.naive = naive or NaiveScheduler(machine, sites, timed=False)
         # Where all transfers share one resource, such as a memory, only bytes count: no placement or piece is faster.
         self._uniform = len(machine.resources) <= 1
@@ -158,6 +160,7 @@ class SynthesizingScheduler:
         """
         self._scope = scope
         self._left = exchanges
+        self.improved = False
         self._least_gain_ms = WORTH_SEARCHING * plan_ms if self._sites > MAX_SEARCHED_SITES else 0.0
 
     def schedule(
@@ -182,6 +185,7 @@ class SynthesizingScheduler:
             placement = naive.sites if result.members == members else _assign_placement(opened.groups, result.members)
             scheduled = self._complete(inflows, opened, form, placement, result)
             if scheduled is not None:
+                self.improved = True
                 return scheduled
         return replace(naive, exchange=result.exchange(naive.exchange.program, result.naive_ms, naive=True))
 

@@ -15,7 +15,7 @@ bits at most.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ class _Refinement:
 
     def __init__(self, costs: Sequence[TaskCost], lanes: TaskLanes, machine: Machine) -> None:
         self.costs, self.lanes = costs, lanes
-        self.tasks = np.array(_number([_forget_positions(cost) for cost in costs]), np.uint64)
+        self.tasks = np.array(_number([_describe(cost) for cost in costs]), np.uint64)
         kinds = [cost.kind for cost in costs]
         sites = np.array([cost.site for cost in costs], np.int64)
         waits = np.array([len(cost.after) for cost in costs], np.int64)
@@ -182,10 +182,11 @@ def _mix(words: Words) -> Words:
     return mixed ^ (mixed >> _MIX_SHIFTS[2])
 
 
-def _forget_positions(cost: TaskCost) -> TaskCost:
-    """What a task costs, wherever it is. The task that its early bytes wait for is one that it waits for itself."""
+def _describe(cost: TaskCost) -> Hashable:
+    """All that a task takes time for, wherever it is. The task that its early bytes wait for is one that it waits for
+    itself."""
     early = None if cost.early is None else cost.early._replace(after=0)
-    return cost._replace(site=0, target=0, after=(), early=early)
+    return cost.kind, cost.size, cost.flops, cost.precision, cost.task, cost.work, early
 
 
 def _renumber(cost: TaskCost, numbered: Ints) -> TaskCost:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from einc.machines.model import Machine
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, compute_task_costs, name_combining
 from einc.predict.launches import charge_launches
+from einc_runtime.plan.launches import JointLaunch, find_launches
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import AggregateTask, FenceTask, KernelTask
 
@@ -30,10 +31,14 @@ only this takes longer to compute than to move, where rows are short."""
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """What is run of a plan: the costs of its tasks, and for each the position in the plan that it was made from."""
+    """What is run of a plan: the costs of its tasks, and for each the position in the plan that it was made from.
+
+    `launches` are the tasks of the plan that count as one launch.
+    """
 
     costs: tuple[TaskCost, ...]
     origins: tuple[int, ...]
+    launches: tuple[JointLaunch, ...] = ()
 
 
 def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
@@ -44,8 +49,8 @@ def list_run_tasks(plan: ExecutablePlan, machine: Machine) -> RunTasks:
     """
     planned = compute_task_costs(plan)
     if machine.cores is None:
-        costs = charge_launches(plan, planned) if machine.joins_launches else planned
-        return RunTasks(costs, tuple(range(len(planned))))
+        launches = find_launches(plan, plan.tasks) if machine.joins_launches else ()
+        return RunTasks(charge_launches(plan, planned, launches), tuple(range(len(planned))), launches)
 
     from einc_runtime.execution.rewrites import MAX_COALESCED_BYTES, KernelTime, RewriteOptions, rewrite
 

@@ -22,17 +22,19 @@ from einc.predict.costs import (
 )
 from einc_runtime.plan.early_reads import LIGHT_KERNELS, find_early_reads, has_few_rows
 from einc_runtime.plan.epilogues import consists_of_library_functions
-from einc_runtime.plan.launches import LAUNCH_PRODUCTS, MAX_FEW_ROWS, JointLaunch, find_launches, is_few
+from einc_runtime.plan.launches import LAUNCH_PRODUCTS, MAX_FEW_ROWS, JointLaunch, is_few
 from einc_runtime.plan.regions import ExecutablePlan, reads_of, region_bytes, writes_of
 from einc_runtime.plan.schema import KernelTask
 from einc_runtime.plan.work import ProductWork
 
 
-def charge_launches(plan: ExecutablePlan, costs: Sequence[TaskCost]) -> tuple[TaskCost, ...]:
+def charge_launches(
+    plan: ExecutablePlan, costs: Sequence[TaskCost], launches: Sequence[JointLaunch]
+) -> tuple[TaskCost, ...]:
     """The costs of a plan's tasks, where the first task of every launch takes what all of it takes, and waits for all
     that any of its tasks waits for; the others take no time after it. Products whose weights are read ahead say so."""
     charged = list(costs)
-    for launch in find_launches(plan, plan.tasks):
+    for launch in launches:
         first, *later = launch.tasks
         members = set(launch.tasks)
         waits = [before for number in launch.tasks for before in costs[number].after if before not in members]
@@ -47,13 +49,17 @@ def charge_launches(plan: ExecutablePlan, costs: Sequence[TaskCost]) -> tuple[Ta
     return tuple(charged)
 
 
-def find_saved_ms(plan: ExecutablePlan, machine: Machine) -> dict[int, float]:
+def find_saved_ms(
+    plan: ExecutablePlan, machine: Machine, charged: Sequence[TaskCost], launches: Sequence[JointLaunch]
+) -> dict[int, float]:
     """What launches of several tasks save a site, by the operation of their last task, and what reading weights ahead
-    saves, by that of the first product: its sites' mean. Sites are taken to wait for a transfer without bytes."""
+    saves, by that of the first product: its sites' mean. Sites are taken to wait for a transfer without bytes.
+
+    `charged` are the costs of the plan's tasks with these launches (`charge_launches`).
+    """
     if not machine.joins_launches:
         return {}
-    costs, latency = compute_task_costs(plan), machine.kernel_latency_us
-    charged = charge_launches(plan, costs)
+    costs, latency = compute_task_costs(plan) if launches else (), machine.kernel_latency_us
     saved: dict[int, list[float]] = defaultdict(list)
 
     def save(number: int, before_ms: float, after_ms: float) -> None:
@@ -61,7 +67,7 @@ def find_saved_ms(plan: ExecutablePlan, machine: Machine) -> dict[int, float]:
         assert isinstance(task, KernelTask), "launches end with a kernel"
         saved[task.operation].append(before_ms - after_ms)
 
-    for launch in find_launches(plan, plan.tasks):
+    for launch in launches:
         first, site = launch.tasks[0], machine.sites[plan.tasks[launch.tasks[0]].site]
         alone = sum(compute_occupied_ms(costs[number], site, latency) for number in launch.tasks)
         save(launch.tasks[-1], alone, compute_occupied_ms(charged[first], site, latency))

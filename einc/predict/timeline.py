@@ -18,7 +18,7 @@ from einc.errors import MachineError
 from einc.exchange.simulation.fluid import SAME_INSTANT, Fluid, find_private_capacities
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Site
 from einc.predict.alike import NO_LANE, TaskLanes, merge_alike
-from einc.predict.cores import list_run_tasks, schedule_on_cores
+from einc.predict.cores import RunTasks, list_run_tasks, schedule_on_cores
 from einc.predict.costs import TaskCost, TaskKind, compute_occupied_ms, count_cached
 from einc_runtime.plan.regions import ExecutablePlan
 
@@ -40,9 +40,23 @@ class PlanTimeline:
     cores: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """What is run of a plan, and when."""
+
+    run: RunTasks
+    timeline: PlanTimeline
+
+
+def predict(plan: ExecutablePlan, machine: Machine) -> TimedRun:
+    """What a machine runs of a device program or a plan file for its sites, and when by prediction."""
+    run = list_run_tasks(plan, machine)
+    return TimedRun(run, time_tasks(run.costs, machine))
+
+
 def predict_ms(plan: ExecutablePlan, machine: Machine) -> float:
     """The predicted time of a device program or a plan file on the machine of its sites, in milliseconds."""
-    return time_tasks(list_run_tasks(plan, machine).costs, machine).predicted_ms
+    return predict(plan, machine).timeline.predicted_ms
 
 
 def time_tasks(costs: Sequence[TaskCost], machine: Machine, effort: float = math.inf) -> PlanTimeline:

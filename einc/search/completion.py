@@ -111,7 +111,7 @@ class Completer:
                 machine = self.evaluator.space.machine
                 program = build_fast(plan, machine, self.scheduler, self.evaluator.built_ms(evaluated))
                 more = 0.0 if self._folded is None else time_left_out(self._folded, program, machine)
-                self.programs[evaluated] = program
+                self.programs[evaluated] = program.forget_times()
                 self.times[evaluated] = program.predicted_ms + more
             self._seconds = max(self._seconds, time.monotonic() - started)
         return self.times.get(evaluated)

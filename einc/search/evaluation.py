@@ -152,7 +152,9 @@ class Evaluator:
         self.effort -= self._size
         more_ms, more_bytes = self._omitted_layers_cost(assignment)
         if self._folded is not None:
-            saved = find_saved_ms(program, self.space.machine)  # tables know no launches of several operators
+            assert program.timed is not None, "it was built just now"
+            run = program.timed.run  # tables know no launches of several operators, and nothing that is read ahead
+            saved = find_saved_ms(program, self.space.machine, run.costs, run.launches)
             more_ms -= sum((n - 1) * saved.get(m, 0.0) for m, n in enumerate(self._folded.times))
         key = assignment, order, spread
         self._needs[key] = tuple(need + more_bytes for need in program.memory)

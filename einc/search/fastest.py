@@ -306,7 +306,11 @@ class _Search:
         plans = [self._complete(name, shown, memory) for name in self._list_close(times)]
         if self._folded is None:
             return SelectedPlan(plans[0], replace(completer.programs[self._evaluated_plans[chosen]], plan=plans[0]))
-        return select_plan(plans, lambda plan: build_fast(plan, self._space.machine, scheduler))
+        # With naive exchanges, the few layers of each took longer.
+        promised_ms = CLOSE * times[chosen]
+        return select_plan(
+            plans, lambda plan: build_fast(plan, self._space.machine, scheduler, promised_ms=promised_ms)
+        )
 
     def _rank_by_promise(self) -> list[str]:
         """The contenders that fit, and then the others; those that promise most first."""

@@ -20,8 +20,7 @@ from einc.logical.pins import Pin, find_pinned
 from einc.machines.model import Machine
 from einc.ops.base import Operator
 from einc.physical.program import DeviceProgram
-from einc.predict.cores import list_run_tasks
-from einc.predict.timeline import time_tasks
+from einc.predict.timeline import predict
 from einc_runtime.plan.schema import KernelTask
 
 MIN_FOLDED = 64
@@ -71,9 +70,9 @@ def time_left_out(folded: Folded, program: DeviceProgram, machine: Machine) -> f
     the next one: once layers overlap as they do in the middle of a long row, one ends in every such period. The plan's
     operators are in the order of the graph.
     """
-    run = list_run_tasks(program, machine)
+    timed = program.timed or predict(program, machine)
     ends: dict[int, float] = {}
-    for origin, end in zip(run.origins, time_tasks(run.costs, machine).ends, strict=True):
+    for origin, end in zip(timed.run.origins, timed.timeline.ends, strict=True):
         task = program.tasks[origin]
         if isinstance(task, KernelTask):
             ends[task.operation] = max(end, ends.get(task.operation, 0.0))

@@ -24,7 +24,7 @@ def select_plan(plans: Sequence[LogicalPlan], build_program: Callable[[LogicalPl
     result = SelectedPlan(plans[0], None)
     for plan in plans:
         with suppress(CapacityError):
-            program = build_program(plan)
+            program = build_program(plan).forget_times()
             if result.program is None or program.predicted_ms < result.program.predicted_ms:
                 result = SelectedPlan(plan, program)
     return result
