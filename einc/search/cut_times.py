@@ -80,21 +80,65 @@ def _list_sets(network: Network) -> list[tuple[int, ...]]:
 def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
     """Milliseconds of each exchange: what takes longest to enter a set of sites."""
     worst = np.zeros(len(held.size))
-    for start in range(0, len(worst), MAX_EXCHANGES_AT_ONCE) if len(cuts.rates) else ():
+    members = cuts.inside.sum(axis=1)
+    single, all_but_one = members == 1, (members > 1) & (members == cuts.inside.shape[1] - 1)
+    several = np.flatnonzero(~single & ~all_but_one)
+    at, left = cuts.inside[single].argmax(axis=1), cuts.inside[all_but_one].argmin(axis=1)
+    inside, rates = cuts.inside[several], cuts.rates[np.r_[np.flatnonzero(single), np.flatnonzero(all_but_one), several]]
+    for start in range(0, len(worst), MAX_EXCHANGES_AT_ONCE) if len(rates) else ():
         some = slice(start, start + MAX_EXCHANGES_AT_ONCE)
-        senders = _mark_senders(cuts.inside, held.produced[some], held.complete[some])
-        readers = _mark_first(cuts.inside, held.required[some])
-        # What several sites of the set read, or hold outside of it, enters once.
-        # The product has, for each set and sender, the bytes of its block that the set's readers lack.
-        entering = (np.matmul(readers, held.size[some].transpose(0, 2, 1)) * senders).sum(axis=2)
+        part = HeldBytes(held.size[some], held.produced[some], held.required[some], held.complete[some])
+        entering = np.concatenate(
+            (_count_arriving(part)[:, at], _count_leaving(part)[:, left], _count_entering(part, inside)), axis=1
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
-            worst[some] = np.where(entering > 0, entering / cuts.rates, 0.0).max(axis=1)
+            worst[some] = np.where(entering > 0, entering / rates, 0.0).max(axis=1)
     return worst
+
+
+def _count_entering(held: HeldBytes, inside: Array) -> Array:
+    """Per exchange and set, the bytes that enter it: what several sites of the set read, or hold outside of it, enters
+    once."""
+    if not len(inside):
+        return np.zeros((len(held.size), 0))
+    senders = _mark_senders(inside, held.produced, held.complete)
+    readers = _mark_first(inside, held.required)
+    # The product has, for each set and sender, the bytes of its block that the set's readers lack.
+    entering: Array = (np.matmul(readers, held.size.transpose(0, 2, 1)) * senders).sum(axis=2)
+    return entering
+
+
+def _count_arriving(held: HeldBytes) -> Array:
+    """Per exchange and site, the bytes that enter it alone."""
+    kinds, number = find_kinds(np.column_stack((held.produced, held.complete)))
+    labels, is_complete = kinds[:, :-1], kinds[:, -1].astype(bool)
+    made_there = is_complete[:, None, None] & (labels[:, :, None] == labels[:, None])
+    senders = (_mark_first_elsewhere(labels) & ~made_there).astype(np.float64)
+    arriving: Array = np.einsum("eij,eij->ej", held.size, senders[number])
+    return arriving
+
+
+def _count_leaving(held: HeldBytes) -> Array:
+    """Per exchange and site, the bytes that it alone has for all others."""
+    kinds, number = find_kinds(np.column_stack((held.produced, held.complete)))
+    shared = kinds[:, -1:].astype(bool) & ((kinds[:, :-1, None] == kinds[:, None, :-1]).sum(axis=2) > 1)
+    asked, number_asked = find_kinds(held.required)
+    readers = _mark_first_elsewhere(asked).transpose(0, 2, 1).astype(np.float64)
+    leaving: Array = np.einsum("eij,eij->ei", held.size, readers[number_asked])
+    return np.where(shared[number], 0.0, leaving)
+
+
+def _mark_first_elsewhere(labels: Array) -> Array:
+    """Per row of labels and sites i and j, whether i is the first site other than j that has its label."""
+    before = np.tri(labels.shape[1], k=-1, dtype=bool) & (labels[:, :, None] == labels[:, None])
+    count = before.sum(axis=2)[:, :, None]
+    marks: Array = ((count == 0) | ((count == 1) & before)) & ~np.eye(labels.shape[1], dtype=bool)
+    return marks
 
 
 def _mark_first(inside: Array, labels: Array) -> Array:
     """Per exchange and set of sites, 1 for each site of the set that is the first one there with its label."""
-    kinds, number = _find_kinds(labels)
+    kinds, number = find_kinds(labels)
     before = np.tri(labels.shape[1], k=-1, dtype=bool) & (kinds[:, :, None] == kinds[:, None])
     taken = np.matmul(inside.astype(np.float64), before.transpose(0, 2, 1).astype(np.float64)) > 0
     marks: Array = (inside & ~taken).astype(np.float64)[number]
@@ -106,7 +150,7 @@ def _mark_senders(inside: Array, labels: Array, complete: Array) -> Array:
 
     Not where a site of the set has the whole block, too.
     """
-    kinds, number = _find_kinds(np.column_stack((labels, complete)))
+    kinds, number = find_kinds(np.column_stack((labels, complete)))
     kinds, is_complete = kinds[:, :-1], kinds[:, -1].astype(bool)
     same_label = kinds[:, :, None] == kinds[:, None]
     held_inside = np.matmul(inside.astype(np.float64), same_label.astype(np.float64)) > 0
@@ -114,9 +158,9 @@ def _mark_senders(inside: Array, labels: Array, complete: Array) -> Array:
     return marks[number]
 
 
-def _find_kinds(rows: Array) -> tuple[Array, Array]:
+def find_kinds(rows: Array) -> tuple[Array, Array]:
     """The distinct rows of natural numbers, and for every row the position of its equal."""
-    packed = np.ascontiguousarray(rows, dtype=np.int32)
+    packed = np.ascontiguousarray(rows, dtype=np.int64)
     _, first, number = np.unique(
         packed.view(np.dtype((np.void, packed.itemsize * packed.shape[1]))).ravel(),
         return_index=True,

@@ -21,7 +21,7 @@ from einc.core.tensor import TensorType
 from einc.exchange.routing import Routing
 from einc.machines.model import BYTES_PER_MS, MS_PER_US, Machine, Pair
 from einc.predict.costs import find_combining_rate
-from einc.search.cut_times import HeldBytes, estimate_entering, measure_cuts
+from einc.search.cut_times import HeldBytes, estimate_entering, find_kinds, measure_cuts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -67,12 +67,15 @@ class ExchangeEstimator:
         producers, readers = _stack(produced, self._sites), _stack(required, self._sites)
         result = np.zeros((2, len(produced), len(required)))
         step = max(1, MAX_OVERLAPS_AT_ONCE // (len(required) * self._sites**2))
+        overlaps = _Overlaps(producers, readers, itemsize)
         partial = producers.copies > 1
         for selected, estimate in ((~partial, self._estimate_whole), (partial, self._estimate_partial)):
             rows = np.flatnonzero(selected)
             for start in range(0, len(rows), step):
                 some = rows[start : start + step]
-                result[:, some] = estimate(_measure_traffic(producers.select(some), readers, itemsize))
+                result[:, some] = estimate(
+                    _measure_traffic(overlaps.measure(some), producers.select(some), readers, itemsize)
+                )
         return result
 
     def _estimate_whole(self, traffic: _Traffic) -> Array:
@@ -127,9 +130,11 @@ class ExchangeEstimator:
     def _time_links(self, crossing: Array) -> Array:
         """The time of the busiest resource."""
         flat = crossing.reshape(*crossing.shape[:2], -1)
-        worst = np.zeros(crossing.shape[:2])
-        for pairs, rate in zip(self._links.pairs, self._links.rates, strict=True):
-            np.maximum(worst, flat[:, :, pairs].sum(axis=2) / rate, out=worst)
+        if not len(self._links.rates):
+            worst = np.zeros(crossing.shape[:2])
+        else:
+            loads = np.add.reduceat(flat[:, :, self._links.pairs], self._links.starts, axis=2)
+            worst = (loads / self._links.rates).max(axis=2)
         if self._links.missing.any():
             worst[(flat[:, :, self._links.missing.ravel()] > 0).any(axis=2)] = MISSING_MS
         return worst
@@ -189,14 +194,16 @@ class _Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Links:
-    """Per resource its pairs (as positions in a matrix of sites by sites) and its rate in bytes per ms.
+    """The pairs of all resources (as positions in a matrix of sites by sites), those of resource r from `starts[r]` on,
+    and the rate of each in bytes per ms.
 
     `site_rate` is what the slowest site can take in when all send to it, and `total_rate` what crosses the machine when
     all sites send alike. `missing` are pairs that cannot talk.
     """
 
-    pairs: tuple[Array, ...]
-    rates: tuple[float, ...]
+    pairs: Array
+    starts: Array
+    rates: Array
     missing: Array
     site_rate: float
     total_rate: float
@@ -236,7 +243,9 @@ def _measure_links(machine: Machine, sites: int) -> _Links:
 
     everyone = np.where(missing | np.eye(sites, dtype=bool), 0.0, 1.0)
     incoming = [measure_rate(np.where(np.arange(sites)[None] == site, everyone, 0.0)) for site in range(sites)]
-    return _Links(tuple(pairs), tuple(rates), missing, min(incoming), measure_rate(everyone))
+    starts = np.cumsum([0, *map(len, pairs)])[:-1]
+    every = np.concatenate(pairs) if pairs else np.zeros(0, np.int64)
+    return _Links(every, starts, np.array(rates), missing, min(incoming), measure_rate(everyone))
 
 
 def _list_relayed_pairs(machine: Machine, sites: int) -> dict[int, list[Pair]]:
@@ -279,10 +288,8 @@ def _find_first(lower: Array, upper: Array) -> Array:
     return first
 
 
-def _measure_traffic(produced: _Blocks, required: _Blocks, itemsize: int) -> _Traffic:
+def _measure_traffic(overlap: Array, produced: _Blocks, required: _Blocks, itemsize: int) -> _Traffic:
     """What crosses between sites once every reader is at the site that spares most."""
-    overlap = _measure_overlaps(produced, required)
-    overlap *= float(itemsize)
     needed = np.broadcast_to(required.volume[None] * float(itemsize), overlap.shape[:3]).copy()
     asked_first = np.broadcast_to(required.first, overlap.shape[:3]).copy()
     _place_readers(overlap, needed, asked_first)
@@ -294,31 +301,41 @@ def _measure_traffic(produced: _Blocks, required: _Blocks, itemsize: int) -> _Tr
     return _Traffic(overlap, local, needed, produced.copies, lacking, produced.first, asked_first)
 
 
-def _measure_overlaps(produced: _Blocks, required: _Blocks) -> Array:
-    """The elements that block i of family m and block j of family a share, as (m, a, i, j)."""
-    overlap: Array = np.zeros(
-        (len(produced.volume), len(required.volume), produced.volume.shape[1], required.volume.shape[1])
-    )
-    overlap += (produced.volume > 0)[:, None, :, None] & (required.volume > 0)[None, :, None, :]
-    for d in range(produced.lower.shape[2]):
-        ends = [
-            bounds[..., d].astype(np.float64)
-            for bounds in (produced.lower, produced.upper, required.lower, required.upper)
-        ]
-        first, last = ends[0][produced.volume > 0], ends[1][produced.volume > 0]
-        one_interval = len(first) and (first == first[0]).all() and (last == last[0]).all()
-        if (
-            one_interval
-            and (ends[2][required.volume > 0] >= first[0]).all()
-            and (ends[3][required.volume > 0] <= last[0]).all()
-        ):
-            overlap *= (ends[3] - ends[2])[None, :, None, :]  # no block of the producer is cut here
-            continue
-        shared = np.minimum(ends[1][:, None, :, None], ends[3][None, :, None, :])
-        shared -= np.maximum(ends[0][:, None, :, None], ends[2][None, :, None, :])
-        np.maximum(shared, 0.0, out=shared)
-        overlap *= shared
-    return overlap
+class _Overlaps:
+    """The bytes that block i of family m and block j of family a share.
+
+    Families of a port cut a dimension in few ways. So what two ways share is computed once, and multiplied over the
+    dimensions.
+    """
+
+    def __init__(self, produced: _Blocks, required: _Blocks, itemsize: int) -> None:
+        self._factor = float(itemsize)
+        self._shared: list[tuple[Array, Array, Array]] = []
+        for d in range(produced.lower.shape[2]):
+            ends = [bounds[..., d] for bounds in (produced.lower, produced.upper, required.lower, required.upper)]
+            rows, row_of = find_kinds(np.concatenate(ends[:2], axis=1))
+            columns, column_of = find_kinds(np.concatenate(ends[2:], axis=1))
+            sites = ends[0].shape[1]
+            upper = np.minimum(rows[:, None, sites:, None], columns[None, :, None, sites:])
+            lower = np.maximum(rows[:, None, :sites, None], columns[None, :, None, :sites])
+            shared = np.maximum(upper - lower, 0).astype(np.float64)
+            if shared.size and shared.min() == shared.max():  # this dimension is not cut
+                self._factor *= float(shared.max())
+            else:
+                self._shared.append((shared, row_of, column_of))
+        if not self._shared:
+            present = [(blocks.volume > 0).astype(np.float64) for blocks in (produced, required)]
+            shared = present[0][:, None, :, None] * present[1][None, :, None, :]
+            self._shared.append((shared, np.arange(len(present[0])), np.arange(len(present[1]))))
+
+    def measure(self, some: Array) -> Array:
+        """Those of the families `some` of producers and all of readers, as (m, a, i, j)."""
+        shared, row_of, column_of = self._shared[0]
+        overlap: Array = shared[row_of[some][:, None], column_of]
+        overlap *= self._factor
+        for shared, row_of, column_of in self._shared[1:]:
+            overlap *= shared[row_of[some][:, None], column_of]
+        return overlap
 
 
 def _choose_senders(crossing: Array, local: Array, replicas: int, holders: int) -> None:
