@@ -210,8 +210,9 @@ class Placer:
         return Output(tensor, tuple(sorted(homes, key=lambda region: region.block)), None)
 
     def finish(self, check_memory: bool, known_ms: float | None = None) -> DeviceProgram:
-        """Loads what is saved and not computed, drops superfluous buffers, plans memory and predicts the time, unless it
-        is known.
+        """Loads what is saved and not computed, drops superfluous buffers, plans memory and predicts the time.
+
+        `known_ms` is this time where it is known.
 
         Raises CapacityError where memory does not suffice, with `check_memory`.
         """

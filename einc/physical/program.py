@@ -41,8 +41,8 @@ class DeviceProgram:
     """Everything that a machine has to do, in the records of the plan file.
 
     Tensors and operations stand in the order of the graph. `memory[s]` is the size in bytes of the arena of site s.
-    `predicted_ms` is the simulated time on the machine that the program was built for, and `timed` the simulation, unless
-    it was forgotten (`forget_times`).
+    `predicted_ms` is the simulated time on the machine that the program was built for, and `timed` the simulation,
+    where it is still known.
     """
 
     plan: LogicalPlan

@@ -22,7 +22,7 @@ from einc.physical.synthesis import SynthesizingScheduler
 from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.folding import Folded, time_left_out
 from einc.search.neighbours import list_changes, list_pair_changes
-from einc.search.orders import Order, list_orders
+from einc.search.orders import Order, list_all_orders
 from einc.search.overlap import estimate_overlapped
 from einc.search.space import Assignment, SearchSpace
 from einc.search.tables import UNITS_PER_MS, TimeProblem
@@ -191,11 +191,6 @@ def _list_variants(evaluator: Evaluator, assignment: Assignment, order: Order) -
     yield from ((other_order, True) for other_order in list_all_orders(evaluator.space.graph) if other_order != order)
     if evaluator.space.leaves_idle(assignment):
         yield order, False
-
-
-def list_all_orders(graph: Graph) -> list[Order]:
-    """The order of the graph, and the others that the search knows."""
-    return [tuple(range(len(graph.nodes))), *list_orders(graph)]
 
 
 class _Pool:

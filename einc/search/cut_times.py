@@ -84,7 +84,8 @@ def estimate_entering(cuts: CutRates, held: HeldBytes) -> Array:
     single, all_but_one = members == 1, (members > 1) & (members == cuts.inside.shape[1] - 1)
     several = np.flatnonzero(~single & ~all_but_one)
     at, left = cuts.inside[single].argmax(axis=1), cuts.inside[all_but_one].argmin(axis=1)
-    inside, rates = cuts.inside[several], cuts.rates[np.r_[np.flatnonzero(single), np.flatnonzero(all_but_one), several]]
+    inside = cuts.inside[several]
+    rates = np.concatenate((cuts.rates[single], cuts.rates[all_but_one], cuts.rates[several]))
     for start in range(0, len(worst), MAX_EXCHANGES_AT_ONCE) if len(rates) else ():
         some = slice(start, start + MAX_EXCHANGES_AT_ONCE)
         part = HeldBytes(held.size[some], held.produced[some], held.required[some], held.complete[some])

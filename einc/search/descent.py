@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from einc.search.evaluation import EvaluatedPlan, Evaluator
 from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import list_orders
+from einc.search.overlap import find_overlapped
 from einc.search.tables import UNITS_PER_MS, TimeProblem
 
 MAX_ADDED = 0.3
@@ -52,6 +53,20 @@ def descend(
             best = improved
             report(best.predicted_ms)
     return _descend(evaluator, best, list_all, report)
+
+
+def try_overlapped_plans(
+    evaluator: Evaluator, tables: TimeProblem, starts: Sequence[EvaluatedPlan]
+) -> list[EvaluatedPlan]:
+    """Plans in which more overlaps than the tables see, from each of the starts."""
+    tried: list[EvaluatedPlan] = []
+    graph, assignments = evaluator.space.graph, [start.assignment for start in starts]
+    for assignment, order in () if evaluator.exhausted else find_overlapped(graph, tables, assignments):
+        if evaluator.exhausted:
+            break
+        evaluated = evaluator.evaluate(assignment, order)
+        tried += [] if evaluated is None else [evaluated]
+    return tried
 
 
 def _ignore(best_ms: float) -> None:

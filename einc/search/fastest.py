@@ -35,7 +35,7 @@ from einc.search.completion import (
     limit_completed,
     limit_threads,
 )
-from einc.search.descent import descend
+from einc.search.descent import descend, try_overlapped_plans
 from einc.search.evaluation import EvaluatedPlan, Evaluator, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
 from einc.search.exhaustive import list_small_plans
@@ -153,13 +153,7 @@ class _Search:
         options = folded.expand(space.problem.candidates)
         numbers = folded.stands_for
         return build_time_problems(
-            self._full_graph,
-            options,
-            space.machine,
-            space.sites,
-            once=space.once,
-            variables=numbers,
-            known=space.known,
+            self._full_graph, options, space.machine, space.sites, once=space.once, variables=numbers, known=space.known
         )
 
     def _find_omitted_layers_cost(self) -> OmittedLayersCost:
@@ -222,6 +216,7 @@ class _Search:
         starts = list(self._evaluated_plans.values())
         if self._folded is None:
             starts += self._try_small_plans()
+            starts += try_overlapped_plans(self._evaluator, self._tables, starts)
         best = descend(self._evaluator, self._tables, starts, reorder=self._folded is None, report=report)
         if best is not first:
             self._evaluated_plans[IMPROVED] = best
@@ -306,11 +301,9 @@ class _Search:
         plans = [self._complete(name, shown, memory) for name in self._list_close(times)]
         if self._folded is None:
             return SelectedPlan(plans[0], replace(completer.programs[self._evaluated_plans[chosen]], plan=plans[0]))
-        # With naive exchanges, the few layers of each took longer.
-        promised_ms = CLOSE * times[chosen]
-        return select_plan(
-            plans, lambda plan: build_fast(plan, self._space.machine, scheduler, promised_ms=promised_ms)
-        )
+        promised_ms = CLOSE * times[chosen]  # with naive exchanges, the few layers of each took longer
+        machine = self._space.machine
+        return select_plan(plans, lambda plan: build_fast(plan, machine, scheduler, promised_ms=promised_ms))
 
     def _rank_by_promise(self) -> list[str]:
         """The contenders that fit, and then the others; those that promise most first."""

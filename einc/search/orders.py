@@ -50,6 +50,11 @@ def list_orders(graph: Graph) -> Iterator[Order]:
             yield order
 
 
+def list_all_orders(graph: Graph) -> list[Order]:
+    """The order of the graph, and the others that the search knows."""
+    return [tuple(range(len(graph.nodes))), *list_orders(graph)]
+
+
 def _take_turns(readers: list[set[int]], before: list[int]) -> Order:
     """First come, first served: a node stands behind all that were ready before it."""
     left = list(before)
