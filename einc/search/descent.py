@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from einc.search.evaluation import EvaluatedPlan, Evaluator
+from einc.search.exhaustive import list_small_plans
 from einc.search.neighbours import list_changes, list_pair_changes
 from einc.search.orders import list_orders
 from einc.search.overlap import find_overlapped
@@ -53,6 +54,25 @@ def descend(
             best = improved
             report(best.predicted_ms)
     return _descend(evaluator, best, list_all, report)
+
+
+def try_small_plans(evaluator: Evaluator, tables: TimeProblem, best: EvaluatedPlan) -> list[EvaluatedPlan]:
+    """Of the plans of a small graph, those that could be faster than the best so far.
+
+    They take half of the effort that is left at most, as changes of the best may be worth more.
+    """
+    tried: list[EvaluatedPlan] = []
+    kept = evaluator.effort / 2
+    for least, assignment in list_small_plans(evaluator.space, tables):
+        if evaluator.exhausted or evaluator.effort < kept:
+            break
+        if not best.excess and least > best.predicted_ms * UNITS_PER_MS:
+            break
+        evaluated = evaluator.evaluate(assignment)
+        if evaluated is not None:
+            tried.append(evaluated)
+            best = min(best, evaluated, key=lambda evaluated: evaluated.rank)
+    return tried
 
 
 def try_overlapped_plans(

@@ -35,10 +35,9 @@ from einc.search.completion import (
     limit_completed,
     limit_threads,
 )
-from einc.search.descent import descend, try_overlapped_plans
+from einc.search.descent import descend, try_overlapped_plans, try_small_plans
 from einc.search.evaluation import EvaluatedPlan, Evaluator, OmittedLayersCost
 from einc.search.exchange_times import has_equal_links
-from einc.search.exhaustive import list_small_plans
 from einc.search.folding import fold_pinned, select_pins
 from einc.search.initial_plans import PAPER, SIDE_BY_SIDE, add_optima, find_slow, keep_worthwhile, list_known_starts
 from einc.search.memory import charge_layers, find_frontier, find_smaller, measure_sizes, sample_prices
@@ -215,7 +214,7 @@ class _Search:
             )
         starts = list(self._evaluated_plans.values())
         if self._folded is None:
-            starts += self._try_small_plans()
+            starts += try_small_plans(self._evaluator, self._tables, self._best)
             starts += try_overlapped_plans(self._evaluator, self._tables, starts)
         best = descend(self._evaluator, self._tables, starts, reorder=self._folded is None, report=report)
         if best is not first:
@@ -240,24 +239,6 @@ class _Search:
         }
         self._find_smaller()
         return not self._best.excess
-
-    def _try_small_plans(self) -> list[EvaluatedPlan]:
-        """Of the plans of a small graph, those that could be faster than the best so far.
-
-        They take half of the effort that is left at most, as changes of the best may be worth more.
-        """
-        evaluated_plans: list[EvaluatedPlan] = []
-        best, kept = self._best, self._evaluator.effort / 2
-        for least, assignment in list_small_plans(self._space, self._tables):
-            if self._evaluator.exhausted or self._evaluator.effort < kept:
-                break
-            if not best.excess and least > best.predicted_ms * UNITS_PER_MS:
-                break
-            evaluated = self._evaluator.evaluate(assignment)
-            if evaluated is not None:
-                evaluated_plans.append(evaluated)
-                best = min(best, evaluated, key=lambda evaluated: evaluated.rank)
-        return evaluated_plans
 
     def finish_naive(self) -> SelectedPlan:
         """The best contender with naive exchanges."""
