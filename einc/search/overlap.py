@@ -29,7 +29,7 @@ OVERLAPPED_SHARES = Fraction(1, 10), Fraction(1, 4)
 """Its shares where plans are looked for in which most exchanges hide behind kernels, as in chains of large products:
 the sum says little of these."""
 
-MAX_STEPS = 60
+MAX_OVERLAP_STEPS = 60
 """Changes of one operator that lead from a start to such a plan at most."""
 
 
@@ -66,7 +66,7 @@ def find_overlapped(graph: Graph, tables: TimeProblem, starts: Sequence[Assignme
         for start in dict.fromkeys(starts):
             plan = np.array(start)
             order = orders[int(_estimate(graph, tables, plan[:, None], orders, share)[1][0])]
-            for _ in range(MAX_STEPS):
+            for _ in range(MAX_OVERLAP_STEPS):
                 changes = _list_changes(tables, plan)
                 estimates, _ = _estimate(graph, tables, changes, [order], share)
                 best = int(estimates.argmin())
