@@ -123,9 +123,9 @@ def _count_leaving(held: HeldBytes) -> Array:
     """Per exchange and site, the bytes that it alone has for all others."""
     kinds, number = find_kinds(np.column_stack((held.produced, held.complete)))
     shared = kinds[:, -1:].astype(bool) & ((kinds[:, :-1, None] == kinds[:, None, :-1]).sum(axis=2) > 1)
-    wanted, number_wanted = find_kinds(held.required)
-    readers = _mark_first_elsewhere(wanted).transpose(0, 2, 1).astype(np.float64)
-    leaving: Array = np.einsum("eij,eij->ei", held.size, readers[number_wanted])
+    reading, reading_number = find_kinds(held.required)
+    readers = _mark_first_elsewhere(reading).transpose(0, 2, 1).astype(np.float64)
+    leaving: Array = np.einsum("eij,eij->ei", held.size, readers[reading_number])
     return np.where(shared[number], 0.0, leaving)
 
 
