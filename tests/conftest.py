@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
 import signal
 import tempfile
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +31,12 @@ for name in ("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONIOENCODING", "COLUMNS"
     os.environ.pop(name, None)
 # ... with caches of its own, ...
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="einc-tests-")
+# ... but for machine code, which is named by all that decides it: making it took half of the time of some files, ...
+with contextlib.suppress(OSError):
+    code, kept = Path(os.environ["XDG_CACHE_HOME"], "einc", "code"), Path(__file__).parents[1] / "build" / "tests-code"
+    kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    code.parent.mkdir()
+    code.symlink_to(kept)
 # ... and from a script's background or by nohup, where signals are ignored, by whatever is started as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):

@@ -158,18 +158,17 @@ def test_the_same_bytes_anywhere(start: Callable[..., subprocess.Popen[bytes]], 
     runs = [
         start("compile", path, "-m", "dgx-a100", "-o", "-", cwd=cwd, env=env)
         for (path, cwd), env in zip(
-            [(model, tmp_path), ("small.ein", elsewhere), ("../../small.ein", elsewhere), ("small.ein", tmp_path)],
+            [(model, tmp_path), ("../../small.ein", elsewhere), ("small.ein", tmp_path)],
             [
-                {"PYTHONHASHSEED": "1", "LC_ALL": "C"},
-                {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8"},
-                {"PYTHONHASHSEED": "3", "LANG": "tr_TR.UTF-8", "TZ": "Asia/Tokyo"},
-                {"PYTHONHASHSEED": "4", "LC_ALL": "POSIX", "PYTHONUTF8": "0"},
+                {"PYTHONHASHSEED": "1", "LC_ALL": "C.UTF-8"},
+                {"PYTHONHASHSEED": "2", "LANG": "tr_TR.UTF-8", "TZ": "Asia/Tokyo"},
+                {"PYTHONHASHSEED": "3", "LC_ALL": "POSIX", "PYTHONUTF8": "0"},
             ],
             strict=True,
         )
     ]
     plans = [run.communicate(timeout=300)[0] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0, 0, 0]
+    assert [run.returncode for run in runs] == [0, 0, 0]
     assert len(set(plans)) == 1
 
 

@@ -262,8 +262,9 @@ def test_a_limit_that_is_over_leaves_one_plan() -> None:
         assert any(one.reason == "no time was left to build it" for one in found.plan.contenders)
 
 
+@pytest.mark.slow
 def test_any_process_chooses_the_same_plan() -> None:
-    """Hashes of strings differ between processes."""
+    """Hashes of strings differ between processes. `tests/cli/test_compile.py` says so of the command."""
     code = (
         "import msgspec; from einc.compiler import compile_model; from einc.options import CompileOptions\n"
         f"text = open({str(MODELS / 'ffn.ein')!r}).read()\n"

@@ -15,8 +15,8 @@ from pathlib import Path
 from einc_runtime.remembered import RememberedFiles, find_user_folder, hash_sources
 
 MAX_CODE_BYTES = 1 << 20
-MAX_FILES = 1000
-"""If there are more, the older half of them is removed."""
+MAX_FILES = 4000
+"""Of some kilobytes each. If there are more, the older half of them is removed."""
 
 _DIGEST_BYTES = 32
 """Of a SHA-256, which stands before the code that it is of."""
